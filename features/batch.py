@@ -1,0 +1,70 @@
+"""`Batch`: examples as compressed sparse rows of hashed slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+Slots = NDArray[np.uint32] | NDArray[np.uint64]
+
+
+def slot_dtype(bits: int) -> type[np.uint32] | type[np.uint64]:
+    """The dtype of slots in `[0, 2**bits)`: uint32 while `bits <= 32`, uint64 above."""
+    return np.uint32 if bits <= 32 else np.uint64
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """`n` examples with `nnz` features in all.
+
+    Row `i` has the slots `slots[indptr[i]:indptr[i + 1]]`. A slot may occur more than once in a row
+    (two features of one example that collide).
+    """
+
+    indptr: NDArray[np.int64]
+    """int64[n + 1], first 0, never decreasing."""
+    slots: Slots
+    """uint32[nnz], or uint64[nnz] when `bits > 32`."""
+    values: NDArray[np.float32] | None = None
+    """float32[nnz], or None when every value is 1."""
+    labels: NDArray[np.float32] | None = None
+    """float32[n], each 0 or 1; None when the data has no labels (prediction)."""
+    weights: NDArray[np.float32] | None = None
+    """float32[n], or None when every example weighs 1."""
+
+    def __len__(self) -> int:
+        return self.indptr.size - 1
+
+    def to_scipy(self, bits: int) -> sparse.csr_matrix[Any]:
+        """The examples as `float32` CSR of shape `(n, 2**bits)`; a repeated slot stays repeated.
+
+        SciPy's solvers sum repeated entries, which is what a margin does with them too.
+        """
+        values = np.ones(self.slots.size, np.float32) if self.values is None else self.values
+        return sparse.csr_matrix(
+            (values, self.slots.astype(np.int64), self.indptr), shape=(len(self), 1 << bits)
+        )
+
+    @staticmethod
+    def from_scipy(
+        matrix: sparse.csr_matrix[Any],
+        labels: NDArray[np.float32] | None = None,
+        weights: NDArray[np.float32] | None = None,
+    ) -> Batch:
+        """A batch of the rows of `matrix`, its columns taken as slots as they are.
+
+        `values` is None when every stored entry is 1. Copies; nothing aliases `matrix`.
+        """
+        bits = max(int(matrix.shape[1]) - 1, 1).bit_length()
+        values = matrix.data.astype(np.float32)
+        return Batch(
+            indptr=matrix.indptr.astype(np.int64),
+            slots=matrix.indices.astype(slot_dtype(bits)),
+            values=None if bool(np.all(values == 1)) else values,
+            labels=None if labels is None else np.array(labels, np.float32),
+            weights=None if weights is None else np.array(weights, np.float32),
+        )
