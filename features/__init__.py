@@ -1,0 +1,40 @@
+"""Raw rows -> `Batch`: specs, hashing, readers, and the hashed data set."""
+
+from features.bad_rows import BadRows
+from features.batch import Batch, Slots, slot_dtype
+from features.chunk import Chunk
+from features.dataset import DatasetSource
+from features.dataset_manifest import DatasetManifest
+from features.dataset_writer import BLOCK_ROWS, write_dataset
+from features.describe import Description, describe
+from features.folder import replace_folder
+from features.localize import localize, slot_counts
+from features.localize import warm_up as warm_up_localize
+from features.source import ExampleSource, RawSource, open_source
+from features.spec import FeatureSpec, load_spec, parse_spec
+from features.transform import Transform
+
+__all__ = [
+    "BLOCK_ROWS",
+    "BadRows",
+    "Batch",
+    "Chunk",
+    "DatasetManifest",
+    "DatasetSource",
+    "Description",
+    "ExampleSource",
+    "FeatureSpec",
+    "RawSource",
+    "Slots",
+    "Transform",
+    "describe",
+    "load_spec",
+    "localize",
+    "open_source",
+    "parse_spec",
+    "replace_folder",
+    "slot_counts",
+    "slot_dtype",
+    "warm_up_localize",
+    "write_dataset",
+]

@@ -12,7 +12,7 @@ from scipy import sparse
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
 
 
-def slot_dtype(bits: int) -> type[np.uint32] | type[np.uint64]:
+def slot_dtype(bits: int) -> type[Any]:
     """The dtype of slots in `[0, 2**bits)`: uint32 while `bits <= 32`, uint64 above."""
     return np.uint32 if bits <= 32 else np.uint64
 

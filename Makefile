@@ -1,0 +1,56 @@
+# The verbs of this project; `make` alone lists them.
+SHELL := /bin/sh
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --constraint constraints.txt
+
+# The first Python of at least 3.11 on PATH; `make PYTHON=...` overrides it.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+
+.PHONY: help install demo test check format bench clean
+
+help: ## List the verbs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(VENV)/.ctr ## Make .venv and install the project into it
+
+demo: install ## Make a click log, train on it, judge, serve one prediction (under 90 s)
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.test ## Run all tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.check ## Format, lint and types, without changing anything
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.check ## Bring the code into format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.bench ## Speed beside Vowpal Wabbit, and memory, in one run (about 3 minutes)
+	$(BIN)/python -m benchmarks
+
+clean: ## Remove everything that the other verbs made
+	rm -rf $(VENV) demo bench-data build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.ctr: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "ctr needs Python 3.11 or newer on PATH (or: make PYTHON=/path/to/python)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "This Python cannot make a virtual environment; \
+on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.ctr
+	$(PIP) --editable '.[test]'
+	@touch $@
+
+$(VENV)/.check: $(VENV)/.ctr
+	$(PIP) --editable '.[check]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.ctr
+	$(PIP) --editable '.[bench]'
+	@touch $@

@@ -1,0 +1,176 @@
+"""`create_app`: a model behind HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from api.body import Limits, RequestError, parse_rows, read_body
+from api.schema import Alive, Predictions, Problem, Ready, example_row, request_schema
+from ctr.errors import DataError
+from ctr.model import Model
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_LIMITS = Limits()
+
+INLINE_BYTES = 16 << 10
+"""A request up to this size (16 KiB, some 30 rows of Criteo) is answered in the event loop itself."""
+
+WARM_UP_ROWS = 2_000
+
+DESCRIPTION = """Click-through-rate predictions of one model, over REST.
+
+`POST /v1/predict` takes rows as they stand in the raw data, before any hashing, and applies the transform
+that the model was trained with."""
+
+
+def create_app(
+    model: Model,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    on_warm: Callable[[Exception | None], None] | None = None,
+) -> FastAPI:
+    """An application that answers with the predictions of `model`.
+
+    When it starts up, it predicts one example in a thread, which compiles the kernels or loads them from
+    their cache; until then `/healthz` answers, and `/readyz` and `/v1/predict` say 503. `on_warm` is then
+    called once, in the event loop, with None or with the exception that the example raised.
+    """
+    service = Service(model, limits)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        warming = asyncio.create_task(service.warm(on_warm))
+        yield
+        await warming  # A thread that compiles cannot be cancelled.
+
+    app = FastAPI(title="ctr", description=DESCRIPTION, version=model.id, lifespan=lifespan)
+    add_routes(app, service)
+    app.add_exception_handler(RequestError, _refused)
+    app.add_exception_handler(DataError, _bad_rows)
+    app.add_exception_handler(Exception, _broken)
+    return app
+
+
+class Service:
+    """A model, how much one request may ask of it, and whether it is ready."""
+
+    def __init__(self, model: Model, limits: Limits) -> None:
+        self.model = model
+        self.limits = limits
+        self.failure: Exception | None = None
+        self._ready = False
+
+    async def warm(self, on_warm: Callable[[Exception | None], None] | None) -> None:
+        """Predict an example and then many, so that no request has to wait for a compiler."""
+        row = example_row(self.model.spec)
+        try:
+            # Many rows may take another path through the model than few, with kernels of its own.
+            for rows in ([row, {}], [row] * min(WARM_UP_ROWS, self.limits.rows)):
+                await run_in_threadpool(self.predict, orjson.dumps({"rows": rows}))
+        except Exception as failure:
+            logger.exception("the model cannot predict")
+            self.failure = failure
+        self._ready = self.failure is None
+        if on_warm is not None:
+            on_warm(self.failure)
+
+    def check_ready(self) -> None:
+        """`RequestError` (503) until the model has predicted its first example."""
+        if self.failure is not None:
+            raise RequestError(503, f"the model cannot predict: {self.failure}")
+        if not self._ready:
+            raise RequestError(503, "the model is warming up; try again when /readyz answers 200")
+
+    def predict(self, body: bytes) -> bytes:
+        """The response body to the request body. `RequestError` or `DataError` when it is malformed."""
+        rows = parse_rows(body, self.limits)
+        answer = {"predictions": self.model.predict_rows(rows), "model": self.model.id}
+        # From the float32 array itself: each number has the fewest digits that give the same float32 back,
+        # and no Python float is made of it.
+        return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def add_routes(app: FastAPI, service: Service) -> None:
+    """The four endpoints."""
+    example = {"rows": [example_row(service.model.spec)]}
+    request_body: dict[str, Any] = {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": request_schema(service.model.spec, service.limits.rows),
+                "example": example,
+            }
+        },
+    }
+    manifest = orjson.dumps(service.model.manifest)
+
+    @app.post(
+        "/v1/predict",
+        summary="Predict click probabilities",
+        response_model=Predictions,
+        responses={
+            413: {"model": Problem, "description": "Too many rows, or too large a body"},
+            422: {"model": Problem, "description": "Malformed JSON or rows"},
+            503: {"model": Problem, "description": "The model is still warming up"},
+        },
+        openapi_extra={"requestBody": request_body},
+    )
+    async def predict(request: Request) -> Response:
+        """Predict one click probability per row. A field that is left out or null is a missing value."""
+        service.check_ready()
+        body = await read_body(request, service.limits)
+        if len(body) <= INLINE_BYTES:
+            answer = service.predict(body)
+        else:
+            answer = await run_in_threadpool(service.predict, body)
+        return _json(answer)
+
+    @app.get("/v1/model", summary="Describe the model", response_model=dict[str, Any])
+    async def describe() -> Response:
+        """The model's id and manifest: format version, settings, feature spec, training data, metrics."""
+        return _json(manifest)
+
+    @app.get("/healthz", summary="Tell whether the process lives")
+    async def healthz() -> Alive:
+        """200 as long as the process answers at all; a supervisor restarts it otherwise."""
+        return Alive(status="alive")
+
+    @app.get(
+        "/readyz",
+        summary="Tell whether requests are welcome",
+        responses={503: {"model": Problem, "description": "The model is still warming up"}},
+    )
+    async def readyz() -> Ready:
+        """200 when the model is loaded and warm; a load balancer sends requests only then."""
+        service.check_ready()
+        return Ready(status="ready", model=service.model.id)
+
+
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, media_type="application/json")
+
+
+def _problem(status: int, detail: str) -> Response:
+    return _json(orjson.dumps({"detail": detail}), status)
+
+
+def _refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return _problem(error.status, error.detail)
+
+
+def _bad_rows(_request: Request, error: Exception) -> Response:
+    return _problem(422, str(error))
+
+
+def _broken(_request: Request, _error: Exception) -> Response:
+    return _problem(500, "the server failed on this request; its log says why")

@@ -1,0 +1,101 @@
+"""What the endpoints take and return, as OpenAPI tells it; the fields of a row come from the model's spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from features.spec import CategoryField, FeatureSpec, NumberField, column_of
+
+EXAMPLE_NUMBER = 5
+EXAMPLE_CATEGORY = "68fd1e64"
+EXAMPLE_FIELDS = 4
+"""A documented example shows this many fields of each type; the others are missing, as they may be."""
+
+_NUMBER_TEXT = {
+    "type": "string",
+    "pattern": r"^[ \t]*([+-]?([0-9]{1,200}\.?[0-9]{0,200}|\.[0-9]{1,200})([eE][+-]?[0-9]{1,2})?)?[ \t]*$",
+}
+_WHOLE = {"type": "integer", "minimum": -(2**63), "maximum": 2**64 - 1}
+_MISSING = {"type": "null"}
+
+_NUMBER = {"description": "A number, or its text.", "anyOf": [{"type": "number"}, _NUMBER_TEXT, _MISSING]}
+_CATEGORY = {
+    "description": "A category: text, or a whole number, which stands for its decimal digits.",
+    "anyOf": [{"type": "string"}, _WHOLE, _MISSING],
+}
+_BOTH = {
+    "description": "A number that is a category too: a whole number, or the text that the training data has.",
+    "anyOf": [_WHOLE, _NUMBER_TEXT, _MISSING],
+}
+_UNUSED: dict[str, Any] = {"description": "A column of the raw data that the model does not use."}
+
+
+class Predictions(BaseModel):
+    """Click probabilities, one per row of the request, in its order."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"predictions": [0.0317], "model": "5e0f1c2a9b47"}}
+    )
+
+    predictions: list[float] = Field(description="Probability of a click, between 0 and 1, for each row.")
+    model: str = Field(description="Id of the model that predicted.")
+
+
+class Problem(BaseModel):
+    """Why a request was refused."""
+
+    detail: str = Field(description="What was wrong, where, the value met, and the remedy.")
+
+
+class Alive(BaseModel):
+    """The process lives."""
+
+    status: str = Field(description="Always `alive`.")
+
+
+class Ready(BaseModel):
+    """The model answers."""
+
+    status: str = Field(description="Always `ready`.")
+    model: str = Field(description="Id of the model that predicts.")
+
+
+def example_row(spec: FeatureSpec) -> dict[str, int | str]:
+    """A row that a model of `spec` takes, with the first few fields of each type."""
+    numbers = [column_of(field) for field in spec.fields if isinstance(field, NumberField)]
+    categories = [column_of(field) for field in spec.fields if isinstance(field, CategoryField)]
+    row: dict[str, int | str] = dict.fromkeys(categories[:EXAMPLE_FIELDS], EXAMPLE_CATEGORY)
+    # Last, because a column that is read both ways has to hold a number.
+    return row | dict.fromkeys(numbers[:EXAMPLE_FIELDS], EXAMPLE_NUMBER)
+
+
+def request_schema(spec: FeatureSpec, max_rows: int) -> dict[str, Any]:
+    """The JSON schema of a prediction request to a model of `spec`."""
+    columns = {column: _UNUSED for column in (*spec.source.columns, spec.label, spec.weight) if column}
+    columns |= {column_of(field): _CATEGORY for field in spec.fields if isinstance(field, CategoryField)}
+    for field in spec.fields:
+        if isinstance(field, NumberField):
+            column = column_of(field)
+            columns[column] = _BOTH if columns.get(column) in (_CATEGORY, _BOTH) else _NUMBER
+    return {
+        "title": "Rows",
+        "type": "object",
+        "required": ["rows"],
+        "additionalProperties": False,
+        "properties": {
+            "rows": {
+                "type": "array",
+                "maxItems": max_rows,
+                "description": "The examples to predict. None is fine: the answer is then empty too.",
+                "items": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "description": "One example: values by field. A field that is left out, null or empty"
+                    " is a missing value.",
+                    "properties": columns,
+                },
+            }
+        },
+    }

@@ -1,0 +1,1 @@
+"""Speed and memory beside a peer, measured in one run: `make bench`."""

@@ -1,0 +1,160 @@
+"""The model artifact: a folder written whole or not at all, and checked when it is read.
+
+manifest.json        what the model is, and the SHA-256 of the other files
+features.yaml        the spec of its transform
+weights.safetensors  non-zero slots and their weights: all that serving needs
+state.safetensors    the optimizer's state, to train on from
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from ctr.errors import ModelError, SpecError
+from ctr.ftrl import Float32, Ftrl
+from ctr.model import FORMAT_VERSION, Model
+from features import FeatureSpec, Slots, Transform, parse_spec, replace_folder, slot_dtype
+
+MANIFEST = "manifest.json"
+_SPEC = "features.yaml"
+_WEIGHTS = "weights.safetensors"
+_STATE = "state.safetensors"
+
+
+def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
+    """Write `model`, and the optimizer's state float32[k, 2] at its slots, as the folder `path`.
+
+    The folder is complete or not there at all; a model that was there before stays until the new one
+    has reached the disk. Raises ModelError when `path` is something else than a model, or the disk
+    refuses.
+    """
+    require_model_or_nothing(path)
+    try:
+        with replace_folder(path) as folder:
+            (folder / _SPEC).write_text(model.spec.to_yaml(), encoding="utf-8")
+            save_file({"slots": model.slots, "weights": model.weights}, folder / _WEIGHTS)
+            slots, numbers = state
+            save_file({"slots": slots, "state": numbers}, folder / _STATE)
+            files = {name: _sha256(folder / name) for name in (_SPEC, _WEIGHTS, _STATE)}
+            manifest = {**model.manifest, "sha256": files}
+            (folder / MANIFEST).write_bytes(orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+    except (OSError, SafetensorError) as error:
+        kept = "the model that was there is unchanged" if path.exists() else "nothing was left behind"
+        raise ModelError(f"{path}: the model could not be saved ({error}); {kept}.") from error
+
+
+def require_model_or_nothing(path: Path) -> None:
+    """Raise ModelError if writing a model to `path` would overwrite something that is none."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise ModelError(f"{path}: there is a file of that name; give another folder for the model.")
+    if not (path / MANIFEST).exists() and any(path.iterdir()):
+        raise ModelError(f"{path}: the folder holds something that is not a model; give another one.")
+
+
+def load_model(path: Path) -> Model:
+    """Load the model in the folder `path`.
+
+    Raises ModelError when it is missing, torn, of a newer format, or its parts do not belong together.
+    """
+    manifest = _read_manifest(path)
+    _verify(path, manifest, (_SPEC, _WEIGHTS))
+    try:
+        spec = parse_spec((path / _SPEC).read_text(encoding="utf-8"), where=str(path / _SPEC))
+    except SpecError as error:
+        raise ModelError(f"{error} The model was written by another version; train it again.") from error
+    if spec.fingerprint != manifest["spec_fingerprint"]:
+        raise ModelError(
+            f"{path}: the model was trained with the transform {manifest['spec_fingerprint'][:12]}, but its "
+            f"{_SPEC} gives {spec.fingerprint[:12]}; restore the folder or train again."
+        )
+    tensors = _tensors(path / _WEIGHTS, {"slots": (slot_dtype(spec.bits), 1), "weights": (np.float32, 1)})
+    settings = {k: v for k, v in manifest["optimizer"].items() if k != "name"}
+    return Model(
+        spec,
+        Ftrl(**settings),
+        tensors["slots"],
+        tensors["weights"],
+        manifest,
+        Transform(spec, with_label=False),
+    )
+
+
+def load_state(path: Path, spec: FeatureSpec) -> tuple[Slots, Float32]:
+    """The optimizer's state in the model folder `path`, to train on from: slots and float32[k, 2].
+
+    Raises ModelError also when the model's transform is not that of `spec`.
+    """
+    manifest = _read_manifest(path)
+    if manifest["spec_fingerprint"] != spec.fingerprint:
+        raise ModelError(
+            f"{path}: the model was trained with the transform {manifest['spec_fingerprint'][:12]}, this job "
+            f"uses {spec.fingerprint[:12]}; use the model's own {_SPEC} as --spec, or start afresh."
+        )
+    _verify(path, manifest, (_STATE,))
+    tensors = _tensors(path / _STATE, {"slots": (slot_dtype(spec.bits), 1), "state": (np.float32, 2)})
+    return tensors["slots"], tensors["state"]
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise ModelError(f"{path}: there is no such model folder; `ctr train … --model {path}` makes one.")
+    try:
+        manifest = orjson.loads((path / MANIFEST).read_bytes())
+        version = manifest["format_version"]
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"{path}: {MANIFEST} is missing or torn, so this is not a whole model; train it again."
+        ) from error
+    if version != FORMAT_VERSION:
+        raise ModelError(
+            f"{path}: the model has format version {version}, this program reads version {FORMAT_VERSION}; "
+            "use the version of ctr that wrote it, or train again."
+        )
+    missing = {"id", "spec_fingerprint", "optimizer", "sha256"} - manifest.keys()
+    if missing:
+        raise ModelError(f"{path}: {MANIFEST} lacks {', '.join(sorted(missing))}; train the model again.")
+    return dict(manifest)
+
+
+def _verify(path: Path, manifest: Mapping[str, Any], names: Sequence[str]) -> None:
+    for name in names:
+        try:
+            found = _sha256(path / name)
+        except OSError as error:
+            raise ModelError(
+                f"{path}: {name} cannot be read ({error}); the model is torn, train it again."
+            ) from error
+        if found != manifest["sha256"].get(name):
+            raise ModelError(
+                f"{path}: {name} is not the file that was saved (SHA-256 {found[:12]} instead of "
+                f"{str(manifest['sha256'].get(name))[:12]}); restore it or train again."
+            )
+
+
+def _tensors(path: Path, wanted: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path}: cannot be read ({error}); train the model again.") from error
+    for name, (dtype, ndim) in wanted.items():
+        found = tensors.get(name)
+        if found is None or found.dtype != dtype or found.ndim != ndim:
+            raise ModelError(
+                f"{path}: the tensor {name} is missing or of another type; train the model again."
+            )
+    return tensors
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,62 @@
+"""The `ctr` command: its groups of commands, and what an error looks like to a user."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from ctr.cli import features, scoring, serving, synthesis, training
+from ctr.errors import CtrError, SpecError
+
+app = typer.Typer(
+    name="ctr",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    add_completion=False,
+    help=(
+        "From raw click logs to a served click-through-rate model.\n\n"
+        "Sparse logistic regression over hashed features, trained with FTRL-Proximal.\n\n"
+        "A first run, without any data of your own:\n\n"
+        "- `ctr synth --rows 500000 --out clicks.tsv`\n"
+        "- `ctr train --spec criteo clicks.tsv --model model --holdout-fraction 0.1`\n"
+        "- `ctr serve --model model`"
+    ),
+)
+app.add_typer(features.app, name="features")
+app.command("synth")(synthesis.synth)
+app.command("train")(training.train)
+app.command("evaluate")(scoring.evaluate)
+app.command("predict")(scoring.predict)
+app.command("serve")(serving.serve)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from ctr import __version__
+
+        typer.echo(f"ctr {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options that stand before the command."""
+
+
+def main() -> None:
+    """Run the command line; exit 0 when all went well, 2 on wrong use, 1 when a job failed."""
+    # A cluster stops a job with SIGTERM where a person presses Ctrl-C; both end it the same way.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        app()
+    except CtrError as error:
+        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
+        sys.exit(2 if isinstance(error, SpecError) else 1)

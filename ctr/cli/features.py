@@ -1,0 +1,83 @@
+"""`ctr features build` and `ctr features describe`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import typer
+
+from ctr.cli.jobs import bad_rows_lines, peak_memory_mb, quarantine_beside, report, stopping
+from ctr.cli.options import BadRowsOption, Inputs, JsonOption, OnBadRows
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Hash raw logs into data sets.")
+
+
+@app.command()
+def build(
+    inputs: Inputs,
+    spec: Annotated[
+        str,
+        typer.Option(
+            metavar="SPEC",
+            help="Feature spec: a YAML file, or a shipped one by name (criteo, avazu, libsvm).",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the data set.", show_default=False)],
+    on_bad_rows: BadRowsOption = OnBadRows.FAIL,
+    json: JsonOption = None,
+) -> None:
+    """Hash raw files once, so that every training pass over them is fast.
+
+    Example: `ctr features build --spec criteo day1.tsv day2.tsv.gz --out days.hashed`
+    """
+    from ctr.progress import progress
+    from features import BLOCK_ROWS, RawSource, load_spec, write_dataset
+
+    quarantine = quarantine_beside(out) if on_bad_rows is OnBadRows.QUARANTINE else None
+    source = RawSource(load_spec(spec), inputs, on_bad_rows=on_bad_rows.value, quarantine=quarantine)
+    started = perf_counter()
+    with stopping(f"{out} was not written."), progress("hashing") as show:
+        manifest = write_dataset(
+            source.batches(BLOCK_ROWS),
+            source.spec,
+            out,
+            progress=lambda rows: show(rows, source.fraction_read),
+        )
+    seconds = perf_counter() - started
+    facts = {
+        "examples": manifest.rows,
+        "positives": manifest.positives,
+        "features": manifest.features,
+        "spec_fingerprint": manifest.spec_fingerprint,
+        "bad_rows": source.bad_rows.count,
+        "seconds": seconds,
+        "examples_per_second": manifest.rows / seconds,
+        "peak_memory_mb": peak_memory_mb(),
+    }
+    lines = [
+        f"hashed {manifest.rows:,} rows into {out} in {seconds:.2f} s ({manifest.rows / seconds:,.0f} rows/s)"
+    ]
+    report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)
+
+
+@app.command()
+def describe(
+    dataset: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A hashed data set.", exists=True, show_default=False)
+    ],
+    json: JsonOption = None,
+) -> None:
+    """Show what a hashed data set holds: rows, clicks, features, slots used, collisions to expect.
+
+    Two features *collide* when they hash to the same slot and so share one weight; more `bits` in the
+    spec mean fewer collisions.
+
+    Example: `ctr features describe days.hashed`
+    """
+    from features import describe as look
+
+    found = look(dataset)
+    report(found.lines(), found.to_json(), json)

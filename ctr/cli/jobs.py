@@ -1,0 +1,70 @@
+"""What every command that runs a job does: report, and stop cleanly."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ctr.errors import DataError
+
+if TYPE_CHECKING:
+    from features import BadRows
+
+STOPPED = 130
+"""Exit code of a job that Ctrl-C or SIGTERM stopped, as shells have it."""
+
+
+@contextmanager
+def stopping(kept: str) -> Iterator[None]:
+    """Turn Ctrl-C into a message that says what was kept, and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"\nStopped. {kept}", err=True)
+        raise typer.Exit(STOPPED) from None
+
+
+def report(lines: list[str], summary: dict[str, Any], json: Path | None) -> None:
+    """Print `lines` for a person and write `summary` for a program.
+
+    With `--json -` standard output belongs to the program, so the lines go to standard error.
+    """
+    to_stdout = json is not None and str(json) == "-"
+    for line in lines:
+        typer.echo(line, err=to_stdout)
+    if json is None:
+        return
+    import orjson
+
+    text = orjson.dumps(summary, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    if to_stdout:
+        sys.stdout.buffer.write(text)
+        return
+    try:
+        json.write_bytes(text)
+    except OSError as error:
+        raise DataError(f"{json}: the summary could not be written ({error}).") from error
+
+
+def peak_memory_mb() -> float:
+    """The largest resident set of this process so far, in MiB."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)  # ru_maxrss is in KiB
+
+
+def quarantine_beside(output: Path) -> Path:
+    """Where bad rows go under `--on-bad-rows quarantine`."""
+    return output.with_name(output.name + ".bad-rows")
+
+
+def bad_rows_lines(bad_rows: BadRows, quarantine: Path | None) -> list[str]:
+    """What to tell about rows that were passed over; nothing when there were none."""
+    if not bad_rows.count:
+        return []
+    where = f"; they are in {quarantine}" if quarantine else ""
+    return [f"passed over {bad_rows.count:,} bad rows{where}", *(f"  {text}" for text in bad_rows.examples)]

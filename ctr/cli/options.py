@@ -1,0 +1,60 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class OnBadRows(StrEnum):
+    """What to do with a row that cannot be read."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    QUARANTINE = "quarantine"
+
+
+Inputs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="INPUT...",
+        help="Raw files (delimited text, .gz too; .parquet; .libsvm), or one hashed data set.",
+        exists=True,
+        show_default=False,
+    ),
+]
+
+SpecOption = Annotated[
+    str | None,
+    typer.Option(
+        "--spec",
+        metavar="SPEC",
+        help="Feature spec: a YAML file, or a shipped one by name (criteo, avazu, libsvm). "
+        "A hashed data set carries its own.",
+        show_default=False,
+    ),
+]
+
+ModelOption = Annotated[
+    Path,
+    typer.Option("--model", metavar="DIR", help="Folder of a trained model.", show_default=False),
+]
+
+BadRowsOption = Annotated[
+    OnBadRows,
+    typer.Option(
+        "--on-bad-rows",
+        help="A row that cannot be read: stop there (fail), count it and go on (skip), or also write it "
+        "to a file beside the output (quarantine).",
+    ),
+]
+
+JsonOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--json", metavar="FILE", help="Write a summary as JSON here; - is standard output.", allow_dash=True
+    ),
+]

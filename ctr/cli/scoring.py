@@ -1,0 +1,91 @@
+"""`ctr evaluate` and `ctr predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import typer
+
+from ctr.cli.jobs import bad_rows_lines, peak_memory_mb, quarantine_beside, report, stopping
+from ctr.cli.options import BadRowsOption, Inputs, JsonOption, ModelOption, OnBadRows
+
+
+def evaluate(
+    inputs: Inputs,
+    model: ModelOption,
+    on_bad_rows: BadRowsOption = OnBadRows.FAIL,
+    json: JsonOption = None,
+) -> None:
+    """Judge a model on labelled examples.
+
+    *Log loss* is the mean negative log likelihood; *normalized entropy* divides it by that of always
+    predicting the base rate (below 1 is better than that); *AUC* is how often a click is ranked above a
+    non-click; *calibration* is mean prediction over click rate (1 is right).
+
+    Example: `ctr evaluate --model model tomorrow.tsv`
+    """
+    from ctr.artifact import load_model
+    from ctr.cli.tables import metric_lines, reliability_lines
+    from ctr.evaluation import evaluate as judge
+    from ctr.progress import progress
+    from ctr.scoring import open_for_scoring
+
+    loaded = load_model(model)
+    quarantine = quarantine_beside(model) if on_bad_rows is OnBadRows.QUARANTINE else None
+    source = open_for_scoring(
+        loaded, inputs, labels="required", on_bad_rows=on_bad_rows.value, quarantine=quarantine
+    )
+    started = perf_counter()
+    with stopping("Nothing was written."), progress("evaluating") as show:
+        summary = judge(loaded, source, on_rows=lambda rows: show(rows, source.fraction_read)).summary()
+    lines = [*metric_lines({str(model): summary}), "", *reliability_lines(summary)]
+    facts = {
+        "model": loaded.id,
+        **summary.to_json(),
+        "bad_rows": source.bad_rows.count,
+        "seconds": perf_counter() - started,
+        "peak_memory_mb": peak_memory_mb(),
+    }
+    report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)
+
+
+def predict(
+    inputs: Inputs,
+    model: ModelOption,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Predictions go here: .parquet or .csv.", show_default=False)
+    ],
+    on_bad_rows: BadRowsOption = OnBadRows.FAIL,
+    json: JsonOption = None,
+) -> None:
+    """Write the click probability of every input row, in input order, to the column `prediction`.
+
+    Labels are not needed. A row passed over as bad has an empty prediction, so rows stay aligned.
+
+    Example: `ctr predict --model model tomorrow.tsv --out predictions.parquet`
+    """
+    from ctr.artifact import load_model
+    from ctr.progress import progress
+    from ctr.scoring import open_for_scoring, predict_file
+
+    loaded = load_model(model)
+    quarantine = quarantine_beside(out) if on_bad_rows is OnBadRows.QUARANTINE else None
+    source = open_for_scoring(
+        loaded, inputs, labels="optional", on_bad_rows=on_bad_rows.value, quarantine=quarantine
+    )
+    started = perf_counter()
+    with stopping(f"{out} was not written."), progress("predicting") as show:
+        rows = predict_file(loaded, source, out, on_rows=lambda rows: show(rows, source.fraction_read))
+    seconds = perf_counter() - started
+    facts = {
+        "model": loaded.id,
+        "examples": rows,
+        "bad_rows": source.bad_rows.count,
+        "seconds": seconds,
+        "examples_per_second": rows / seconds,
+        "peak_memory_mb": peak_memory_mb(),
+    }
+    lines = [f"wrote {rows:,} predictions of model {loaded.id} to {out}"]
+    report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)

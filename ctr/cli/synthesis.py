@@ -1,0 +1,52 @@
+"""`ctr synth`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ctr.cli.jobs import report, stopping
+from ctr.cli.options import JsonOption
+
+
+def synth(
+    rows: Annotated[int, typer.Option(min=1, help="Rows to write.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The log; .gz compresses it.", show_default=False)
+    ],
+    seed: Annotated[
+        int, typer.Option(min=0, help="Another seed, another log; the same seed, the same log.")
+    ] = 0,
+    truth: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also write each row's true click probability (Parquet, column `probability`).",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonOption = None,
+) -> None:
+    """Write a synthetic click log with Criteo's columns, to try things on.
+
+    Tab separated, no header: label, 13 numbers I1-I13, 26 categories C1-C26, with heavy tails, missing
+    values and drift. It is drawn from a known model, so the best log loss that any model can reach on it
+    is known and printed.
+
+    Example: `ctr synth --rows 1000000 --out clicks.tsv`
+    """
+    from ctr.progress import progress
+    from ctr.synth import write_click_log
+
+    with stopping(f"{out} was not written."), progress("writing") as show:
+        made = write_click_log(
+            out, rows, seed=seed, truth=truth, progress=lambda done: show(done, done / rows)
+        )
+    lines = [
+        f"wrote {made.rows:,} rows to {out}, {made.base_rate:.2%} of them clicks",
+        f"best reachable log loss {made.best_logloss:.5f}; "
+        f"always predicting the base rate gives {made.base_logloss:.5f}",
+    ]
+    report(lines, made.to_json(), json)

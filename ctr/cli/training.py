@@ -1,0 +1,136 @@
+"""`ctr train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ctr.cli.jobs import STOPPED, bad_rows_lines, peak_memory_mb, quarantine_beside, report
+from ctr.cli.options import BadRowsOption, Inputs, JsonOption, ModelOption, OnBadRows, SpecOption
+
+if TYPE_CHECKING:
+    from ctr.job import TrainOutcome
+
+
+def train(
+    inputs: Inputs,
+    model: ModelOption,
+    spec: SpecOption = None,
+    workers: Annotated[int, typer.Option(min=1, help="Worker threads that train at the same time.")] = 1,
+    chunk: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Examples that a worker trains on between reading the shared weights and adding its change "
+            "to them. Default: 65,536 for one worker, 16,384 for several.",
+            show_default=False,
+        ),
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 1,
+    alpha: Annotated[float, typer.Option(min=0, help="Learning rate.")] = 0.1,
+    beta: Annotated[float, typer.Option(min=0, help="Damps the first steps of the learning rate.")] = 1.0,
+    l1: Annotated[float, typer.Option(min=0, help="L1 penalty: above 0, rare features get weight 0.")] = 0.0,
+    l2: Annotated[float, typer.Option(min=0, help="L2 penalty: pulls weights towards 0.")] = 0.0,
+    safe_adding: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="How far several workers allow for each other's moves; 0 simply adds them."
+        ),
+    ] = 0.75,
+    holdout: Annotated[
+        list[Path] | None,
+        typer.Option(exists=True, metavar="FILE", help="Judge the model on this input.", show_default=False),
+    ] = None,
+    holdout_fraction: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=0.99,
+            help="Keep the last part of the input out of training and judge the model on it.",
+            show_default=False,
+        ),
+    ] = None,
+    warm_start: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Train on from the state of this model.", show_default=False),
+    ] = None,
+    store: Annotated[str, typer.Option(metavar="URL", help="Where the parameters live.")] = "memory://",
+    on_bad_rows: BadRowsOption = OnBadRows.FAIL,
+    json: JsonOption = None,
+) -> None:
+    """Train a model on raw files or on a hashed data set.
+
+    Every example is predicted before it is learnt (progressive validation), so the log loss shown while
+    training is already an honest one.
+
+    Examples:
+
+    - `ctr train --spec criteo clicks.tsv --model model --holdout-fraction 0.1`
+    - `ctr train clicks.hashed --model model --workers 2 --epochs 2`
+    - `ctr train --spec my.yaml day2.csv --warm-start model --model model`
+    """
+    from ctr.ftrl import Ftrl
+    from ctr.job import TrainJob, run_train_job
+    from ctr.progress import progress
+    from ctr.trainer import TrainSettings
+
+    if holdout and holdout_fraction is not None:
+        raise typer.BadParameter("give either --holdout or --holdout-fraction, not both.")
+    if beta == 0 and l2 == 0:
+        raise typer.BadParameter(
+            "--beta and --l2 are both 0, so the first step would be infinite; raise one."
+        )
+    if alpha == 0:
+        raise typer.BadParameter("--alpha 0 learns nothing; give a number above 0, such as 0.1.")
+    quarantine = quarantine_beside(model) if on_bad_rows is OnBadRows.QUARANTINE else None
+    job = TrainJob(
+        inputs=inputs,
+        spec=spec,
+        model=model,
+        optimizer=Ftrl(alpha=alpha, beta=beta, l1=l1, l2=l2),
+        settings=TrainSettings(
+            workers=workers,
+            chunk=chunk or (65_536 if workers == 1 else 16_384),
+            epochs=epochs,
+            safe_adding=safe_adding,
+        ),
+        store=store,
+        holdout=holdout or [],
+        holdout_fraction=holdout_fraction or 0.0,
+        warm_start=warm_start,
+        on_bad_rows=on_bad_rows.value,
+        quarantine=quarantine,
+    )
+    with progress("training") as show:
+        outcome = run_train_job(job, lambda p: show(p.examples, p.fraction, p.logloss))
+    summary = outcome.to_json() | {"peak_memory_mb": peak_memory_mb()}
+    report(_lines(outcome, summary) + bad_rows_lines(outcome.bad_rows, quarantine), summary, json)
+    if outcome.result.interrupted:
+        raise typer.Exit(STOPPED)
+
+
+def _lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
+    from ctr.cli.tables import metric_lines
+
+    workers = "1 worker" if summary["workers"] == 1 else f"{summary['workers']} workers"
+    lines = [
+        f"trained on {summary['examples']:,} examples in {summary['seconds']:.2f} s "
+        f"({summary['examples_per_second']:,.0f} examples/s, {workers}, {summary['store']})"
+    ]
+    judged = {"while training": outcome.progressive}
+    if outcome.holdout is not None:
+        judged["hold-out"] = outcome.holdout
+    lines += metric_lines(judged)
+    if outcome.result.interrupted:
+        lines.append(
+            f"stopped early: what was learnt so far is in {outcome.saved_to} "
+            f"(train on with --warm-start {outcome.saved_to}); {outcome.job.model} was not touched"
+        )
+    else:
+        lines.append(
+            f"model {outcome.model.id} is in {outcome.saved_to}: {outcome.model.weights.size:,} weights "
+            f"that are not zero"
+        )
+    return lines

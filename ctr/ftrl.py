@@ -1,0 +1,82 @@
+"""FTRL-Proximal, the optimizer: its settings, and the checked way to its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr import ftrl_kernels as kernels
+from ctr.errors import ModelError
+from features import Chunk, slot_counts
+
+Float32 = NDArray[np.float32]
+
+WIDTH = 2
+"""Numbers of state per slot: `z` and `n`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ftrl:
+    """Settings of FTRL-Proximal (McMahan et al., KDD 2013)."""
+
+    alpha: float = 0.1
+    """Learning rate: a slot's step is `alpha / (beta + sqrt(n))`."""
+    beta: float = 1.0
+    """Damps the first steps."""
+    l1: float = 0.0
+    """Strength of the L1 penalty; above 0, slots without enough evidence get weight 0."""
+    l2: float = 0.0
+    """Strength of the L2 penalty."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not isfinite(value) or value < 0:
+                raise ModelError(f"{name} is {value}: give a finite number that is not negative.")
+        if self.alpha == 0:
+            raise ModelError("alpha is 0, so nothing would be learnt: give a number above 0, such as 0.1.")
+        if self.beta == 0 and self.l2 == 0:
+            raise ModelError(
+                "beta and l2 are both 0, so the first step would be infinite: raise one of them."
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """The optimizer's name and settings, as the model's manifest holds them."""
+        return {"name": "ftrl", **asdict(self)}
+
+    def _numbers(self) -> tuple[np.float32, np.float32, np.float32, np.float32]:
+        return np.float32(self.alpha), np.float32(self.beta), np.float32(self.l1), np.float32(self.l2)
+
+    def weights(self, state: Float32) -> Float32:
+        """The weights float32[u] of the state float32[u, 2]."""
+        out = np.empty(state.shape[0], np.float32)
+        kernels.weights_of(state, *self._numbers(), out)
+        return out
+
+    def train(self, chunk: Chunk, state: Float32, *, peers: int = 1, safe_adding: float = 0.75) -> Float32:
+        """Train `state` float32[u, 2] in place on a labelled chunk; return float32[n] predictions.
+
+        With one of `peers` workers the predictions are those of progressive validation: each is made
+        before its example is learnt. With several, they come from the weights as pulled, and the
+        gradients follow CoCoA+'s safe adding (Ma et al., ICML 2015) scaled by `safe_adding`; 0 is plain
+        adding, which diverges on chunks of useful size.
+
+        Raises ModelError when the chunk has no labels.
+        """
+        if chunk.labels is None:
+            raise ModelError("these examples have no labels, so nothing can be learnt from them.")
+        longest = int(np.diff(chunk.indptr).max(initial=0))
+        scratch = np.empty((kernels.SCRATCH_ROWS, longest), np.float32)
+        predictions = np.empty(len(chunk), np.float32)
+        examples = (chunk.indptr, chunk.indices, chunk.values, chunk.labels, chunk.weights)
+        if peers == 1:
+            kernels.train_alone(*examples, state, *self._numbers(), scratch, predictions)
+        else:
+            shared = np.empty((state.shape[0], 2), np.float32)
+            shared[:, 0] = self.weights(state)
+            kernels.safe_factors(slot_counts(chunk), np.float32(peers - 1), np.float32(safe_adding), shared)
+            kernels.train_safely(*examples, state, shared, *self._numbers(), scratch, predictions)
+        return predictions

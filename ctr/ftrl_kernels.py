@@ -1,0 +1,216 @@
+"""FTRL-Proximal loops over one chunk's local state.
+
+Method: McMahan et al., "Ad Click Prediction: a View from the Trenches" (KDD 2013), algorithm 1.
+Symbols as there: `z`, `n` (sum of squared gradients), `g`, `sigma`, `w`.
+
+Per example a kernel gathers the state of its slots into contiguous scratch rows, computes on those
+(there LLVM can vectorise the square roots and divisions) and adds the change back. Computing the
+change in the loop that adds it is 0.92 x as fast; caching `w` beside `z` and `n` to save a square
+root and a division is 0.72 x as fast, because the wider state leaves the L2 cache.
+
+All features of an example start from the same state, so a slot that occurs twice in it is two
+features that share one weight: both moves are added.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+# What LLVM may do to float arithmetic, here and nowhere else: reorder sums, fuse multiply-adds,
+# multiply by reciprocals. Never the flags that assume NaN and infinity away: a poisoned weight has to
+# stay visible.
+FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
+
+SCRATCH_ROWS = 4
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def weights_of(
+    state: NDArray[np.float32],
+    alpha: np.float32,
+    beta: np.float32,
+    l1: np.float32,
+    l2: np.float32,
+    out: NDArray[np.float32],
+) -> None:
+    """The weight of each row `(z, n)` of `state` into `out`."""
+    rate = np.float32(1) / alpha
+    base = beta * rate + l2
+    for j in range(state.shape[0]):
+        z = state[j, 0]
+        # soft threshold: 0 while |z| <= l1, then z moved towards 0 by l1
+        out[j] = (min(max(z, -l1), l1) - z) / (np.sqrt(state[j, 1]) * rate + base)
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def train_alone(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.uint32],
+    values: NDArray[np.float32] | None,
+    labels: NDArray[np.float32],
+    weights: NDArray[np.float32] | None,
+    state: NDArray[np.float32],
+    alpha: np.float32,
+    beta: np.float32,
+    l1: np.float32,
+    l2: np.float32,
+    scratch: NDArray[np.float32],
+    predictions: NDArray[np.float32],
+) -> None:
+    """One pass of sequential FTRL over a chunk: predict, then learn, example by example.
+
+    `state` float32[u, 2] is trained in place, `predictions` float32[n] receives each example's
+    probability from before it was learnt, `scratch` float32[4, longest example] is overwritten.
+    `values` and `weights` may be None: Numba compiles their branches away.
+    """
+    rate = np.float32(1) / alpha
+    base = beta * rate + l2
+    one = np.float32(1)
+    z, n, root, w = scratch[0], scratch[1], scratch[2], scratch[3]
+    for e in range(labels.size):
+        first = indptr[e]
+        m = indptr[e + 1] - first
+        local = indices[first : first + m]
+        for j in range(m):
+            i = local[j]
+            z[j] = state[i, 0]
+            n[j] = state[i, 1]
+        margin = np.float32(0)
+        for j in range(m):
+            root[j] = np.sqrt(n[j])
+            w[j] = (min(max(z[j], -l1), l1) - z[j]) / (root[j] * rate + base)
+            if values is None:
+                margin += w[j]
+            else:
+                margin += w[j] * values[first + j]
+        p = one / (one + np.exp(-margin))
+        predictions[e] = p
+        loss_slope = p - labels[e]
+        if weights is not None:
+            loss_slope *= weights[e]
+        if values is None:
+            g = loss_slope
+            gg = g * g
+            for j in range(m):
+                z[j] = g - (np.sqrt(n[j] + gg) - root[j]) * rate * w[j]
+            for j in range(m):
+                i = local[j]
+                state[i, 0] += z[j]
+                state[i, 1] += gg
+        else:
+            for j in range(m):
+                g = loss_slope * values[first + j]
+                gg = g * g
+                sigma = (np.sqrt(n[j] + gg) - root[j]) * rate
+                z[j] = g - sigma * w[j]
+                n[j] = gg
+            for j in range(m):
+                i = local[j]
+                state[i, 0] += z[j]
+                state[i, 1] += n[j]
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def train_safely(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.uint32],
+    values: NDArray[np.float32] | None,
+    labels: NDArray[np.float32],
+    weights: NDArray[np.float32] | None,
+    state: NDArray[np.float32],
+    shared: NDArray[np.float32],
+    alpha: np.float32,
+    beta: np.float32,
+    l1: np.float32,
+    l2: np.float32,
+    scratch: NDArray[np.float32],
+    predictions: NDArray[np.float32],
+) -> None:
+    """Like `train_alone`, but the gradient is taken as if the other workers made this worker's moves too.
+
+    `shared` float32[u, 2] holds, per slot, the pulled weight `w0` and the factor `c` of safe adding
+    (see `safe_factors`); the margin of the gradient is `sum x * (w0 + c * (w - w0))`. `predictions`
+    receives the honest probability, from the pulled weights alone.
+    """
+    rate = np.float32(1) / alpha
+    base = beta * rate + l2
+    one = np.float32(1)
+    z, n, root, w = scratch[0], scratch[1], scratch[2], scratch[3]
+    for e in range(labels.size):
+        first = indptr[e]
+        m = indptr[e + 1] - first
+        local = indices[first : first + m]
+        for j in range(m):
+            i = local[j]
+            z[j] = state[i, 0]
+            n[j] = state[i, 1]
+        for j in range(m):
+            root[j] = np.sqrt(n[j])
+            w[j] = (min(max(z[j], -l1), l1) - z[j]) / (root[j] * rate + base)
+        honest = np.float32(0)
+        margin = np.float32(0)
+        for j in range(m):
+            i = local[j]
+            w0 = shared[i, 0]
+            moved = w0 + shared[i, 1] * (w[j] - w0)
+            if values is None:
+                honest += w0
+                margin += moved
+            else:
+                honest += w0 * values[first + j]
+                margin += moved * values[first + j]
+        predictions[e] = one / (one + np.exp(-honest))
+        loss_slope = one / (one + np.exp(-margin)) - labels[e]
+        if weights is not None:
+            loss_slope *= weights[e]
+        for j in range(m):
+            g = loss_slope
+            if values is not None:
+                g *= values[first + j]
+            gg = g * g
+            sigma = (np.sqrt(n[j] + gg) - root[j]) * rate
+            z[j] = g - sigma * w[j]
+            n[j] = gg
+        for j in range(m):
+            i = local[j]
+            state[i, 0] += z[j]
+            state[i, 1] += n[j]
+
+
+@njit(nogil=True, cache=True)
+def safe_factors(
+    counts: NDArray[np.uint32],
+    others: np.float32,
+    scale: np.float32,
+    out: NDArray[np.float32],
+) -> None:
+    """Safe adding's `c = 1 + scale * others * max(k - 0.7, 0) / k` into `out[:, 1]`, `k` from `counts`.
+
+    `others` is the number of live workers less one. A slot seen once in the chunk most likely belongs
+    to this worker alone, so it is hardly damped; a frequent one is shared by all.
+    """
+    for j in range(counts.size):
+        k = np.float32(counts[j])
+        out[j, 1] = np.float32(1) + scale * others * max(k - np.float32(0.7), np.float32(0)) / k
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH)
+def probabilities(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.uint32],
+    values: NDArray[np.float32] | None,
+    w: NDArray[np.float32],
+    out: NDArray[np.float32],
+) -> None:
+    """The predicted probability of each example into `out`, for weights `w` float32[u] of local indices."""
+    one = np.float32(1)
+    for e in range(indptr.size - 1):
+        margin = np.float32(0)
+        for k in range(indptr[e], indptr[e + 1]):
+            if values is None:
+                margin += w[indices[k]]
+            else:
+                margin += w[indices[k]] * values[k]
+        out[e] = one / (one + np.exp(-margin))

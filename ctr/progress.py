@@ -1,0 +1,60 @@
+"""What a running job shows: a bar on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+_PLAIN_EVERY_S = 5.0
+
+
+class Report(Protocol):
+    """Called by a job with what it has done so far."""
+
+    def __call__(self, rows: int, fraction: float, logloss: float | None = None) -> None: ...
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Report]:
+    """Show the progress of a job on standard error until the `with` block ends."""
+    console = Console(stderr=True)
+    started = monotonic()
+    if console.is_terminal:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:3.0f}%"),
+            TextColumn("{task.fields[facts]}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(what, total=1.0, facts="")
+            yield lambda rows, fraction, logloss=None: bar.update(
+                task, completed=fraction, facts=_facts(rows, monotonic() - started, logloss)
+            )
+        return
+    due = started + _PLAIN_EVERY_S
+
+    def plain(rows: int, fraction: float, logloss: float | None = None) -> None:
+        nonlocal due
+        now = monotonic()
+        if now < due:
+            return
+        due = now + _PLAIN_EVERY_S
+        left = (now - started) * (1 - fraction) / fraction if fraction > 0 else float("nan")
+        facts = _facts(rows, now - started, logloss)
+        sys.stderr.write(f"{what}: {fraction:.0%}, {facts}, {left:.0f} s left\n")
+        sys.stderr.flush()
+
+    yield plain
+
+
+def _facts(rows: int, seconds: float, logloss: float | None) -> str:
+    facts = f"{rows:,} rows, {rows / max(seconds, 1e-9):,.0f} rows/s"
+    return facts if logloss is None else f"{facts}, log loss {logloss:.5f}"

@@ -1,0 +1,107 @@
+"""Batch prediction: a file of probabilities, one per input row."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import csv, parquet
+
+from ctr.errors import DataError, ModelError
+from ctr.evaluation import SCORING_ROWS
+from ctr.ftrl import Float32
+from ctr.model import Model
+from ctr.prefetch import Prefetch
+from features import ExampleSource, open_source
+
+_SCHEMA = pa.schema([("prediction", pa.float32())])
+_WRITERS = {".parquet": parquet.ParquetWriter, ".csv": csv.CSVWriter}
+
+
+def open_for_scoring(
+    model: Model,
+    inputs: Sequence[Path],
+    *,
+    labels: Literal["required", "optional"],
+    on_bad_rows: Literal["fail", "skip", "quarantine"] = "fail",
+    quarantine: Path | None = None,
+) -> ExampleSource:
+    """The inputs, read through the model's own transform.
+
+    Raises ModelError when they are a data set hashed with another one.
+    """
+    source = open_source(inputs, model.spec, on_bad_rows=on_bad_rows, quarantine=quarantine, labels=labels)
+    if source.spec.fingerprint != model.spec.fingerprint:
+        raise ModelError(
+            f"{inputs[0]}: hashed with the transform {source.spec.fingerprint[:12]}, but the model "
+            f"was trained with {model.spec.fingerprint[:12]}; build it again with the model's features.yaml."
+        )
+    return source
+
+
+def predict_file(
+    model: Model, source: ExampleSource, out: Path, *, on_rows: Callable[[int], None] = lambda _: None
+) -> int:
+    """Score every row of `source` into `out` (`.parquet` or `.csv`), in input order; return their number.
+
+    A row that was passed over as bad has an empty (null) prediction, so that row `i` of the output
+    always belongs to row `i` of the input. Raises DataError for another suffix, for an input without
+    rows, and when the disk refuses; whatever was at `out` before then stays as it was.
+    """
+    rows = 0
+    with _replacing(out) as write, Prefetch(source.batches(SCORING_ROWS), depth=2) as batches:
+        for batch in batches:
+            predictions = model.predict(batch)
+            bad = _passed_over(source.bad_rows.ordinals, rows, predictions.size)
+            write(_with_gaps(predictions, bad))
+            rows += predictions.size + bad.size
+            on_rows(rows)
+        trailing = len(source.bad_rows.ordinals) - np.searchsorted(source.bad_rows.ordinals, rows)
+        if trailing:
+            write(pa.nulls(int(trailing), pa.float32()))
+            rows += int(trailing)
+        if rows == 0:
+            raise DataError("there is no row to predict: check the input.")
+    return rows
+
+
+def _passed_over(ordinals: Sequence[int], first: int, n: int) -> NDArray[np.int64]:
+    """Where bad rows stand among the next `n` good ones: offsets from row `first` of the input."""
+    at = int(np.searchsorted(ordinals, first))
+    end = at
+    while end < len(ordinals) and ordinals[end] < first + n + (end - at):
+        end += 1
+    return np.asarray(ordinals[at:end], np.int64) - first
+
+
+def _with_gaps(predictions: Float32, bad: NDArray[np.int64]) -> pa.Array:
+    if bad.size == 0:
+        return pa.array(predictions)
+    missing = np.zeros(predictions.size + bad.size, np.bool_)
+    missing[bad] = True
+    filled = np.zeros(missing.size, np.float32)
+    filled[~missing] = predictions
+    return pa.array(filled, mask=missing)
+
+
+@contextmanager
+def _replacing(out: Path) -> Iterator[Callable[[pa.Array], None]]:
+    """A function that appends predictions to a file which takes the place of `out` once complete."""
+    writer_of = _WRITERS.get(out.suffix)
+    if writer_of is None:
+        raise DataError(f"{out}: predictions are written as .parquet or .csv; choose one of these suffixes.")
+    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
+    try:
+        with writer_of(str(partial), _SCHEMA) as writer:
+            yield lambda predictions: writer.write_table(pa.table([predictions], schema=_SCHEMA))
+        os.replace(partial, out)
+    except OSError as error:
+        raise DataError(f"{out}: the predictions could not be written ({error}).") from error
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,183 @@
+"""Training on one machine: worker threads over one store, in rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from threading import Barrier, Event
+from time import perf_counter
+from uuid import uuid4
+
+from ctr.errors import DataError, ModelError
+from ctr.ftrl import WIDTH, Ftrl
+from ctr.metrics import Metrics
+from ctr.prefetch import Prefetch
+from ctr.worker import Move, Timings, Worker
+from features import Batch, Chunk, ExampleSource, warm_up_localize
+from ps import MemoryStore, Store, Token
+
+_WARM_UP_ROWS = 16
+_REPORT_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSettings:
+    """How a job runs, apart from the optimizer's own settings."""
+
+    workers: int = 1
+    chunk: int = 65_536
+    """Examples that a worker trains on between one pull and one push."""
+    epochs: int = 1
+    """Passes over the data."""
+    safe_adding: float = 0.75
+    """Scale of the damping term of safe adding; 0 adds the workers' moves undamped."""
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "chunk", "epochs"):
+            if getattr(self, name) < 1:
+                raise ModelError(f"{name} is {getattr(self, name)}: give a whole number of at least 1.")
+        if not 0 <= self.safe_adding <= 1:
+            raise ModelError(f"safe-adding is {self.safe_adding}: give a number from 0 to 1.")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainProgress:
+    """Where a running job is."""
+
+    examples: int
+    seconds: float
+    fraction: float
+    """Of the whole job, 0 to 1."""
+    logloss: float
+    """Progressive, over all examples so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """What a job did."""
+
+    examples: int
+    seconds: float
+    """Training alone: reading, pulling, learning and pushing, without start-up and compilation."""
+    metrics: Metrics
+    """Progressive validation: every example predicted before it was learnt."""
+    timings: Timings
+    interrupted: bool
+
+
+def train(
+    source: ExampleSource,
+    store: Store,
+    optimizer: Ftrl,
+    settings: TrainSettings,
+    *,
+    stop_row: int | None = None,
+    on_progress: Callable[[TrainProgress], None] = lambda _: None,
+    stop: Event | None = None,
+) -> TrainResult:
+    """Train `store` on the rows of `source` before `stop_row`.
+
+    Chunks are dealt to the workers in rounds (bulk-synchronous): in a round every worker pulls the same
+    state, and the moves are pushed in the workers' order. So the result depends on the data and the
+    settings alone, never on how fast a thread was. With one worker it is sequential FTRL.
+
+    `stop`, once set, ends the job after the running round. Raises DataError when there is no row to
+    learn from, StoreError when the store refuses.
+    """
+    job = _Job(source, store, optimizer, settings, stop_row, on_progress, stop or Event())
+    job.warm_up()
+    return job.run()
+
+
+@dataclass(slots=True)
+class _Job:
+    source: ExampleSource
+    store: Store
+    optimizer: Ftrl
+    settings: TrainSettings
+    stop_row: int | None
+    on_progress: Callable[[TrainProgress], None]
+    stop: Event
+    workers: list[Worker] = field(init=False)
+    name: str = field(default_factory=lambda: uuid4().hex)
+    examples: int = 0
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        self.workers = [
+            Worker(self.store, self.optimizer, self.settings.safe_adding)
+            for _ in range(self.settings.workers)
+        ]
+
+    def warm_up(self) -> None:
+        """Compile, or load from the cache, every kernel of the loop, on a store that is thrown away."""
+        warm_up_localize(self.store.bits)
+        batch = self.source.sample(_WARM_UP_ROWS)
+        scratch = MemoryStore(bits=self.store.bits, width=WIDTH)
+        worker = Worker(scratch, self.optimizer, self.settings.safe_adding)
+        for peers in {1, min(self.settings.workers, 2)}:
+            move = worker.train(batch, peers, lambda: None)
+            scratch.push(move.slots, move.delta, Token("warm-up", 0, peers))
+        _ = worker.metrics.summary()
+
+    def run(self) -> TrainResult:
+        started = perf_counter()
+        depth = 2 * self.settings.workers
+        with Prefetch(self._chunks(), depth) as chunks, ThreadPoolExecutor(self.settings.workers) as pool:
+            clock, reported = 0, started
+            while not self.stop.is_set() and (dealt := list(islice(chunks, self.settings.workers))):
+                self._round(dealt, clock, pool)
+                clock += 1
+                self.examples += sum(map(len, dealt))
+                if (now := perf_counter()) - reported > _REPORT_EVERY_S:
+                    self.on_progress(self._progress(now - started))
+                    reported = now
+        seconds = perf_counter() - started
+        if self.examples == 0 and not self.stop.is_set():
+            raise DataError("the input has no row to learn from: check the file, or the hold-out fraction.")
+        timings = Timings()
+        for worker in self.workers:
+            timings.add(worker.timings)
+        return TrainResult(self.examples, seconds, self._metrics(), timings, self.stop.is_set())
+
+    def _chunks(self) -> Iterator[Batch | Chunk]:
+        for epoch in range(self.settings.epochs):
+            self.epoch = epoch
+            yield from self.source.batches(self.settings.chunk, stop=self.stop_row)
+
+    def _round(self, dealt: list[Batch | Chunk], clock: int, pool: ThreadPoolExecutor) -> None:
+        """Every worker trains one chunk on the same state; then the moves are added, in order."""
+        if len(dealt) == 1:
+            move = self.workers[0].train(dealt[0], 1, lambda: None)
+            self._push(0, move, clock)
+            return
+        # A worker may push as soon as all have pulled, while slower ones still train.
+        all_pulled = Barrier(len(dealt) + 1)
+        running = [
+            pool.submit(worker.train, examples, len(dealt), all_pulled.wait)
+            for worker, examples in zip(self.workers, dealt, strict=False)
+        ]
+        all_pulled.wait()
+        for index, future in enumerate(running):
+            self._push(index, future.result(), clock)
+
+    def _push(self, index: int, move: Move, clock: int) -> None:
+        started = perf_counter()
+        self.store.push(move.slots, move.delta, Token(self.name, index, clock))
+        self.workers[index].timings.push += perf_counter() - started
+
+    def _metrics(self) -> Metrics:
+        merged = Metrics()
+        for worker in self.workers:
+            merged.merge(worker.metrics)
+        return merged
+
+    def _progress(self, seconds: float) -> TrainProgress:
+        if self.stop_row is None:
+            # the reader is a few chunks ahead of the workers: close enough for a progress bar
+            fraction = (self.epoch + self.source.fraction_read) / self.settings.epochs
+        else:
+            fraction = self.examples / max(self.stop_row * self.settings.epochs, 1)
+        return TrainProgress(self.examples, seconds, min(fraction, 1.0), self._metrics().logloss)

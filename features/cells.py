@@ -1,0 +1,99 @@
+"""`Cells`: rows of text cells, the one form that every kind of input is brought into."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The text of `rows` x `columns` cells: cell `(i, j)` is `buffer[starts[i, j]:ends[i, j]]`.
+
+    An empty cell is a missing value. Cells may stand anywhere in the buffer, in any order.
+    """
+
+    buffer: NDArray[np.uint8]
+    """uint8[at most 2**31 - 1], C-contiguous."""
+    starts: NDArray[np.int32]
+    """int32[rows, columns], C-contiguous."""
+    ends: NDArray[np.int32]
+    """int32[rows, columns], C-contiguous, each at least its start."""
+
+    def __len__(self) -> int:
+        return int(self.starts.shape[0])
+
+    def text(self, row: int, column: int) -> str:
+        """One cell for a message: invalid UTF-8 escaped, cut after 80 bytes."""
+        start, end = int(self.starts[row, column]), int(self.ends[row, column])
+        text = self.buffer[start : min(end, start + 80)].tobytes().decode("utf-8", "backslashreplace")
+        return text + "…" if end - start > 80 else text
+
+
+def cells_of_rows(
+    rows: Sequence[Mapping[str, object]],
+    columns: Sequence[str],
+    *,
+    numbers: Container[str],
+    ignored: Container[str] = (),
+) -> Cells:
+    """Cells of rows that came as mappings of column names to values, such as JSON objects.
+
+    Text is taken as UTF-8, whole numbers as decimal digits, and None or an absent key as missing.
+    Other finite floats are for the columns in `numbers` alone: a category such as 0.1 has more than one
+    spelling, and another one than the training data's would be another feature. Keys that are neither in
+    `columns` nor in `ignored` raise DataError, and so does any other value; both name the row, counted
+    from 0, and the key.
+    """
+    known = set(columns)
+    texts: list[bytes] = []
+    for i, row in enumerate(rows):
+        for key in row:
+            if key not in known and key not in ignored:
+                raise DataError(
+                    f"rows[{i}]: there is no field {key!r}; remove it, or use one of: {', '.join(columns)}."
+                )
+        texts.extend(_encode(row.get(column), i, column, column in numbers) for column in columns)
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    ends = np.cumsum(lengths)
+    if ends.size and ends[-1] >= 2**31:
+        raise DataError(f"{len(rows)} rows hold {ends[-1]} bytes of text; send fewer at a time.")
+    shape = (len(rows), len(columns))
+    return Cells(
+        buffer=np.frombuffer(b"".join(texts), np.uint8),
+        starts=(ends - lengths).astype(np.int32).reshape(shape),
+        ends=ends.astype(np.int32).reshape(shape),
+    )
+
+
+def _encode(value: object, row: int, column: str, is_number: bool) -> bytes:
+    if value is None:
+        return b""
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise DataError(f"rows[{row}].{column}: {value!r} is not valid Unicode text.") from None
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value.bit_length() > 64:
+            raise DataError(f"rows[{row}].{column}: a number of more than 64 bits; send it as text.")
+        return b"%d" % value
+    if isinstance(value, float) and math.isfinite(value):
+        if is_number:
+            return repr(value).encode()
+        if value.is_integer():
+            return b"%d" % int(value)
+        raise DataError(
+            f"rows[{row}].{column}: {value!r} is a fraction, but the field is a category; send the text that"
+            f" the training data has."
+        )
+    raise DataError(
+        f"rows[{row}].{column}: expected text, a finite number or null,"
+        f" met {value!r:.80} ({type(value).__name__})."
+    )

@@ -1,0 +1,135 @@
+"""`DatasetManifest`: what a hashed data set says about itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ctr.errors import DataError
+
+FORMAT = "ctr hashed data set"
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+SPEC = "features.yaml"
+
+_OWN_NAME = re.compile(rf"{re.escape(MANIFEST)}|{re.escape(SPEC)}|shard-[0-9]{{5,}}\.arrow")
+_FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)
+_Count = Annotated[int, Field(ge=0)]
+_Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class ShardEntry(BaseModel):
+    """One Arrow file of a data set."""
+
+    model_config = _FROZEN
+
+    name: Annotated[str, Field(pattern=r"^shard-[0-9]{5,}\.arrow$")]
+    rows: Annotated[int, Field(gt=0)]
+    bytes: _Count
+    sha256: _Sha256
+
+
+class DatasetManifest(BaseModel):
+    """The content of `manifest.json`."""
+
+    model_config = _FROZEN
+
+    format: str = FORMAT
+    format_version: int = FORMAT_VERSION
+    created: str
+    """UTC, ISO 8601."""
+    spec_fingerprint: _Sha256
+    bits: Annotated[int, Field(ge=1, le=40)]
+    rows: Annotated[int, Field(gt=0)]
+    positives: _Count
+    """Rows whose label is 1; 0 when there are no labels."""
+    features: _Count
+    """Of all rows together."""
+    block_rows: Annotated[int, Field(gt=0)]
+    """Rows of every block but the last, which may have fewer."""
+    has_labels: bool
+    has_values: bool
+    """Whether any value differs from 1."""
+    has_weights: bool
+    shards: Annotated[tuple[ShardEntry, ...], Field(strict=False)]
+    """In the order of their rows."""
+
+    @model_validator(mode="after")
+    def _check(self) -> DatasetManifest:
+        if sum(shard.rows for shard in self.shards) != self.rows:
+            raise ValueError("the rows of the shards do not add up to `rows`")
+        if any(shard.rows % self.block_rows for shard in self.shards[:-1]):
+            raise ValueError("a shard other than the last does not end with a whole block")
+        return self
+
+    @property
+    def bytes(self) -> int:
+        """Of all shards together."""
+        return sum(shard.bytes for shard in self.shards)
+
+    def write(self, folder: Path) -> None:
+        """Write it into `folder`."""
+        (folder / MANIFEST).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def require_dataset_or_nothing(folder: Path) -> None:
+    """Raise DataError if writing a data set to `folder` would delete anything else than a data set."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise DataError(f"{folder}: there is a file of that name; give another folder for the data set.")
+    for path in sorted(folder.iterdir()):
+        if not _OWN_NAME.fullmatch(path.name):
+            raise DataError(
+                f"{folder}: holds {path.name}, which is no part of a hashed data set; give another folder, or"
+                " move it away."
+            )
+    try:
+        kind = json.loads((folder / MANIFEST).read_bytes())["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # torn, but its files are those of a data set: to build it again is the remedy
+    if kind != FORMAT:
+        raise DataError(f"{folder}: holds a {kind}, not a hashed data set; give another folder.")
+
+
+def read_manifest(folder: Path) -> DatasetManifest:
+    """The manifest in `folder`.
+
+    Raises DataError when there is none, it is torn, or of another format or version.
+    """
+    if not folder.is_dir():
+        what = "is a file, not the folder of a hashed data set" if folder.exists() else "does not exist"
+        raise DataError(f"{folder}: {what}; `ctr features build` makes one.")
+    path = folder / MANIFEST
+    try:
+        data = json.loads(path.read_bytes())
+        kind, version = data["format"], data["format_version"]
+    except FileNotFoundError:
+        raise DataError(
+            f"{folder}: without {MANIFEST} it is no hashed data set; `ctr features build` makes one."
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: not the manifest of a whole data set ({type(error).__name__}: {error}); build it again"
+            " with `ctr features build`."
+        ) from None
+    if kind != FORMAT:
+        raise DataError(f"{folder}: is a {kind}, not a hashed data set; `ctr features build` makes one.")
+    if version != FORMAT_VERSION:
+        raise DataError(
+            f"{folder}: the data set has format version {version!r}, this program reads {FORMAT_VERSION}; use"
+            " the version of ctr that wrote it, or build it again with `ctr features build`."
+        )
+    try:
+        return DatasetManifest.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DataError(
+            f"{path}: {place + ': ' if place else ''}{first['msg']}; build the data set again with"
+            " `ctr features build`."
+        ) from None

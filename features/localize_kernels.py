@@ -1,0 +1,189 @@
+"""Numba kernels that find the distinct slots of a batch and rewrite it to indices into them.
+
+Two ways. A *dense* one marks slots in a bitmap and ranks each by the marks below it; it needs no sort, and
+is the faster one as long as the bitmap has no more words than the batch has features. A *sparse* one numbers
+the slots with a hash table in the order they turn up, and sorts only the distinct ones afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+WORD = np.uint64(6)  # log2 of the 64 bits of a word
+IN_WORD = np.uint64(63)
+ONE = np.uint64(1)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: Knuth's multiplicative hashing
+DIGIT = 11  # bits per radix pass: 2048 counters stay in the first-level cache
+DIGITS = 1 << DIGIT
+
+
+@njit(nogil=True, cache=True, inline="always")
+def count_ones(word: Any) -> Any:
+    """The number of ones in a uint64; LLVM turns this idiom into one instruction where there is one."""
+    word = word - ((word >> ONE) & np.uint64(0x5555555555555555))
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return (word * np.uint64(0x0101010101010101)) >> np.uint64(56)
+
+
+@njit(nogil=True, cache=True)
+def mark(slots: NDArray[Any], words: NDArray[np.uint64]) -> None:
+    """Set the bit of every slot."""
+    for k in range(slots.size):
+        slot = np.uint64(slots[k])
+        words[slot >> WORD] |= ONE << (slot & IN_WORD)
+
+
+@njit(nogil=True, cache=True)
+def count_marks(words: NDArray[np.uint64]) -> int:
+    """The number of bits set."""
+    n = np.uint64(0)
+    for w in range(words.size):
+        n += count_ones(words[w])
+    return int(n)
+
+
+@njit(nogil=True, cache=True)
+def count_before(words: NDArray[np.uint64], before: NDArray[np.uint32]) -> int:
+    """Write, per word, the number of bits set in the words below it; return the number in all."""
+    n = np.uint32(0)
+    for w in range(words.size):
+        before[w] = n
+        n += np.uint32(count_ones(words[w]))
+    return int(n)
+
+
+@njit(nogil=True, cache=True)
+def list_marks(words: NDArray[np.uint64], unique: NDArray[Any]) -> None:
+    """Write the positions of the bits set, ascending."""
+    n = 0
+    for w in range(words.size):
+        rest = words[w]
+        base = np.uint64(w) << WORD
+        while rest:
+            lowest = rest & (~rest + ONE)
+            unique[n] = base + count_ones(lowest - ONE)
+            n += 1
+            rest ^= lowest
+
+
+@njit(nogil=True, cache=True)
+def rank_marks(
+    slots: NDArray[Any], words: NDArray[np.uint64], before: NDArray[np.uint32], ranks: NDArray[np.uint32]
+) -> None:
+    """Write, per slot, the number of bits set below its own."""
+    for k in range(slots.size):
+        slot = np.uint64(slots[k])
+        w = slot >> WORD
+        below = (ONE << (slot & IN_WORD)) - ONE
+        ranks[k] = before[w] + np.uint32(count_ones(words[w] & below))
+
+
+@njit(nogil=True, cache=True)
+def number_slots(
+    slots: NDArray[Any],
+    start: int,
+    table: NDArray[np.uint32],
+    unique: NDArray[Any],
+    found: int,
+    numbers: NDArray[np.uint32],
+) -> tuple[int, int]:
+    """Number slots in the order they turn up, from position `start` with `found` numbered already.
+
+    `table` is an open-addressing table of a power of two entries, each a number plus 1, or 0 when free; the
+    slots themselves are in `unique`. Stops at the end or when the table is half full, and returns the
+    position to go on from and the slots found.
+    """
+    mask = np.uint64(table.size - 1)
+    shift = np.uint64(64) - count_ones(mask)
+    limit = np.uint32(table.size >> 1)
+    n = np.uint32(found)
+    for k in range(start, slots.size):
+        slot = slots[k]
+        p = (np.uint64(slot) * GOLDEN) >> shift
+        while True:
+            entry = table[p]
+            if entry == 0:
+                if n == limit:
+                    return k, int(n)
+                unique[n] = slot
+                numbers[k] = n
+                n += np.uint32(1)
+                table[p] = n
+                break
+            if unique[entry - np.uint32(1)] == slot:
+                numbers[k] = entry - np.uint32(1)
+                break
+            p = (p + ONE) & mask
+    return slots.size, int(n)
+
+
+@njit(nogil=True, cache=True)
+def fill_table(unique: NDArray[Any], table: NDArray[np.uint32]) -> None:
+    """Enter distinct slots, numbered by their position, into an empty table for `number_slots`."""
+    mask = np.uint64(table.size - 1)
+    shift = np.uint64(64) - count_ones(mask)
+    for n in range(unique.size):
+        p = (np.uint64(unique[n]) * GOLDEN) >> shift
+        while table[p] != 0:
+            p = (p + ONE) & mask
+        table[p] = np.uint32(n + 1)
+
+
+@njit(nogil=True, cache=True)
+def count_digits(keys: NDArray[Any], counts: NDArray[np.uint32]) -> None:
+    """Add to `counts[d, v]` the number of keys whose digit `d` (11 bits each, lowest first) is `v`."""
+    for k in range(keys.size):
+        rest = np.uint64(keys[k])
+        for d in range(counts.shape[0]):
+            counts[d, rest & np.uint64(DIGITS - 1)] += np.uint32(1)
+            rest >>= np.uint64(DIGIT)
+
+
+@njit(nogil=True, cache=True)
+def sort_by_digit(
+    keys: NDArray[Any],
+    numbers: NDArray[np.uint32],
+    digit: int,
+    counts: NDArray[np.uint32],
+    sorted_keys: NDArray[Any],
+    sorted_numbers: NDArray[np.uint32],
+) -> None:
+    """One stable pass of a least-significant-digit radix sort of pairs; `counts` is used up."""
+    total = np.uint32(0)
+    for v in range(counts.size):
+        count = counts[v]
+        counts[v] = total
+        total += count
+    shift = np.uint64(digit * DIGIT)
+    for k in range(keys.size):
+        value = (np.uint64(keys[k]) >> shift) & np.uint64(DIGITS - 1)
+        to = counts[value]
+        counts[value] = to + np.uint32(1)
+        sorted_keys[to] = keys[k]
+        sorted_numbers[to] = numbers[k]
+
+
+@njit(nogil=True, cache=True)
+def invert(order: NDArray[np.uint32], ranks: NDArray[np.uint32]) -> None:
+    """Write the inverse of a permutation."""
+    for k in range(order.size):
+        ranks[order[k]] = np.uint32(k)
+
+
+@njit(nogil=True, cache=True)
+def gather(table: NDArray[Any], indices: NDArray[np.uint32], out: NDArray[Any]) -> None:
+    """Write `table[indices]`; `out` may be `indices`. NumPy takes 2 to 3 times as long."""
+    for k in range(indices.size):
+        out[k] = table[indices[k]]
+
+
+@njit(nogil=True, cache=True)
+def count_indices(indices: NDArray[np.uint32], counts: NDArray[np.uint32]) -> None:
+    """Add to `counts[i]` the number of times `i` occurs."""
+    for k in range(indices.size):
+        counts[indices[k]] += np.uint32(1)

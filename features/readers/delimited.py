@@ -1,0 +1,175 @@
+"""`DelimitedReader`: rows of text with a delimiter between cells, with or without a header."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import DataError
+from features.builder import BatchBuilder
+from features.cells import Cells
+from features.readers.block import append_cells, require_columns, rows_per_block
+from features.readers.text_file import READ_BYTES, TextFile
+from features.scanner_kernels import (
+    OPEN_QUOTE,
+    TEXT_AFTER_QUOTE,
+    WRONG_COLUMNS,
+    count_lines,
+    scan_plain,
+    scan_quoted,
+)
+from features.spec import FeatureSpec
+from features.transform import Transform
+
+
+@dataclass(frozen=True, slots=True)
+class DelimitedBlock:
+    """Rows of a text file, split into cells."""
+
+    file: TextFile
+    transform: Transform
+    file_columns: int
+    cells: Cells
+    status: NDArray[np.uint8]
+    column: NDArray[np.int32]
+    """int32[rows]: the number of columns found, until the transform says which one is bad."""
+    bounds: NDArray[np.int32]
+    """int32[rows + 1]: where in the file's buffer each row begins."""
+
+    def fill(self, builder: BatchBuilder, first: int, last: int) -> int:
+        return append_cells(self.transform, self.cells, self.status, self.column, builder, first, last)
+
+    def place(self, row: int) -> str:
+        line = self.file.line + int(count_lines(self.file.buffer, int(self.bounds[0]), int(self.bounds[row])))
+        return f"{self.file.path}:{line}"
+
+    def problem(self, row: int) -> str:
+        status, column = int(self.status[row]), int(self.column[row])
+        if status == WRONG_COLUMNS:
+            return f"found {column} columns, expected {self.file_columns}"
+        if status == TEXT_AFTER_QUOTE:
+            return 'found text after the quote that closes a cell, expected a delimiter; a quote inside is ""'
+        if status == OPEN_QUOTE:
+            return f"found no quote that closes cell {column + 1}, expected one before the end of the file"
+        return self.transform.explain(self.cells, row, status, column)
+
+    def raw(self, row: int) -> bytes:
+        return self.file.text(int(self.bounds[row]), int(self.bounds[row + 1]))
+
+
+class DelimitedReader:
+    """Splits a delimited file. It accepts CRLF line ends, a byte order mark and a last line without end."""
+
+    labelled: bool
+    columns: tuple[str, ...]
+    """The names of the file's columns, in its order."""
+
+    def __init__(
+        self, path: Path, spec: FeatureSpec, *, label_optional: bool = False, read_bytes: int = READ_BYTES
+    ) -> None:
+        """Opens the file and reads its header.
+
+        If the label is optional, a file without header may lack its column: that is assumed when the first
+        row has one cell less than `spec.source.columns`. `read_bytes`: how much to read at a time.
+        """
+        self._path = path
+        self._delimiter = spec.source.delimiter
+        self._quote = spec.source.quote
+        self._file = TextFile(path, read_bytes)
+        try:
+            self.columns = self._find_columns(spec, label_optional)
+        except BaseException:
+            self.close()
+            raise
+        self.labelled = spec.label in self.columns
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def fraction(self) -> float:
+        return self._file.fraction
+
+    def require(self, transform: Transform) -> None:
+        require_columns(self._path, self.columns, transform.columns)
+
+    def blocks(self, transform: Transform) -> Iterator[DelimitedBlock]:
+        self.require(transform)
+        wanted = np.array([self.columns.index(name) for name in transform.columns], np.int32)
+        rows = 0
+        for cells, status, column, bounds in self._split(wanted):
+            rows += len(status)
+            yield DelimitedBlock(self._file, transform, len(self.columns), cells, status, column, bounds)
+        if rows == 0:
+            raise DataError(f"{self._path}: there are no rows after the header; leave the file out.")
+
+    def count_rows(self) -> int:
+        if self._quote:  # only splitting tells which newlines end a row
+            return sum(len(status) for _, status, _, _ in self._split(np.zeros(0, np.int32)))
+        file = self._file
+        rows = int(count_lines(file.buffer, file.begin, file.end))
+        while not file.is_last:
+            file.begin = file.end
+            file.fill()
+            rows += int(count_lines(file.buffer, file.begin, file.end))
+        return rows
+
+    def _find_columns(self, spec: FeatureSpec, label_optional: bool) -> tuple[str, ...]:
+        if spec.source.header:
+            line = self._file.first_line()
+            self._file.skip_line()
+            return tuple(self._cells_of(line))
+        names = spec.source.columns
+        if label_optional and spec.label in names:
+            cells = self._cells_of(self._file.first_line())
+            if len(cells) == len(names) - 1:
+                return tuple(name for name in names if name != spec.label)
+        return names
+
+    def _cells_of(self, line: bytes) -> list[str]:
+        text = line.decode("utf-8", "backslashreplace")
+        if not self._quote:
+            return text.split(self._delimiter)
+        return next(csv.reader([text], delimiter=self._delimiter))
+
+    def _split(
+        self, wanted: NDArray[np.int32]
+    ) -> Iterator[tuple[Cells, NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]]]:
+        """Cells, status, column and bounds, as in `DelimitedBlock`, of the rows block by block."""
+        file, delimiter, columns = self._file, ord(self._delimiter), len(self.columns)
+        size = rows_per_block(wanted.size)
+        starts = np.zeros((size, wanted.size), np.int32)
+        ends = np.zeros((size, wanted.size), np.int32)
+        status = np.zeros(size, np.uint8)
+        column = np.zeros(size, np.int32)
+        bounds = np.zeros(size + 1, np.int32)
+        places = np.full(columns, -1, np.int32)
+        places[wanted] = np.arange(wanted.size)
+        separators = np.zeros(0, np.int32)
+        while True:
+            if self._quote:
+                rows, begin = scan_quoted(
+                    file.buffer, file.begin, file.end, file.is_last, file.spare, delimiter, places,
+                    starts, ends, status, column, bounds,
+                )  # fmt: skip
+            else:
+                if separators.size < file.buffer.size:
+                    separators = np.empty(file.buffer.size, np.int32)
+                rows, begin = scan_plain(
+                    file.buffer, file.begin, file.end, delimiter, columns, wanted, separators,
+                    starts, ends, status, column, bounds,
+                )  # fmt: skip
+            if rows:
+                cells = Cells(file.buffer, starts[:rows], ends[:rows])
+                yield cells, status[:rows], column[:rows], bounds[: rows + 1]
+                file.line += int(count_lines(file.buffer, file.begin, int(begin)))
+                file.begin = int(begin)
+            elif file.is_last:
+                return
+            else:
+                file.fill()

@@ -1,0 +1,188 @@
+"""`ParquetReader`: rows of a Parquet file, as text cells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import parquet
+
+from ctr.errors import DataError
+from features.builder import BatchBuilder
+from features.cells import Cells
+from features.readers.block import append_cells, require_columns, rows_per_block
+from features.spec import FeatureSpec
+from features.transform import Transform
+
+_BATCH_ROWS = 16_384
+_BATCH_BYTES = 1 << 30  # 1 GiB: places in a buffer are 32 bits wide
+_READ_BYTES = 1 << 20  # 1 MiB at a time of a column, instead of a whole row group
+_PADDING = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetBlock:
+    """Rows of a Parquet file."""
+
+    path: Path
+    transform: Transform
+    first: int
+    """Position of the first row in the file."""
+    cells: Cells
+    status: NDArray[np.uint8]
+    column: NDArray[np.int32]
+
+    def fill(self, builder: BatchBuilder, first: int, last: int) -> int:
+        return append_cells(self.transform, self.cells, self.status, self.column, builder, first, last)
+
+    def place(self, row: int) -> str:
+        return f"{self.path}: row {self.first + row + 1}"
+
+    def problem(self, row: int) -> str:
+        return self.transform.explain(self.cells, row, int(self.status[row]), int(self.column[row]))
+
+    def raw(self, row: int) -> bytes:
+        """The columns that were read, as a line of JSON."""
+        texts: dict[str, str] = {}
+        for j, name in enumerate(self.transform.columns):
+            cell = self.cells.buffer[self.cells.starts[row, j] : self.cells.ends[row, j]]
+            texts[name] = cell.tobytes().decode("utf-8", "backslashreplace")
+        return json.dumps(texts, ensure_ascii=False).encode() + b"\n"
+
+
+class ParquetReader:
+    """Reads the needed columns of a Parquet file and brings them into text (see `text_of`)."""
+
+    labelled: bool
+
+    def __init__(self, path: Path, spec: FeatureSpec, *, label_optional: bool = False) -> None:
+        self._path = path
+        self._rows_read = 0
+        try:
+            self._file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=_READ_BYTES)
+        except (pa.ArrowException, OSError) as error:
+            raise self._unreadable(error) from None
+        self._rows: int = self._file.metadata.num_rows
+        self._columns: Sequence[str] = self._file.schema_arrow.names
+        self.labelled = spec.label in self._columns
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def fraction(self) -> float:
+        return self._rows_read / self._rows if self._rows else 1.0
+
+    def require(self, transform: Transform) -> None:
+        require_columns(self._path, self._columns, transform.columns)
+
+    def count_rows(self) -> int:
+        return self._rows
+
+    def blocks(self, transform: Transform) -> Iterator[ParquetBlock]:
+        self.require(transform)
+        if self._rows == 0:
+            raise DataError(f"{self._path}: there are no rows; leave the file out.")
+        try:
+            for batch in self._file.iter_batches(_BATCH_ROWS, columns=list(transform.columns)):
+                for part in _parts(batch):
+                    yield from self._blocks_of(part, transform)
+        except (pa.ArrowException, OSError) as error:
+            raise self._unreadable(error) from None
+
+    def _blocks_of(self, batch: pa.RecordBatch, transform: Transform) -> Iterator[ParquetBlock]:
+        pieces: list[NDArray[np.uint8]] = []
+        offsets: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        base = 0
+        for name in transform.columns:
+            data, starts, ends = self._column(batch, name)
+            pieces.append(data)
+            offsets.append((starts + base, ends + base))
+            base += data.size
+        buffer = np.concatenate([*pieces, np.zeros(_PADDING, np.uint8)])
+        size = rows_per_block(len(offsets))
+        for first in range(0, batch.num_rows, size):
+            part = slice(first, min(first + size, batch.num_rows))
+            rows = part.stop - part.start
+            cells = Cells(
+                buffer,
+                np.stack([starts[part] for starts, _ in offsets], axis=1).astype(np.int32),
+                np.stack([ends[part] for _, ends in offsets], axis=1).astype(np.int32),
+            )
+            status, column = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)
+            yield ParquetBlock(self._path, transform, self._rows_read, cells, status, column)
+            self._rows_read += rows
+
+    def _column(
+        self, batch: pa.RecordBatch, name: str
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+        """Bytes of a column's cells, and where in them each cell starts and ends."""
+        column = batch.column(name)
+        try:
+            text = text_of(column)
+        except pa.ArrowException:
+            raise DataError(
+                f"{self._path}: column {name!r} has the type {column.type}, which has no text; expected"
+                f" strings, numbers or booleans."
+            ) from None
+        _, offset_buffer, data_buffer = text.buffers()
+        bounds = np.frombuffer(offset_buffer, np.int64)[text.offset : text.offset + len(text) + 1]
+        begin, end = int(bounds[0]), int(bounds[-1])
+        data = np.frombuffer(data_buffer or b"", np.uint8)[begin:end]
+        starts = bounds[:-1] - begin
+        ends = bounds[1:] - begin
+        if text.null_count:  # what a null spans may be anything
+            ends = np.where(text.is_null().to_numpy(zero_copy_only=False), starts, ends)
+        return data, starts, ends
+
+    def _unreadable(self, error: Exception) -> DataError:
+        reason = str(error).splitlines()[0]
+        return DataError(f"{self._path}: cannot be read as a Parquet file ({reason}).")
+
+
+def text_of(column: pa.Array) -> pa.Array:
+    """A column as large_string or large_binary; nulls stay null.
+
+    Whole numbers become decimal digits, also where they are floats (5.0 is `5`, as in a text file: values
+    are hashed as text), other floats their shortest text, NaN null, booleans `0` and `1`. Raises
+    ArrowException for types without text.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return text_of(column.dictionary_decode())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return column.cast(pa.large_binary())
+    if pa.types.is_boolean(kind):
+        return column.cast(pa.uint8()).cast(pa.large_string())
+    if pa.types.is_floating(kind):
+        return _text_of_floats(column)
+    return column.cast(pa.large_string())
+
+
+def _text_of_floats(column: pa.Array) -> pa.Array:
+    if pa.types.is_float16(column.type):
+        column = column.cast(pa.float32())
+    missing = pc.is_nan(column)
+    whole = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), 2.0**63))
+    nothing = pa.scalar(None, column.type)
+    integers = pc.if_else(whole, column, nothing).cast(pa.int64()).cast(pa.large_string())
+    if pc.all(pc.or_(whole, missing), skip_nulls=True).as_py():
+        return integers
+    fractions = pc.if_else(missing, nothing, column).cast(pa.large_string())
+    return pc.if_else(whole, integers, fractions)
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch cut into parts of at most `_BATCH_BYTES`, or one row."""
+    if batch.nbytes <= _BATCH_BYTES or batch.num_rows == 1:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _parts(batch.slice(0, half))
+    yield from _parts(batch.slice(half))

@@ -1,0 +1,243 @@
+"""`RawSource`: raw files through a feature spec; `open_source`: the one way to open any input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from ctr.errors import DataError, SpecError
+from features.bad_rows import BadRows, Quarantine
+from features.batch import Batch
+from features.builder import BatchBuilder
+from features.chunk import Chunk
+from features.dataset import DatasetSource
+from features.readers.block import Block, Reader
+from features.readers.delimited import DelimitedReader
+from features.readers.libsvm import LibsvmReader
+from features.readers.parquet import ParquetReader
+from features.spec import FeatureSpec
+from features.transform import Transform
+
+OnBadRows = Literal["fail", "skip", "quarantine"]
+Labels = Literal["required", "optional"]
+
+_FORMATS = {".parquet": "parquet", ".pq": "parquet", ".libsvm": "libsvm", ".svm": "libsvm"}
+
+
+class ExampleSource(Protocol):
+    """Examples in a fixed order, to be read as often as wanted."""
+
+    @property
+    def spec(self) -> FeatureSpec:
+        """The spec whose features the examples have."""
+
+    @property
+    def fraction_read(self) -> float:
+        """How much of the latest pass is done, 0 to 1."""
+
+    @property
+    def bad_rows(self) -> BadRows:
+        """The rows that the latest pass has left out so far."""
+
+    def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Batch | Chunk]:
+        """A pass over the rows `start..stop-1`, `rows` examples at a time; the last may be fewer."""
+
+    def sample(self, rows: int) -> Batch:
+        """The first `rows` examples, or all when there are fewer."""
+
+    def count_rows(self) -> int:
+        """How many rows there are for `start` and `stop` to count in."""
+
+
+class RawSource:
+    """Reads raw files, one after the other, through a spec.
+
+    A row's position, in which `start`, `stop`, `count_rows` and `BadRows.ordinals` count, is its place
+    among all data rows of all files, good or bad. So a part of the data is the same whatever is done with
+    bad rows.
+    """
+
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        paths: Sequence[str | Path],
+        *,
+        on_bad_rows: OnBadRows = "fail",
+        quarantine: Path | None = None,
+        labels: Labels = "required",
+    ) -> None:
+        """Opens each file once, so that a missing one or a wrong header shows before any work.
+
+        `on_bad_rows`: `fail` raises DataError at the first, `skip` leaves them out, `quarantine` also
+        appends them, as they stand, to the file `quarantine`, which the first pass creates anew. `labels`:
+        if optional, the batches have labels when the first file has them. Raises DataError, or SpecError
+        when the spec does not fit a file's format.
+        """
+        if (on_bad_rows == "quarantine") != (quarantine is not None):
+            raise ValueError("a quarantine file is given if and only if on_bad_rows is 'quarantine'")
+        if not paths:
+            raise DataError("There are no input files; give at least one.")
+        self.spec = spec
+        self._paths = [Path(path) for path in paths]
+        self._on_bad_rows = on_bad_rows
+        self._quarantine_path = quarantine
+        self._quarantine: Quarantine | None = None
+        self._label_optional = labels == "optional"
+        self._transform = self._check()
+        self._row_count: int | None = None
+        self._fraction = 0.0
+        self._bad_rows = BadRows()
+
+    @property
+    def fraction_read(self) -> float:
+        """How much of the latest pass is done, 0 to 1: by rows if it had a `stop`, else by bytes of file."""
+        return self._fraction
+
+    @property
+    def bad_rows(self) -> BadRows:
+        """The bad rows that the latest pass has met so far."""
+        return self._bad_rows
+
+    def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
+        """The good rows at the positions `start..stop-1`, exactly `rows` in each batch but the last.
+
+        One pass at a time: `bad_rows` and `fraction_read` are of the one begun last.
+        """
+        if rows < 1 or start < 0:
+            raise ValueError(f"rows is {rows} and start {start}: at least 1 and 0")
+        self._bad_rows = BadRows()
+        self._fraction = 0.0
+        if self._quarantine_path is not None and self._quarantine is None:
+            self._quarantine = Quarantine(self._quarantine_path)
+        yield from self._pass(rows, start, stop, self._note)
+        self._fraction = 1.0
+
+    def sample(self, rows: int) -> Batch:
+        """The first `rows` good examples, or all when there are fewer; no trace is left of bad rows."""
+        builder = BatchBuilder(self._transform, rows)
+        return next(self._pass(rows, 0, None, _pass_over), builder.take())
+
+    def count_rows(self) -> int:
+        """The number of data rows, good or bad. Text is read through for it, once."""
+        if self._row_count is None:
+            self._row_count = 0
+            for path in self._paths:
+                with closing(self._open(path)) as reader:
+                    self._row_count += reader.count_rows()
+        return self._row_count
+
+    def _pass(
+        self, rows: int, start: int, stop: int | None, note: Callable[[Block, int, int, int], None]
+    ) -> Iterator[Batch]:
+        """As `batches`; calls `note(block, first, last, position of the block)` for rows that were tried."""
+        builder = BatchBuilder(self._transform, rows)
+        for position, block, done in self._blocks():
+            size = block.status.size
+            row = min(max(start - position, 0), size)
+            last = size if stop is None else min(max(stop - position, 0), size)
+            while row < last:
+                first, row = row, block.fill(builder, row, last)
+                note(block, first, row, position)
+                self._fraction = done if stop is None else (position + row - start) / (stop - start)
+                if builder.room == 0:
+                    yield builder.take()
+            if stop is not None and position + size >= stop:
+                break
+        if builder.rows:
+            yield builder.take()
+
+    def _blocks(self) -> Iterator[tuple[int, Block, float]]:
+        """All blocks, each with the position of its first row and how much of the input has been read."""
+        sizes = [path.stat().st_size for path in self._paths]
+        position = 0
+        for i, path in enumerate(self._paths):
+            with closing(self._open(path)) as reader:
+                for block in reader.blocks(self._transform):
+                    yield position, block, (sum(sizes[:i]) + sizes[i] * reader.fraction) / sum(sizes)
+                    position += block.status.size
+
+    def _note(self, block: Block, first: int, last: int, position: int) -> None:
+        """Deals with the bad ones of the rows `first..last-1` of a block."""
+        if not block.status[first:last].any():
+            return
+        bad = [first + int(i) for i in np.flatnonzero(block.status[first:last])]
+        if self._on_bad_rows == "fail":
+            raise DataError(
+                f"{_describe(block, bad[0])}; fix the row or use --on-bad-rows skip or quarantine."
+            )
+        if self._quarantine is not None:
+            self._quarantine.keep((position + row, block.raw(row)) for row in bad)
+        for row in bad:
+            self._bad_rows.add(position + row, partial(_describe, block, row))
+
+    def _check(self) -> Transform:
+        """Opens every file; the transform is one for all of them."""
+        with closing(self._open(self._paths[0])) as reader:
+            transform = Transform(self.spec, with_label=reader.labelled or not self._label_optional)
+        for path in self._paths:
+            with closing(self._open(path)) as reader:
+                reader.require(transform)
+        return transform
+
+    def _open(self, path: Path) -> Reader:
+        if not path.is_file():
+            problem = "there is no such file" if not path.exists() else "not a file"
+            raise DataError(f"{path}: {problem}; check the path.")
+        kind = _format_of(path, self.spec)
+        if (kind == "libsvm") != (self.spec.source.format == "libsvm"):
+            raise SpecError(
+                f"{path}: a file of format {kind} does not go with a feature spec for"
+                f" {self.spec.source.format}; {'use' if kind == 'libsvm' else 'do not use'} `--spec libsvm`."
+            )
+        if kind == "libsvm":
+            return LibsvmReader(path, self.spec, label_optional=self._label_optional)
+        if kind == "parquet":
+            return ParquetReader(path, self.spec)
+        return DelimitedReader(path, self.spec, label_optional=self._label_optional)
+
+
+def open_source(
+    inputs: Sequence[str | Path],
+    spec: FeatureSpec | None,
+    *,
+    on_bad_rows: OnBadRows = "fail",
+    quarantine: Path | None = None,
+    labels: Labels = "required",
+) -> RawSource | DatasetSource:
+    """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
+
+    The spec is for raw files, and so are `on_bad_rows` and `quarantine` (see `RawSource`). A file whose
+    name ends in .parquet, .pq, .libsvm or .svm (or .libsvm.gz, .svm.gz) is of that format, any other of
+    `spec.source.format`. Raises DataError or SpecError.
+    """
+    folders = [path for path in inputs if Path(path).is_dir()]
+    if folders and len(inputs) > 1:
+        raise DataError(
+            f"{folders[0]}: a folder, which is a hashed data set, must be the only input; give raw files, or"
+            f" one folder."
+        )
+    if folders:
+        return DatasetSource(folders[0], labels=labels)
+    if spec is None:
+        raise SpecError("Raw files need a feature spec: name one with --spec, such as `--spec criteo`.")
+    return RawSource(spec, inputs, on_bad_rows=on_bad_rows, quarantine=quarantine, labels=labels)
+
+
+def _format_of(path: Path, spec: FeatureSpec) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes[-1:] == [".gz"]:
+        suffixes.pop()
+    return _FORMATS.get(suffixes[-1] if suffixes else "", spec.source.format)
+
+
+def _describe(block: Block, row: int) -> str:
+    return f"{block.place(row)}: {block.problem(row)}"
+
+
+def _pass_over(block: Block, first: int, last: int, position: int) -> None:
+    """Does nothing about bad rows."""

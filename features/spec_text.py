@@ -1,0 +1,152 @@
+"""`SpecText`: the YAML text of a feature spec, which knows the line of each of its parts."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from ctr.errors import SpecError
+
+Place = tuple[str | int, ...]
+
+
+class SpecText:
+    """Reads YAML, and turns what is wrong with it into errors that name file, line and place."""
+
+    data: Any
+    """The document as plain Python values."""
+
+    def __init__(self, text: str, where: str) -> None:
+        """Raises SpecError when `text` is no YAML, or a mapping in it has a key twice."""
+        self._where = where
+        try:
+            loader = yaml.SafeLoader(text)
+            self._root = loader.get_single_node()
+            if self._root is not None:
+                self._refuse_duplicates(self._root, set())
+                self.data = loader.construct_document(self._root)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise SpecError(f"{where}{_position(error)}: not valid YAML: {_problem(error)}.") from None
+        if not isinstance(self._root, yaml.MappingNode):
+            met = "an empty file" if self._root is None else f"a {self._root.id}"
+            raise SpecError(
+                f"{where}: a feature spec is a mapping with the keys version, source, label and fields,"
+                f" met {met}."
+            )
+
+    def explain(self, error: ValidationError, vocabulary: Sequence[str]) -> SpecError:
+        """The first of pydantic's complaints in words for who wrote the YAML, and how many more there are.
+
+        A key that pydantic does not know is compared with `vocabulary`, the keys there are.
+        """
+        details = error.errors(include_url=False)
+        place, problem = _complaint(details[0], vocabulary)
+        more = f" ({len(details) - 1} more after it)" if len(details) > 1 else ""
+        return self._error(place, problem + "." + more)
+
+    def _error(self, place: Place, problem: str) -> SpecError:
+        spelled = ""
+        for step in place:
+            spelled += f"[{step}]" if isinstance(step, int) else f".{step}" if spelled else step
+        return SpecError(f"{self._where}:{self._line(place)}: {spelled}{': ' if spelled else ''}{problem}")
+
+    def _line(self, place: Place) -> int:
+        """The line, counted from 1, of the innermost part of `place` that is in the text."""
+        node: yaml.Node = self._root
+        line = node.start_mark.line
+        for step in place:
+            if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+                node = node.value[step]
+                line = node.start_mark.line
+                continue
+            keys = node.value if isinstance(node, yaml.MappingNode) else []
+            match = [(key, value) for key, value in keys if key.value == step]
+            if not match:
+                break
+            line = match[0][0].start_mark.line
+            node = match[0][1]
+        return int(line) + 1
+
+    def _refuse_duplicates(self, node: yaml.Node, seen: set[int]) -> None:
+        # PyYAML keeps the last of two equal keys in silence; a field would be lost that way.
+        if id(node) in seen:
+            return
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            keys: dict[str, int] = {}
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode):
+                    line = key.start_mark.line + 1
+                    if key.value in keys:
+                        raise SpecError(
+                            f"{self._where}:{line}: the key {key.value!r} is in line {keys[key.value]} already;"
+                            f" remove one of the two."
+                        )
+                    keys[key.value] = line
+                self._refuse_duplicates(value, seen)
+        elif isinstance(node, yaml.SequenceNode):
+            for item in node.value:
+                self._refuse_duplicates(item, seen)
+
+
+def dump_yaml(data: dict[str, Any]) -> str:
+    """YAML with the keys in their order and the innermost collections on one line each."""
+    return str(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110))
+
+
+def _position(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
+
+
+_EXPECTED = {
+    "string_type": "text (put it in quotes)",
+    "string_too_short": "a name of at least one character",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "model_type": "a mapping of keys to values",
+    "model_attributes_type": "a mapping of keys to values",
+    "dict_type": "a mapping of keys to values",
+    "too_short": "a list of two or more",
+}
+
+
+def _complaint(detail: ErrorDetails, vocabulary: Sequence[str]) -> tuple[Place, str]:
+    """Place and problem of one of pydantic's errors."""
+    kind, context, met = detail["type"], detail.get("ctx", {}), detail["input"]
+    if kind == "misfit":
+        return context["place"], context["problem"]
+    place = detail["loc"]
+    if place[0] == "fields" and len(place) > 2:
+        place = (*place[:2], *place[3:])  # pydantic puts the field's type between its number and its key
+    if kind == "extra_forbidden":
+        similar = difflib.get_close_matches(str(place[-1]), vocabulary, n=1)
+        remedy = f"write {similar[0]!r}" if similar else "remove it"
+        return place, f"there is no such key; {remedy}"
+    if kind == "missing":
+        return place[:-1], f"the key {place[-1]!r} is missing; add it"
+    if kind == "union_tag_not_found":
+        return place, "the key 'type' is missing; add type: number or type: category"
+    if kind == "union_tag_invalid":
+        return (*place, "type"), f"expected 'number' or 'category', met {context['tag']!r}"
+    if kind == "literal_error":
+        return place, f"expected {context['expected']}, met {met!r}"
+    if kind in ("greater_than_equal", "less_than_equal"):
+        bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
+        return place, f"must be {bound}, met {met!r}"
+    expected = _EXPECTED.get(kind, detail["msg"])
+    return place, f"expected {expected}, met {met!r}"

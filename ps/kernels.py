@@ -1,0 +1,110 @@
+"""Numba loops over requests and over dense state.
+
+The state is float32[2**bits, width]. Whoever calls has checked the request and holds the locks of the
+partitions that the loop touches.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Slots = NDArray[np.uint32] | NDArray[np.uint64]
+
+
+@njit(nogil=True, cache=True)
+def ascending(slots: Slots) -> bool:
+    """Whether every slot is greater than the one before it."""
+    # No early exit: so the loop is vectorised, and a sound request is read to its end anyway.
+    bad = False
+    for i in range(1, slots.size):
+        bad |= slots[i] <= slots[i - 1]
+    return not bad
+
+
+@njit(nogil=True, cache=True)
+def finite(delta: NDArray[np.float32]) -> bool:
+    """Whether no entry of float32[u, width] is NaN or infinite."""
+    bad = False
+    flat = delta.reshape(-1)
+    for i in range(flat.size):
+        bad |= (flat[i] - flat[i]) != np.float32(0)
+    return not bad
+
+
+@njit(nogil=True, cache=True)
+def cut_at_partitions(slots: Slots, shift: int, cuts: NDArray[np.int64]) -> None:
+    """Writes where each partition's slots begin: `cuts[p]` is the first `i` with `slots[i] >> shift >= p`."""
+    low = 0
+    cuts[0] = 0
+    cuts[-1] = slots.size
+    for p in range(1, cuts.size - 1):
+        bound = np.uint64(p) << np.uint64(shift)
+        high = slots.size
+        while low < high:
+            middle = (low + high) >> 1
+            if np.uint64(slots[middle]) < bound:
+                low = middle + 1
+            else:
+                high = middle
+        cuts[p] = low
+
+
+@njit(nogil=True, cache=True)
+def pull_dense(
+    state: NDArray[np.float32], slots: Slots, begin: int, end: int, out: NDArray[np.float32]
+) -> None:
+    """Copies the state of `slots[begin:end]` to `out[begin:end]`."""
+    if out.shape[1] == 2:
+        # FTRL's width. Unrolled: the loop over k below takes 1.9 times as long (170,000 of 2**24 slots).
+        for i in range(begin, end):
+            slot = slots[i]
+            out[i, 0] = state[slot, 0]
+            out[i, 1] = state[slot, 1]
+        return
+    for i in range(begin, end):
+        slot = slots[i]
+        for k in range(out.shape[1]):
+            out[i, k] = state[slot, k]
+
+
+@njit(nogil=True, cache=True)
+def push_dense(
+    state: NDArray[np.float32],
+    slots: Slots,
+    delta: NDArray[np.float32],
+    cuts: NDArray[np.int64],
+    first: int,
+    last: int,
+    applied: NDArray[np.int64],
+    chunk: int,
+) -> None:
+    """Adds `delta` in those of the partitions `first..last - 1` that have slots and not yet this chunk."""
+    for p in range(first, last):
+        if cuts[p] == cuts[p + 1] or applied[p] >= chunk:
+            continue
+        if delta.shape[1] == 2:  # unrolled for the same reason as in pull_dense
+            for i in range(cuts[p], cuts[p + 1]):
+                slot = slots[i]
+                state[slot, 0] += delta[i, 0]
+                state[slot, 1] += delta[i, 1]
+        else:
+            for i in range(cuts[p], cuts[p + 1]):
+                slot = slots[i]
+                for k in range(delta.shape[1]):
+                    state[slot, k] += delta[i, k]
+        applied[p] = chunk
+
+
+@njit(nogil=True, cache=True)
+def rows_not_zero(state: NDArray[np.float32], rows: NDArray[np.int64]) -> int:
+    """Writes the numbers of the rows of `state` that hold a non-zero, ascending; returns how many."""
+    count = 0
+    for i in range(state.shape[0]):
+        for k in range(state.shape[1]):
+            if state[i, k] != np.float32(0):
+                rows[count] = i
+                count += 1
+                break
+    return count

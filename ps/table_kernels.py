@@ -1,0 +1,127 @@
+"""Numba loops over hash tables of slots, one table per partition.
+
+A table is uint64[capacity, words], a power of two of records that are probed linearly. A record's first
+word is its slot plus 1, or 0 when it is free; the rest holds the state as float32 (padded to whole words),
+so that a lookup costs one cache miss. The kernels for requests take the tables by address, because Numba
+cannot take a list of arrays cheaply and one call per partition costs more than a small request does:
+whoever calls keeps the arrays alive and holds the locks of the partitions `first..last - 1`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.extending import intrinsic
+from numba.np.numpy_support import carray
+from numpy.typing import NDArray
+
+Slots = NDArray[np.uint32] | NDArray[np.uint64]
+
+# 2**64 divided by the golden ratio: Knuth, The Art of Computer Programming, volume 3, section 6.4.
+MIX = np.uint64(0x9E3779B97F4A7C15)
+STATE_AT = 2
+"""Where the state begins in a record that is read as float32: after the word that holds the slot."""
+
+
+def _pointer_code(typing_context: Any, address: Any) -> Any:
+    """Numba's typing and code for an integer address read as a pointer."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.voidptr(address), generate
+
+
+_pointer: Any = intrinsic(_pointer_code)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _home(slot: np.uint64, capacity: np.uint64) -> np.uint64:
+    """Where the probing for a slot begins; mixed twice, so that no regular stride of slots clusters."""
+    mixed = slot * MIX
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= MIX
+    return (mixed >> np.uint64(24)) & (capacity - np.uint64(1))
+
+
+@njit(nogil=True, cache=True)
+def _find(table: NDArray[np.uint64], key: np.uint64, capacity: np.uint64) -> np.uint64:
+    """The record with this key, or the free one where it would go. The table has a free record."""
+    at = _home(key, capacity)
+    while table[at, 0] != key and table[at, 0] != np.uint64(0):
+        at = (at + np.uint64(1)) & (capacity - np.uint64(1))
+    return at
+
+
+@njit(nogil=True, cache=True)
+def pull_tables(
+    addresses: NDArray[np.uint64],
+    capacities: NDArray[np.int64],
+    words: int,
+    slots: Slots,
+    cuts: NDArray[np.int64],
+    first: int,
+    last: int,
+    out: NDArray[np.float32],
+) -> None:
+    """Copies the state of the request's slots in these partitions to `out`, zeros where there is none."""
+    for p in range(first, last):
+        if capacities[p] == 0:
+            out[cuts[p] : cuts[p + 1]] = np.float32(0)
+            continue
+        capacity = np.uint64(capacities[p])
+        table = carray(_pointer(addresses[p]), (capacities[p], words), np.uint64)
+        state = carray(_pointer(addresses[p]), (capacities[p], 2 * words), np.float32)
+        for i in range(cuts[p], cuts[p + 1]):
+            at = _find(table, np.uint64(slots[i]) + np.uint64(1), capacity)
+            # A free record is all zeros, which is what an absent slot reads as.
+            for k in range(out.shape[1]):
+                out[i, k] = state[at, STATE_AT + k]
+
+
+@njit(nogil=True, cache=True)
+def push_tables(
+    addresses: NDArray[np.uint64],
+    capacities: NDArray[np.int64],
+    used: NDArray[np.int64],
+    words: int,
+    slots: Slots,
+    delta: NDArray[np.float32],
+    cuts: NDArray[np.int64],
+    first: int,
+    last: int,
+    applied: NDArray[np.int64],
+    chunk: int,
+) -> None:
+    """Adds `delta` in those of the partitions that have slots and not yet this chunk.
+
+    Their tables have room for every slot of the request. `used` counts their records.
+    """
+    for p in range(first, last):
+        if cuts[p] == cuts[p + 1] or applied[p] >= chunk:
+            continue
+        capacity = np.uint64(capacities[p])
+        table = carray(_pointer(addresses[p]), (capacities[p], words), np.uint64)
+        state = carray(_pointer(addresses[p]), (capacities[p], 2 * words), np.float32)
+        for i in range(cuts[p], cuts[p + 1]):
+            key = np.uint64(slots[i]) + np.uint64(1)
+            at = _find(table, key, capacity)
+            if table[at, 0] != key:
+                table[at, 0] = key
+                used[p] += 1
+            for k in range(delta.shape[1]):
+                state[at, STATE_AT + k] += delta[i, k]
+        applied[p] = chunk
+
+
+@njit(nogil=True, cache=True)
+def move_records(old: NDArray[np.uint64], new: NDArray[np.uint64]) -> None:
+    """Copies every record of `old` to its place in `new`, an empty table that is larger."""
+    capacity = np.uint64(new.shape[0])
+    for i in range(old.shape[0]):
+        if old[i, 0] != np.uint64(0):
+            at = _find(new, old[i, 0], capacity)
+            for k in range(old.shape[1]):
+                new[at, k] = old[i, k]

@@ -1,0 +1,123 @@
+"""What the application says about itself, and what it does before it is ready and when it breaks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import sleep
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from api.app import INLINE_BYTES, create_app
+from ctr.model import Model
+from features import FeatureSpec
+from tests.api.running import run_server
+
+
+@dataclass
+class Wrapped:
+    """A model that waits for its gate, and fails when it is told to."""
+
+    model: Model
+    gate: threading.Event = field(default_factory=threading.Event)
+    entered: threading.Event = field(default_factory=threading.Event)
+    failure: Exception | None = None
+
+    @property
+    def id(self) -> str:
+        return self.model.id
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return self.model.manifest
+
+    @property
+    def spec(self) -> FeatureSpec:
+        return self.model.spec
+
+    def predict_rows(self, rows: Sequence[Mapping[str, object]]) -> NDArray[np.float32]:
+        self.entered.set()
+        assert self.gate.wait(30)
+        if self.failure is not None:
+            raise self.failure
+        return self.model.predict_rows(rows)
+
+
+def test_health_and_readiness(client: httpx.Client, model: Model) -> None:
+    assert client.get("/healthz").json() == {"status": "alive"}
+    assert client.get("/readyz").json() == {"status": "ready", "model": model.id}
+
+
+def test_the_manifest_is_shown(client: httpx.Client, model: Model) -> None:
+    shown = client.get("/v1/model").json()
+    assert shown == model.manifest
+    assert shown["id"] == model.id
+
+
+def test_not_ready_before_the_first_prediction(model: Model) -> None:
+    cold = Wrapped(model)
+    outcomes: list[Exception | None] = []
+    with run_server(create_app(cold, on_warm=outcomes.append), wait_ready=False) as running:
+        client = running.client
+        assert client.get("/healthz").status_code == 200
+        assert client.get("/v1/model").status_code == 200
+        for response in (client.get("/readyz"), client.post("/v1/predict", json={"rows": [{}]})):
+            assert response.status_code == 503
+            assert "warming up" in response.json()["detail"]
+        assert outcomes == []
+        cold.gate.set()
+        while client.get("/readyz").status_code != 200:
+            sleep(0.01)
+        assert client.post("/v1/predict", json={"rows": [{}]}).status_code == 200
+    assert outcomes == [None]
+
+
+def test_a_model_that_cannot_predict_never_gets_ready(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    broken = Wrapped(model, failure=RuntimeError("no such kernel"))
+    broken.gate.set()
+    told = threading.Event()
+    with run_server(create_app(broken, on_warm=lambda _: told.set()), wait_ready=False) as running:
+        assert told.wait(10)
+        response = running.client.get("/readyz")
+        assert response.status_code == 503
+        assert "no such kernel" in response.json()["detail"]
+        assert running.client.get("/healthz").status_code == 200
+    assert "no such kernel" in caplog.text
+
+
+def test_a_failure_while_predicting_shows_no_inside(model: Model) -> None:
+    broken = Wrapped(model)
+    broken.gate.set()
+    with run_server(create_app(broken)) as running:
+        broken.failure = RuntimeError("secret")
+        response = running.client.post("/v1/predict", json={"rows": [{}]})
+        assert response.status_code == 500
+        assert response.json() == {"detail": "the server failed on this request; its log says why"}
+        broken.failure = None
+        assert running.client.post("/v1/predict", json={"rows": [{}]}).status_code == 200
+
+
+def test_a_request_under_way_is_finished_before_the_server_stops(model: Model) -> None:
+    slow = Wrapped(model)
+    slow.gate.set()
+    body = b'{"rows": [{"city": "a"}]}'.ljust(INLINE_BYTES + 1)
+    with ThreadPoolExecutor(1) as pool:
+        with run_server(create_app(slow)) as running:
+            slow.gate.clear()
+            slow.entered.clear()
+            answer = pool.submit(httpx.post, f"{running.url}/v1/predict", content=body)
+            assert slow.entered.wait(10)
+            running.server.should_exit = True
+            while True:  # until it takes no new connections
+                try:
+                    httpx.get(f"{running.url}/healthz", timeout=0.2)
+                except httpx.TransportError:
+                    break
+            slow.gate.set()
+        assert answer.result().status_code == 200

@@ -1,0 +1,94 @@
+"""Requests that get no predictions: the status, and a message that says what, where and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from api.app import create_app
+from api.body import DRAIN_FACTOR, Limits
+from ctr.model import Model
+from tests.api.running import run_server
+
+
+@pytest.fixture(scope="module")
+def small(model: Model) -> Iterator[httpx.Client]:
+    """A server with a limit of 3 rows and 1,000 bytes."""
+    with run_server(create_app(model, limits=Limits(rows=3, body_bytes=1_000))) as running:
+        yield running.client
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        # What is inside a row: the row, the field, the value.
+        ('{"rows": [{}, {"colour": "red"}]}', ["rows[1]", "colour", "age"]),
+        ('{"rows": [{"city": ["a"]}]}', ["rows[0]", "city", "list"]),
+        ('{"rows": [{"city": {"a": 1}}]}', ["rows[0]", "city", "dict"]),
+        ('{"rows": [{}, {}, {"city": 1.5}]}', ["rows[2]", "city", "1.5", "text"]),
+        ('{"rows": [{"city": true}]}', ["rows[0]", "city", "True"]),
+        ('{"rows": [{"age": "old"}]}', ["rows[0]", "age", "old"]),
+        ('{"rows": [{"age": "1 2"}]}', ["rows[0]", "age", "1 2"]),
+        # What is around the rows.
+        ('{"rows": [{}, 5]}', ["rows[1]", "a number", "object"]),
+        ('{"rows": [null]}', ["rows[0]", "null"]),
+        ('{"rows": {"age": 1}}', ["'rows'", "an object", "list"]),
+        ('{"rows": null}', ["'rows'", "null"]),
+        ('{"rows": [], "model": "x"}', ["'model'", "'rows'"]),
+        ("{}", ["'rows'", "missing"]),
+        ('[{"age": 1}]', ["a list", '"rows"']),
+        ('"rows"', ["a string"]),
+        ("true", ["a boolean"]),
+        # What is no JSON.
+        ("", ["not JSON"]),
+        ('{"rows": [{"age": 1}', ["not JSON", '"rows"']),
+        ('{"rows": [{"age": NaN}]}', ["not JSON"]),
+        ('{"rows": [{"city": "\\ud800"}]}', ["not JSON"]),
+        (b'{"rows": [{"city": "\xff"}]}', ["not JSON", "UTF-8"]),
+        ('{"rows": ' + "[" * 5_000, ["not JSON"]),
+    ],
+)
+def test_a_malformed_request_is_told_what_is_wrong(
+    client: httpx.Client, body: str | bytes, words: list[str]
+) -> None:
+    response = client.post("/v1/predict", content=body, headers={"content-type": "application/json"})
+    assert response.status_code == 422
+    assert list(response.json()) == ["detail"]
+    detail = response.json()["detail"]
+    assert [word for word in words if word not in detail] == [], detail
+    assert "Traceback" not in detail
+    assert "\n" not in detail
+
+
+def test_more_rows_than_allowed(small: httpx.Client) -> None:
+    assert small.post("/v1/predict", json={"rows": [{}] * 3}).status_code == 200
+    response = small.post("/v1/predict", json={"rows": [{}] * 4})
+    assert response.status_code == 413
+    assert response.json() == {"detail": "4 rows in one request; send at most 3"}
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["declared", "chunked"])
+@pytest.mark.parametrize("size", [1_001, 1_000 * DRAIN_FACTOR, 50_000])
+def test_a_larger_body_than_allowed(small: httpx.Client, size: int, chunked: bool) -> None:
+    body = b'{"rows": [{}]}'.ljust(size)
+    response = small.post("/v1/predict", content=iter([body[:900], body[900:]]) if chunked else body)
+    assert response.status_code == 413
+    assert "1,000 bytes" in response.json()["detail"]
+
+
+def test_a_body_as_large_as_allowed(small: httpx.Client) -> None:
+    assert small.post("/v1/predict", content=b'{"rows": [{}]}'.ljust(1_000)).status_code == 200
+
+
+def test_the_default_limits_refuse_cleanly(client: httpx.Client) -> None:
+    assert client.post("/v1/predict", json={"rows": [{}] * 10_000}).status_code == 200
+    assert client.post("/v1/predict", json={"rows": [{}] * 10_001}).status_code == 413
+    assert client.post("/v1/predict", content=b" " * (20 << 20)).status_code == 413
+
+
+def test_unknown_paths_and_methods(client: httpx.Client) -> None:
+    assert client.get("/v1/nothing").status_code == 404
+    response = client.get("/v1/predict")
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")

@@ -1,0 +1,101 @@
+"""`serve` as a process of its own: where it says it listens, how it stops, why it does not start."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from api.server import listen, serve, url_of
+from ctr.errors import CtrError, ModelError
+from ctr.model import Model
+
+
+@contextmanager
+def server_process(model_dir: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server on a free port, and its first line of output."""
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("ctr"), "serve", "--model", str(model_dir), "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_a_process_serves_until_it_is_told_to_stop(
+    model_dir: Path, model: Model, stop: signal.Signals
+) -> None:
+    with server_process(model_dir) as (process, line):
+        told = re.fullmatch(rf"serving model {model.id} on (http://127\.0\.0\.1:(\d+))\n", line)
+        assert told is not None, line or process.communicate()[1]
+        # Ready when it says so: a newcomer's first request must not be refused.
+        response = httpx.post(f"{told[1]}/v1/predict", json={"rows": [{"city": "Köln"}]})
+        assert response.json()["predictions"] == pytest.approx(
+            model.predict_rows([{"city": "Köln"}]).tolist()
+        )
+        process.send_signal(stop)
+        out, err = process.communicate(timeout=20)
+        assert (process.returncode, out, err) == (0, "", "")
+        with socket.create_server(("127.0.0.1", int(told[2]))):
+            pass  # the port is free again
+
+
+def test_an_open_connection_does_not_hold_up_the_end(model_dir: Path) -> None:
+    with server_process(model_dir) as (process, line), httpx.Client(base_url=line.split()[-1]) as client:
+        assert client.get("/healthz").status_code == 200
+        process.terminate()
+        assert process.wait(timeout=5) == 0
+
+
+def test_a_port_in_use(model_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(CtrError, match=rf"port {port} on 127\.0\.0\.1 is in use.*--port 0"):
+            serve(model_dir, "127.0.0.1", port)
+
+
+def test_a_missing_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="nowhere"):
+        serve(tmp_path / "nowhere", "127.0.0.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "words"),
+    [
+        ("127.0.0.1", 65_536, "port 65536 does not exist"),
+        ("127.0.0.1", -1, "port -1 does not exist"),
+        ("no such host", 0, "'no such host' is not known"),
+        ("x" * 70, 0, "is not known"),
+        ("192.0.2.1", 0, "no address of this machine"),
+    ],
+)
+def test_an_address_that_cannot_be_had(host: str, port: int, words: str) -> None:
+    with pytest.raises(CtrError, match=words):
+        listen(host, port)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+def test_the_url_shows_the_port_that_was_found(host: str) -> None:
+    with listen(host, 0) as listener:
+        assert re.fullmatch(r"http://(\S+):[1-9]\d*", url_of(listener))
+
+
+def test_responses_do_not_wait_for_acknowledgements() -> None:
+    with listen("127.0.0.1", 0) as listener:
+        # asyncio switches Nagle's algorithm off for sockets of exactly this protocol.
+        assert listener.proto == socket.IPPROTO_TCP

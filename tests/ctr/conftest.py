@@ -1,0 +1,55 @@
+"""Small click logs, and the command line run in this process."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ctr.cli.app import main
+from ctr.synth import write_click_log
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Finished]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run `ctr` with the given words, as its entry point does."""
+
+    def run(*words: object) -> Finished:
+        monkeypatch.setattr(sys, "argv", ["ctr", *map(str, words)])
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return Finished(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def click_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20,000 synthetic rows in Criteo's columns. Not to be changed by a test."""
+    path = tmp_path_factory.mktemp("log") / "clicks.tsv"
+    write_click_log(path, 20_000, seed=5)
+    return path

@@ -1,0 +1,224 @@
+"""Every command, through the entry point that a user calls."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+from ctr.artifact import load_model
+from features import RawSource, load_spec
+from tests.ctr.conftest import Cli
+
+CTR = Path(sys.executable).with_name("ctr")
+TRAIN_SUMMARY = {
+    "examples", "seconds", "examples_per_second", "logloss", "auc", "peak_memory_mb", "workers", "store", "settings"
+}  # fmt: skip
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_the_whole_path(cli: Cli, click_log: Path, tmp_path: Path) -> None:
+    hashed, model, summary = tmp_path / "hashed", tmp_path / "model", tmp_path / "summary.json"
+    assert cli("features", "build", "--spec", "criteo", click_log, "--out", hashed).code == 0
+    described = cli("features", "describe", hashed, "--json", summary)
+    assert described.code == 0
+    assert json.loads(summary.read_bytes())["rows"] == 20_000
+
+    trained = cli("train", hashed, "--model", model, "--holdout-fraction", 0.25, "--json", summary)
+    assert trained.code == 0
+    facts = json.loads(summary.read_bytes())
+    assert facts.keys() >= TRAIN_SUMMARY
+    assert facts["examples"] == 15_000
+    assert facts["holdout"]["examples"] == 5_000
+    assert facts["holdout"]["logloss"] < facts["holdout"]["base_logloss"]
+    assert facts["peak_memory_mb"] > 10
+
+    judged = cli("evaluate", "--model", model, click_log, "--json", "-")
+    assert judged.code == 0
+    on_stdout = json.loads(judged.out)  # the table for people went to standard error
+    assert on_stdout.keys() >= {"examples", "logloss", "normalized_entropy", "auc", "calibration"}
+    assert "AUC" in judged.err
+
+    predictions = tmp_path / "p.parquet"
+    assert cli("predict", "--model", model, click_log, "--out", predictions).code == 0
+    scored = parquet.read_table(predictions)["prediction"].to_numpy()
+    source = RawSource(load_spec("criteo"), [click_log])
+    expected = load_model(model).predict(next(source.batches(20_000)))
+    np.testing.assert_array_equal(scored, expected)
+
+
+def test_raw_text_and_hashed_data_give_the_same_model(cli: Cli, click_log: Path, tmp_path: Path) -> None:
+    hashed = tmp_path / "hashed"
+    assert cli("features", "build", "--spec", "criteo", click_log, "--out", hashed).code == 0
+    for options in ([], ["--workers", 3, "--chunk", 700]):
+        assert cli("train", hashed, "--model", tmp_path / "a", *options).code == 0
+        assert cli("train", "--spec", "criteo", click_log, "--model", tmp_path / "b", *options).code == 0
+        a, b = contents(tmp_path / "a"), contents(tmp_path / "b")
+        assert a["weights.safetensors"] == b["weights.safetensors"]
+        assert a["state.safetensors"] == b["state.safetensors"]
+
+
+def test_several_files_gz_and_parquet_count_as_one_log(cli: Cli, click_log: Path, tmp_path: Path) -> None:
+    lines = click_log.read_bytes().splitlines(keepends=True)
+    parts = [tmp_path / "1.tsv", tmp_path / "2.tsv.gz", tmp_path / "3.parquet"]
+    parts[0].write_bytes(b"".join(lines[:5_000]))
+    parts[1].write_bytes(gzip.compress(b"".join(lines[5_000:12_000])))
+    columns = load_spec("criteo").source.columns
+    assert columns is not None
+    text = csv.read_csv(
+        pa.BufferReader(b"".join(lines[12_000:])),
+        read_options=csv.ReadOptions(column_names=list(columns)),
+        parse_options=csv.ParseOptions(delimiter="\t"),
+        convert_options=csv.ConvertOptions(column_types=dict.fromkeys(columns[14:], pa.string())),
+    )
+    parquet.write_table(text, parts[2])
+    assert cli("train", "--spec", "criteo", *parts, "--model", tmp_path / "parts").code == 0
+    assert cli("train", "--spec", "criteo", click_log, "--model", tmp_path / "whole").code == 0
+    assert load_model(tmp_path / "parts").id == load_model(tmp_path / "whole").id
+
+
+def test_warm_start_continues(cli: Cli, click_log: Path, tmp_path: Path) -> None:
+    lines = click_log.read_bytes().splitlines(keepends=True)
+    day1, day2 = tmp_path / "1.tsv", tmp_path / "2.tsv"
+    day1.write_bytes(b"".join(lines[:10_000]))
+    day2.write_bytes(b"".join(lines[10_000:]))
+    model, at_once = tmp_path / "model", tmp_path / "at-once"
+    assert cli("train", "--spec", "criteo", day1, "--model", model).code == 0
+    assert cli("train", "--spec", "criteo", day2, "--model", model, "--warm-start", model).code == 0
+    assert cli("train", "--spec", "criteo", click_log, "--model", at_once, "--chunk", 10_000).code == 0
+    assert load_model(model).id == load_model(at_once).id
+
+
+def test_training_again_replaces_the_model(cli: Cli, click_log: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    assert cli("train", "--spec", "criteo", click_log, "--model", model).code == 0
+    before = load_model(model).id
+    assert cli("train", "--spec", "criteo", click_log, "--model", model, "--l1", 1).code == 0
+    assert load_model(model).id != before
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_bad_rows_are_counted_quarantined_and_leave_a_gap(cli: Cli, click_log: Path, tmp_path: Path) -> None:
+    lines = click_log.read_bytes().splitlines(keepends=True)[:3_000]
+    bad = {0: b"torn\n", 1_500: lines[1_500].replace(b"\t", b"\tx", 1), 1_501: b"2" + lines[1_501][1:]}
+    bad[2_999] = b"1\t2\n"
+    log = tmp_path / "clicks.tsv"
+    log.write_bytes(b"".join(bad.get(i, line) for i, line in enumerate(lines)))
+    model, summary = tmp_path / "model", tmp_path / "summary.json"
+
+    refused = cli("train", "--spec", "criteo", log, "--model", model)
+    assert refused.code == 1
+    assert f"{log}:1" in refused.err
+    assert not model.exists()
+
+    options = ["--on-bad-rows", "quarantine", "--json", summary]
+    done = cli("train", "--spec", "criteo", log, "--model", model, *options, "--epochs", 2)
+    assert done.code == 0
+    assert json.loads(summary.read_bytes())["examples"] == 2 * 2_996
+    assert (tmp_path / "model.bad-rows").read_bytes() == b"".join(bad.values())
+    assert "4 bad rows" in done.out
+
+    out = tmp_path / "p.csv"
+    # a bad label does not matter to a prediction: only three rows are bad there
+    assert cli("predict", "--model", model, log, "--out", out, "--on-bad-rows", "skip").code == 0
+    cells = out.read_text().splitlines()[1:]
+    assert len(cells) == 3_000
+    assert {i for i, cell in enumerate(cells) if not cell} <= set(bad)
+    assert not cells[0]
+    assert not cells[2_999]
+
+
+@pytest.mark.parametrize("command", [[], ["features"], ["train"], ["evaluate"], ["predict"], ["serve"], ["synth"],
+                                     ["features", "build"], ["features", "describe"]])  # fmt: skip
+def test_help_has_examples(cli: Cli, command: list[str]) -> None:
+    shown = cli(*command, "--help")
+    assert shown.code == 0
+    if command != ["features"]:
+        assert "ctr " in shown.out
+
+
+def test_version(cli: Cli) -> None:
+    assert cli("--version").out.startswith("ctr 0.")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['ctr', '--help']\n"
+        "from ctr.cli.app import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numba', 'numpy', 'pyarrow', 'scipy', 'fastapi', 'pydantic'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("with_model", [False, True])
+def test_ctrl_c_keeps_what_was_learnt(cli: Cli, click_log: Path, tmp_path: Path, with_model: bool) -> None:
+    model = tmp_path / "model"
+    if with_model:
+        assert cli("train", "--spec", "criteo", click_log, "--model", model).code == 0
+        before = contents(model)
+    command = [CTR, "train", "--spec", "criteo", click_log, "--model", model, "--epochs", 100_000]
+    command += ["--warm-start", model] if with_model else []
+    job = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert job.stderr is not None
+    assert "training" in job.stderr.readline()  # the first progress line: it is under way
+    job.send_signal(signal.SIGINT)
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 130
+    assert "Traceback" not in err
+    assert "stopped early" in out
+    kept = load_model(tmp_path / "model.interrupted")
+    assert kept.manifest["training"]["interrupted"]
+    if with_model:
+        assert contents(model) == before
+    else:
+        assert not model.exists()
+
+
+def test_a_full_disk_leaves_the_old_model(cli: Cli, click_log: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    assert cli("train", "--spec", "criteo", click_log, "--model", model).code == 0
+    before = contents(model)
+
+    def small_files_only() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    command = [CTR, "train", "--spec", "criteo", click_log, "--model", model, "--alpha", "0.2"]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "numba")}
+    done = subprocess.run(
+        [*map(str, command)], check=False, preexec_fn=small_files_only, capture_output=True, env=environment
+    )
+    assert done.returncode == 1
+    assert b"could not be saved" in done.stderr
+    assert b"unchanged" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert contents(model) == before
+    assert {path.name for path in tmp_path.iterdir()} <= {"model", "numba"}
+
+
+def test_a_second_start_compiles_nothing(click_log: Path, tmp_path: Path) -> None:
+    command = [str(CTR), "train", "--spec", "criteo", str(click_log), "--model", str(tmp_path / "model")]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "numba")}
+
+    def compiled() -> dict[str, int]:
+        subprocess.run(command, check=True, env=environment, capture_output=True)
+        return {path.name: path.stat().st_mtime_ns for path in (tmp_path / "numba").rglob("*.nbc")}
+
+    first = compiled()
+    assert first
+    assert compiled() == first

@@ -1,0 +1,128 @@
+"""The FTRL kernels against the plain reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ctr.errors import ModelError
+from ctr.ftrl import Ftrl
+from features import Batch, Chunk, localize
+from tests.examples import random_batch, rows_of
+from tests.reference import ftrl as reference
+
+SETTINGS = [Ftrl(), Ftrl(alpha=0.5, beta=0.1, l1=0.4, l2=2.0), Ftrl(alpha=2.0, beta=0.0, l2=0.01)]
+
+
+def as_reference(optimizer: Ftrl) -> reference.SequentialFtrl:
+    return reference.SequentialFtrl(optimizer.alpha, optimizer.beta, optimizer.l1, optimizer.l2)
+
+
+def labels_of(batch: Batch) -> list[float]:
+    assert batch.labels is not None
+    return batch.labels.tolist()
+
+
+def importances_of(batch: Batch) -> list[float]:
+    return [1.0] * len(batch) if batch.weights is None else batch.weights.tolist()
+
+
+def assert_state(chunk: Chunk, state: np.ndarray, expected: reference.SequentialFtrl) -> None:
+    z = [expected.z[slot] for slot in chunk.slots.tolist()]
+    n = [expected.n[slot] for slot in chunk.slots.tolist()]
+    np.testing.assert_allclose(state[:, 0], z, rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(state[:, 1], n, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("optimizer", SETTINGS)
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize("weights", [False, True])
+def test_one_worker_is_sequential_ftrl(optimizer: Ftrl, values: bool, weights: bool) -> None:
+    batch = random_batch(600, values=values, weights=weights)
+    chunk = localize(batch)
+    state = np.zeros((chunk.slots.size, 2), np.float32)
+    predictions = optimizer.train(chunk, state)
+
+    expected = as_reference(optimizer)
+    wanted = [
+        expected.learn(example, label, importance)
+        for example, label, importance in zip(
+            rows_of(batch), labels_of(batch), importances_of(batch), strict=True
+        )
+    ]
+    np.testing.assert_allclose(predictions, wanted, atol=1e-4)
+    assert_state(chunk, state, expected)
+    weights_wanted = [expected.weight(slot) for slot in chunk.slots.tolist()]
+    np.testing.assert_allclose(optimizer.weights(state), weights_wanted, atol=1e-3)
+
+
+@pytest.mark.parametrize("optimizer", SETTINGS[:2])
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize("weights", [False, True])
+def test_safe_adding_matches_its_definition(optimizer: Ftrl, values: bool, weights: bool) -> None:
+    first, second = (
+        random_batch(300, seed=seed, bits=8, values=values, weights=weights) for seed in (1, 2)
+    )
+    start = as_reference(optimizer)
+    for example, label in zip(rows_of(first), labels_of(first), strict=True):
+        start.learn(example, label)
+    chunk = localize(second)
+    state = np.array([(start.z[s], start.n[s]) for s in chunk.slots.tolist()], np.float32)
+    predictions = optimizer.train(chunk, state, peers=4, safe_adding=0.75)
+
+    expected, honest = reference.train_safely(
+        start, rows_of(second), labels_of(second), 4, 0.75, importances_of(second)
+    )
+    np.testing.assert_allclose(predictions, honest, atol=1e-4)
+    assert_state(chunk, state, expected)
+
+
+def test_an_example_without_features_predicts_one_half_and_changes_nothing() -> None:
+    batch = Batch(np.array([0, 0], np.int64), np.empty(0, np.uint32), labels=np.ones(1, np.float32))
+    state = np.empty((0, 2), np.float32)
+    assert Ftrl().train(localize(batch), state).tolist() == [0.5]
+
+
+def test_l1_keeps_weights_without_evidence_at_exactly_zero() -> None:
+    state = np.array([[0.9, 3.0], [-0.9, 3.0], [1.5, 3.0], [-1.5, 3.0]], np.float32)
+    weights = Ftrl(l1=1.0).weights(state)
+    assert weights[:2].tolist() == [0.0, 0.0]
+    assert weights[2] < 0 < weights[3]
+
+
+def test_not_a_number_stays_visible() -> None:
+    """Fast math must not assume NaN away: a poisoned value has to reach the prediction."""
+    batch = Batch(
+        np.array([0, 1], np.int64),
+        np.array([3], np.uint32),
+        np.array([np.nan], np.float32),
+        np.ones(1, np.float32),
+    )
+    state = np.array([[-1.0, 1.0]], np.float32)
+    assert np.isnan(Ftrl().train(localize(batch), state)).all()
+
+
+def test_huge_margins_do_not_overflow() -> None:
+    batch = Batch(
+        np.array([0, 1, 2], np.int64), np.array([0, 1], np.uint32), labels=np.array([0, 1], np.float32)
+    )
+    state = np.array([[1e6, 1.0], [-1e6, 1.0]], np.float32)
+    predictions = Ftrl(alpha=10).train(localize(batch), state)
+    assert predictions.tolist() == [0.0, 1.0]
+    assert np.isfinite(state).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [({"alpha": 0.0}, "alpha"), ({"alpha": -1.0}, "alpha"), ({"l1": float("nan")}, "l1"),
+     ({"beta": 0.0}, "beta and l2"), ({"l2": float("inf")}, "l2")],
+)
+def test_settings_that_cannot_work_are_refused(settings: dict[str, float], named: str) -> None:
+    with pytest.raises(ModelError, match=named):
+        Ftrl(**settings)
+
+
+def test_training_needs_labels() -> None:
+    batch = Batch(np.array([0, 1], np.int64), np.array([3], np.uint32))
+    with pytest.raises(ModelError, match="labels"):
+        Ftrl().train(localize(batch), np.zeros((1, 2), np.float32))

@@ -1,0 +1,216 @@
+"""Metrics against scikit-learn, against plain loops, and on data that leaves them undefined."""
+
+from __future__ import annotations
+
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import log_loss, roc_auc_score
+
+from ctr.errors import CtrError
+from ctr.metrics import Metrics, MetricSummary, correct_downsampling, entropy
+from tests.reference import metrics as reference
+
+Floats = NDArray[np.float32]
+
+
+def floats(*values: float) -> Floats:
+    return np.array(values, np.float32)
+
+
+def drawn(n: int, seed: int = 0) -> tuple[Floats, Floats, Floats]:
+    """Predictions around a base rate of a fifth, labels that fit them, and weights."""
+    rng = np.random.default_rng(seed)
+    predictions = (1 / (1 + np.exp(-rng.normal(-1.5, 1.5, n)))).astype(np.float32)
+    labels = (rng.random(n) < predictions).astype(np.float32)
+    return predictions, labels, rng.gamma(0.7, 2.0, n).astype(np.float32) + np.float32(1e-3)
+
+
+def measured(predictions: Floats, labels: Floats, weights: Floats | None = None) -> MetricSummary:
+    metrics = Metrics()
+    metrics.add(predictions, labels, weights)
+    return metrics.summary()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("n", [1_000, 40_003])
+def test_agrees_with_scikit_learn(n: int, weighted: bool) -> None:
+    predictions, labels, drawn_weights = drawn(n)
+    weights = drawn_weights if weighted else None
+    summary = measured(predictions, labels, weights)
+    oracle = predictions.astype(np.float64)
+    assert summary.logloss == pytest.approx(log_loss(labels, oracle, sample_weight=weights), rel=1e-12)
+    assert summary.auc == pytest.approx(roc_auc_score(labels, oracle, sample_weight=weights), abs=2e-5)
+    rate = np.average(labels, weights=weights)
+    base = log_loss(labels, np.full(n, rate, np.float64), sample_weight=weights)
+    assert summary.base_logloss == pytest.approx(base, rel=1e-6)
+    assert summary.normalized_entropy == pytest.approx(summary.logloss / base, rel=1e-6)
+    mean = np.average(oracle, weights=weights)
+    assert summary.mean_prediction == pytest.approx(mean, rel=1e-9)
+    assert summary.calibration == pytest.approx(mean / rate, rel=1e-6)
+    assert (summary.examples, summary.positives) == (n, int(labels.sum()))
+    assert summary.weight == pytest.approx(n if weights is None else weights.sum(dtype=np.float64))
+
+
+def test_reliability_agrees_with_scikit_learn() -> None:
+    predictions, labels, _ = drawn(100_000)
+    observed, predicted = calibration_curve(labels, predictions, n_bins=10, strategy="quantile")
+    table = measured(predictions, labels).reliability
+    assert [row.mean_prediction for row in table] == pytest.approx(predicted, rel=1e-3)
+    assert [row.observed_rate for row in table] == pytest.approx(observed, abs=2e-3)
+    for row, (mean, rate, examples) in zip(
+        table, reference.reliability(predictions.tolist(), labels.tolist(), 10), strict=True
+    ):
+        assert row.mean_prediction == pytest.approx(mean, rel=1e-3)
+        assert row.observed_rate == pytest.approx(rate, abs=2e-3)
+        assert row.examples == pytest.approx(examples, rel=0.01)
+    assert sum(row.examples for row in table) == 100_000
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_agrees_with_plain_loops_on_nasty_predictions(weighted: bool) -> None:
+    """Both certainties, right and wrong, ties, the smallest and the largest floats, minus zero."""
+    tiny, below_one = 1e-45, 1 - 2.0**-24
+    predictions = floats(0, 0, 1, 1, -0.0, 0.5, 0.5, 0.5, tiny, tiny, below_one, below_one, 1e-7, 0.999)
+    labels = floats(0, 1, 0, 1, 1, 0, 1, 1, 0, 1, 0, 1, 1, 0)
+    rng = np.random.default_rng(3)
+    weights = rng.gamma(1.0, 1.0, labels.size).astype(np.float32) if weighted else np.ones_like(labels)
+    summary = measured(predictions, labels, weights if weighted else None)
+    plain = [a.astype(np.float64).tolist() for a in (np.abs(predictions), labels, weights)]
+    assert summary.logloss == pytest.approx(reference.logloss(*plain), rel=1e-14)
+    # 1e-45 shares a bin with 0, and the float below 1 has a bin of its own.
+    plain[0] = [0.0 if p < 1e-40 else p for p in plain[0]]
+    assert summary.auc == pytest.approx(reference.auc(*plain), abs=1e-12)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1, width=32), st.booleans()), min_size=1, max_size=70))
+def test_logloss_is_exact_on_anything(examples: list[tuple[float, bool]]) -> None:
+    predictions = floats(*(p for p, _ in examples))
+    labels = floats(*(float(y) for _, y in examples))
+    expected = reference.logloss(predictions.tolist(), labels.tolist(), [1.0] * len(examples))
+    assert measured(predictions, labels).logloss == pytest.approx(expected, rel=1e-13, abs=1e-15)
+
+
+@given(
+    cuts=st.lists(st.integers(0, 500), max_size=6),
+    owners=st.lists(st.integers(0, 2), min_size=7, max_size=7),
+    weighted=st.lists(st.booleans(), min_size=7, max_size=7),
+)
+def test_any_partitioning_merges_to_the_same(
+    cuts: list[int], owners: list[int], weighted: list[bool]
+) -> None:
+    """However the examples are split over calls and accumulators, with unit weights or without."""
+    predictions, labels, _ = drawn(500)
+    ones = np.ones_like(labels)
+    workers = [Metrics() for _ in range(3)]
+    edges = [0, *sorted(cuts), 500]
+    for low, high, owner, weigh in zip(edges, edges[1:], owners, weighted, strict=False):
+        weights = ones[low:high] if weigh else None
+        workers[owner].add(predictions[low:high], labels[low:high], weights)
+    total = Metrics()
+    for worker in workers:
+        total.merge(worker)
+    whole, merged = measured(predictions, labels).to_json(), total.summary().to_json()
+    assert merged.pop("reliability") == whole.pop("reliability")
+    assert merged == pytest.approx(whole, rel=1e-12)
+
+
+def test_threads_with_their_own_accumulators() -> None:
+    parts = [drawn(20_000, seed) for seed in range(8)]
+    workers = [Metrics() for _ in parts]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda worker, part: worker.add(part[0], part[1]), workers, parts))
+    merged = Metrics()
+    for worker in workers:
+        merged.merge(worker)
+    together = measured(*(np.concatenate([part[i] for part in parts]) for i in range(2)))
+    assert merged.examples == 160_000
+    assert merged.logloss == pytest.approx(together.logloss, rel=1e-12)
+    assert merged.summary().auc == pytest.approx(together.auc, rel=1e-12)
+
+
+def test_unit_weights_equal_no_weights_and_weights_equal_copies() -> None:
+    predictions, labels, _ = drawn(3_000)
+    whole = np.random.default_rng(1).integers(1, 5, 3_000)
+    weighted = measured(predictions, labels, whole.astype(np.float32))
+    copied = measured(np.repeat(predictions, whole), np.repeat(labels, whole))
+    for name in ("logloss", "base_logloss", "auc", "calibration", "base_rate", "weight"):
+        assert getattr(weighted, name) == pytest.approx(getattr(copied, name), rel=1e-12)
+    assert (weighted.examples, copied.examples) == (3_000, whole.sum())
+
+
+def test_no_examples_leave_everything_undefined() -> None:
+    metrics = Metrics()
+    metrics.add(floats(), floats())
+    assert math.isnan(metrics.logloss)
+    shown = metrics.summary().to_json()
+    assert shown.pop("reliability") == []
+    assert {name for name, value in shown.items() if value is not None} == {"examples", "weight", "positives"}
+    json.dumps(shown, allow_nan=False)
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_one_class_leaves_auc_and_normalized_entropy_undefined(label: float) -> None:
+    shown = measured(floats(0.25, 0.75), floats(label, label)).to_json()
+    assert shown["auc"] is None
+    assert shown["normalized_entropy"] is None
+    assert shown["base_logloss"] == 0.0
+    assert shown["calibration"] == (None if label == 0 else 0.5)
+    assert shown["logloss"] == pytest.approx(-(math.log(0.25) + math.log(0.75)) / 2)
+    json.dumps(shown, allow_nan=False)
+
+
+def test_a_constant_prediction_is_one_reliability_row() -> None:
+    (row,) = measured(np.full(50, 0.2, np.float32), floats(*[1] * 10, *[0] * 40)).reliability
+    assert (row.observed_rate, row.examples) == (0.2, 50)
+    assert row.mean_prediction == pytest.approx(0.2, rel=2**-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("wrong", [math.nan, -1e-7, 1.0000001, math.inf])
+def test_a_prediction_that_is_no_probability_is_refused_whole(wrong: float, weighted: bool) -> None:
+    metrics = Metrics()
+    with pytest.raises(CtrError, match=r"prediction 1 of a batch is .*diverged"):
+        metrics.add(floats(0.5, wrong), floats(0, 1), floats(1, 1) if weighted else None)
+    assert metrics.examples == 0
+    assert metrics.summary().reliability == ()
+
+
+def test_wrong_labels_weights_and_shapes_are_refused() -> None:
+    metrics = Metrics()
+    with pytest.raises(CtrError, match=r"label 1 of a batch is -1\.0"):
+        metrics.add(floats(0.5, 0.5), floats(0, -1))
+    for wrong in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(CtrError, match="example 1 has the weight"):
+            metrics.add(floats(0.5, 0.5), floats(0, 1), floats(1, wrong))
+    with pytest.raises(ValueError, match="one length"):
+        metrics.add(floats(0.5, 0.5), floats(0))
+    with pytest.raises(ValueError, match="float64"):
+        metrics.add(np.array([0.5]), floats(0))
+    assert metrics.examples == 0
+
+
+def test_corrected_downsampling_recovers_the_full_data() -> None:
+    """Drop nine tenths of the negatives: the corrected rate of what remains is the full data's."""
+    positives, negatives, rate = 300.0, 5_000.0, 0.1
+    sampled = floats(positives / (positives + rate * negatives), 0.0, 1.0)
+    expected = [positives / (positives + negatives), 0.0, 1.0]
+    assert correct_downsampling(sampled, rate) == pytest.approx(expected, rel=1e-6)
+    assert correct_downsampling(sampled, 1.0) == pytest.approx(sampled)
+    for wrong in (0.0, -0.5, 1.5, math.nan):
+        with pytest.raises(ValueError, match="not in"):
+            correct_downsampling(sampled, wrong)
+
+
+def test_entropy() -> None:
+    assert entropy(0.5) == pytest.approx(math.log(2))
+    assert entropy(0.2248) == pytest.approx(0.5329, abs=1e-4)
+    assert (entropy(0.0), entropy(1.0)) == (0.0, 0.0)
+    assert math.isnan(entropy(math.nan))

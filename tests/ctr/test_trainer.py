@@ -1,0 +1,236 @@
+"""Training through a store: parity with the plain reference, rounds of workers, safe adding."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ctr.errors import DataError, ModelError, StoreError
+from ctr.ftrl import WIDTH, Ftrl
+from ctr.trainer import TrainProgress, TrainResult, TrainSettings, train
+from features import Batch, FeatureSpec, Slots, parse_spec
+from ps import MemoryStore, Token
+from tests.ctr.sources import BatchSource
+from tests.examples import random_batch, rows_of
+from tests.reference.ftrl import SequentialFtrl
+
+BITS = 10
+
+
+def spec_of(bits: int) -> FeatureSpec:
+    return parse_spec(f"{{version: 1, source: {{format: libsvm}}, bits: {bits}}}", where="test")
+
+
+def run(
+    batch: Batch, optimizer: Ftrl = Ftrl(), bits: int = BITS, stop_row: int | None = None, **settings: float
+) -> tuple[MemoryStore, TrainResult]:
+    store = MemoryStore(bits=bits, width=WIDTH)
+    source = BatchSource(batch, spec_of(bits))
+    result = train(source, store, optimizer, TrainSettings(**settings), stop_row=stop_row)
+    return store, result
+
+
+def state_of(store: MemoryStore) -> dict[int, tuple[float, float]]:
+    return {
+        int(slot): (float(z), float(n))
+        for slots, state in store.scan()
+        for slot, (z, n) in zip(slots, state, strict=True)
+    }
+
+
+@pytest.mark.parametrize("bits", [10, 34])
+@pytest.mark.parametrize("chunk", [1, 7, 100, 10_000])
+def test_one_worker_equals_the_sequential_reference(chunk: int, bits: int) -> None:
+    batch = random_batch(1_500, bits=bits, weights=True)
+    store, result = run(batch, bits=bits, chunk=chunk)
+    reference = SequentialFtrl()
+    assert batch.labels is not None
+    assert batch.weights is not None
+    predictions = [
+        reference.learn(example, label, importance)
+        for example, label, importance in zip(
+            rows_of(batch), batch.labels.tolist(), batch.weights.tolist(), strict=True
+        )
+    ]
+    found = state_of(store)
+    assert found.keys() == {slot for slot, n in reference.n.items() if n}
+    for slot, (z, n) in found.items():
+        assert z == pytest.approx(reference.z[slot], rel=1e-3, abs=1e-3)
+        assert n == pytest.approx(reference.n[slot], rel=1e-3, abs=1e-4)
+        weight = Ftrl().weights(np.array([[z, n]], np.float32))[0]
+        assert weight == pytest.approx(reference.weight(slot), rel=1e-3, abs=1e-4)
+    p = np.array(predictions)
+    y = batch.labels
+    losses = -np.where(y == 1, np.log(p), np.log1p(-p))
+    assert result.metrics.logloss == pytest.approx(np.average(losses, weights=batch.weights), rel=1e-4)
+    assert result.examples == 1_500
+
+
+def test_chunk_size_hardly_matters_to_one_worker() -> None:
+    batch = random_batch(3_000)
+    small, large = (state_of(run(batch, chunk=chunk)[0]) for chunk in (10, 3_000))
+    assert small.keys() == large.keys()
+    for slot, numbers in small.items():
+        assert numbers == pytest.approx(large[slot], rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_several_workers_are_bit_reproducible(workers: int) -> None:
+    batch = random_batch(5_000)
+    runs = [state_of(run(batch, workers=workers, chunk=64)[0]) for _ in range(3)]
+    assert runs[0] == runs[1] == runs[2]
+
+
+def test_a_slow_worker_changes_nothing() -> None:
+    """The moves of a round are added in the workers' order, whoever finishes first."""
+    batch = random_batch(2_000)
+
+    class SlowSometimes(MemoryStore):
+        """Delays every third pull."""
+
+        calls = 0
+        lock = threading.Lock()
+
+        def pull(self, slots: Slots) -> NDArray[np.float32]:
+            with self.lock:
+                self.calls += 1
+                slow = self.calls % 3 == 0
+            if slow:
+                time.sleep(0.01)
+            return super().pull(slots)
+
+    expected = state_of(run(batch, workers=3, chunk=50)[0])
+    store = SlowSometimes(bits=BITS, width=WIDTH)
+    train(BatchSource(batch, spec_of(BITS)), store, Ftrl(), TrainSettings(workers=3, chunk=50))
+    assert state_of(store) == expected
+
+
+def test_epochs_continue_from_each_other_and_stop_row_keeps_the_rest_out() -> None:
+    batch = random_batch(400)
+    store, result = run(batch, chunk=64, epochs=3, stop_row=300)
+    reference = SequentialFtrl()
+    assert batch.labels is not None
+    rows = list(zip(rows_of(batch), batch.labels.tolist(), strict=True))[:300]
+    for example, label in rows * 3:
+        reference.learn(example, label)
+    assert result.examples == 900
+    for slot, (z, n) in state_of(store).items():
+        assert z == pytest.approx(reference.z[slot], rel=1e-3, abs=1e-3)
+        assert n == pytest.approx(reference.n[slot], rel=1e-3, abs=1e-4)
+
+
+def test_safe_adding_converges_where_plain_adding_diverges() -> None:
+    """The table in the design page, at reduced size: many workers share most of their features."""
+    batch = random_batch(16_000, bits=12, longest=20, seed=3)
+    sequential = run(batch, bits=12, chunk=1_000)[1].metrics.logloss
+    base = run(batch, bits=12, chunk=1_000)[1].metrics.summary().base_logloss
+    safe = run(batch, bits=12, workers=8, chunk=500)[1].metrics.logloss
+    plain = run(batch, bits=12, workers=8, chunk=500, safe_adding=0)[1].metrics.logloss
+    assert sequential < base
+    assert safe < base
+    assert plain > safe * 1.1
+
+
+def test_one_worker_is_untouched_by_safe_adding() -> None:
+    batch = random_batch(500)
+    assert state_of(run(batch, chunk=50, safe_adding=1)[0]) == state_of(run(batch, chunk=50, safe_adding=0)[0])
+
+
+def test_stopping_keeps_whole_rounds() -> None:
+    batch = random_batch(1_000)
+    stop = threading.Event()
+    store = MemoryStore(bits=BITS, width=WIDTH)
+
+    class StopsItself(BatchSource):
+        """Asks to stop once half of the rows have been handed out."""
+
+        def batches(self, rows: int, start: int = 0, stop: int | None = None):
+            for i, batch in enumerate(super().batches(rows, start, stop)):
+                if i == 10:
+                    request.set()
+                yield batch
+
+    request = stop
+    source = StopsItself(batch, spec_of(BITS))
+    result = train(source, store, Ftrl(), TrainSettings(chunk=50), stop=stop)
+    assert result.interrupted
+    assert result.examples < 1_000
+    assert result.examples % 50 == 0
+    if result.examples:
+        expected, _ = run(batch, chunk=50, stop_row=result.examples)
+        assert state_of(store) == state_of(expected)
+
+
+def test_progress_is_reported_and_ends_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctr.trainer._REPORT_EVERY_S", 0.0)
+    seen: list[TrainProgress] = []
+    batch = random_batch(1_000)
+    train(
+        BatchSource(batch, spec_of(BITS)),
+        MemoryStore(bits=BITS, width=WIDTH),
+        Ftrl(),
+        TrainSettings(chunk=100, epochs=2),
+        on_progress=seen.append,
+    )
+    assert [p.examples for p in seen] == list(range(100, 2_001, 100))
+    assert all(0 < p.fraction <= 1 for p in seen)
+    assert seen[-1].fraction == 1
+    assert np.isfinite(seen[-1].logloss)
+
+
+def test_no_rows_is_an_error() -> None:
+    with pytest.raises(DataError, match="no row"):
+        run(random_batch(10), stop_row=0)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_divergence_is_an_error_not_a_model(workers: int) -> None:
+    batch = replace(random_batch(300, values=True))
+    assert batch.values is not None
+    batch.values[:] = np.float32(1e30)
+    with pytest.raises(ModelError, match="diverged"):
+        run(batch, workers=workers, chunk=50)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_error_in_the_data_reaches_the_caller(workers: int) -> None:
+    class Torn(BatchSource):
+        """Fails after some batches."""
+
+        def batches(self, rows: int, start: int = 0, stop: int | None = None):
+            for i, batch in enumerate(super().batches(rows, start, stop)):
+                if i == 4:
+                    raise DataError("clicks.tsv:17: torn")
+                yield batch
+
+    store = MemoryStore(bits=BITS, width=WIDTH)
+    source = Torn(random_batch(1_000), spec_of(BITS))
+    with pytest.raises(DataError, match="clicks.tsv:17"):
+        train(source, store, Ftrl(), TrainSettings(workers=workers, chunk=50))
+
+
+@pytest.mark.parametrize("settings", [{"workers": 0}, {"chunk": 0}, {"epochs": -1}, {"safe_adding": 2}])
+def test_settings_out_of_range_are_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(ModelError, match=next(iter(settings)).replace("_", "-")):
+        TrainSettings(**settings)
+
+
+def test_a_failing_store_ends_the_job_of_several_workers() -> None:
+    class Full(MemoryStore):
+        """Refuses pushes."""
+
+        def push(self, slots: Slots, delta: NDArray[np.float32], token: Token) -> None:
+            raise StoreError("the store is full")
+
+    with pytest.raises(StoreError, match="full"):
+        train(
+            BatchSource(random_batch(500), spec_of(BITS)),
+            Full(bits=BITS, width=WIDTH),
+            Ftrl(),
+            TrainSettings(workers=3, chunk=50),
+        )

@@ -1,0 +1,241 @@
+"""What a user meets after a mistake: one clear message, the right exit code, and nothing half-written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.ctr.conftest import Cli
+
+ROW = b"1\t" + b"\t".join([b"3"] * 13 + [b"68fd1e64"] * 26) + b"\n"
+
+SPEC = """
+version: 1
+source: {format: delimited, delimiter: ",", header: true}
+label: click
+bits: 12
+fields:
+  - {name: site, type: category}
+  - {name: price, type: number, transform: log}
+"""
+CSV = "click,site,price\n1,a,3\n0,b,4\n"
+
+
+@pytest.fixture
+def model(cli: Cli, tmp_path: Path) -> Path:
+    """A model trained with SPEC."""
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "good.csv").write_text(CSV)
+    folder = tmp_path / "model"
+    assert cli("train", "--spec", tmp_path / "spec.yaml", tmp_path / "good.csv", "--model", folder).code == 0
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (ROW + b"1\t2\t3\n", "clicks.tsv:2"),
+        (ROW + ROW[:-1] + b"\tmore\n", "clicks.tsv:2"),
+        (b"2" + ROW[1:], "label"),
+        (b"yes" + ROW[1:], "yes"),
+        (ROW + ROW.replace(b"3\t", b"3x\t", 1), "3x"),
+        (ROW + b"\t" + ROW[2:], "label"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "build"])
+def test_bad_rows(cli: Cli, tmp_path: Path, command: str, content: bytes, message: str) -> None:
+    log, out = tmp_path / "clicks.tsv", tmp_path / "out"
+    log.write_bytes(content)
+    if command == "train":
+        done = cli("train", "--spec", "criteo", log, "--model", out)
+    else:
+        done = cli("features", "build", "--spec", "criteo", log, "--out", out)
+    assert done.code == 1
+    assert "clicks.tsv" in done.err
+    assert message in done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["clicks.tsv"]
+
+
+def test_invalid_utf8_is_hashed_as_bytes(cli: Cli, tmp_path: Path) -> None:
+    log = tmp_path / "clicks.tsv"
+    log.write_bytes(ROW.replace(b"68fd1e64", b"\xff\xfe\x80", 1) + ROW.replace(b"1", b"0", 1))
+    assert cli("train", "--spec", "criteo", log, "--model", tmp_path / "model").code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("bits: 12", "bits: 0"), "bits"),
+        (("bits: 12", "bits: 41"), "bits"),
+        (("bits: 12", "bits: 12\nbitz: 13"), "bitz"),
+        (("name: price", "name: site"), "site"),
+        (("transform: log", "transform: sqrt"), "fields[1]"),
+        (("version: 1", "version: 99"), "version"),
+        (("fields:", "fields: ["), "line"),
+    ],
+)
+def test_bad_specs(cli: Cli, tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    spec, log = tmp_path / "spec.yaml", tmp_path / "log.csv"
+    spec.write_text(SPEC.replace(*change))
+    log.write_text(CSV)
+    done = cli("train", "--spec", spec, log, "--model", tmp_path / "model")
+    assert done.code == 2
+    assert "spec.yaml" in done.err
+    assert message in done.err
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_spec_whose_columns_the_file_lacks(cli: Cli, tmp_path: Path) -> None:
+    spec, log = tmp_path / "spec.yaml", tmp_path / "log.csv"
+    spec.write_text(SPEC.replace("name: site", "name: sight"))
+    log.write_text(CSV)
+    done = cli("train", "--spec", spec, log, "--model", tmp_path / "model")
+    assert done.code in {1, 2}
+    assert "sight" in done.err
+    assert "log.csv" in done.err
+
+
+def test_an_unknown_spec_names_the_shipped_ones(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(CSV)
+    done = cli("train", "--spec", "criteoo", tmp_path / "log.csv", "--model", tmp_path / "model")
+    assert done.code == 2
+    assert "criteo" in done.err
+    assert "avazu" in done.err
+
+
+def test_raw_files_need_a_spec_and_data_sets_have_their_own(cli: Cli, tmp_path: Path, model: Path) -> None:
+    log, hashed = tmp_path / "good.csv", tmp_path / "hashed"
+    without = cli("train", log, "--model", tmp_path / "m")
+    assert without.code != 0
+    assert "--spec" in without.err
+    assert cli("features", "build", "--spec", tmp_path / "spec.yaml", log, "--out", hashed).code == 0
+    other = cli("train", "--spec", "criteo", hashed, "--model", tmp_path / "m")
+    assert other.code != 0
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict"])
+def test_a_missing_input_file(cli: Cli, tmp_path: Path, model: Path, command: str) -> None:
+    words: dict[str, list[object]] = {
+        "train": ["train", "--spec", "criteo"],
+        "evaluate": ["evaluate"],
+        "predict": ["predict", "--out", tmp_path / "p.csv"],
+    }
+    done = cli(*words[command], tmp_path / "absent.tsv", "--model", model)
+    assert done.code == 2
+    assert "absent.tsv" in done.err.replace("\n", "").replace("│", "").replace(" ", "")
+
+
+def torn(model: Path) -> None:
+    with (model / "weights.safetensors").open("r+b") as file:
+        file.truncate(20)
+
+
+def without_manifest(model: Path) -> None:
+    (model / "manifest.json").unlink()
+
+
+def newer(model: Path) -> None:
+    manifest = json.loads((model / "manifest.json").read_text())
+    manifest["format_version"] = 99
+    (model / "manifest.json").write_text(json.dumps(manifest))
+
+
+def other_spec(model: Path) -> None:
+    text = (model / "features.yaml").read_text()
+    (model / "features.yaml").write_text(text.replace("seed: 0", "seed: 1") if "seed: 0" in text else text + "seed: 1\n")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [(torn, "weights.safetensors"), (without_manifest, "manifest.json"), (newer, "99"), (other_spec, "features.yaml")],
+)
+@pytest.mark.parametrize("command", ["evaluate", "predict", "serve"])
+def test_damaged_models(
+    cli: Cli, tmp_path: Path, model: Path, command: str, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(model)
+    words: dict[str, list[object]] = {
+        "evaluate": ["evaluate", tmp_path / "good.csv"],
+        "predict": ["predict", tmp_path / "good.csv", "--out", tmp_path / "p.csv"],
+        "serve": ["serve", "--port", 0],
+    }
+    done = cli(*words[command], "--model", model)
+    assert done.code == 1
+    assert message in done.err
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_a_missing_model(cli: Cli, tmp_path: Path, model: Path) -> None:
+    done = cli("evaluate", tmp_path / "good.csv", "--model", tmp_path / "absent")
+    assert done.code == 1
+    assert "absent" in done.err
+
+
+def test_a_data_set_hashed_with_another_spec(cli: Cli, tmp_path: Path, model: Path) -> None:
+    spec, hashed = tmp_path / "other.yaml", tmp_path / "hashed"
+    spec.write_text(SPEC.replace("bits: 12", "bits: 13"))
+    assert cli("features", "build", "--spec", spec, tmp_path / "good.csv", "--out", hashed).code == 0
+    for words in (["evaluate"], ["predict", "--out", tmp_path / "p.csv"]):
+        done = cli(*words, hashed, "--model", model)
+        assert done.code == 1
+        assert "transform" in done.err
+    started = cli("train", hashed, "--model", tmp_path / "new", "--warm-start", model)
+    assert started.code == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_predicting_on_other_columns(cli: Cli, tmp_path: Path, model: Path) -> None:
+    log = tmp_path / "other.csv"
+    log.write_text("site,cost\na,3\n")
+    done = cli("predict", log, "--model", model, "--out", tmp_path / "p.csv")
+    assert done.code == 1
+    assert "price" in done.err
+    assert "other.csv" in done.err
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_predicting_needs_no_label(cli: Cli, tmp_path: Path, model: Path) -> None:
+    log, out = tmp_path / "unlabelled.csv", tmp_path / "p.csv"
+    log.write_text("price,site\n3,a\n4,b\n")
+    assert cli("predict", log, "--model", model, "--out", out).code == 0
+    assert cli("predict", tmp_path / "good.csv", "--model", model, "--out", tmp_path / "q.csv").code == 0
+    assert out.read_text() == (tmp_path / "q.csv").read_text()
+    judged = cli("evaluate", log, "--model", model)
+    assert judged.code == 1
+    assert "click" in judged.err
+
+
+def test_predictions_need_a_known_suffix(cli: Cli, tmp_path: Path, model: Path) -> None:
+    done = cli("predict", tmp_path / "good.csv", "--model", model, "--out", tmp_path / "p.txt")
+    assert done.code != 0
+    assert ".parquet" in done.err
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--alpha", -1], ["--alpha", 0], ["--workers", 0], ["--chunk", 0], ["--epochs", 0], ["--beta", 0],
+     ["--holdout-fraction", 1], ["--on-bad-rows", "ignore"], ["--store", "mysql://x"], ["--l1", "much"]],
+)  # fmt: skip
+def test_flags_out_of_range(cli: Cli, tmp_path: Path, model: Path, flags: list[object]) -> None:
+    spec, log = tmp_path / "spec.yaml", tmp_path / "good.csv"
+    done = cli("train", "--spec", spec, log, "--model", tmp_path / "new", *flags)
+    assert done.code in {1, 2}
+    assert done.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_model_never_overwrites_something_else(cli: Cli, tmp_path: Path, model: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("years of work")
+    for target in (precious, tmp_path / "good.csv"):
+        done = cli("train", "--spec", tmp_path / "spec.yaml", tmp_path / "good.csv", "--model", target)
+        assert done.code == 1
+        assert target.name in done.err
+    assert (precious / "thesis.txt").read_text() == "years of work"
+    assert (tmp_path / "good.csv").read_text() == CSV

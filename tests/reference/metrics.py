@@ -1,0 +1,39 @@
+"""Plain metrics: one example at a time, exact sums, every pair looked at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def logloss(predictions: Sequence[float], labels: Sequence[float], weights: Sequence[float]) -> float:
+    losses = [
+        -w * math.log(max(p if y == 1 else 1.0 - p, 1e-15))
+        for p, y, w in zip(predictions, labels, weights, strict=True)
+    ]
+    return math.fsum(losses) / math.fsum(weights)
+
+
+def auc(predictions: Sequence[float], labels: Sequence[float], weights: Sequence[float]) -> float:
+    """Weighted share of (positive, negative) pairs in the right order, ties half; no binning."""
+    examples = list(zip(predictions, labels, weights, strict=True))
+    right = total = 0.0
+    for p, y, w in examples:
+        for p_other, y_other, w_other in examples:
+            if y == 1 and y_other == 0:
+                total += w * w_other
+                right += w * w_other * (1.0 if p > p_other else 0.5 if p == p_other else 0.0)
+    return right / total
+
+
+def reliability(
+    predictions: Sequence[float], labels: Sequence[float], rows: int
+) -> list[tuple[float, float, int]]:
+    """Sorted examples in `rows` equal groups: mean prediction, observed rate, examples."""
+    ordered = sorted(zip(predictions, labels, strict=True))
+    size = len(ordered) // rows
+    table = []
+    for start in range(0, size * rows, size):
+        group = ordered[start : start + size]
+        table.append((sum(p for p, _ in group) / size, sum(y for _, y in group) / size, size))
+    return table

@@ -1,0 +1,85 @@
+"""The transform as DESIGN states it, in plain Python over bytes, with the `xxhash` package."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+import xxhash
+
+from features.spec import CategoryField, FeatureSpec, NumberField, column_of
+
+_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+class BadRowError(Exception):
+    """Args: what is bad ("label", "weight" or "number"), and the index of its column."""
+
+
+def number(text: bytes) -> float | None:
+    """None when missing. Raises ValueError."""
+    text = text.strip(b" \t")
+    if not text or text.lstrip(b"+-").lower() == b"nan" and len(text) <= 4:
+        return None
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(text)
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(text)
+    return value
+
+
+def bucket(field: NumberField, value: float) -> int:
+    if field.transform == "edges":
+        return sum(edge <= value for edge in field.edges)
+    if value <= 2:
+        return max(math.floor(value), -(2**63))
+    return 2 + math.floor(math.log(value) ** 2)
+
+
+def field_hash(field: NumberField | CategoryField, text: bytes, seed: int) -> int | None:
+    """The hash of a field's feature, or None when it has none."""
+    field_seed = xxhash.xxh64_intdigest(field.name.encode(), seed)
+    value = number(text) if isinstance(field, NumberField) else (text or None)
+    if value is None:
+        return xxhash.xxh64_intdigest(b"", field_seed) if field.missing == "feature" else None
+    data = value if isinstance(value, bytes) else bucket(field, value).to_bytes(8, "little", signed=True)
+    return xxhash.xxh64_intdigest(data, field_seed)
+
+
+def transform_row(
+    spec: FeatureSpec, columns: Sequence[str], row: Sequence[bytes], with_label: bool
+) -> tuple[list[int], float | None, float | None]:
+    """Slots, label and weight of a row of cells that stand in the order of `columns`."""
+    cell = dict(zip(columns, row, strict=True))
+    label = weight = None
+    if with_label:
+        label = _checked("label", columns, cell, spec.label, {0.0: 0.0, 1.0: 1.0, -1.0: 0.0}.get)
+        if spec.weight is not None:
+            weight = _checked("weight", columns, cell, spec.weight, lambda v: v if v > 0 else None)
+    hashes: dict[str, int | None] = {}
+    for field in spec.fields:
+        try:
+            hashes[field.name] = field_hash(field, cell[column_of(field)], spec.seed)
+        except ValueError:
+            raise BadRowError("number", columns.index(column_of(field))) from None
+    for cross in spec.crosses:
+        parts = [hashes[part] for part in cross.of]
+        seed = xxhash.xxh64_intdigest(cross.name.encode(), spec.seed)
+        hashes[cross.name] = (
+            None if None in parts else xxhash.xxh64_intdigest(b"".join(p.to_bytes(8, "little") for p in parts), seed)
+        )
+    slots = [(h & (2**spec.bits - 1)) or 1 for h in hashes.values() if h is not None]
+    return [0] * spec.bias + slots, label, weight
+
+
+def _checked(what, columns, cell, column, check):
+    try:
+        value = number(cell[column])
+    except ValueError:
+        value = None
+    value = None if value is None else check(value)
+    if value is None:
+        raise BadRowError(what, columns.index(column))
+    return value
