@@ -22,9 +22,15 @@ logger = logging.getLogger(__name__)
 DEFAULT_LIMITS = Limits()
 
 INLINE_BYTES = 16 << 10
-"""A request up to this size (16 KiB, some 30 rows of Criteo) is answered in the event loop itself."""
+"""A request up to this size (16 KiB, some 25 rows of Criteo) is answered in the event loop itself.
+
+Handing it to a thread made a single-row request take 0.71 ms instead of 0.55. Larger ones do go to a thread:
+answered in the loop, one client that sends 200 rows at a time made everyone else's single-row requests
+take 12 ms instead of 0.9 (medians, loopback, 2 cores).
+"""
 
 WARM_UP_ROWS = 2_000
+"""More than any number of rows from which on the model takes another path."""
 
 DESCRIPTION = """Click-through-rate predictions of one model, over REST.
 
@@ -42,7 +48,8 @@ def create_app(
 
     When it starts up, it predicts one example in a thread, which compiles the kernels or loads them from
     their cache; until then `/healthz` answers, and `/readyz` and `/v1/predict` say 503. `on_warm` is then
-    called once, in the event loop, with None or with the exception that the example raised.
+    called once, in the event loop, with None or with the exception that the example raised; without it,
+    the exception is logged.
     """
     service = Service(model, limits)
 
@@ -54,9 +61,9 @@ def create_app(
 
     app = FastAPI(title="ctr", description=DESCRIPTION, version=model.id, lifespan=lifespan)
     add_routes(app, service)
+    _describe_rows(app, service)
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(DataError, _bad_rows)
-    app.add_exception_handler(Exception, _broken)
     return app
 
 
@@ -77,8 +84,9 @@ class Service:
             for rows in ([row, {}], [row] * min(WARM_UP_ROWS, self.limits.rows)):
                 await run_in_threadpool(self.predict, orjson.dumps({"rows": rows}))
         except Exception as failure:
-            logger.exception("the model cannot predict")
             self.failure = failure
+            if on_warm is None:
+                logger.exception("the model cannot predict")
         self._ready = self.failure is None
         if on_warm is not None:
             on_warm(self.failure)
@@ -101,16 +109,6 @@ class Service:
 
 def add_routes(app: FastAPI, service: Service) -> None:
     """The four endpoints."""
-    example = {"rows": [example_row(service.model.spec)]}
-    request_body: dict[str, Any] = {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": request_schema(service.model.spec, service.limits.rows),
-                "example": example,
-            }
-        },
-    }
     manifest = orjson.dumps(service.model.manifest)
 
     @app.post(
@@ -120,18 +118,25 @@ def add_routes(app: FastAPI, service: Service) -> None:
         responses={
             413: {"model": Problem, "description": "Too many rows, or too large a body"},
             422: {"model": Problem, "description": "Malformed JSON or rows"},
+            500: {"model": Problem, "description": "The server failed"},
             503: {"model": Problem, "description": "The model is still warming up"},
         },
-        openapi_extra={"requestBody": request_body},
     )
     async def predict(request: Request) -> Response:
         """Predict one click probability per row. A field that is left out or null is a missing value."""
         service.check_ready()
         body = await read_body(request, service.limits)
-        if len(body) <= INLINE_BYTES:
-            answer = service.predict(body)
-        else:
-            answer = await run_in_threadpool(service.predict, body)
+        try:
+            if len(body) <= INLINE_BYTES:
+                answer = service.predict(body)
+            else:
+                answer = await run_in_threadpool(service.predict, body)
+        except (RequestError, DataError):
+            raise
+        except Exception:
+            # Answered here, because uvicorn would close the connection that the client still counts on.
+            logger.exception("a prediction failed")
+            return _problem(500, "the server failed on this request; its log says why")
         return _json(answer)
 
     @app.get("/v1/model", summary="Describe the model", response_model=dict[str, Any])
@@ -155,6 +160,19 @@ def add_routes(app: FastAPI, service: Service) -> None:
         return Ready(status="ready", model=service.model.id)
 
 
+def _describe_rows(app: FastAPI, service: Service) -> None:
+    """Put the schema of a request into the OpenAPI document, which FastAPI makes once and keeps.
+
+    Not by a route's `openapi_extra`: that turns the bounds of whole numbers into floats, which are not exact.
+    """
+    content = {
+        "schema": request_schema(service.model.spec, service.limits.rows),
+        "example": {"rows": [example_row(service.model.spec)]},
+    }
+    operation = app.openapi()["paths"]["/v1/predict"]["post"]
+    operation["requestBody"] = {"required": True, "content": {"application/json": content}}
+
+
 def _json(body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type="application/json")
 
@@ -170,7 +188,3 @@ def _refused(_request: Request, error: Exception) -> Response:
 
 def _bad_rows(_request: Request, error: Exception) -> Response:
     return _problem(422, str(error))
-
-
-def _broken(_request: Request, _error: Exception) -> Response:
-    return _problem(500, "the server failed on this request; its log says why")

@@ -17,7 +17,8 @@ _NUMBER_TEXT = {
     "type": "string",
     "pattern": r"^[ \t]*([+-]?([0-9]{1,200}\.?[0-9]{0,200}|\.[0-9]{1,200})([eE][+-]?[0-9]{1,2})?)?[ \t]*$",
 }
-_WHOLE = {"type": "integer", "minimum": -(2**63), "maximum": 2**64 - 1}
+# What 64 bits hold, signed or not. Bounds that are exact as floats too, which 2**64 - 1 is not.
+_WHOLE = {"type": "integer", "minimum": -(2**63), "exclusiveMaximum": 2**64}
 _MISSING = {"type": "null"}
 
 _NUMBER = {"description": "A number, or its text.", "anyOf": [{"type": "number"}, _NUMBER_TEXT, _MISSING]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ class BadRows:
     """The rows that a pass over the data left out."""
 
     def __init__(self) -> None:
-        self._ordinals = array("q")
+        self._ordinals: list[int] = []
         self._examples: list[str] = []
 
     @property

@@ -85,8 +85,8 @@ class BatchBuilder:
             labels=self.labels[:rows] if self._has_labels else None,
             weights=self.weights[:rows] if self._has_weights else None,
         )
-        # Handing over beats copying (0.04 of 0.15 microseconds per Criteo row), unless it would hold on
-        # to much more memory than the batch needs.
+        # Handing over saves a copy (5 ns per Criteo row), but is not for a batch that would hold on to much
+        # more memory than it needs.
         if 2 * rows >= self.capacity and 2 * features >= self.slots.size:
             self._allocate()
             return batch
@@ -107,4 +107,3 @@ class BatchBuilder:
         self.values = np.empty(self._features if self._has_values else 0, np.float32)
         self.labels = np.empty(self.capacity if self._has_labels else 0, np.float32)
         self.weights = np.empty(self.capacity if self._has_weights else 0, np.float32)
-

@@ -30,9 +30,9 @@ class Cells:
         return int(self.starts.shape[0])
 
     def text(self, row: int, column: int) -> str:
-        """One cell for a message: invalid UTF-8 escaped, cut after 80 bytes."""
+        r"""One cell for a message: invalid UTF-8 replaced by \ufffd, cut after 80 bytes."""
         start, end = int(self.starts[row, column]), int(self.ends[row, column])
-        text = self.buffer[start : min(end, start + 80)].tobytes().decode("utf-8", "backslashreplace")
+        text = self.buffer[start : min(end, start + 80)].tobytes().decode("utf-8", "replace")
         return text + "…" if end - start > 80 else text
 
 

@@ -59,13 +59,13 @@ def scan_plain(
     `wanted[j]` of the file's `file_columns`; its place becomes `starts[i, j]` and `ends[i, j]`, without the
     carriage return of a CRLF. `status[i]` becomes 0 or WRONG_COLUMNS (the row's cells mean nothing then),
     `found[i]` the number of columns the row has, and `bounds[i]`, `bounds[i + 1]` its place, newline
-    included. `separators` is scratch, as long as `buffer`. Returns the number of rows and where the next
-    one begins.
+    included. `separators` is scratch, `PADDING` longer than the text. Returns the number of rows and where
+    the next one begins.
 
     For each 64 bytes it makes a mask of the separators and writes out their places without asking how
     many there are, as simdjson does (Langdale and Lemire 2019, "Parsing gigabytes of JSON per second",
     section 3.2); rows are cut from the list of places. On Criteo's text (230 bytes, 40 cells) a loop
-    over bytes took 4.4 times as long, one with a test `byte <= 13` first 4.3 times, and 8 bytes at a time
+    over bytes took 4.4 times as long, one with a test `byte <= 13` first 4.2 times, and 8 bytes at a time
     in an integer 2.5 times: they mispredict a branch at nearly every cell.
     """
     expected = np.uintp(file_columns)

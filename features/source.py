@@ -186,7 +186,7 @@ class RawSource:
 
     def _open(self, path: Path) -> Reader:
         if not path.is_file():
-            problem = "there is no such file" if not path.exists() else "not a file"
+            problem = "not a regular file" if path.exists() else "there is no such file"
             raise DataError(f"{path}: {problem}; check the path.")
         kind = _format_of(path, self.spec)
         if (kind == "libsvm") != (self.spec.source.format == "libsvm"):

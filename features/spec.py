@@ -22,6 +22,7 @@ _FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)
 Name = Annotated[str, Field(min_length=1)]
 # Strict tuples would refuse the lists that YAML yields.
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
+_Place = tuple[str | int, ...]
 Missing = Literal["skip", "feature"]
 
 
@@ -196,7 +197,7 @@ def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _misfit(place: tuple[str | int, ...], problem: str) -> PydanticCustomError:
+def _misfit(place: _Place, problem: str) -> PydanticCustomError:
     """An error about one place of a spec whose parts are well-formed but do not fit together."""
     return PydanticCustomError("misfit", "{problem}", {"place": place, "problem": problem})
 
@@ -236,12 +237,12 @@ def _check_columns(spec: FeatureSpec) -> None:
         raise _misfit((), "`label` is missing: name the column that tells whether there was a click")
     if spec.weight == spec.label:
         raise _misfit(("weight",), f"{spec.weight!r} is the label's column already")
-    used: list[tuple[tuple[str | int, ...], str | None]] = [
+    used: list[tuple[_Place, str | None]] = [
         (("label",), spec.label),
         (("weight",), spec.weight),
     ]
     for i, field in enumerate(spec.fields):
-        place = ("fields", i, "column" if field.column else "name")
+        place: _Place = ("fields", i, "column" if field.column else "name")
         used.append((place, column_of(field)))
         if column_of(field) in (spec.label, spec.weight):
             raise _misfit(
@@ -284,7 +285,7 @@ def _check_crosses(spec: FeatureSpec) -> None:
                 raise _misfit(("crosses", i, "of", k), f"there is no field {part!r}; cross names of `fields`")
 
 
-def _check_distinct(names: tuple[str, ...] | list[str], place: tuple[str | int, ...], *key: str) -> None:
+def _check_distinct(names: tuple[str, ...] | list[str], place: _Place, *key: str) -> None:
     seen: set[str] = set()
     for i, name in enumerate(names):
         if name in seen:

@@ -26,18 +26,19 @@ class SpecText:
         self._where = where
         try:
             loader = yaml.SafeLoader(text)
-            self._root = loader.get_single_node()
-            if self._root is not None:
-                self._refuse_duplicates(self._root, set())
-                self.data = loader.construct_document(self._root)
+            root = loader.get_single_node()
+            if root is not None:
+                self._refuse_duplicates(root, set())
+                self.data = loader.construct_document(root)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise SpecError(f"{where}{_position(error)}: not valid YAML: {_problem(error)}.") from None
-        if not isinstance(self._root, yaml.MappingNode):
-            met = "an empty file" if self._root is None else f"a {self._root.id}"
+        if not isinstance(root, yaml.MappingNode):
+            met = "an empty file" if root is None else f"a {root.tag.rpartition(':')[2]}"
             raise SpecError(
                 f"{where}: a feature spec is a mapping with the keys version, source, label and fields,"
                 f" met {met}."
             )
+        self._root = root
 
     def explain(self, error: ValidationError, vocabulary: Sequence[str]) -> SpecError:
         """The first of pydantic's complaints in words for who wrote the YAML, and how many more there are.
@@ -84,8 +85,8 @@ class SpecText:
                     line = key.start_mark.line + 1
                     if key.value in keys:
                         raise SpecError(
-                            f"{self._where}:{line}: the key {key.value!r} is in line {keys[key.value]} already;"
-                            f" remove one of the two."
+                            f"{self._where}:{line}: the key {key.value!r} is in line {keys[key.value]}"
+                            f" already; remove one of the two."
                         )
                     keys[key.value] = line
                 self._refuse_duplicates(value, seen)
@@ -114,7 +115,7 @@ _EXPECTED = {
     "string_type": "text (put it in quotes)",
     "string_too_short": "a name of at least one character",
     "int_type": "a whole number",
-    "float_type": "a number",
+    "float_type": "a number (with an exponent: 1.0e+3)",
     "finite_number": "a finite number",
     "bool_type": "true or false",
     "tuple_type": "a list",

@@ -89,7 +89,7 @@ class Transform:
         return int(next_row)
 
     def apply(self, cells: Cells) -> Batch:
-        """All rows as a batch. Raises DataError naming row (from 0), column and value of the first bad one."""
+        """All rows as a batch. Raises DataError naming row, column and value of the first bad one."""
         builder = BatchBuilder(self, len(cells))
         status = np.zeros(len(cells), np.uint8)
         column = np.zeros(len(cells), np.int32)
@@ -125,7 +125,7 @@ def _compile(spec: FeatureSpec, columns: tuple[str, ...]) -> Plan:
         weight_column=index.get(spec.weight or "", -1),
         bias=spec.bias,
         mask=np.uint64((1 << spec.bits) - 1),
-        columns=np.array([index[column_of(field)] for field in spec.fields], np.int64),
+        columns=np.array([index[column_of(field)] for field in spec.fields], np.uint64),
         kinds=np.array([_kind(field) for field in spec.fields], np.uint8),
         seeds=np.array(seeds, np.uint64),
         keeps_missing=np.array([field.missing == "feature" for field in spec.fields], np.bool_),

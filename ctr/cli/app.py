@@ -60,3 +60,6 @@ def main() -> None:
     except CtrError as error:
         typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
         sys.exit(2 if isinstance(error, SpecError) else 1)
+    except OSError as error:  # such as a full disk where no part of ours knew what was being written
+        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
+        sys.exit(1)

@@ -135,7 +135,10 @@ class DelimitedReader:
         text = line.decode("utf-8", "backslashreplace")
         if not self._quote:
             return text.split(self._delimiter)
-        return next(csv.reader([text], delimiter=self._delimiter))
+        try:
+            return next(csv.reader([text], delimiter=self._delimiter))
+        except csv.Error as error:
+            raise DataError(f"{self._path}:1: the line cannot be split into cells ({error}).") from None
 
     def _split(
         self, wanted: NDArray[np.int32]
@@ -158,8 +161,8 @@ class DelimitedReader:
                     starts, ends, status, column, bounds,
                 )  # fmt: skip
             else:
-                if separators.size < file.buffer.size:
-                    separators = np.empty(file.buffer.size, np.int32)
+                if separators.size < file.spare:
+                    separators = np.empty(file.spare, np.int32)
                 rows, begin = scan_plain(
                     file.buffer, file.begin, file.end, delimiter, columns, wanted, separators,
                     starts, ends, status, column, bounds,

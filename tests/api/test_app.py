@@ -78,20 +78,28 @@ def test_not_ready_before_the_first_prediction(model: Model) -> None:
     assert outcomes == [None]
 
 
-def test_a_model_that_cannot_predict_never_gets_ready(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("told", [True, False], ids=["told", "logged"])
+def test_a_model_that_cannot_predict_never_gets_ready(
+    model: Model, caplog: pytest.LogCaptureFixture, told: bool
+) -> None:
     broken = Wrapped(model, failure=RuntimeError("no such kernel"))
-    broken.gate.set()
-    told = threading.Event()
-    with run_server(create_app(broken, on_warm=lambda _: told.set()), wait_ready=False) as running:
-        assert told.wait(10)
+    outcomes: list[Exception | None] = []
+    app = create_app(broken, on_warm=outcomes.append if told else None)
+    with run_server(app, wait_ready=False) as running:
+        broken.gate.set()
+        while "warming up" in running.client.get("/readyz").text:
+            sleep(0.01)
         response = running.client.get("/readyz")
         assert response.status_code == 503
         assert "no such kernel" in response.json()["detail"]
         assert running.client.get("/healthz").status_code == 200
-    assert "no such kernel" in caplog.text
+    assert outcomes == ([broken.failure] if told else [])
+    assert ("no such kernel" in caplog.text) is not told
 
 
-def test_a_failure_while_predicting_shows_no_inside(model: Model) -> None:
+def test_a_failure_while_predicting_is_logged_and_not_shown(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
     broken = Wrapped(model)
     broken.gate.set()
     with run_server(create_app(broken)) as running:
@@ -99,6 +107,7 @@ def test_a_failure_while_predicting_shows_no_inside(model: Model) -> None:
         response = running.client.post("/v1/predict", json={"rows": [{}]})
         assert response.status_code == 500
         assert response.json() == {"detail": "the server failed on this request; its log says why"}
+        assert "secret" in caplog.text
         broken.failure = None
         assert running.client.post("/v1/predict", json={"rows": [{}]}).status_code == 200
 

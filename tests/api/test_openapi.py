@@ -16,19 +16,29 @@ from tests.api.running import Running
 
 @pytest.fixture(scope="module")
 def generated(running: Running) -> OpenApiSchema:
-    return schemathesis.openapi.from_url(f"{running.url}/openapi.json")
+    # 413 for too many rows is a rejection too, which the check does not know by itself.
+    rejections = {"negative_data_rejection": {"expected-statuses": [413, 422]}}
+    return schemathesis.openapi.from_url(
+        f"{running.url}/openapi.json", config=schemathesis.Config.from_dict({"checks": rejections})
+    )
 
 
 # Not by `schemathesis.pytest.from_fixture`, which 4.32 of it breaks with pytest 9.2; this is all it adds.
-@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-@pytest.mark.parametrize("endpoint", ["POST /v1/predict", "GET /v1/model", "GET /healthz", "GET /readyz"])
-def test_every_answer_is_as_documented(generated: OpenApiSchema, endpoint: str, mode: GenerationMode) -> None:
-    method, path = endpoint.split()
-    if mode == GenerationMode.NEGATIVE and method == "GET":
-        pytest.skip("it takes nothing that could be wrong")
-
+@pytest.mark.parametrize(
+    ("method", "path", "mode"),
+    [
+        ("POST", "/v1/predict", GenerationMode.POSITIVE),
+        ("POST", "/v1/predict", GenerationMode.NEGATIVE),
+        ("GET", "/v1/model", GenerationMode.POSITIVE),
+        ("GET", "/healthz", GenerationMode.POSITIVE),
+        ("GET", "/readyz", GenerationMode.POSITIVE),
+    ],
+)
+def test_every_answer_is_as_documented(
+    generated: OpenApiSchema, method: str, path: str, mode: GenerationMode
+) -> None:
     @given(case=generated[path][method].as_strategy(generation_mode=mode))
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     def check(case: schemathesis.Case) -> None:
         case.call_and_validate()
 

@@ -28,6 +28,8 @@ def small(model: Model) -> Iterator[httpx.Client]:
         ('{"rows": [{"city": ["a"]}]}', ["rows[0]", "city", "list"]),
         ('{"rows": [{"city": {"a": 1}}]}', ["rows[0]", "city", "dict"]),
         ('{"rows": [{}, {}, {"city": 1.5}]}', ["rows[2]", "city", "1.5", "text"]),
+        # No longer exact once JSON is parsed, so it could become another category than it says.
+        ('{"rows": [{"city": 18446744073709551617}]}', ["rows[0]", "city", "text"]),
         ('{"rows": [{"city": true}]}', ["rows[0]", "city", "True"]),
         ('{"rows": [{"age": "old"}]}', ["rows[0]", "age", "old"]),
         ('{"rows": [{"age": "1 2"}]}', ["rows[0]", "age", "1 2"]),

@@ -15,8 +15,11 @@ import httpx
 import pytest
 
 from api.server import listen, serve, url_of
-from ctr.errors import CtrError, ModelError
+from ctr.errors import CtrError, DataError, ModelError
+from ctr.ftrl import Ftrl
+from ctr.job import TrainJob, run_train_job
 from ctr.model import Model
+from ctr.trainer import TrainSettings
 
 
 @contextmanager
@@ -67,6 +70,30 @@ def test_a_port_in_use(model_dir: Path) -> None:
         port = other.getsockname()[1]
         with pytest.raises(CtrError, match=rf"port {port} on 127\.0\.0\.1 is in use.*--port 0"):
             serve(model_dir, "127.0.0.1", port)
+
+
+def test_the_command_says_why_it_cannot_start(model_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        command = [Path(sys.executable).with_name("ctr"), "serve", "--model", model_dir, "--port", port]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 1
+    assert "is in use" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_model_without_named_columns_cannot_be_served(tmp_path: Path) -> None:
+    (tmp_path / "rows.libsvm").write_text("1 1:1 7:0.5\n0 2:1\n" * 50)
+    job = TrainJob(
+        inputs=[tmp_path / "rows.libsvm"],
+        spec="libsvm",
+        model=tmp_path / "model",
+        optimizer=Ftrl(),
+        settings=TrainSettings(),
+    )
+    run_train_job(job, lambda _: None)
+    with pytest.raises(DataError, match="libsvm"):
+        serve(tmp_path / "model", "127.0.0.1", 0)
 
 
 def test_a_missing_model(tmp_path: Path) -> None:

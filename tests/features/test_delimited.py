@@ -121,8 +121,6 @@ def test_rows_do_not_depend_on_how_the_file_is_read(
     text = ("\n".join(lines) + "\n1,2,3\n").encode()
     path = write(tmp_path_factory.getbasetemp(), text, "any.csv.gz" if zipped else "any.csv")
     split = split_quoted if quote else split_plain
-    if quote and text.count(b'"') % 2:
-        text = text.rstrip(b"\n") + b"\n"
     expected = [row.cells if len(row.cells) == 3 and not row.problem else None for row in split(text, b",")]
     spec = spec_of("y, a, b", quote)
     rows = read(path, spec, read_bytes=read_bytes)
@@ -140,7 +138,7 @@ def test_raw_is_the_row_as_it_stands(tmp_path: Path) -> None:
     path = write(tmp_path, b'y,a,b\n0,"a ""b"" \n",c\r\n1,"x"\n')
     spec = spec_of(quote=True)
     with closing(DelimitedReader(path, spec)) as reader:
-        (block,) = list(reader.blocks(Transform(spec, with_label=True)))
+        block = next(reader.blocks(Transform(spec, with_label=True)))
         assert [block.raw(0), block.raw(1)] == [b'0,"a ""b"" \n",c\r\n', b'1,"x"\n']
 
 
@@ -184,10 +182,10 @@ def test_compressed_files_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"torn.csv.gz: cannot be read to its end"):
         read(torn, spec_of())
     (tmp_path / "text.csv.gz").write_bytes(b"y,a,b\n0,1,2\n")
-    with pytest.raises(DataError, match="not gzip-compressed, though its name ends in .gz"):
+    with pytest.raises(DataError, match="not gzip-compressed, though its name ends in"):
         read(tmp_path / "text.csv.gz", spec_of())
     (tmp_path / "zipped.csv").write_bytes(whole)
-    with pytest.raises(DataError, match="gzip-compressed, though its name does not end in .gz"):
+    with pytest.raises(DataError, match="gzip-compressed, though its name does not end in"):
         read(tmp_path / "zipped.csv", spec_of())
     (tmp_path / "empty.csv.gz").write_bytes(b"")
     with pytest.raises(DataError, match="the file is empty"):

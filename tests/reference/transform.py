@@ -11,6 +11,7 @@ import xxhash
 from features.spec import CategoryField, FeatureSpec, NumberField, column_of
 
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NAN = re.compile(rb"[+-]?nan", re.IGNORECASE)
 
 
 class BadRowError(Exception):
@@ -20,7 +21,7 @@ class BadRowError(Exception):
 def number(text: bytes) -> float | None:
     """None when missing. Raises ValueError."""
     text = text.strip(b" \t")
-    if not text or text.lstrip(b"+-").lower() == b"nan" and len(text) <= 4:
+    if not text or _NAN.fullmatch(text):
         return None
     if not _NUMBER.fullmatch(text):
         raise ValueError(text)
@@ -57,7 +58,9 @@ def transform_row(
     if with_label:
         label = _checked("label", columns, cell, spec.label, {0.0: 0.0, 1.0: 1.0, -1.0: 0.0}.get)
         if spec.weight is not None:
-            weight = _checked("weight", columns, cell, spec.weight, lambda v: v if v > 0 else None)
+            weight = _checked(
+                "weight", columns, cell, spec.weight, lambda v: v if 1e-45 < v < 3.4e38 else None
+            )
     hashes: dict[str, int | None] = {}
     for field in spec.fields:
         try:
@@ -68,7 +71,9 @@ def transform_row(
         parts = [hashes[part] for part in cross.of]
         seed = xxhash.xxh64_intdigest(cross.name.encode(), spec.seed)
         hashes[cross.name] = (
-            None if None in parts else xxhash.xxh64_intdigest(b"".join(p.to_bytes(8, "little") for p in parts), seed)
+            None
+            if None in parts
+            else xxhash.xxh64_intdigest(b"".join(p.to_bytes(8, "little") for p in parts), seed)
         )
     slots = [(h & (2**spec.bits - 1)) or 1 for h in hashes.values() if h is not None]
     return [0] * spec.bias + slots, label, weight

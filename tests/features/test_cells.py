@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ctr.errors import DataError
+from features.cells import Cells, cells_of_rows
+
+
+def texts(cells: Cells) -> list[list[str]]:
+    rows, columns = cells.starts.shape
+    return [[cells.text(i, j) for j in range(columns)] for i in range(rows)]
+
+
+def test_values_become_their_text() -> None:
+    cells = cells_of_rows(
+        [{"a": "é", "n": 1.5}, {"n": -7}, {"a": None, "n": 1e300}, {"a": 3.0, "n": 2.0}, {"a": 2**64 - 1}],
+        ["a", "n"],
+        numbers={"n"},
+    )
+    assert texts(cells) == [["é", "1.5"], ["", "-7"], ["", "1e+300"], ["3", "2.0"], [str(2**64 - 1), ""]]
+    assert len(cells) == 5
+
+
+def test_no_rows_and_no_columns() -> None:
+    assert cells_of_rows([], ["a"], numbers=()).starts.shape == (0, 1)
+    assert cells_of_rows([{}], [], numbers=()).starts.shape == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"a": True}, r"rows\[1\]\.a: .*True \(bool\)"),
+        ({"n": math.nan}, r"rows\[1\]\.n: .*nan"),
+        ({"n": math.inf}, r"rows\[1\]\.n: .*inf"),
+        ({"a": 0.1}, r"rows\[1\]\.a: 0\.1 is a fraction"),
+        ({"a": ["x"]}, r"rows\[1\]\.a: .*\(list\)"),
+        ({"a": "\ud800"}, r"rows\[1\]\.a: .*Unicode"),
+        ({"a": 10**5000}, r"rows\[1\]\.a: .*64 bits"),
+        ({"b": 1}, r"rows\[1\]: there is no field 'b'; .*a, n"),
+    ],
+)
+def test_a_value_that_has_no_one_text_is_refused(row: dict[str, object], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        cells_of_rows([{"a": "fine"}, row], ["a", "n"], numbers={"n"}, ignored={"id"})
+
+
+def test_ignored_keys_may_hold_anything() -> None:
+    assert texts(cells_of_rows([{"id": [1], "a": "x"}], ["a"], numbers=(), ignored={"id"})) == [["x"]]
+
+
+def test_text_for_messages_is_cut_and_decoded() -> None:
+    cells = cells_of_rows([{"a": "x" * 100}], ["a"], numbers=())
+    assert cells.text(0, 0) == "x" * 80 + "…"
+    bad = Cells(cells.buffer.copy(), cells.starts, cells.ends)
+    bad.buffer[:] = 0xFF
+    assert bad.text(0, 0).startswith("\ufffd")

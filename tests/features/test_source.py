@@ -1,0 +1,294 @@
+"""`RawSource` and `open_source`: batches, positions, bad rows, and inputs that cannot be used."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from ctr.errors import DataError, SpecError
+from features.batch import Batch
+from features.dataset import DatasetSource
+from features.dataset_writer import write_dataset
+from features.source import RawSource, open_source
+from features.spec import load_spec, parse_spec
+from features.transform import Transform
+
+SPEC = parse_spec(
+    """
+version: 1
+source: {format: delimited, header: true}
+label: y
+fields: [{name: n, type: number}, {name: c, type: category}]
+""",
+    "test.yaml",
+)
+ROWS = [(i % 2, i * i, f"v{i % 7}") for i in range(100)]
+
+
+def csv_of(rows: list[tuple[object, ...]], header: str = "y,n,c") -> str:
+    return "".join(line + "\n" for line in [header, *(",".join(map(str, row)) for row in rows)])
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def joined(batches: list[Batch]) -> list[tuple[float | None, list[int]]]:
+    """Label and slots of every row."""
+    rows = []
+    for batch in batches:
+        for i in range(len(batch)):
+            slots = batch.slots[batch.indptr[i] : batch.indptr[i + 1]].tolist()
+            rows.append((None if batch.labels is None else float(batch.labels[i]), slots))
+    return rows
+
+
+def expected(rows: list[tuple[object, ...]]) -> list[tuple[float | None, list[int]]]:
+    """What serving makes of the same rows, with their labels."""
+    batch = Transform(SPEC, with_label=False).apply_rows([{"n": n, "c": c} for _, n, c in rows])
+    return [(float(str(row[0])), slots) for row, (_, slots) in zip(rows, joined([batch]), strict=True)]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """`ROWS` in three files: plain, compressed with other columns, and Parquet."""
+    a = write(tmp_path / "a.csv", csv_of(ROWS[:40]))
+    b = write(tmp_path / "b.csv.gz", csv_of([(c, "x", y, n) for y, n, c in ROWS[40:70]], "c,extra,y,n"))
+    y, n, c = zip(*ROWS[70:], strict=True)
+    parquet.write_table(pa.table({"c": c, "n": np.array(n, np.float64), "y": y}), tmp_path / "c.parquet")
+    return [a, b, tmp_path / "c.parquet"]
+
+
+@pytest.mark.parametrize("rows", [1, 7, 40, 100, 1000])
+def test_batches_have_the_size_asked_for_across_files(files: list[Path], rows: int) -> None:
+    source = RawSource(SPEC, files)
+    for _ in range(2):
+        batches = list(source.batches(rows))
+        assert [len(batch) for batch in batches[:-1]] == [rows] * ((len(ROWS) - 1) // rows)
+        assert joined(batches) == expected(ROWS)
+        assert source.fraction_read == 1
+    assert source.count_rows() == len(ROWS)
+    assert source.bad_rows.count == 0
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 110), st.integers(0, 110), st.integers(1, 50))
+def test_start_and_stop(tmp_path_factory: pytest.TempPathFactory, start: int, stop: int, rows: int) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    paths = [write(folder / "a.csv", csv_of(ROWS[:33])), write(folder / "b.csv", csv_of(ROWS[33:]))]
+    source = RawSource(SPEC, paths)
+    assert joined(list(source.batches(rows, start, stop))) == expected(ROWS[start:stop])
+    assert joined(list(source.batches(rows, start))) == expected(ROWS[start:])
+
+
+def test_one_position_after_the_other_covers_bad_rows_too(tmp_path: Path) -> None:
+    rows: list[tuple[object, ...]] = [*ROWS]
+    for i in range(0, 100, 9):
+        rows[i] = ("7", 1, "bad")
+    source = RawSource(SPEC, [write(tmp_path / "a.csv", csv_of(rows))], on_bad_rows="skip")
+    head = joined(list(source.batches(10, stop=50)))
+    assert list(source.bad_rows.ordinals) == [0, 9, 18, 27, 36, 45]
+    tail = joined(list(source.batches(10, start=50)))
+    assert list(source.bad_rows.ordinals) == [54, 63, 72, 81, 90, 99]
+    assert head + tail == expected([row for row in rows if row[2] != "bad"])
+    assert source.count_rows() == 100
+
+
+BAD = "y,n,c\n1,2,ok\n2,2,label\n1,2\n0,x,number\n,1,none\n0,,ok\n"
+
+
+def test_the_first_bad_row_fails(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", BAD)
+    with pytest.raises(DataError) as error:
+        list(RawSource(SPEC, [path]).batches(10))
+    message = str(error.value)
+    assert message.startswith(f"{path}:3: column 'y': '2' is ")
+    assert message.endswith("fix the row or use --on-bad-rows skip or quarantine.")
+
+
+def test_bad_rows_are_skipped_and_counted(tmp_path: Path) -> None:
+    paths = [write(tmp_path / "a.csv", BAD), write(tmp_path / "b.csv", BAD)]
+    source = RawSource(SPEC, paths, on_bad_rows="skip")
+    for _ in range(2):
+        assert joined(list(source.batches(10))) == 2 * expected([(1, 2, "ok"), (0, None, "ok")])
+        assert list(source.bad_rows.ordinals) == [1, 2, 3, 4, 7, 8, 9, 10]
+        assert source.bad_rows.count == 8
+        examples = source.bad_rows.examples
+        assert [example.split(": ")[0] for example in examples] == [
+            *(f"{paths[0]}:{line}" for line in (3, 4, 5, 6)),
+            f"{paths[1]}:3",
+        ]
+        assert examples[1].endswith("found 2 columns, expected 3")
+
+
+def test_quarantine_keeps_each_bad_row_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", BAD)
+    kept = write(tmp_path / "kept.csv", "from an earlier job\n")
+    source = RawSource(SPEC, [path], on_bad_rows="quarantine", quarantine=kept)
+    source.sample(1)
+    assert kept.read_text() == "from an earlier job\n"
+    for start, stop in [(3, None), (0, 3), (0, None)]:
+        list(source.batches(10, start, stop))
+    assert kept.read_text() == "0,x,number\n,1,none\n2,2,label\n1,2\n"
+
+
+def test_quarantine_of_parquet_is_json(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"y": [1, 5], "n": [1, 2], "c": ["a", "b"]}), tmp_path / "a.parquet")
+    kept = tmp_path / "kept.jsonl"
+    source = RawSource(SPEC, [tmp_path / "a.parquet"], on_bad_rows="quarantine", quarantine=kept)
+    list(source.batches(10))
+    assert json.loads(kept.read_text()) == {"y": "5", "n": "2", "c": "b"}
+
+
+def test_a_quarantine_that_cannot_be_written(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", BAD)
+    source = RawSource(SPEC, [path], on_bad_rows="quarantine", quarantine=tmp_path / "none" / "kept.csv")
+    with pytest.raises(DataError, match="bad rows cannot be kept there"):
+        list(source.batches(10))
+    with pytest.raises(ValueError, match="if and only if"):
+        RawSource(SPEC, [path], on_bad_rows="quarantine")
+
+
+def test_only_bad_rows_make_no_batch(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "y,n,c\n5,1,a\n5,1,a\n")
+    source = RawSource(SPEC, [path], on_bad_rows="skip")
+    assert list(source.batches(10)) == []
+    assert source.bad_rows.count == 2
+    assert len(source.sample(5)) == 0
+
+
+def test_a_sample_leaves_no_trace(files: list[Path]) -> None:
+    source = RawSource(SPEC, files)
+    assert joined([source.sample(45)]) == expected(ROWS[:45])
+    assert joined([source.sample(1000)]) == expected(ROWS)
+    assert source.bad_rows.count == 0
+
+
+def test_optional_labels(tmp_path: Path, files: list[Path]) -> None:
+    bare = write(tmp_path / "bare.csv", csv_of([(n, c) for _, n, c in ROWS], "n,c"))
+    unlabelled = [(None, slots) for _, slots in expected(ROWS)]
+    assert joined(list(RawSource(SPEC, [bare], labels="optional").batches(30))) == unlabelled
+    assert joined(list(RawSource(SPEC, files, labels="optional").batches(30))) == expected(ROWS)
+    assert joined(list(RawSource(SPEC, [bare, *files], labels="optional").batches(30))) == 2 * unlabelled
+    with pytest.raises(DataError, match=r"bare\.csv: there is no column 'y'"):
+        RawSource(SPEC, [bare])
+    with pytest.raises(DataError, match=r"bare\.csv: there is no column 'y'"):
+        RawSource(SPEC, [*files, bare], labels="optional")
+
+
+def test_headerless_files_without_label(tmp_path: Path) -> None:
+    source = "source: {format: delimited, header: false, columns: [y, n, c]}"
+    spec = parse_spec(f"{{version: 1, {source}, label: y, fields: [{{name: c, type: category}}]}}", "t.yaml")
+    path = write(tmp_path / "a.csv", "1,a\n2,b\n")
+    (batch,) = RawSource(spec, [path], labels="optional").batches(10)
+    assert batch.labels is None
+    assert len(batch) == 2
+
+
+def test_weights_are_read(tmp_path: Path) -> None:
+    fields = "[{name: c, type: category}]"
+    text = f"{{version: 1, source: {{format: delimited}}, label: y, weight: w, fields: {fields}}}"
+    path = write(tmp_path / "a.csv", "w,y,c\n0.5,1,a\n-1,1,a\n2,0,b\n")
+    (batch,) = RawSource(parse_spec(text, "t.yaml"), [path], on_bad_rows="skip").batches(10)
+    assert batch.weights is not None
+    np.testing.assert_array_equal(batch.weights, np.float32([0.5, 2]))
+
+
+def test_the_fraction_read(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{k}.csv", csv_of(ROWS * 200)) for k in range(2)]
+    source = RawSource(SPEC, paths)
+    seen = [source.fraction_read for _ in source.batches(1000)]
+    assert seen == sorted(seen)
+    assert 0 < seen[0] < 1
+    assert 0.4 < seen[len(seen) // 2] <= 1
+    part = [source.fraction_read for _ in source.batches(1000, start=2000, stop=6000)]
+    np.testing.assert_allclose(part, [0.25, 0.5, 0.75, 1])
+
+
+def test_inputs_that_cannot_be_used(tmp_path: Path) -> None:
+    good = write(tmp_path / "good.csv", csv_of(ROWS))
+    with pytest.raises(DataError, match=r"none\.csv: there is no such file"):
+        RawSource(SPEC, [good, tmp_path / "none.csv"])
+    with pytest.raises(DataError, match="There are no input files"):
+        open_source([], SPEC)
+    with pytest.raises(DataError, match="the file is empty"):
+        RawSource(SPEC, [good, write(tmp_path / "empty.csv", "")])
+    with pytest.raises(SpecError, match="Raw files need a feature spec"):
+        open_source([good], None)
+    with pytest.raises(DataError, match="must be the only input"):
+        open_source([good, tmp_path], SPEC)
+    with pytest.raises(DataError, match=str(tmp_path)):
+        open_source([tmp_path], SPEC)
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(DataError, match=r"pipe\.csv: not a regular file"):
+        RawSource(SPEC, [tmp_path / "pipe.csv"])
+
+
+def test_formats_are_told_by_suffix_and_fit_the_spec(tmp_path: Path) -> None:
+    libsvm = load_spec("libsvm")
+    pages = write(tmp_path / "pages.svm.gz", "1 3:1\n-1 4:1 5:2\n")
+    (batch,) = open_source([pages], libsvm).batches(10)
+    assert batch.labels is not None
+    assert batch.labels.tolist() == [1, 0]
+    (batch,) = open_source([write(tmp_path / "pages.txt", "1 3:1\n")], libsvm).batches(10)
+    assert len(batch) == 1
+    with pytest.raises(SpecError, match=r"use `--spec libsvm`"):
+        open_source([pages], SPEC)
+    parquet.write_table(pa.table({"y": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(SpecError, match=r"do not use `--spec libsvm`"):
+        open_source([tmp_path / "a.parquet"], libsvm)
+
+
+def test_a_folder_is_a_hashed_data_set(tmp_path: Path, files: list[Path]) -> None:
+    write_dataset(RawSource(SPEC, files).batches(64), SPEC, tmp_path / "set", block_rows=64)
+    source = open_source([tmp_path / "set"], None)
+    assert isinstance(source, DatasetSource)
+    assert source.spec == SPEC
+    assert source.count_rows() == len(ROWS)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    lines = csv_of(ROWS).split("\n", 1)[1]
+    peaks = []
+    for copies in (2_000, 40_000):  # 2 MB, 40 MB
+        path = write(tmp_path / "a.csv", "y,n,c\n")
+        with path.open("a") as file:
+            file.writelines(lines for _ in range(copies))
+        RawSource(SPEC, [path]).sample(1)  # loads the kernels
+        tracemalloc.start()
+        for _ in RawSource(SPEC, [path]).batches(4096):
+            pass
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0] < 20_000_000
+
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="needs the real data sets, which are not part of the project")
+@pytest.mark.parametrize(
+    ("name", "spec", "rows", "positives"),
+    [
+        ("criteo_60k.tsv.gz", "criteo", 60_000, 0.2248),
+        ("avazu_10k.csv.gz", "avazu", 9_999, 0.1706),
+        ("a9a.libsvm.gz", "libsvm", 32_561, 0.241),
+        ("w6a_test.libsvm.gz", "libsvm", 8_595, 0.022),
+    ],
+)
+def test_real_data(name: str, spec: str, rows: int, positives: float) -> None:
+    source = RawSource(load_spec(spec), [DATA / name])
+    labels = np.concatenate([batch.labels for batch in source.batches(4096) if batch.labels is not None])
+    assert labels.size == source.count_rows() == rows
+    assert abs(labels.mean() - positives) < 0.0006
