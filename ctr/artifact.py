@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ctr.errors import ModelError, SpecError
-from ctr.ftrl import Float32, Ftrl
+from ctr.ftrl import Float32
 from ctr.model import FORMAT_VERSION, Model
 from features import FeatureSpec, Slots, Transform, parse_spec, replace_folder, slot_dtype
 
@@ -78,19 +78,14 @@ def load_model(path: Path) -> Model:
             f"{_SPEC} gives {spec.fingerprint[:12]}; restore the folder or train again."
         )
     tensors = _tensors(path / _WEIGHTS, {"slots": (slot_dtype(spec.bits), 1), "weights": (np.float32, 1)})
-    settings = {k: v for k, v in manifest["optimizer"].items() if k != "name"}
-    return Model(
-        spec,
-        Ftrl(**settings),
-        tensors["slots"],
-        tensors["weights"],
-        manifest,
-        Transform(spec, with_label=False),
-    )
+    transform = Transform(spec, with_label=False)
+    return Model(spec, tensors["slots"], tensors["weights"], manifest, transform)
 
 
-def load_state(path: Path, spec: FeatureSpec) -> tuple[Slots, Float32]:
-    """The optimizer's state in the model folder `path`, to train on from: slots and float32[k, 2].
+def load_state(path: Path, spec: FeatureSpec) -> tuple[Slots, Float32, int]:
+    """The optimizer's state in the model folder `path`, to train on from.
+
+    Returns slots, state float32[k, 2], and the number of passes over data that went into it.
 
     Raises ModelError also when the model's transform is not that of `spec`.
     """
@@ -102,7 +97,7 @@ def load_state(path: Path, spec: FeatureSpec) -> tuple[Slots, Float32]:
         )
     _verify(path, manifest, (_STATE,))
     tensors = _tensors(path / _STATE, {"slots": (slot_dtype(spec.bits), 1), "state": (np.float32, 2)})
-    return tensors["slots"], tensors["state"]
+    return tensors["slots"], tensors["state"], int(manifest["optimizer"]["passes"])
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 
 from ctr.artifact import load_state, require_model_or_nothing, save_model
-from ctr.errors import DataError
 from ctr.evaluation import evaluate
 from ctr.ftrl import WIDTH, Float32, Ftrl
 from ctr.interrupts import stop_requests
@@ -53,6 +52,8 @@ class TrainOutcome:
     model: Model
     saved_to: Path
     bad_rows: BadRows
+    """Of training."""
+    holdout_bad_rows: BadRows | None
 
     def to_json(self) -> dict[str, Any]:
         """The summary that `--json` writes."""
@@ -75,6 +76,7 @@ class TrainOutcome:
             "worker_seconds": {part: getattr(timings, part) for part in ("unique", "pull", "train", "push")},
             "holdout": None if self.holdout is None else self.holdout.to_json(),
             "bad_rows": self.bad_rows.count,
+            "holdout_bad_rows": self.holdout_bad_rows.count if self.holdout_bad_rows else 0,
             "interrupted": self.result.interrupted,
             "model": self.model.id,
             "saved_to": str(self.saved_to),
@@ -94,15 +96,18 @@ def run_train_job(job: TrainJob, on_progress: Callable[[TrainProgress], None]) -
     stop_row = None if judged_on is None or job.holdout else judged_on[1]
     store = open_store(job.store, bits=source.spec.bits, width=WIDTH)
     try:
+        passes_before = 0
         if job.warm_start is not None:
-            slots, state = load_state(job.warm_start, source.spec)
+            slots, state, passes = load_state(job.warm_start, source.spec)
             store.push(slots, state, Token("warm-start", 0, 0))
+            passes_before = passes - 1  # new data goes on with the last pass over the old
         with stop_requests() as stop:
             result = train(
                 source,
                 store,
                 job.optimizer,
                 job.settings,
+                passes_before=passes_before,
                 stop_row=stop_row,
                 on_progress=on_progress,
                 stop=stop,
@@ -115,19 +120,18 @@ def run_train_job(job: TrainJob, on_progress: Callable[[TrainProgress], None]) -
 
 def _holdout(job: TrainJob, source: ExampleSource) -> tuple[ExampleSource, int] | None:
     """Where the hold-out starts: a source, and the first row of it that counts."""
+
+    def open_holdout(inputs: Sequence[Path]) -> ExampleSource:
+        # a source of its own: its bad rows are not training's
+        beside = job.quarantine
+        quarantine = None if beside is None else beside.with_name(f"{job.model.name}.holdout.bad-rows")
+        return open_source(inputs, source.spec, on_bad_rows=job.on_bad_rows, quarantine=quarantine)
+
     if job.holdout:
-        other = open_source(job.holdout, source.spec, on_bad_rows=job.on_bad_rows)
-        if other.spec.fingerprint != source.spec.fingerprint:
-            raise DataError(
-                f"{job.holdout[0]}: hashed with the transform {other.spec.fingerprint[:12]}, but "
-                f"the training data with {source.spec.fingerprint[:12]}; build it with the same spec."
-            )
-        return other, 0
+        return open_holdout(job.holdout), 0
     if job.holdout_fraction:
         rows = source.count_rows()
-        # a source of its own, so that bad rows of the hold-out are not counted as training's
-        other = open_source(job.inputs, source.spec, on_bad_rows=job.on_bad_rows)
-        return other, rows - round(rows * job.holdout_fraction)
+        return open_holdout(job.inputs), rows - round(rows * job.holdout_fraction)
     return None
 
 
@@ -147,6 +151,7 @@ def _finish(
 ) -> TrainOutcome:
     progressive = result.metrics.summary()
     facts: dict[str, Any] = {
+        "optimizer": {**job.optimizer.to_json(), "passes": result.passes},
         "training": {
             "inputs": [str(path) for path in job.inputs],
             "examples": result.examples,
@@ -159,11 +164,13 @@ def _finish(
         "metrics": {"progressive": progressive.to_json()},
         "calibration": None,
     }
-    model = Model.of_state(source.spec, job.optimizer, *state, facts)
+    weights = job.optimizer.in_pass(result.passes).weights(state[1])
+    model = Model.of_weights(source.spec, state[0], weights, facts)
     holdout = None
     if judged_on is not None and not result.interrupted:
         holdout = evaluate(model, judged_on[0], start=judged_on[1]).summary()
         facts["metrics"]["holdout"] = holdout.to_json()
     saved_to = job.model.with_name(job.model.name + ".interrupted") if result.interrupted else job.model
     save_model(model, saved_to, state)
-    return TrainOutcome(job, result, progressive, holdout, model, saved_to, source.bad_rows)
+    holdout_bad_rows = None if judged_on is None else judged_on[0].bad_rows
+    return TrainOutcome(job, result, progressive, holdout, model, saved_to, source.bad_rows, holdout_bad_rows)

@@ -145,18 +145,6 @@ def entropy(rate: float) -> float:
     return -rate * math.log(rate) - (1.0 - rate) * math.log1p(-rate)
 
 
-def correct_downsampling(predictions: NDArray[np.float32], rate: float) -> NDArray[np.float32]:
-    """Probabilities in the full data, from a model trained when only `rate` of the negatives were kept.
-
-    `p / (p + (1 - p) / rate)` (He et al. 2014, section 6.3); float32[n] in and out. Raises `ValueError`
-    unless `0 < rate <= 1`.
-    """
-    if not 0 < rate <= 1:
-        raise ValueError(f"a negative sampling rate of {rate} is not in (0, 1]")
-    p = predictions.astype(np.float64)
-    return (p / (p + (1.0 - p) / rate)).astype(np.float32)
-
-
 def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator != 0 else math.nan
 

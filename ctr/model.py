@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from ctr import ftrl_kernels as kernels
-from ctr.ftrl import Float32, Ftrl
+from ctr.ftrl import Float32
 from features import (
     Batch,
     Chunk,
@@ -36,7 +36,6 @@ class Model:
     """
 
     spec: FeatureSpec
-    optimizer: Ftrl
     slots: Slots
     """uint32|uint64[k], sorted: the slots whose weight is not zero."""
     weights: Float32
@@ -51,11 +50,8 @@ class Model:
         return str(self.manifest["id"])
 
     @staticmethod
-    def of_state(
-        spec: FeatureSpec, optimizer: Ftrl, slots: Slots, state: Float32, facts: Mapping[str, Any]
-    ) -> Model:
-        """The model of an optimizer's state float32[k, 2] at `slots`; `facts` go into the manifest."""
-        weights = optimizer.weights(state)
+    def of_weights(spec: FeatureSpec, slots: Slots, weights: Float32, facts: Mapping[str, Any]) -> Model:
+        """The model of weights float32[k] at sorted slots; `facts` go into the manifest."""
         kept = np.flatnonzero(weights)
         slots, weights = slots[kept], weights[kept]
         digest = hashlib.sha256(spec.fingerprint.encode())
@@ -66,12 +62,11 @@ class Model:
             "id": digest.hexdigest()[:12],
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "bits": spec.bits,
-            "optimizer": optimizer.to_json(),
             "spec_fingerprint": spec.fingerprint,
             "nonzero_weights": int(weights.size),
             **facts,
         }
-        return Model(spec, optimizer, slots, weights, manifest, Transform(spec, with_label=False))
+        return Model(spec, slots, weights, manifest, Transform(spec, with_label=False))
 
     def predict(self, examples: Batch | Chunk) -> Float32:
         """The click probability of each example, float32[n]."""

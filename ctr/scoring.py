@@ -6,43 +6,21 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import csv, parquet
 
-from ctr.errors import DataError, ModelError
+from ctr.errors import DataError
 from ctr.evaluation import SCORING_ROWS
 from ctr.ftrl import Float32
 from ctr.model import Model
 from ctr.prefetch import Prefetch
-from features import ExampleSource, open_source
+from features import ExampleSource
 
 _SCHEMA = pa.schema([("prediction", pa.float32())])
 _WRITERS = {".parquet": parquet.ParquetWriter, ".csv": csv.CSVWriter}
-
-
-def open_for_scoring(
-    model: Model,
-    inputs: Sequence[Path],
-    *,
-    labels: Literal["required", "optional"],
-    on_bad_rows: Literal["fail", "skip", "quarantine"] = "fail",
-    quarantine: Path | None = None,
-) -> ExampleSource:
-    """The inputs, read through the model's own transform.
-
-    Raises ModelError when they are a data set hashed with another one.
-    """
-    source = open_source(inputs, model.spec, on_bad_rows=on_bad_rows, quarantine=quarantine, labels=labels)
-    if source.spec.fingerprint != model.spec.fingerprint:
-        raise ModelError(
-            f"{inputs[0]}: hashed with the transform {source.spec.fingerprint[:12]}, but the model "
-            f"was trained with {model.spec.fingerprint[:12]}; build it again with the model's features.yaml."
-        )
-    return source
 
 
 def predict_file(

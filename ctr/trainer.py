@@ -64,6 +64,8 @@ class TrainResult:
     metrics: Metrics
     """Progressive validation: every example predicted before it was learnt."""
     timings: Timings
+    passes: int
+    """Over the data, earlier ones included; the last may have been interrupted."""
     interrupted: bool
 
 
@@ -73,6 +75,7 @@ def train(
     optimizer: Ftrl,
     settings: TrainSettings,
     *,
+    passes_before: int = 0,
     stop_row: int | None = None,
     on_progress: Callable[[TrainProgress], None] = lambda _: None,
     stop: Event | None = None,
@@ -83,12 +86,24 @@ def train(
     state, and the moves are pushed in the workers' order. So the result depends on the data and the
     settings alone, never on how fast a thread was. With one worker it is sequential FTRL.
 
+    `passes_before` counts earlier passes that went into the store's state (see `Ftrl.in_pass`).
+
     `stop`, once set, ends the job after the running round. Raises DataError when there is no row to
     learn from, StoreError when the store refuses.
     """
-    job = _Job(source, store, optimizer, settings, stop_row, on_progress, stop or Event())
+    job = _Job(source, store, optimizer, settings, passes_before, stop_row, on_progress, stop or Event())
     job.warm_up()
     return job.run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One chunk to train, and the optimizer's settings in its pass."""
+
+    examples: Batch | Chunk
+    optimizer: Ftrl
+    number: int
+    """Of the pass, from 1."""
 
 
 @dataclass(slots=True)
@@ -97,6 +112,7 @@ class _Job:
     store: Store
     optimizer: Ftrl
     settings: TrainSettings
+    passes_before: int
     stop_row: int | None
     on_progress: Callable[[TrainProgress], None]
     stop: Event
@@ -104,33 +120,33 @@ class _Job:
     name: str = field(default_factory=lambda: uuid4().hex)
     examples: int = 0
     epoch: int = 0
+    """That is being read."""
+    passes: int = 0
 
     def __post_init__(self) -> None:
-        self.workers = [
-            Worker(self.store, self.optimizer, self.settings.safe_adding)
-            for _ in range(self.settings.workers)
-        ]
+        self.workers = [Worker(self.store, self.settings.safe_adding) for _ in range(self.settings.workers)]
 
     def warm_up(self) -> None:
         """Compile, or load from the cache, every kernel of the loop, on a store that is thrown away."""
         warm_up_localize(self.store.bits)
         batch = self.source.sample(_WARM_UP_ROWS)
         scratch = MemoryStore(bits=self.store.bits, width=WIDTH)
-        worker = Worker(scratch, self.optimizer, self.settings.safe_adding)
+        worker = Worker(scratch, self.settings.safe_adding)
         for peers in {1, min(self.settings.workers, 2)}:
-            move = worker.train(batch, peers, lambda: None)
+            move = worker.train(batch, self.optimizer, peers, lambda: None)
             scratch.push(move.slots, move.delta, Token("warm-up", 0, peers))
         _ = worker.metrics.summary()
 
     def run(self) -> TrainResult:
         started = perf_counter()
         depth = 2 * self.settings.workers
-        with Prefetch(self._chunks(), depth) as chunks, ThreadPoolExecutor(self.settings.workers) as pool:
+        with Prefetch(self._tasks(), depth) as tasks, ThreadPoolExecutor(self.settings.workers) as pool:
             clock, reported = 0, started
-            while not self.stop.is_set() and (dealt := list(islice(chunks, self.settings.workers))):
+            while not self.stop.is_set() and (dealt := list(islice(tasks, self.settings.workers))):
                 self._round(dealt, clock, pool)
                 clock += 1
-                self.examples += sum(map(len, dealt))
+                self.examples += sum(len(task.examples) for task in dealt)
+                self.passes = dealt[-1].number
                 if (now := perf_counter()) - reported > _REPORT_EVERY_S:
                     self.on_progress(self._progress(now - started))
                     reported = now
@@ -140,24 +156,27 @@ class _Job:
         timings = Timings()
         for worker in self.workers:
             timings.add(worker.timings)
-        return TrainResult(self.examples, seconds, self._metrics(), timings, self.stop.is_set())
+        return TrainResult(self.examples, seconds, self._metrics(), timings, self.passes, self.stop.is_set())
 
-    def _chunks(self) -> Iterator[Batch | Chunk]:
+    def _tasks(self) -> Iterator[_Task]:
         for epoch in range(self.settings.epochs):
             self.epoch = epoch
-            yield from self.source.batches(self.settings.chunk, stop=self.stop_row)
+            number = self.passes_before + epoch + 1
+            optimizer = self.optimizer.in_pass(number)
+            for examples in self.source.batches(self.settings.chunk, stop=self.stop_row):
+                yield _Task(examples, optimizer, number)
 
-    def _round(self, dealt: list[Batch | Chunk], clock: int, pool: ThreadPoolExecutor) -> None:
+    def _round(self, dealt: list[_Task], clock: int, pool: ThreadPoolExecutor) -> None:
         """Every worker trains one chunk on the same state; then the moves are added, in order."""
         if len(dealt) == 1:
-            move = self.workers[0].train(dealt[0], 1, lambda: None)
+            move = self.workers[0].train(dealt[0].examples, dealt[0].optimizer, 1, lambda: None)
             self._push(0, move, clock)
             return
         # A worker may push as soon as all have pulled, while slower ones still train.
         all_pulled = Barrier(len(dealt) + 1)
         running = [
-            pool.submit(worker.train, examples, len(dealt), all_pulled.wait)
-            for worker, examples in zip(self.workers, dealt, strict=False)
+            pool.submit(worker.train, task.examples, task.optimizer, len(dealt), all_pulled.wait)
+            for worker, task in zip(self.workers, dealt, strict=False)
         ]
         all_pulled.wait()
         for index, future in enumerate(running):

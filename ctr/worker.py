@@ -46,13 +46,14 @@ class Worker:
     """Trains chunks against a store; one object per thread."""
 
     store: Store
-    optimizer: Ftrl
     safe_adding: float
     metrics: Metrics = field(default_factory=Metrics)
     """Progressive validation over all chunks so far."""
     timings: Timings = field(default_factory=Timings)
 
-    def train(self, examples: Batch | Chunk, peers: int, on_pulled: Callable[[], object]) -> Move:
+    def train(
+        self, examples: Batch | Chunk, optimizer: Ftrl, peers: int, on_pulled: Callable[[], object]
+    ) -> Move:
         """Train one chunk as one of `peers` workers; `on_pulled` is called once its state has been read.
 
         The move is not pushed: the caller decides when, and in which order with the moves of others.
@@ -66,7 +67,7 @@ class Worker:
             on_pulled()  # also after a failure: the others are waiting
         pulled = perf_counter()
         state = before.copy()
-        predictions = self.optimizer.train(chunk, state, peers=peers, safe_adding=self.safe_adding)
+        predictions = optimizer.train(chunk, state, peers=peers, safe_adding=self.safe_adding)
         if not np.isfinite(predictions).all():
             raise ModelError(
                 "training diverged: a prediction is not a number. Lower --alpha, or look for huge values in "

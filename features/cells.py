@@ -87,11 +87,11 @@ def _encode(value: object, row: int, column: str, is_number: bool) -> bytes:
     if isinstance(value, float) and math.isfinite(value):
         if is_number:
             return repr(value).encode()
-        if value.is_integer():
+        if value.is_integer() and abs(value) <= 2**53:
             return b"%d" % int(value)
         raise DataError(
-            f"rows[{row}].{column}: {value!r} is a fraction, but the field is a category; send the text that"
-            f" the training data has."
+            f"rows[{row}].{column}: {value!r} is a fraction, or too large to be exact, but the field is a"
+            f" category; send the text that the training data has."
         )
     raise DataError(
         f"rows[{row}].{column}: expected text, a finite number or null,"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from features.batch import Batch, Slots
+from features.batch import Slots
 
 
 @dataclass(frozen=True, slots=True)

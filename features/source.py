@@ -211,7 +211,8 @@ def open_source(
 ) -> RawSource | DatasetSource:
     """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
 
-    The spec is for raw files, and so are `on_bad_rows` and `quarantine` (see `RawSource`). A file whose
+    A data set must have been hashed with `spec`, if that is given. `on_bad_rows` and `quarantine` are for
+    raw files (see `RawSource`). A file whose
     name ends in .parquet, .pq, .libsvm or .svm (or .libsvm.gz, .svm.gz) is of that format, any other of
     `spec.source.format`. Raises DataError or SpecError.
     """
@@ -222,7 +223,13 @@ def open_source(
             f" one folder."
         )
     if folders:
-        return DatasetSource(folders[0], labels=labels)
+        dataset = DatasetSource(folders[0], labels=labels)
+        if spec is not None and spec.fingerprint != dataset.spec.fingerprint:
+            raise DataError(
+                f"{folders[0]}: hashed with the transform {dataset.spec.fingerprint[:12]}, but here"
+                f" {spec.fingerprint[:12]} is wanted; build it with that spec (a model's is its features.yaml)."
+            )
+        return dataset
     if spec is None:
         raise SpecError("Raw files need a feature spec: name one with --spec, such as `--spec criteo`.")
     return RawSource(spec, inputs, on_bad_rows=on_bad_rows, quarantine=quarantine, labels=labels)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from features import Batch, slot_dtype
@@ -41,4 +43,4 @@ def rows_of(batch: Batch) -> list[Example]:
     values = np.ones(batch.slots.size) if batch.values is None else batch.values
     pairs = list(zip(batch.slots.tolist(), values.tolist(), strict=True))
     ends = batch.indptr.tolist()
-    return [pairs[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    return [pairs[a:b] for a, b in pairwise(ends)]

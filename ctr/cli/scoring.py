@@ -30,12 +30,12 @@ def evaluate(
     from ctr.cli.tables import metric_lines, reliability_lines
     from ctr.evaluation import evaluate as judge
     from ctr.progress import progress
-    from ctr.scoring import open_for_scoring
+    from features import open_source
 
     loaded = load_model(model)
     quarantine = quarantine_beside(model) if on_bad_rows is OnBadRows.QUARANTINE else None
-    source = open_for_scoring(
-        loaded, inputs, labels="required", on_bad_rows=on_bad_rows.value, quarantine=quarantine
+    source = open_source(
+        inputs, loaded.spec, labels="required", on_bad_rows=on_bad_rows.value, quarantine=quarantine
     )
     started = perf_counter()
     with stopping("Nothing was written."), progress("evaluating") as show:
@@ -68,12 +68,13 @@ def predict(
     """
     from ctr.artifact import load_model
     from ctr.progress import progress
-    from ctr.scoring import open_for_scoring, predict_file
+    from ctr.scoring import predict_file
+    from features import open_source
 
     loaded = load_model(model)
     quarantine = quarantine_beside(out) if on_bad_rows is OnBadRows.QUARANTINE else None
-    source = open_for_scoring(
-        loaded, inputs, labels="optional", on_bad_rows=on_bad_rows.value, quarantine=quarantine
+    source = open_source(
+        inputs, loaded.spec, labels="optional", on_bad_rows=on_bad_rows.value, quarantine=quarantine
     )
     started = perf_counter()
     with stopping(f"{out} was not written."), progress("predicting") as show:

@@ -106,7 +106,10 @@ def train(
     with progress("training") as show:
         outcome = run_train_job(job, lambda p: show(p.examples, p.fraction, p.logloss))
     summary = outcome.to_json() | {"peak_memory_mb": peak_memory_mb()}
-    report(_lines(outcome, summary) + bad_rows_lines(outcome.bad_rows, quarantine), summary, json)
+    lines = _lines(outcome, summary) + bad_rows_lines(outcome.bad_rows, quarantine)
+    if summary["holdout_bad_rows"]:
+        lines.append(f"passed over {summary['holdout_bad_rows']:,} bad rows of the hold-out")
+    report(lines, summary, json)
     if outcome.result.interrupted:
         raise typer.Exit(STOPPED)
 

@@ -21,9 +21,19 @@ from features import RawSource, load_spec
 from tests.ctr.conftest import Cli
 
 CTR = Path(sys.executable).with_name("ctr")
-TRAIN_SUMMARY = {
-    "examples", "seconds", "examples_per_second", "logloss", "auc", "peak_memory_mb", "workers", "store", "settings"
-}  # fmt: skip
+TRAIN_SUMMARY = set(
+    [
+        "examples",
+        "seconds",
+        "examples_per_second",
+        "logloss",
+        "auc",
+        "peak_memory_mb",
+        "workers",
+        "store",
+        "settings",
+    ]
+)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -113,8 +123,9 @@ def test_training_again_replaces_the_model(cli: Cli, click_log: Path, tmp_path: 
 
 def test_bad_rows_are_counted_quarantined_and_leave_a_gap(cli: Cli, click_log: Path, tmp_path: Path) -> None:
     lines = click_log.read_bytes().splitlines(keepends=True)[:3_000]
-    bad = {0: b"torn\n", 1_500: lines[1_500].replace(b"\t", b"\tx", 1), 1_501: b"2" + lines[1_501][1:]}
-    bad[2_999] = b"1\t2\n"
+    bad = {0: b"torn\n", 1_501: b"2" + lines[1_501][1:], 2_999: b"1\t2\n"}
+    bad[1_500] = lines[1_500].replace(b"\t", b"\tx", 1)
+    bad = dict(sorted(bad.items()))
     log = tmp_path / "clicks.tsv"
     log.write_bytes(b"".join(bad.get(i, line) for i, line in enumerate(lines)))
     model, summary = tmp_path / "model", tmp_path / "summary.json"
@@ -199,9 +210,7 @@ def test_a_full_disk_leaves_the_old_model(cli: Cli, click_log: Path, tmp_path: P
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
     command = [CTR, "train", "--spec", "criteo", click_log, "--model", model, "--alpha", "0.2"]
-    done = subprocess.run(
-        [*map(str, command)], check=False, preexec_fn=small_files_only, capture_output=True
-    )
+    done = subprocess.run([*map(str, command)], check=False, preexec_fn=small_files_only, capture_output=True)
     assert done.returncode == 1
     assert b"could not be saved" in done.stderr
     assert b"unchanged" in done.stderr

@@ -60,9 +60,7 @@ def test_one_worker_is_sequential_ftrl(optimizer: Ftrl, values: bool, weights: b
 @pytest.mark.parametrize("values", [False, True])
 @pytest.mark.parametrize("weights", [False, True])
 def test_safe_adding_matches_its_definition(optimizer: Ftrl, values: bool, weights: bool) -> None:
-    first, second = (
-        random_batch(300, seed=seed, bits=8, values=values, weights=weights) for seed in (1, 2)
-    )
+    first, second = (random_batch(300, seed=seed, bits=8, values=values, weights=weights) for seed in (1, 2))
     start = as_reference(optimizer)
     for example, label in zip(rows_of(first), labels_of(first), strict=True):
         start.learn(example, label)
@@ -114,8 +112,13 @@ def test_huge_margins_do_not_overflow() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "named"),
-    [({"alpha": 0.0}, "alpha"), ({"alpha": -1.0}, "alpha"), ({"l1": float("nan")}, "l1"),
-     ({"beta": 0.0}, "beta and l2"), ({"l2": float("inf")}, "l2")],
+    [
+        ({"alpha": 0.0}, "alpha"),
+        ({"alpha": -1.0}, "alpha"),
+        ({"l1": float("nan")}, "l1"),
+        ({"beta": 0.0}, "beta and l2"),
+        ({"l2": float("inf")}, "l2"),
+    ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, float], named: str) -> None:
     with pytest.raises(ModelError, match=named):

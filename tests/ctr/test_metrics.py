@@ -15,7 +15,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import log_loss, roc_auc_score
 
 from ctr.errors import CtrError
-from ctr.metrics import Metrics, MetricSummary, correct_downsampling, entropy
+from ctr.metrics import Metrics, MetricSummary, entropy
 from tests.reference import metrics as reference
 
 Floats = NDArray[np.float32]
@@ -195,18 +195,6 @@ def test_wrong_labels_weights_and_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="float64"):
         metrics.add(np.array([0.5]), floats(0))
     assert metrics.examples == 0
-
-
-def test_corrected_downsampling_recovers_the_full_data() -> None:
-    """Drop nine tenths of the negatives: the corrected rate of what remains is the full data's."""
-    positives, negatives, rate = 300.0, 5_000.0, 0.1
-    sampled = floats(positives / (positives + rate * negatives), 0.0, 1.0)
-    expected = [positives / (positives + negatives), 0.0, 1.0]
-    assert correct_downsampling(sampled, rate) == pytest.approx(expected, rel=1e-6)
-    assert correct_downsampling(sampled, 1.0) == pytest.approx(sampled)
-    for wrong in (0.0, -0.5, 1.5, math.nan):
-        with pytest.raises(ValueError, match="not in"):
-            correct_downsampling(sampled, wrong)
 
 
 def test_entropy() -> None:

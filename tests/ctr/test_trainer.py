@@ -20,6 +20,7 @@ from tests.examples import random_batch, rows_of
 from tests.reference.ftrl import SequentialFtrl
 
 BITS = 10
+PLAIN = Ftrl()
 
 
 def spec_of(bits: int) -> FeatureSpec:
@@ -27,7 +28,7 @@ def spec_of(bits: int) -> FeatureSpec:
 
 
 def run(
-    batch: Batch, optimizer: Ftrl = Ftrl(), bits: int = BITS, stop_row: int | None = None, **settings: float
+    batch: Batch, optimizer: Ftrl = PLAIN, bits: int = BITS, stop_row: int | None = None, **settings: float
 ) -> tuple[MemoryStore, TrainResult]:
     store = MemoryStore(bits=bits, width=WIDTH)
     source = BatchSource(batch, spec_of(bits))
@@ -124,6 +125,25 @@ def test_epochs_continue_from_each_other_and_stop_row_keeps_the_rest_out() -> No
         assert n == pytest.approx(reference.n[slot], rel=1e-3, abs=1e-4)
 
 
+def test_penalties_grow_with_the_passes() -> None:
+    """A pass over twice repeated data and two passes would differ only in the penalty."""
+    batch = random_batch(400)
+    optimizer = Ftrl(l1=0.3, l2=1.0)
+    store, result = run(batch, optimizer, chunk=400, epochs=3)
+    assert result.passes == 3
+    reference = SequentialFtrl(l1=0.3, l2=1.0)
+    assert batch.labels is not None
+    for number in (1, 2, 3):
+        reference.l1, reference.l2 = 0.3 * number, 1.0 * number
+        for example, label in zip(rows_of(batch), batch.labels.tolist(), strict=True):
+            reference.learn(example, label)
+    slots, state = next(store.scan())
+    weights = optimizer.in_pass(3).weights(state)
+    expected = [reference.weight(slot) for slot in slots.tolist()]
+    np.testing.assert_allclose(weights, expected, atol=2e-3)
+    assert (weights == 0).any()
+
+
 def test_safe_adding_converges_where_plain_adding_diverges() -> None:
     """The table in the design page, at reduced size: many workers share most of their features."""
     batch = random_batch(16_000, bits=12, longest=20, seed=3)
@@ -138,7 +158,9 @@ def test_safe_adding_converges_where_plain_adding_diverges() -> None:
 
 def test_one_worker_is_untouched_by_safe_adding() -> None:
     batch = random_batch(500)
-    assert state_of(run(batch, chunk=50, safe_adding=1)[0]) == state_of(run(batch, chunk=50, safe_adding=0)[0])
+    assert state_of(run(batch, chunk=50, safe_adding=1)[0]) == state_of(
+        run(batch, chunk=50, safe_adding=0)[0]
+    )
 
 
 def test_stopping_keeps_whole_rounds() -> None:
@@ -210,7 +232,7 @@ def test_an_error_in_the_data_reaches_the_caller(workers: int) -> None:
 
     store = MemoryStore(bits=BITS, width=WIDTH)
     source = Torn(random_batch(1_000), spec_of(BITS))
-    with pytest.raises(DataError, match="clicks.tsv:17"):
+    with pytest.raises(DataError, match=r"clicks\.tsv:17"):
         train(source, store, Ftrl(), TrainSettings(workers=workers, chunk=50))
 
 

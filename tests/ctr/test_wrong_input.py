@@ -147,12 +147,19 @@ def newer(model: Path) -> None:
 
 def other_spec(model: Path) -> None:
     text = (model / "features.yaml").read_text()
-    (model / "features.yaml").write_text(text.replace("seed: 0", "seed: 1") if "seed: 0" in text else text + "seed: 1\n")
+    (model / "features.yaml").write_text(
+        text.replace("seed: 0", "seed: 1") if "seed: 0" in text else text + "seed: 1\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
-    [(torn, "weights.safetensors"), (without_manifest, "manifest.json"), (newer, "99"), (other_spec, "features.yaml")],
+    [
+        (torn, "weights.safetensors"),
+        (without_manifest, "manifest.json"),
+        (newer, "99"),
+        (other_spec, "features.yaml"),
+    ],
 )
 @pytest.mark.parametrize("command", ["evaluate", "predict", "serve"])
 def test_damaged_models(
