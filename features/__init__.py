@@ -10,6 +10,7 @@ from features.describe import Description, describe
 from features.folder import replace_folder
 from features.localize import localize, slot_counts
 from features.localize import warm_up as warm_up_localize
+from features.shuffle import shuffled
 from features.source import ExampleSource, RawSource, open_source
 from features.spec import FeatureSpec, load_spec, parse_spec
 from features.transform import Transform
@@ -33,6 +34,7 @@ __all__ = [
     "open_source",
     "parse_spec",
     "replace_folder",
+    "shuffled",
     "slot_counts",
     "slot_dtype",
     "warm_up_localize",

@@ -55,6 +55,8 @@ class DatasetManifest(BaseModel):
     has_values: bool
     """Whether any value differs from 1."""
     has_weights: bool
+    shuffled: Annotated[int, Field(ge=0)] | None = None
+    """The seed of the random order that the rows were put in; None when they are in that of the input."""
     shards: Annotated[tuple[ShardEntry, ...], Field(strict=False)]
     """In the order of their rows."""
 

@@ -48,13 +48,15 @@ def write_dataset(
     out: str | Path,
     *,
     block_rows: int = BLOCK_ROWS,
+    shuffled: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> DatasetManifest:
     """Write examples as the hashed data set `out`, a folder that is there complete or not at all.
 
     Each of `batches` becomes one block: all must have exactly `block_rows` rows, only the last one may have
-    fewer (ValueError). `spec` is the one their slots come from. `progress` is called with the number of rows
-    written so far. A data set that was at `out` stays until the new one is on disk.
+    fewer (ValueError). `spec` is the one their slots come from. `shuffled` is for the manifest: the seed, if the
+    rows come in a random order. `progress` is called with the number of rows written so far. A data set that
+    was at `out` stays until the new one is on disk.
 
     Raises DataError when there is no row, `out` holds something else than a data set, or the disk refuses.
     """
@@ -78,7 +80,7 @@ def write_dataset(
             if not tally.rows:
                 raise DataError("the input has no row, so there is no data set to write: check the input.")
             (folder / SPEC).write_text(spec.to_yaml(), encoding="utf-8")
-            manifest = tally.manifest(spec.fingerprint)
+            manifest = tally.manifest(spec.fingerprint, shuffled)
             manifest.write(folder)
     except OSError as error:
         kept = "the data set that was there is unchanged" if place.exists() else "nothing was left behind"
@@ -126,7 +128,7 @@ class _Tally:
         self.has_values |= chunk.values is not None
         self.has_weights |= chunk.weights is not None
 
-    def manifest(self, fingerprint: str) -> DatasetManifest:
+    def manifest(self, fingerprint: str, shuffled: int | None) -> DatasetManifest:
         return DatasetManifest(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             spec_fingerprint=fingerprint,
@@ -138,6 +140,7 @@ class _Tally:
             has_labels=bool(self.labelled),
             has_values=self.has_values,
             has_weights=self.has_weights,
+            shuffled=shuffled,
             shards=tuple(self.shards),
         )
 

@@ -227,7 +227,7 @@ def open_source(
         if spec is not None and spec.fingerprint != dataset.spec.fingerprint:
             raise DataError(
                 f"{folders[0]}: hashed with the transform {dataset.spec.fingerprint[:12]}, but here"
-                f" {spec.fingerprint[:12]} is wanted; build it with that spec (a model's is its features.yaml)."
+                f" {spec.fingerprint[:12]} is wanted; build it with that spec (a model's: features.yaml)."
             )
         return dataset
     if spec is None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ctr.cli.jobs import bad_rows_lines, peak_memory_mb, quarantine_beside, report, stopping
 from ctr.cli.options import BadRowsOption, Inputs, JsonOption, OnBadRows
+
+if TYPE_CHECKING:
+    from ctr.progress import Report
+    from features import DatasetManifest, RawSource
+
+_DEALING = 0.7  # of the time that a build with --shuffle takes goes into its first pass
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Hash raw logs into data sets.")
 
@@ -26,6 +33,18 @@ def build(
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the data set.", show_default=False)],
+    shuffle: Annotated[
+        int | None,
+        typer.Option(
+            "--shuffle",
+            metavar="SEED",
+            min=0,
+            max=(1 << 64) - 1,
+            help="Put the rows in a random order, the same one for the same seed; for logs that are sorted, "
+            "say by label, from which training in file order learns badly.",
+            show_default=False,
+        ),
+    ] = None,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
     json: JsonOption = None,
 ) -> None:
@@ -34,24 +53,20 @@ def build(
     Example: `ctr features build --spec criteo day1.tsv day2.tsv.gz --out days.hashed`
     """
     from ctr.progress import progress
-    from features import BLOCK_ROWS, RawSource, load_spec, write_dataset
+    from features import RawSource, load_spec
 
     quarantine = quarantine_beside(out) if on_bad_rows is OnBadRows.QUARANTINE else None
     source = RawSource(load_spec(spec), inputs, on_bad_rows=on_bad_rows.value, quarantine=quarantine)
     started = perf_counter()
     with stopping(f"{out} was not written."), progress("hashing") as show:
-        manifest = write_dataset(
-            source.batches(BLOCK_ROWS),
-            source.spec,
-            out,
-            progress=lambda rows: show(rows, source.fraction_read),
-        )
+        manifest = _write(source, out, shuffle, show)
     seconds = perf_counter() - started
     facts = {
         "examples": manifest.rows,
         "positives": manifest.positives,
         "features": manifest.features,
         "spec_fingerprint": manifest.spec_fingerprint,
+        "shuffle": shuffle,
         "bad_rows": source.bad_rows.count,
         "seconds": seconds,
         "examples_per_second": manifest.rows / seconds,
@@ -61,6 +76,33 @@ def build(
         f"hashed {manifest.rows:,} rows into {out} in {seconds:.2f} s ({manifest.rows / seconds:,.0f} rows/s)"
     ]
     report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)
+
+
+def _write(source: RawSource, out: Path, shuffle: int | None, show: Report) -> DatasetManifest:
+    """Write the rows of `source` as the data set `out`, in random order if `shuffle` is a seed."""
+    from features import BLOCK_ROWS, shuffled, write_dataset
+
+    if shuffle is None:
+        return write_dataset(
+            source.batches(BLOCK_ROWS),
+            source.spec,
+            out,
+            progress=lambda rows: show(rows, source.fraction_read),
+        )
+    hashed = 0
+
+    def dealing(rows: int) -> None:
+        nonlocal hashed
+        hashed = rows
+        show(rows, _DEALING * source.fraction_read)
+
+    def writing(rows: int) -> None:
+        show(hashed, _DEALING + (1 - _DEALING) * rows / hashed)
+
+    # The temporary files lie beside the data set: there is the room that it needs anyway.
+    beside = out.resolve().parent
+    with closing(shuffled(source, BLOCK_ROWS, shuffle, beside, progress=dealing)) as batches:
+        return write_dataset(batches, source.spec, out, shuffled=shuffle, progress=writing)
 
 
 @app.command()

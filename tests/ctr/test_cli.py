@@ -21,19 +21,8 @@ from features import RawSource, load_spec
 from tests.ctr.conftest import Cli
 
 CTR = Path(sys.executable).with_name("ctr")
-TRAIN_SUMMARY = set(
-    [
-        "examples",
-        "seconds",
-        "examples_per_second",
-        "logloss",
-        "auc",
-        "peak_memory_mb",
-        "workers",
-        "store",
-        "settings",
-    ]
-)
+TRAIN_SUMMARY = {"examples", "seconds", "examples_per_second", "logloss", "auc"}
+TRAIN_SUMMARY |= {"peak_memory_mb", "workers", "store", "settings"}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -152,12 +141,14 @@ def test_bad_rows_are_counted_quarantined_and_leave_a_gap(cli: Cli, click_log: P
     assert not cells[2_999]
 
 
-@pytest.mark.parametrize("command", [[], ["features"], ["train"], ["evaluate"], ["predict"], ["serve"], ["synth"],
-                                     ["features", "build"], ["features", "describe"]])  # fmt: skip
-def test_help_has_examples(cli: Cli, command: list[str]) -> None:
-    shown = cli(*command, "--help")
+@pytest.mark.parametrize(
+    "command",
+    ["", "features", "features build", "features describe", "train", "evaluate", "predict", "serve", "synth"],
+)
+def test_help_has_examples(cli: Cli, command: str) -> None:
+    shown = cli(*command.split(), "--help")
     assert shown.code == 0
-    if command != ["features"]:
+    if command != "features":
         assert "ctr " in shown.out
 
 
