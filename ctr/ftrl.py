@@ -79,7 +79,7 @@ class Ftrl:
         if chunk.labels is None:
             raise ModelError("these examples have no labels, so nothing can be learnt from them.")
         longest = int(np.diff(chunk.indptr).max(initial=0))
-        scratch = np.empty((kernels.SCRATCH_ROWS, longest), np.float32)
+        scratch = np.empty((kernels.SCRATCH_ROWS, max(longest, kernels.SCRATCH_WIDTH)), np.float32)
         predictions = np.empty(len(chunk), np.float32)
         examples = (chunk.indptr, chunk.indices, chunk.values, chunk.labels, chunk.weights)
         if peers == 1:

@@ -54,9 +54,9 @@ def write_dataset(
     """Write examples as the hashed data set `out`, a folder that is there complete or not at all.
 
     Each of `batches` becomes one block: all must have exactly `block_rows` rows, only the last one may have
-    fewer (ValueError). `spec` is the one their slots come from. `shuffled` is for the manifest: the seed, if the
-    rows come in a random order. `progress` is called with the number of rows written so far. A data set that
-    was at `out` stays until the new one is on disk.
+    fewer (ValueError). `spec` is the one their slots come from. `shuffled` is for the manifest: the seed,
+    if the rows come in a random order. `progress` is called with the number of rows written so far. A data
+    set that was at `out` stays until the new one is on disk.
 
     Raises DataError when there is no row, `out` holds something else than a data set, or the disk refuses.
     """
