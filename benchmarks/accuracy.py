@@ -1,42 +1,113 @@
-"""Log loss and AUC on real data, beside scikit-learn's on the same features in the same run."""
+"""Log loss and AUC on real data, beside scikit-learn's on the same features in the same run.
+
+The data is not part of the project. `--data` names a folder with any of these files: `criteo_60k.tsv.gz`,
+`avazu_10k.csv.gz`, `a9a.libsvm.gz`, `w6a_train.libsvm.gz` and `w6a_test.libsvm.gz`.
+"""
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss, roc_auc_score
+
+from benchmarks.measure import ctr
+from features import Batch, RawSource, load_spec
 
 
 @dataclass(frozen=True)
 class Case:
-    """A data set, its split, and ctr's settings for it."""
+    """A data set, its split, and the settings of both sides."""
 
     name: str
     spec: str
-    train: str
-    test: str | None
-    """None: the rest of the rows of `train`."""
+    file: str
     train_rows: int | None
-    suffix: str
-    header: bool
+    """The first rows train, the rest tests; None: the test rows are in `test_file`."""
     c: float
-    """scikit-learn's best C."""
-    options: Sequence[object] = ()
+    """scikit-learn's best inverse penalty."""
+    options: tuple[str, ...] = ()
+    """Of `ctr train`."""
+    test_file: str = ""
+    shuffle: bool = False
+    """For files that are sorted by label."""
+
+
+CASES = (
+    Case("criteo", "criteo", "criteo_60k.tsv.gz", 48_000, 0.1),
+    Case("criteo, 4 x 2,000", "criteo", "criteo_60k.tsv.gz", 48_000, 0.1, ("--workers=4", "--chunk=2000")),
+    Case("avazu", "avazu", "avazu_10k.csv.gz", 8_000, 0.3, ("--epochs=10",)),
+    Case("a9a", "libsvm", "a9a.libsvm.gz", 26_000, 0.1, ("--epochs=3", "--alpha=0.2", "--l2=3")),
+    Case(
+        "w6a",
+        "libsvm",
+        "w6a_train.libsvm.gz",
+        None,
+        1.0,
+        ("--epochs=30", "--alpha=1", "--beta=0.3", "--l1=0.33", "--l2=0.1"),
+        "w6a_test.libsvm.gz",
+        shuffle=True,
+    ),
+)
 
 
 def measure(data: Path, folder: Path) -> None:
-    """Print both log losses and AUCs for every data set found in `data`."""
+    """Print log loss and AUC of both sides for every case whose file is in `data`."""
+    print(f"\n{'test log loss / AUC':22}{'ctr':>18}{'scikit-learn':>20}   ratio of log losses")
+    for case in CASES:
+        if not (data / case.file).exists():
+            print(f"  {case.name:20} {data / case.file} is not there: left out")
+            continue
+        train, test = split(data, folder, case)
+        (loss, auc), (peer_loss, peer_auc) = ours(case, train, test, folder), peers(case, train, test)
+        print(
+            f"  {case.name:20}{loss:10.5f} {auc:7.5f}"
+            f"  {peer_loss:10.5f} {peer_auc:7.5f}   {loss / peer_loss:.4f}"
+        )
 
 
 def split(data: Path, folder: Path, case: Case) -> tuple[Path, Path]:
     """Write the train and test rows of a case as files of their own."""
-    lines = gzip.decompress((data / case.train).read_bytes()).splitlines(keepends=True)
-    head, lines = (lines[:1], lines[1:]) if case.header else ([], lines)
-    train, test = (folder / f"{case.name}-{part}{case.suffix}" for part in ("train", "test"))
+    lines = gzip.decompress((data / case.file).read_bytes()).splitlines(keepends=True)
+    head = lines[:1] if case.spec == "avazu" else []
+    lines = lines[len(head) :]
+    tested = (
+        lines[case.train_rows :]
+        if case.train_rows
+        else gzip.decompress((data / case.test_file).read_bytes()).splitlines(keepends=True)
+    )
+    suffix = Path(case.file).with_suffix("").suffix
+    train, test = folder / f"real-train{suffix}", folder / f"real-test{suffix}"
     train.write_bytes(b"".join(head + lines[: case.train_rows]))
-    if case.test is None:
-        test.write_bytes(b"".join(head + lines[case.train_rows :]))
-    else:
-        test.write_bytes(gzip.decompress((data / case.test).read_bytes()))
+    test.write_bytes(b"".join(head + tested))
     return train, test
+
+
+def ours(case: Case, train: Path, test: Path, folder: Path) -> tuple[float, float]:
+    """Log loss and AUC of a model that ctr trained and judged."""
+    model, hashed = folder / "real.model", folder / "real.hashed"
+    if case.shuffle:
+        ctr("features", "build", "--spec", case.spec, train, "--out", hashed, "--shuffle", 0)
+        ctr("train", hashed, "--model", model, *case.options)
+    else:
+        ctr("train", "--spec", case.spec, train, "--model", model, *case.options)
+    judged = ctr("evaluate", "--model", model, test)
+    return judged["logloss"], judged["auc"]
+
+
+def peers(case: Case, train: Path, test: Path) -> tuple[float, float]:
+    """Log loss and AUC of scikit-learn's L-BFGS on the same features."""
+    spec = load_spec(case.spec)
+
+    def read(path: Path) -> Batch:
+        return next(RawSource(spec, [path]).batches(1_000_000))
+
+    learnt, judged = read(train), read(test)
+    used = np.unique(learnt.slots)  # scikit-learn holds its coefficients densely
+    matrices = [batch.to_scipy(spec.bits)[:, used] for batch in (learnt, judged)]
+    model = LogisticRegression(C=case.c, max_iter=1_000).fit(matrices[0], learnt.labels)
+    predictions = model.predict_proba(matrices[1])[:, 1]
+    return log_loss(judged.labels, predictions), roc_auc_score(judged.labels, predictions)
