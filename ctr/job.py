@@ -112,10 +112,10 @@ def run_train_job(job: TrainJob, on_progress: Callable[[TrainProgress], None]) -
                 on_progress=on_progress,
                 stop=stop,
             )
-        slots, state = _everything(store, source.spec)
+        state_at = _take_everything(store, source.spec)
     finally:
         store.close()
-    return _finish(job, source, judged_on, result, (slots, state))
+    return _finish(job, source, judged_on, result, state_at)
 
 
 def _holdout(job: TrainJob, source: ExampleSource) -> tuple[ExampleSource, int] | None:
@@ -135,8 +135,10 @@ def _holdout(job: TrainJob, source: ExampleSource) -> tuple[ExampleSource, int] 
     return None
 
 
-def _everything(store: Store, spec: FeatureSpec) -> tuple[Slots, Float32]:
+def _take_everything(store: Store, spec: FeatureSpec) -> tuple[Slots, Float32]:
+    """All slots with their state; closes the store, so that its memory is free before the copies are joined."""
     parts = list(store.scan())
+    store.close()
     if not parts:
         return np.empty(0, slot_dtype(spec.bits)), np.empty((0, WIDTH), np.float32)
     return np.concatenate([slots for slots, _ in parts]), np.concatenate([state for _, state in parts])

@@ -52,11 +52,12 @@ class Model:
     @staticmethod
     def of_weights(spec: FeatureSpec, slots: Slots, weights: Float32, facts: Mapping[str, Any]) -> Model:
         """The model of weights float32[k] at sorted slots; `facts` go into the manifest."""
-        kept = np.flatnonzero(weights)
-        slots, weights = slots[kept], weights[kept]
+        kept = weights != 0
+        if not kept.all():
+            slots, weights = slots[kept], weights[kept]
         digest = hashlib.sha256(spec.fingerprint.encode())
-        digest.update(slots.astype("<u8").tobytes())
-        digest.update(weights.astype("<f4").tobytes())
+        digest.update(slots.data)
+        digest.update(weights.data)
         manifest = {
             "format_version": FORMAT_VERSION,
             "id": digest.hexdigest()[:12],
