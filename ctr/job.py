@@ -136,7 +136,7 @@ def _holdout(job: TrainJob, source: ExampleSource) -> tuple[ExampleSource, int] 
 
 
 def _take_everything(store: Store, spec: FeatureSpec) -> tuple[Slots, Float32]:
-    """All slots with their state; closes the store, so that its memory is free before the copies are joined."""
+    """All slots with their state; closes the store, so that its memory is free before they are joined."""
     parts = list(store.scan())
     store.close()
     if not parts:
