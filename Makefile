@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --constraint constraints.txt
 
 # The first Python of at least 3.11 on PATH; `make PYTHON=...` overrides it.
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
 .PHONY: help install demo test check format bench clean
@@ -30,14 +30,14 @@ format: $(VENV)/.check ## Bring the code into format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.bench ## Speed beside Vowpal Wabbit, and memory, in one run (about 3 minutes)
+bench: $(VENV)/.bench ## Speed beside Vowpal Wabbit, memory and start-up, in one run (about 3 minutes)
 	$(BIN)/python -m benchmarks
 
 clean: ## Remove everything that the other verbs made
-	rm -rf $(VENV) demo bench-data build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf "$(VENV)" demo bench-data build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.ctr: pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "ctr needs Python 3.11 or newer on PATH (or: make PYTHON=/path/to/python)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ctr needs Python 3.11 or newer on PATH (or: make PYTHON=/path/to/python)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo "This Python cannot make a virtual environment; \
 on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(PIP) --editable .

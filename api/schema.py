@@ -74,7 +74,11 @@ def example_row(spec: FeatureSpec) -> dict[str, int | str]:
 
 def request_schema(spec: FeatureSpec, max_rows: int) -> dict[str, Any]:
     """The JSON schema of a prediction request to a model of `spec`."""
-    columns = {column: _UNUSED for column in (*spec.source.columns, spec.label, spec.weight) if column}
+    columns = {
+        column: _UNUSED
+        for column in (*spec.source.columns, *spec.source.ignore, spec.label, spec.weight)
+        if column
+    }
     columns |= {column_of(field): _CATEGORY for field in spec.fields if isinstance(field, CategoryField)}
     for field in spec.fields:
         if isinstance(field, NumberField):

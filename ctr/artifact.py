@@ -9,18 +9,21 @@ state.safetensors    the optimizer's state, to train on from
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ctr.errors import ModelError, SpecError
-from ctr.ftrl import Float32
-from ctr.model import FORMAT_VERSION, Model
+from ctr.ftrl import Float32, Ftrl
+from ctr.model import FORMAT, FORMAT_VERSION, Model
 from features import FeatureSpec, Slots, Transform, parse_spec, replace_folder, slot_dtype
 
 MANIFEST = "manifest.json"
@@ -43,6 +46,8 @@ def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
             save_file({"slots": model.slots, "weights": model.weights}, folder / _WEIGHTS)
             slots, numbers = state
             save_file({"slots": slots, "state": numbers}, folder / _STATE)
+            for name in (_WEIGHTS, _STATE):  # safetensors keeps its files from other users
+                shutil.copymode(folder / _SPEC, folder / name)
             files = {name: _sha256(folder / name) for name in (_SPEC, _WEIGHTS, _STATE)}
             manifest = {**model.manifest, "sha256": files}
             (folder / MANIFEST).write_bytes(orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
@@ -52,13 +57,22 @@ def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
 
 
 def require_model_or_nothing(path: Path) -> None:
-    """Raise ModelError if writing a model to `path` would overwrite something that is none."""
+    """Raise ModelError if writing a model to `path` would delete something that is none."""
     if not path.exists():
         return
     if not path.is_dir():
         raise ModelError(f"{path}: there is a file of that name; give another folder for the model.")
-    if not (path / MANIFEST).exists() and any(path.iterdir()):
-        raise ModelError(f"{path}: the folder holds something that is not a model; give another one.")
+    for found in sorted(path.iterdir()):
+        if found.name not in {MANIFEST, _SPEC, _WEIGHTS, _STATE}:
+            raise ModelError(
+                f"{path}: holds {found.name}, which is no part of a model; move it, or give another folder."
+            )
+    try:
+        kind = orjson.loads((path / MANIFEST).read_bytes())["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # torn, but its files are those of a model: to train it again is the remedy
+    if kind != FORMAT:
+        raise ModelError(f"{path}: holds a {kind}, not a model; give another folder.")
 
 
 def load_model(path: Path) -> Model:
@@ -82,12 +96,24 @@ def load_model(path: Path) -> Model:
     return Model(spec, tensors["slots"], tensors["weights"], manifest, transform)
 
 
-def load_state(path: Path, spec: FeatureSpec) -> tuple[Slots, Float32, int]:
-    """The optimizer's state in the model folder `path`, to train on from.
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """What a model's training can go on from."""
 
-    Returns slots, state float32[k, 2], and the number of passes over data that went into it.
+    slots: Slots
+    """uint32|uint64[k], sorted."""
+    state: Float32
+    """float32[k, 2]."""
+    optimizer: Ftrl
+    """The settings that the state was learnt with."""
+    passes: int
+    """Over data that went into it."""
 
-    Raises ModelError also when the model's transform is not that of `spec`.
+
+def load_state(path: Path, spec: FeatureSpec) -> SavedState:
+    """The optimizer's state in the model folder `path`.
+
+    Raises ModelError as `load_model` does, also when the model's transform is not that of `spec`.
     """
     manifest = _read_manifest(path)
     if manifest["spec_fingerprint"] != spec.fingerprint:
@@ -97,7 +123,32 @@ def load_state(path: Path, spec: FeatureSpec) -> tuple[Slots, Float32, int]:
         )
     _verify(path, manifest, (_STATE,))
     tensors = _tensors(path / _STATE, {"slots": (slot_dtype(spec.bits), 1), "state": (np.float32, 2)})
-    return tensors["slots"], tensors["state"], int(manifest["optimizer"]["passes"])
+    settings = dict(manifest["optimizer"])
+    passes = settings.pop("passes")
+    del settings["name"]
+    return SavedState(tensors["slots"], tensors["state"], Ftrl(**settings), passes)
+
+
+class _OptimizerEntry(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: Literal["ftrl"]
+    alpha: float
+    beta: float
+    l1: float
+    l2: float
+    passes: Annotated[int, Field(ge=1)]
+
+
+class _Manifest(BaseModel):
+    """What a manifest must say to be used; it says more."""
+
+    model_config = ConfigDict(strict=True)
+
+    id: str
+    spec_fingerprint: str
+    optimizer: _OptimizerEntry
+    sha256: dict[str, str]
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -105,19 +156,26 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise ModelError(f"{path}: there is no such model folder; `ctr train … --model {path}` makes one.")
     try:
         manifest = orjson.loads((path / MANIFEST).read_bytes())
-        version = manifest["format_version"]
-    except (OSError, orjson.JSONDecodeError, KeyError, TypeError) as error:
+        kind, version = manifest["format"], manifest["format_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
             f"{path}: {MANIFEST} is missing or torn, so this is not a whole model; train it again."
         ) from error
+    if kind != FORMAT:
+        raise ModelError(f"{path}: is a {kind}, not a model; `ctr train … --model` makes one.")
     if version != FORMAT_VERSION:
         raise ModelError(
             f"{path}: the model has format version {version}, this program reads version {FORMAT_VERSION}; "
             "use the version of ctr that wrote it, or train again."
         )
-    missing = {"id", "spec_fingerprint", "optimizer", "sha256"} - manifest.keys()
-    if missing:
-        raise ModelError(f"{path}: {MANIFEST} lacks {', '.join(sorted(missing))}; train the model again.")
+    try:
+        _Manifest.model_validate(manifest)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ModelError(
+            f"{path}: {MANIFEST} is damaged at {place} ({first['msg']}); train the model again."
+        ) from error
     return dict(manifest)
 
 
@@ -125,6 +183,8 @@ def _verify(path: Path, manifest: Mapping[str, Any], names: Sequence[str]) -> No
     for name in names:
         try:
             found = _sha256(path / name)
+        except PermissionError as error:
+            raise ModelError(f"{path}: {name} may not be read by this user ({error}).") from error
         except OSError as error:
             raise ModelError(
                 f"{path}: {name} cannot be read ({error}); the model is torn, train it again."

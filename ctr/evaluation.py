@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Event
 
 from ctr.errors import DataError
 from ctr.metrics import Metrics
@@ -20,15 +21,18 @@ def evaluate(
     *,
     start: int = 0,
     on_rows: Callable[[int], None] = lambda _: None,
+    stop: Event | None = None,
 ) -> Metrics:
     """The metrics of `model` on the rows of `source` from `start` on.
 
-    Raises DataError when there are none, or when they have no labels.
+    `stop`, once set, ends it early. Raises DataError when there are none, or when they have no labels.
     """
     metrics = Metrics()
     rows = 0
     with Prefetch(source.batches(SCORING_ROWS, start=start), depth=2) as batches:
         for batch in batches:
+            if stop is not None and stop.is_set():
+                return metrics
             if batch.labels is None:
                 raise DataError("these rows have no labels to judge by; `ctr predict` scores them.")
             metrics.add(model.predict(batch), batch.labels, batch.weights)

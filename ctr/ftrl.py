@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,8 @@ Float32 = NDArray[np.float32]
 
 WIDTH = 2
 """Numbers of state per slot: `z` and `n`."""
+
+_SMALLEST = 1e-30  # settings that float32 can hold, with room for their squares' roots
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,10 @@ class Ftrl:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not isfinite(value) or value < 0:
-                raise ModelError(f"{name} is {value}: give a finite number that is not negative.")
+            if not (value == 0 or _SMALLEST <= value <= 1 / _SMALLEST):
+                raise ModelError(
+                    f"{name} is {value}: give 0 or a number between {_SMALLEST:g} and {1 / _SMALLEST:g}."
+                )
         if self.alpha == 0:
             raise ModelError("alpha is 0, so nothing would be learnt: give a number above 0, such as 0.1.")
         if self.beta == 0 and self.l2 == 0:
@@ -52,6 +55,19 @@ class Ftrl:
         0.0322 to 0.0296 (L-BFGS: 0.0311).
         """
         return replace(self, l1=self.l1 * number, l2=self.l2 * number)
+
+    def adopt(self, state: Float32, former: Ftrl) -> Float32:
+        """State float32[u, 2] that `former` learnt, made fit to go on with these settings.
+
+        `z` holds the weights scaled by the learning rate, so under another alpha or beta it is rescaled such
+        that every weight stays what it was.
+        """
+        if (self.alpha, self.beta) == (former.alpha, former.beta):
+            return state
+        w = former.weights(state).astype(np.float64)
+        rate = (self.beta + np.sqrt(state[:, 1], dtype=np.float64)) / self.alpha + self.l2
+        z = np.where(w == 0, np.clip(state[:, 0], -self.l1, self.l1), -w * rate - np.sign(w) * self.l1)
+        return np.stack([z.astype(np.float32), state[:, 1]], axis=1)
 
     def to_json(self) -> dict[str, Any]:
         """The optimizer's name and settings, as the model's manifest holds them."""

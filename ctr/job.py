@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 from typing import Any, Literal
 
 import numpy as np
 
-from ctr.artifact import load_state, require_model_or_nothing, save_model
+from ctr.artifact import SavedState, load_state, require_model_or_nothing, save_model
+from ctr.errors import CtrError, DataError
 from ctr.evaluation import evaluate
 from ctr.ftrl import WIDTH, Float32, Ftrl
 from ctr.interrupts import stop_requests
 from ctr.metrics import MetricSummary
 from ctr.model import Model
-from ctr.trainer import TrainProgress, TrainResult, TrainSettings, train
+from ctr.outputs import beside, printable, require_writable
+from ctr.progress import Report, progress
+from ctr.trainer import TrainResult, TrainSettings, default_chunk, train
 from features import BadRows, ExampleSource, FeatureSpec, Slots, load_spec, open_source, slot_dtype
 from ps import Store, Token, open_store
 
@@ -28,8 +33,13 @@ class TrainJob:
     spec: str | None
     """Path or name of the feature spec; None for a hashed data set, which carries its own."""
     model: Path
-    optimizer: Ftrl
-    settings: TrainSettings
+    workers: int = 1
+    chunk: int | None = None
+    """None: what suits the number of workers and rows, see `default_chunk`."""
+    epochs: int = 1
+    safe_adding: float = 0.75
+    optimizer: Mapping[str, float] = field(default_factory=dict)
+    """Settings of FTRL that were chosen; the others are those of the warm start, or else the defaults."""
     store: str = "memory://"
     holdout: Sequence[Path] = ()
     """Inputs to judge the model on."""
@@ -38,7 +48,21 @@ class TrainJob:
     warm_start: Path | None = None
     """Model whose state to train on from."""
     on_bad_rows: Literal["fail", "skip", "quarantine"] = "fail"
-    quarantine: Path | None = None
+
+    @property
+    def quarantine(self) -> Path | None:
+        """Where bad rows of the inputs go, if they are kept."""
+        return beside(self.model, ".bad-rows") if self.on_bad_rows == "quarantine" else None
+
+    @property
+    def holdout_quarantine(self) -> Path | None:
+        """The same for the hold-out."""
+        return beside(self.model, ".holdout.bad-rows") if self.on_bad_rows == "quarantine" else None
+
+    @property
+    def interrupted(self) -> Path:
+        """Where the model of a job goes that was stopped before its end."""
+        return beside(self.model, ".interrupted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +70,35 @@ class TrainOutcome:
     """What came of a job."""
 
     job: TrainJob
+    optimizer: Ftrl
+    settings: TrainSettings
     result: TrainResult
     progressive: MetricSummary
     holdout: MetricSummary | None
+    """None also when judging was stopped."""
     model: Model
     saved_to: Path
     bad_rows: BadRows
     """Of training."""
     holdout_bad_rows: BadRows | None
+    stopped: bool
+    """Whether SIGINT or SIGTERM ended training or judging."""
 
     def to_json(self) -> dict[str, Any]:
         """The summary that `--json` writes."""
-        settings, timings = self.job.settings, self.result.timings
+        settings, timings = self.settings, self.result.timings
+        progressive = self.progressive.to_json()
         return {
             "examples": self.result.examples,
+            "rows": self.result.rows,
             "seconds": self.result.seconds,
             "examples_per_second": self.result.examples / max(self.result.seconds, 1e-9),
-            "logloss": self.progressive.to_json()["logloss"],
-            "auc": self.progressive.to_json()["auc"],
+            "logloss": progressive["logloss"],
+            "auc": progressive["auc"],
             "workers": settings.workers,
             "store": self.job.store,
             "settings": {
-                **self.job.optimizer.to_json(),
+                **self.optimizer.to_json(),
                 "chunk": settings.chunk,
                 "epochs": settings.epochs,
                 "safe_adding": settings.safe_adding,
@@ -77,62 +108,147 @@ class TrainOutcome:
             "holdout": None if self.holdout is None else self.holdout.to_json(),
             "bad_rows": self.bad_rows.count,
             "holdout_bad_rows": self.holdout_bad_rows.count if self.holdout_bad_rows else 0,
-            "interrupted": self.result.interrupted,
+            "interrupted": self.stopped,
             "model": self.model.id,
-            "saved_to": str(self.saved_to),
+            "saved_to": printable(self.saved_to),
         }
 
 
-def run_train_job(job: TrainJob, on_progress: Callable[[TrainProgress], None]) -> TrainOutcome:
-    """Train, judge on the hold-out, and save the model.
+def run_train_job(
+    job: TrainJob, show: Callable[[str], AbstractContextManager[Report]] = progress
+) -> TrainOutcome:
+    """Train, judge on the hold-out, and save the model; `show` is asked for a progress display per phase.
 
     SIGINT or SIGTERM ends training after the running round; what was learnt so far is then saved beside
-    `job.model` (suffix `.interrupted`), and a model that was there stays. Raises the errors of the parts.
+    `job.model` (suffix `.interrupted`), and a model that was there stays. When nothing was learnt yet,
+    KeyboardInterrupt is raised. A trained model is saved also if judging it fails or is stopped.
+
+    Raises the errors of the parts; what can be checked is checked before training.
     """
-    require_model_or_nothing(job.model)
-    spec = None if job.spec is None else load_spec(job.spec)
-    source = open_source(job.inputs, spec, on_bad_rows=job.on_bad_rows, quarantine=job.quarantine)
-    judged_on = _holdout(job, source)
-    stop_row = None if judged_on is None or job.holdout else judged_on[1]
-    store = open_store(job.store, bits=source.spec.bits, width=WIDTH)
-    try:
-        passes_before = 0
-        if job.warm_start is not None:
-            slots, state, passes = load_state(job.warm_start, source.spec)
-            store.push(slots, state, Token("warm-start", 0, 0))
-            passes_before = passes - 1  # new data goes on with the last pass over the old
-        with stop_requests() as stop:
-            result = train(
-                source,
-                store,
-                job.optimizer,
-                job.settings,
-                passes_before=passes_before,
-                stop_row=stop_row,
-                on_progress=on_progress,
-                stop=stop,
-            )
-        state_at = _take_everything(store, source.spec)
-    finally:
-        store.close()
-    return _finish(job, source, judged_on, result, state_at)
+    for place in (job.model, job.interrupted):
+        require_model_or_nothing(place)
+        require_writable(place)
+    with stop_requests() as stop:
+        spec = None if job.spec is None else load_spec(job.spec)
+        source = open_source(job.inputs, spec, on_bad_rows=job.on_bad_rows, quarantine=job.quarantine)
+        optimizer, start = _start(job, source.spec)
+        judged_on = _holdout(job, source)
+        settings = _settings(job, source, judged_on)
+        result, state = _learn(job, settings, source, optimizer, start, judged_on, show, stop)
+        if result.examples == 0:
+            raise KeyboardInterrupt
+        weights = optimizer.in_pass(result.passes).weights(state[1])
+        facts = _facts(job, settings, optimizer, result)
+        model = Model.of_weights(source.spec, state[0], weights, facts)
+        saved_to = job.interrupted if result.interrupted else job.model
+        holdout, failure = None, None
+        if judged_on is not None and not stop.is_set():
+            try:
+                holdout = _judge(model, judged_on, show, stop)
+            except CtrError as error:
+                failure = error
+        save_model(model, saved_to, state)
+    if failure is not None:
+        raise type(failure)(
+            f"{failure} The model was trained and is in {saved_to}; only judging it failed."
+        ) from failure
+    return TrainOutcome(
+        job=job,
+        optimizer=optimizer,
+        settings=settings,
+        result=result,
+        progressive=result.progressive.summary(),
+        holdout=holdout,
+        model=model,
+        saved_to=saved_to,
+        bad_rows=source.bad_rows,
+        holdout_bad_rows=None if judged_on is None else judged_on.source.bad_rows,
+        stopped=result.interrupted or (judged_on is not None and holdout is None),
+    )
 
 
-def _holdout(job: TrainJob, source: ExampleSource) -> tuple[ExampleSource, int] | None:
-    """Where the hold-out starts: a source, and the first row of it that counts."""
+@dataclass(frozen=True, slots=True)
+class _Holdout:
+    """Rows to judge on: those of `source` from `start` on."""
 
-    def open_holdout(inputs: Sequence[Path]) -> ExampleSource:
+    source: ExampleSource
+    start: int
+    training_stops: int | None
+    """The row of the training inputs at which the hold-out starts, if it is part of them."""
+
+
+def _start(job: TrainJob, spec: FeatureSpec) -> tuple[Ftrl, SavedState | None]:
+    """The optimizer, and the state to go on from."""
+    if job.warm_start is None:
+        return Ftrl(**job.optimizer), None
+    saved = load_state(job.warm_start, spec)
+    return replace(saved.optimizer, **job.optimizer), saved
+
+
+def _holdout(job: TrainJob, source: ExampleSource) -> _Holdout | None:
+    def opened(inputs: Sequence[Path]) -> ExampleSource:
         # a source of its own: its bad rows are not training's
-        beside = job.quarantine
-        quarantine = None if beside is None else beside.with_name(f"{job.model.name}.holdout.bad-rows")
+        quarantine = job.holdout_quarantine
         return open_source(inputs, source.spec, on_bad_rows=job.on_bad_rows, quarantine=quarantine)
 
     if job.holdout:
-        return open_holdout(job.holdout), 0
+        other = opened(job.holdout)
+        if len(other.sample(1)) == 0:
+            raise DataError(f"{job.holdout[0]}: the hold-out has no row to judge on.")
+        return _Holdout(other, 0, None)
     if job.holdout_fraction:
         rows = source.count_rows()
-        return open_holdout(job.inputs), rows - round(rows * job.holdout_fraction)
+        kept = round(rows * job.holdout_fraction)
+        if not 0 < kept < rows:
+            raise DataError(
+                f"a hold-out of {job.holdout_fraction} of {rows:,} rows is {kept:,}; choose a fraction that "
+                "leaves rows for training and for judging."
+            )
+        return _Holdout(opened(job.inputs), rows - kept, rows - kept)
     return None
+
+
+def _settings(job: TrainJob, source: ExampleSource, judged_on: _Holdout | None) -> TrainSettings:
+    def rows() -> int:
+        stop = None if judged_on is None else judged_on.training_stops
+        return source.count_rows() if stop is None else stop
+
+    chunk = default_chunk(job.workers, rows) if job.chunk is None else job.chunk
+    return TrainSettings(job.workers, chunk, job.epochs, job.safe_adding)
+
+
+def _learn(
+    job: TrainJob,
+    settings: TrainSettings,
+    source: ExampleSource,
+    optimizer: Ftrl,
+    start: SavedState | None,
+    judged_on: _Holdout | None,
+    show: Callable[[str], AbstractContextManager[Report]],
+    stop: Event,
+) -> tuple[TrainResult, tuple[Slots, Float32]]:
+    """Train a store; return what happened and everything that the store then holds."""
+    store = open_store(job.store, bits=source.spec.bits, width=WIDTH)
+    try:
+        if start is not None:
+            former = start.optimizer.in_pass(start.passes)
+            adopted = optimizer.in_pass(start.passes).adopt(start.state, former)
+            store.push(start.slots, adopted, Token("warm-start", 0, 0))
+        with show("training") as report:
+            result = train(
+                source,
+                store,
+                optimizer,
+                settings,
+                # new data goes on with the last pass over the old
+                passes_before=0 if start is None else start.passes - 1,
+                stop_row=None if judged_on is None else judged_on.training_stops,
+                on_progress=lambda p: report(p.examples, p.fraction, p.logloss),
+                stop=stop,
+            )
+        return result, _take_everything(store, source.spec)
+    finally:
+        store.close()
 
 
 def _take_everything(store: Store, spec: FeatureSpec) -> tuple[Slots, Float32]:
@@ -144,35 +260,42 @@ def _take_everything(store: Store, spec: FeatureSpec) -> tuple[Slots, Float32]:
     return np.concatenate([slots for slots, _ in parts]), np.concatenate([state for _, state in parts])
 
 
-def _finish(
-    job: TrainJob,
-    source: ExampleSource,
-    judged_on: tuple[ExampleSource, int] | None,
-    result: TrainResult,
-    state: tuple[Slots, Float32],
-) -> TrainOutcome:
-    progressive = result.metrics.summary()
-    facts: dict[str, Any] = {
-        "optimizer": {**job.optimizer.to_json(), "passes": result.passes},
+def _facts(job: TrainJob, settings: TrainSettings, optimizer: Ftrl, result: TrainResult) -> dict[str, Any]:
+    """What the manifest says about training."""
+    progressive = result.progressive.summary()
+    return {
+        "optimizer": {**optimizer.to_json(), "passes": result.passes},
         "training": {
-            "inputs": [str(path) for path in job.inputs],
+            "inputs": [printable(path) for path in job.inputs],
+            "rows": result.rows,
             "examples": result.examples,
-            "epochs": job.settings.epochs,
-            "workers": job.settings.workers,
-            "chunk": job.settings.chunk,
-            "warm_start": None if job.warm_start is None else str(job.warm_start),
+            "epochs": settings.epochs,
+            "workers": settings.workers,
+            "chunk": settings.chunk,
+            "warm_start": None if job.warm_start is None else printable(job.warm_start),
             "interrupted": result.interrupted,
         },
         "metrics": {"progressive": progressive.to_json()},
-        "calibration": None,
+        "calibration": progressive.to_json()["calibration"],
     }
-    weights = job.optimizer.in_pass(result.passes).weights(state[1])
-    model = Model.of_weights(source.spec, state[0], weights, facts)
-    holdout = None
-    if judged_on is not None and not result.interrupted:
-        holdout = evaluate(model, judged_on[0], start=judged_on[1]).summary()
-        facts["metrics"]["holdout"] = holdout.to_json()
-    saved_to = job.model.with_name(job.model.name + ".interrupted") if result.interrupted else job.model
-    save_model(model, saved_to, state)
-    holdout_bad_rows = None if judged_on is None else judged_on[0].bad_rows
-    return TrainOutcome(job, result, progressive, holdout, model, saved_to, source.bad_rows, holdout_bad_rows)
+
+
+def _judge(
+    model: Model, judged_on: _Holdout, show: Callable[[str], AbstractContextManager[Report]], stop: Event
+) -> MetricSummary | None:
+    """The metrics on the hold-out, also into the model's manifest; None when stopped."""
+    source = judged_on.source
+    with show("judging") as report:
+        metrics = evaluate(
+            model,
+            source,
+            start=judged_on.start,
+            on_rows=lambda rows: report(rows, source.fraction_read),
+            stop=stop,
+        )
+    if stop.is_set():
+        return None
+    summary = metrics.summary()
+    model.manifest["metrics"]["holdout"] = summary.to_json()
+    model.manifest["calibration"] = summary.to_json()["calibration"]
+    return summary

@@ -21,6 +21,7 @@ from features import (
     localize,
 )
 
+FORMAT: Final = "ctr model"
 FORMAT_VERSION: Final = 1
 """Of the model folder; a program reads the version it writes and no other."""
 
@@ -59,6 +60,7 @@ class Model:
         digest.update(slots.data)
         digest.update(weights.data)
         manifest = {
+            "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "id": digest.hexdigest()[:12],
             "created": datetime.now(UTC).isoformat(timespec="seconds"),

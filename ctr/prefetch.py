@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from queue import Full, Queue
 from threading import Event, Thread
 from typing import Generic, TypeVar
@@ -51,6 +51,9 @@ class Prefetch(Generic[T]):
             self._put(None, None)
         except BaseException as error:  # noqa: BLE001  (handed to the caller's thread, which raises it)
             self._put(None, error)
+        finally:
+            if isinstance(self._items, Generator):
+                self._items.close()  # an unfinished pass puts in order what it leaves behind
 
     def _put(self, item: T | None, error: BaseException | None) -> bool:
         while not self._stopped.is_set():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from ctr.prefetch import Prefetch
 from features import ExampleSource
 
 _SCHEMA = pa.schema([("prediction", pa.float32())])
-_WRITERS = {".parquet": parquet.ParquetWriter, ".csv": csv.CSVWriter}
 
 
 def predict_file(
@@ -28,7 +27,7 @@ def predict_file(
 ) -> int:
     """Score every row of `source` into `out` (`.parquet` or `.csv`), in input order; return their number.
 
-    A row that was passed over as bad has an empty (null) prediction, so that row `i` of the output
+    A row that was passed over as bad has no prediction (null; `nan` in CSV), so that row `i` of the output
     always belongs to row `i` of the input. Raises DataError for another suffix, for an input without
     rows, and when the disk refuses; whatever was at `out` before then stays as it was.
     """
@@ -40,7 +39,7 @@ def predict_file(
             write(_with_gaps(predictions, bad))
             rows += predictions.size + bad.size
             on_rows(rows)
-        trailing = len(source.bad_rows.ordinals) - np.searchsorted(source.bad_rows.ordinals, rows)
+        trailing = source.bad_rows.ordinals.size - np.searchsorted(source.bad_rows.ordinals, rows)
         if trailing:
             write(pa.nulls(int(trailing), pa.float32()))
             rows += int(trailing)
@@ -49,13 +48,13 @@ def predict_file(
     return rows
 
 
-def _passed_over(ordinals: Sequence[int], first: int, n: int) -> NDArray[np.int64]:
+def _passed_over(ordinals: NDArray[np.int64], first: int, n: int) -> NDArray[np.int64]:
     """Where bad rows stand among the next `n` good ones: offsets from row `first` of the input."""
     at = int(np.searchsorted(ordinals, first))
     end = at
-    while end < len(ordinals) and ordinals[end] < first + n + (end - at):
+    while end < ordinals.size and ordinals[end] < first + n + (end - at):
         end += 1
-    return np.asarray(ordinals[at:end], np.int64) - first
+    return ordinals[at:end] - first
 
 
 def _with_gaps(predictions: Float32, bad: NDArray[np.int64]) -> pa.Array:
@@ -71,15 +70,26 @@ def _with_gaps(predictions: Float32, bad: NDArray[np.int64]) -> pa.Array:
 @contextmanager
 def _replacing(out: Path) -> Iterator[Callable[[pa.Array], None]]:
     """A function that appends predictions to a file which takes the place of `out` once complete."""
-    writer_of = _WRITERS.get(out.suffix)
-    if writer_of is None:
+    if out.suffix not in {".parquet", ".csv"}:
         raise DataError(f"{out}: predictions are written as .parquet or .csv; choose one of these suffixes.")
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
+    is_csv = out.suffix == ".csv"
     try:
-        with writer_of(str(partial), _SCHEMA) as writer:
-            yield lambda predictions: writer.write_table(pa.table([predictions], schema=_SCHEMA))
+        with _csv_writer(partial) if is_csv else parquet.ParquetWriter(str(partial), _SCHEMA) as writer:
+
+            def write(predictions: pa.Array) -> None:
+                if is_csv:  # a null would be an empty line, which readers of CSV skip
+                    predictions = predictions.fill_null(float("nan"))
+                writer.write_table(pa.table([predictions], schema=_SCHEMA))
+
+            yield write
         os.replace(partial, out)
     except OSError as error:
         raise DataError(f"{out}: the predictions could not be written ({error}).") from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _csv_writer(path: Path) -> csv.CSVWriter:
+    options = csv.WriteOptions(quoting_style="none", quoting_header="none")
+    return csv.CSVWriter(str(path), _SCHEMA, write_options=options)

@@ -19,7 +19,6 @@ from features import Batch, Chunk, ExampleSource, warm_up_localize
 from ps import MemoryStore, Store, Token
 
 _WARM_UP_ROWS = 16
-_REPORT_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class TrainSettings:
 
     workers: int = 1
     chunk: int = 65_536
-    """Examples that a worker trains on between one pull and one push."""
+    """Examples that a worker trains on between one pull and one push; see `default_chunk`."""
     epochs: int = 1
     """Passes over the data."""
     safe_adding: float = 0.75
@@ -42,6 +41,17 @@ class TrainSettings:
             raise ModelError(f"safe-adding is {self.safe_adding}: give a number from 0 to 1.")
 
 
+def default_chunk(workers: int, rows: Callable[[], int]) -> int:
+    """The chunk for so many workers; `rows` is asked for the number of examples only if that matters.
+
+    One worker loses nothing by large chunks. Several see each other's moves only from round to round, so
+    the data should give them some 25 rounds.
+    """
+    if workers == 1:
+        return 65_536
+    return min(max(rows() // (25 * workers), 256), 16_384)
+
+
 @dataclass(frozen=True, slots=True)
 class TrainProgress:
     """Where a running job is."""
@@ -51,7 +61,7 @@ class TrainProgress:
     fraction: float
     """Of the whole job, 0 to 1."""
     logloss: float
-    """Progressive, over all examples so far."""
+    """Over the examples of this pass so far (in a first pass: progressive)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +71,15 @@ class TrainResult:
     examples: int
     seconds: float
     """Training alone: reading, pulling, learning and pushing, without start-up and compilation."""
-    metrics: Metrics
-    """Progressive validation: every example predicted before it was learnt."""
+    rows: int
+    """Examples of the first pass."""
+    progressive: Metrics
+    """Progressive validation over the first pass: every example predicted before it was learnt."""
     timings: Timings
     passes: int
     """Over the data, earlier ones included; the last may have been interrupted."""
     interrupted: bool
+    """Whether examples were left when it was told to stop."""
 
 
 def train(
@@ -78,6 +91,7 @@ def train(
     passes_before: int = 0,
     stop_row: int | None = None,
     on_progress: Callable[[TrainProgress], None] = lambda _: None,
+    progress_every_s: float = 0.2,
     stop: Event | None = None,
 ) -> TrainResult:
     """Train `store` on the rows of `source` before `stop_row`.
@@ -91,7 +105,17 @@ def train(
     `stop`, once set, ends the job after the running round. Raises DataError when there is no row to
     learn from, StoreError when the store refuses.
     """
-    job = _Job(source, store, optimizer, settings, passes_before, stop_row, on_progress, stop or Event())
+    job = _Job(
+        source=source,
+        store=store,
+        optimizer=optimizer,
+        settings=settings,
+        passes_before=passes_before,
+        stop_row=stop_row,
+        on_progress=on_progress,
+        progress_every_s=progress_every_s,
+        stop=stop or Event(),
+    )
     job.warm_up()
     return job.run()
 
@@ -115,15 +139,17 @@ class _Job:
     passes_before: int
     stop_row: int | None
     on_progress: Callable[[TrainProgress], None]
+    progress_every_s: float
     stop: Event
     workers: list[Worker] = field(init=False)
     name: str = field(default_factory=lambda: uuid4().hex)
     examples: int = 0
     epoch: int = 0
     """That is being read."""
-    passes: int = 0
+    passes: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.passes = self.passes_before + 1
         self.workers = [Worker(self.store, self.settings.safe_adding) for _ in range(self.settings.workers)]
 
     def warm_up(self) -> None:
@@ -133,9 +159,9 @@ class _Job:
         scratch = MemoryStore(bits=self.store.bits, width=WIDTH)
         worker = Worker(scratch, self.settings.safe_adding)
         for peers in {1, min(self.settings.workers, 2)}:
-            move = worker.train(batch, self.optimizer, peers, lambda: None)
+            move = worker.train(batch, self.optimizer, first_pass=True, peers=peers, on_pulled=lambda: None)
             scratch.push(move.slots, move.delta, Token("warm-up", 0, peers))
-        _ = worker.metrics.summary()
+        worker.progressive.summary()
 
     def run(self) -> TrainResult:
         started = perf_counter()
@@ -147,16 +173,26 @@ class _Job:
                 clock += 1
                 self.examples += sum(len(task.examples) for task in dealt)
                 self.passes = dealt[-1].number
-                if (now := perf_counter()) - reported > _REPORT_EVERY_S:
+                if (now := perf_counter()) - reported > self.progress_every_s:
                     self.on_progress(self._progress(now - started))
                     reported = now
+            interrupted = self.stop.is_set() and next(tasks, None) is not None
         seconds = perf_counter() - started
         if self.examples == 0 and not self.stop.is_set():
             raise DataError("the input has no row to learn from: check the file, or the hold-out fraction.")
         timings = Timings()
         for worker in self.workers:
             timings.add(worker.timings)
-        return TrainResult(self.examples, seconds, self._metrics(), timings, self.passes, self.stop.is_set())
+        progressive = self._merged([worker.progressive for worker in self.workers])
+        return TrainResult(
+            examples=self.examples,
+            seconds=seconds,
+            rows=progressive.examples,
+            progressive=progressive,
+            timings=timings,
+            passes=self.passes,
+            interrupted=interrupted,
+        )
 
     def _tasks(self) -> Iterator[_Task]:
         for epoch in range(self.settings.epochs):
@@ -169,16 +205,19 @@ class _Job:
     def _round(self, dealt: list[_Task], clock: int, pool: ThreadPoolExecutor) -> None:
         """Every worker trains one chunk on the same state; then the moves are added, in order."""
         if len(dealt) == 1:
-            move = self.workers[0].train(dealt[0].examples, dealt[0].optimizer, 1, lambda: None)
-            self._push(0, move, clock)
+            self._push(0, self._train(self.workers[0], dealt[0], 1, lambda: None), clock)
             return
         # A worker may push as soon as all have pulled, while slower ones still train.
         all_pulled = Barrier(len(dealt) + 1)
         running = [
-            pool.submit(worker.train, task.examples, task.optimizer, len(dealt), all_pulled.wait)
+            pool.submit(self._train, worker, task, len(dealt), all_pulled.wait)
             for worker, task in zip(self.workers, dealt, strict=False)
         ]
-        all_pulled.wait()
+        try:
+            all_pulled.wait()
+        except BaseException:
+            all_pulled.abort()  # or the workers would wait for this thread for ever
+            raise
         for index, future in enumerate(running):
             self._push(index, future.result(), clock)
 
@@ -187,10 +226,17 @@ class _Job:
         self.store.push(move.slots, move.delta, Token(self.name, index, clock))
         self.workers[index].timings.push += perf_counter() - started
 
-    def _metrics(self) -> Metrics:
+    def _train(self, worker: Worker, task: _Task, peers: int, on_pulled: Callable[[], object]) -> Move:
+        first_pass = task.number == self.passes_before + 1
+        return worker.train(
+            task.examples, task.optimizer, first_pass=first_pass, peers=peers, on_pulled=on_pulled
+        )
+
+    @staticmethod
+    def _merged(parts: list[Metrics]) -> Metrics:
         merged = Metrics()
-        for worker in self.workers:
-            merged.merge(worker.metrics)
+        for part in parts:
+            merged.merge(part)
         return merged
 
     def _progress(self, seconds: float) -> TrainProgress:
@@ -199,4 +245,6 @@ class _Job:
             fraction = (self.epoch + self.source.fraction_read) / self.settings.epochs
         else:
             fraction = self.examples / max(self.stop_row * self.settings.epochs, 1)
-        return TrainProgress(self.examples, seconds, min(fraction, 1.0), self._metrics().logloss)
+        in_first = self.passes == self.passes_before + 1
+        parts = [worker.progressive if in_first else worker.seen_again for worker in self.workers]
+        return TrainProgress(self.examples, seconds, min(fraction, 1.0), self._merged(parts).logloss)

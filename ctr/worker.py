@@ -47,12 +47,20 @@ class Worker:
 
     store: Store
     safe_adding: float
-    metrics: Metrics = field(default_factory=Metrics)
-    """Progressive validation over all chunks so far."""
+    progressive: Metrics = field(default_factory=Metrics)
+    """Progressive validation: over the first pass, where every example is new when it is predicted."""
+    seen_again: Metrics = field(default_factory=Metrics)
+    """The same over later passes, whose examples have been learnt before: no measure of quality."""
     timings: Timings = field(default_factory=Timings)
 
     def train(
-        self, examples: Batch | Chunk, optimizer: Ftrl, peers: int, on_pulled: Callable[[], object]
+        self,
+        examples: Batch | Chunk,
+        optimizer: Ftrl,
+        *,
+        first_pass: bool,
+        peers: int,
+        on_pulled: Callable[[], object],
     ) -> Move:
         """Train one chunk as one of `peers` workers; `on_pulled` is called once its state has been read.
 
@@ -75,7 +83,8 @@ class Worker:
             )
         delta = np.subtract(state, before, out=before)
         assert chunk.labels is not None
-        self.metrics.add(predictions, chunk.labels, chunk.weights)
+        metrics = self.progressive if first_pass else self.seen_again
+        metrics.add(predictions, chunk.labels, chunk.weights)
         trained = perf_counter()
         self.timings.add(Timings(found - started, pulled - found, trained - pulled))
         return Move(chunk.slots, delta)

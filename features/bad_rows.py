@@ -1,29 +1,42 @@
-"""`BadRows`: which rows of a pass were passed over, and the file they are kept in."""
+"""`BadRows`: which rows of the data were passed over, and the file they are kept in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ctr.errors import DataError
 
 _EXAMPLES = 5
+_LEAST_ROOM = 1024
 
 
 class BadRows:
-    """The rows that a pass over the data left out."""
+    """The rows that the passes over the data left out, each once however many passes met it.
+
+    One thread may add rows while others look.
+    """
 
     def __init__(self) -> None:
-        self._ordinals: list[int] = []
+        self._buffer = np.empty(0, np.int64)
+        self._ordinals = self._buffer
         self._examples: list[str] = []
 
     @property
     def count(self) -> int:
-        return len(self._ordinals)
+        return self._ordinals.size
 
     @property
-    def ordinals(self) -> Sequence[int]:
-        """Their positions among all data rows, good or bad, of all inputs in order; ascending."""
+    def ordinals(self) -> NDArray[np.int64]:
+        """int64[count]: their positions among all data rows, good or bad, of all inputs in order; ascending.
+
+        A read-only view of those known by now, without a copy; rows added later are not in it.
+        """
         return self._ordinals
 
     @property
@@ -31,32 +44,65 @@ class BadRows:
         """What was wrong with the first few, each with its file and line."""
         return tuple(self._examples)
 
-    def add(self, ordinal: int, explain: Callable[[], str]) -> None:
-        """Notes one more row, further on than all before; `explain` is called only if it is an example."""
-        self._ordinals.append(ordinal)
-        if len(self._examples) < _EXAMPLES:
-            self._examples.append(explain())
+    def add(self, ordinals: NDArray[np.int64], explain: Callable[[int], str]) -> NDArray[np.intp]:
+        """Notes the rows at `ordinals` (int64, ascending); returns which of them were not known yet.
+
+        `explain` says what is wrong with the i-th of them; it is called for examples alone.
+        """
+        places = np.searchsorted(self._ordinals, ordinals)
+        known = places < self.count
+        known[known] = self._ordinals[places[known]] == ordinals[known]
+        new = np.flatnonzero(~known)
+        if new.size:
+            self._extend(ordinals[new], places[new])
+            self._examples += [explain(int(i)) for i in new[: _EXAMPLES - len(self._examples)]]
+        return new
+
+    def _extend(self, ordinals: NDArray[np.int64], places: NDArray[np.intp]) -> None:
+        # Views that were handed out stay as they are: what they show is never written again.
+        count = self.count
+        if places[0] < count:  # a pass that began before an earlier one
+            self._buffer = np.insert(self._ordinals, places, ordinals)
+        else:
+            if count + ordinals.size > self._buffer.size:
+                buffer = np.empty(max(2 * self._buffer.size, count + ordinals.size, _LEAST_ROOM), np.int64)
+                buffer[:count] = self._ordinals
+                self._buffer = buffer
+            self._buffer[count : count + ordinals.size] = ordinals
+        filled = self._buffer[: count + ordinals.size]
+        filled.flags.writeable = False
+        self._ordinals = filled
 
 
 class Quarantine:
-    """A file of bad rows as they stood in the input, each once however many passes there are."""
+    """A file of bad rows as they stood in the input.
+
+    There is none before the first row. Until `settle` the rows wait in a hidden file beside it, so that
+    the file of an earlier job is replaced by a whole one, and not at all if there is no bad row.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Creates the file, or empties it."""
+        """Touches nothing yet."""
         self._path = path
-        self._kept: set[int] = set()
-        self._write("wb", b"")
+        self._waiting = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self._target = self._waiting
 
-    def keep(self, rows: Iterable[tuple[int, bytes]]) -> None:
-        """Appends those of the rows, each with its ordinal, that are not there yet."""
-        new = [(ordinal, raw) for ordinal, raw in rows if ordinal not in self._kept]
-        self._write("ab", b"".join(raw for _, raw in new))
-        self._kept.update(ordinal for ordinal, _ in new)
+    def keep(self, rows: Iterable[bytes]) -> None:
+        """Appends rows."""
+        with self._writing(), self._target.open("ab") as file:
+            file.writelines(rows)
 
-    def _write(self, mode: str, data: bytes) -> None:
+    def settle(self) -> None:
+        """Puts the rows kept so far in place; those that follow are appended there."""
+        if self._target == self._waiting and self._waiting.exists():
+            with self._writing():
+                os.replace(self._waiting, self._path)
+            self._target = self._path
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            with self._path.open(mode) as file:
-                file.write(data)
+            yield
         except OSError as error:
             raise DataError(
                 f"{self._path}: bad rows cannot be kept there ({error.strerror}); give another place."

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+# The package `ps` has the same two definitions: neither of the two packages may import the other.
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
 
 

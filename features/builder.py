@@ -36,14 +36,18 @@ class BatchBuilder:
     """float32, as long as `slots`; of length 0 unless the spec's format is libsvm."""
     labels: NDArray[np.float32]
     """float32[capacity]; of length 0 without labels."""
+    no_click: NDArray[np.int8]
+    """int8[1]: the label that rows without a click have, 0 or -1; 1 until one of them is met."""
     weights: NDArray[np.float32]
     """float32[capacity]; of length 0 without weights."""
 
-    def __init__(self, transform: _Layout, rows: int) -> None:
+    def __init__(self, transform: _Layout, rows: int, no_click: NDArray[np.int8] | None = None) -> None:
+        """`no_click`: shared by all builders whose rows must have labels of one kind."""
         spec = transform.spec
         self.capacity = rows
         self._slot_dtype = slot_dtype(spec.bits)
         self._has_values = spec.source.format == "libsvm"
+        self.no_click = np.ones(1, np.int8) if no_click is None else no_click
         self._has_labels = transform.with_label
         self._has_weights = transform.with_label and spec.weight is not None
         self._features = rows * spec.features_per_example

@@ -47,9 +47,9 @@ def cells_of_rows(
 
     Text is taken as UTF-8, whole numbers as decimal digits, and None or an absent key as missing.
     Other finite floats are for the columns in `numbers` alone: a category such as 0.1 has more than one
-    spelling, and another one than the training data's would be another feature. Keys that are neither in
+    spelling, and another one than the training data's would be another feature. Columns that are neither in
     `columns` nor in `ignored` raise DataError, and so does any other value; both name the row, counted
-    from 0, and the key.
+    from 0, and the column.
     """
     known = set(columns)
     texts: list[bytes] = []
@@ -57,7 +57,8 @@ def cells_of_rows(
         for key in row:
             if key not in known and key not in ignored:
                 raise DataError(
-                    f"rows[{i}]: there is no field {key!r}; remove it, or use one of: {', '.join(columns)}."
+                    f"rows[{i}]: the feature spec names no column {key!r:.80}; remove it, list it in the spec"
+                    f" under source.ignore, or use one of: {', '.join(columns)}."
                 )
         texts.extend(_encode(row.get(column), i, column, column in numbers) for column in columns)
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
@@ -79,7 +80,7 @@ def _encode(value: object, row: int, column: str, is_number: bool) -> bytes:
         try:
             return value.encode()
         except UnicodeEncodeError:
-            raise DataError(f"rows[{row}].{column}: {value!r} is not valid Unicode text.") from None
+            raise DataError(f"rows[{row}].{column}: {value!r:.80} is not valid Unicode text.") from None
     if isinstance(value, int) and not isinstance(value, bool):
         if value.bit_length() > 64:
             raise DataError(f"rows[{row}].{column}: a number of more than 64 bits; send it as text.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,14 +29,22 @@ _Part = tuple[Chunk, int, int]  # rows of a block, from and to (exclusive)
 class DatasetSource:
     """The examples of a hashed data set, in the order they were written.
 
-    Safe to share among threads, each with its own iterator. Raises DataError, on opening and while reading,
-    when the folder is no data set, a shard is missing or torn, or the spec was changed since.
+    Safe to share among threads, each with its own iterator.
+
+    Raises DataError, on opening and while reading, when the folder is no data set, its spec was changed
+    since, a shard is missing or of another size than it was written with, or what a shard holds does not fit
+    together (rows, offsets, slots out of range). Bytes that were changed and still fit, such as a label or
+    another slot, are noticed only with `verify`.
     """
 
     def __init__(
-        self, path: str | Path, *, verify: bool = False, labels: Literal["required", "optional"] = "required"
+        self, path: str | Path, *, verify: bool = False, labels: Literal["required", "ignored"] = "required"
     ) -> None:
-        """`verify`: compare each shard's SHA-256 with the manifest before its first use (0.6 s per GB)."""
+        """Reads manifest and spec, and looks at the size of every shard.
+
+        `verify`: compare each shard's SHA-256 with the manifest before its first use (0.6 s per GB).
+        `labels`: if ignored, the data set may have none, and the batches have none.
+        """
         self.path = Path(path)
         self.manifest: DatasetManifest = read_manifest(self.path)
         self.spec: FeatureSpec = self._read_spec()
@@ -43,6 +52,7 @@ class DatasetSource:
             raise DataError(
                 f"{self.path}: it has no labels; build it from labelled data with `ctr features build`."
             )
+        self._with_labels = labels == "required"
         for shard in self.manifest.shards:
             self._check_size(shard)
         self._unverified = {shard.name for shard in self.manifest.shards} if verify else set()
@@ -126,7 +136,8 @@ class DatasetSource:
             blocks = _Blocks(mapped, block_schema(self.manifest.bits))
             for number in range(low, high):
                 rows = min(self.manifest.block_rows, shard.rows - number * self.manifest.block_rows)
-                yield blocks.read(number, rows, (1 << self.manifest.bits) - 1)
+                block = blocks.read(number, rows, (1 << self.manifest.bits) - 1)
+                yield block if self._with_labels else replace(block, labels=None)
         except (pa.ArrowException, OSError, ValueError, IndexError) as error:
             raise self._torn(shard, str(error).splitlines()[0]) from error
 

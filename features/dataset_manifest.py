@@ -129,9 +129,17 @@ def read_manifest(folder: Path) -> DatasetManifest:
     try:
         return DatasetManifest.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
         raise DataError(
-            f"{path}: {place + ': ' if place else ''}{first['msg']}; build the data set again with"
-            " `ctr features build`."
+            f"{path}: {_complaint(error)}; build the data set again with `ctr features build`."
         ) from None
+
+
+def _complaint(error: ValidationError) -> str:
+    """The first of pydantic's complaints: where, and the value met."""
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"])
+    place = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return f"{place}: it is missing"
+    return f"{place}: {first['input']!r:.80} is not what this program writes there"

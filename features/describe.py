@@ -73,13 +73,13 @@ class Description:
 
 
 def describe(path: str | Path) -> Description:
-    """Read the hashed data set at `path` once and describe it.
+    """Read the hashed data set at `path` once, comparing all checksums, and describe it.
 
     `d` features hashed to `M` slots use `s = M (1 - (1 - 1/M)**d)` of them on average; this is solved for
     `d`, and `d - s` collisions are expected. Above 30 bits `s` is estimated by linear counting (Whang et al.
-    1990) on a bitmap of 2**30. Raises DataError as `DatasetSource` does.
+    1990) on a bitmap of 2**30. Raises DataError as `DatasetSource` does with `verify`.
     """
-    source = DatasetSource(path, labels="optional")
+    source = DatasetSource(path, labels="ignored", verify=True)
     manifest = source.manifest
     used = _slots_used(source)
     total = 1 << manifest.bits

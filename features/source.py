@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from features.bad_rows import BadRows, Quarantine
@@ -24,7 +24,7 @@ from features.spec import FeatureSpec
 from features.transform import Transform
 
 OnBadRows = Literal["fail", "skip", "quarantine"]
-Labels = Literal["required", "optional"]
+Labels = Literal["required", "ignored"]
 
 _FORMATS = {".parquet": "parquet", ".pq": "parquet", ".libsvm": "libsvm", ".svm": "libsvm"}
 
@@ -42,7 +42,7 @@ class ExampleSource(Protocol):
 
     @property
     def bad_rows(self) -> BadRows:
-        """The rows that the latest pass has left out so far."""
+        """The rows that passes have left out so far, each once however many passes there were."""
 
     def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Batch | Chunk]:
         """A pass over the rows `start..stop-1`, `rows` examples at a time; the last may be fewer."""
@@ -74,9 +74,10 @@ class RawSource:
         """Opens each file once, so that a missing one or a wrong header shows before any work.
 
         `on_bad_rows`: `fail` raises DataError at the first, `skip` leaves them out, `quarantine` also
-        appends them, as they stand, to the file `quarantine`, which the first pass creates anew. `labels`:
-        if optional, the batches have labels when the first file has them. Raises DataError, or SpecError
-        when the spec does not fit a file's format.
+        writes them, as they stand, to the file `quarantine`; that replaces an older one when the first pass
+        with a bad row ends, however it ends. `labels`: if ignored, files may lack labels (and weights), those
+        that are there are not looked at, and the batches have none. Raises DataError, or SpecError when the
+        spec does not fit a file's format.
         """
         if (on_bad_rows == "quarantine") != (quarantine is not None):
             raise ValueError("a quarantine file is given if and only if on_bad_rows is 'quarantine'")
@@ -85,13 +86,13 @@ class RawSource:
         self.spec = spec
         self._paths = [Path(path) for path in paths]
         self._on_bad_rows = on_bad_rows
-        self._quarantine_path = quarantine
-        self._quarantine: Quarantine | None = None
-        self._label_optional = labels == "optional"
-        self._transform = self._check()
+        self._quarantine = None if quarantine is None else Quarantine(quarantine)
+        self._transform = Transform(spec, with_label=labels == "required")
+        self._check()
         self._row_count: int | None = None
         self._fraction = 0.0
         self._bad_rows = BadRows()
+        self._no_click = np.ones(1, np.int8)  # see `BatchBuilder.no_click`
 
     @property
     def fraction_read(self) -> float:
@@ -100,27 +101,35 @@ class RawSource:
 
     @property
     def bad_rows(self) -> BadRows:
-        """The bad rows that the latest pass has met so far."""
+        """The bad rows that passes have met so far, each once.
+
+        So it tells of all the data as soon as one pass was complete, wherever a later one stopped.
+        """
         return self._bad_rows
 
     def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """The good rows at the positions `start..stop-1`, exactly `rows` in each batch but the last.
 
-        One pass at a time: `bad_rows` and `fraction_read` are of the one begun last.
+        One pass at a time: `fraction_read` is of the one begun last. Labels must be 0 or 1 in all rows,
+        or -1 or 1 in all; which of the two, the first row without a click decides for all passes.
         """
         if rows < 1 or start < 0:
             raise ValueError(f"rows is {rows} and start {start}: at least 1 and 0")
-        self._bad_rows = BadRows()
         self._fraction = 0.0
-        if self._quarantine_path is not None and self._quarantine is None:
-            self._quarantine = Quarantine(self._quarantine_path)
-        yield from self._pass(rows, start, stop, self._note)
+        try:
+            # No name for the builder here: it would keep its memory for longer than the rows last.
+            yield from self._pass(
+                BatchBuilder(self._transform, rows, self._no_click), start, stop, self._note
+            )
+        finally:
+            if self._quarantine is not None:
+                self._quarantine.settle()
         self._fraction = 1.0
 
     def sample(self, rows: int) -> Batch:
         """The first `rows` good examples, or all when there are fewer; no trace is left of bad rows."""
         builder = BatchBuilder(self._transform, rows)
-        return next(self._pass(rows, 0, None, _pass_over), builder.take())
+        return next(self._pass(builder, 0, None, _pass_over), builder.take())
 
     def count_rows(self) -> int:
         """The number of data rows, good or bad. Text is read through for it, once."""
@@ -132,10 +141,13 @@ class RawSource:
         return self._row_count
 
     def _pass(
-        self, rows: int, start: int, stop: int | None, note: Callable[[Block, int, int, int], None]
+        self,
+        builder: BatchBuilder,
+        start: int,
+        stop: int | None,
+        note: Callable[[Block, int, int, int], None],
     ) -> Iterator[Batch]:
         """As `batches`; calls `note(block, first, last, position of the block)` for rows that were tried."""
-        builder = BatchBuilder(self._transform, rows)
         for position, block, done in self._blocks():
             size = block.status.size
             row = min(max(start - position, 0), size)
@@ -165,24 +177,20 @@ class RawSource:
         """Deals with the bad ones of the rows `first..last-1` of a block."""
         if not block.status[first:last].any():
             return
-        bad = [first + int(i) for i in np.flatnonzero(block.status[first:last])]
+        bad: NDArray[np.int64] = first + np.flatnonzero(block.status[first:last])
         if self._on_bad_rows == "fail":
             raise DataError(
-                f"{_describe(block, bad[0])}; fix the row or use --on-bad-rows skip or quarantine."
+                f"{_describe(block, int(bad[0]))}; fix the row or use --on-bad-rows skip or quarantine."
             )
-        if self._quarantine is not None:
-            self._quarantine.keep((position + row, block.raw(row)) for row in bad)
-        for row in bad:
-            self._bad_rows.add(position + row, partial(_describe, block, row))
+        new = self._bad_rows.add(position + bad, lambda i: _describe(block, int(bad[i])))
+        if self._quarantine is not None and new.size:
+            self._quarantine.keep(block.raw(int(row)) for row in bad[new])
 
-    def _check(self) -> Transform:
-        """Opens every file; the transform is one for all of them."""
-        with closing(self._open(self._paths[0])) as reader:
-            transform = Transform(self.spec, with_label=reader.labelled or not self._label_optional)
+    def _check(self) -> None:
+        """Opens every file and sees whether it has what the transform needs."""
         for path in self._paths:
             with closing(self._open(path)) as reader:
-                reader.require(transform)
-        return transform
+                reader.require(self._transform)
 
     def _open(self, path: Path) -> Reader:
         if not path.is_file():
@@ -192,13 +200,13 @@ class RawSource:
         if (kind == "libsvm") != (self.spec.source.format == "libsvm"):
             raise SpecError(
                 f"{path}: a file of format {kind} does not go with a feature spec for"
-                f" {self.spec.source.format}; {'use' if kind == 'libsvm' else 'do not use'} `--spec libsvm`."
+                f" {self.spec.source.format}; take one such as {'libsvm' if kind == 'libsvm' else 'criteo'}."
             )
         if kind == "libsvm":
-            return LibsvmReader(path, self.spec, label_optional=self._label_optional)
+            return LibsvmReader(path, self.spec)
         if kind == "parquet":
-            return ParquetReader(path, self.spec)
-        return DelimitedReader(path, self.spec, label_optional=self._label_optional)
+            return ParquetReader(path)
+        return DelimitedReader(path, self.spec, label_optional=not self._transform.with_label)
 
 
 def open_source(
@@ -208,12 +216,13 @@ def open_source(
     on_bad_rows: OnBadRows = "fail",
     quarantine: Path | None = None,
     labels: Labels = "required",
+    verify: bool = False,
 ) -> RawSource | DatasetSource:
     """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
 
     A data set must have been hashed with `spec`, if that is given. `on_bad_rows` and `quarantine` are for
-    raw files (see `RawSource`). A file whose
-    name ends in .parquet, .pq, .libsvm or .svm (or .libsvm.gz, .svm.gz) is of that format, any other of
+    raw files (see `RawSource`), `verify` for a data set (see `DatasetSource`). A file whose name ends in
+    .parquet, .pq, .libsvm or .svm (or .libsvm.gz, .svm.gz) is of that format, any other of
     `spec.source.format`. Raises DataError or SpecError.
     """
     folders = [path for path in inputs if Path(path).is_dir()]
@@ -223,7 +232,7 @@ def open_source(
             f" one folder."
         )
     if folders:
-        dataset = DatasetSource(folders[0], labels=labels)
+        dataset = DatasetSource(folders[0], labels=labels, verify=verify)
         if spec is not None and spec.fingerprint != dataset.spec.fingerprint:
             raise DataError(
                 f"{folders[0]}: hashed with the transform {dataset.spec.fingerprint[:12]}, but here"

@@ -41,6 +41,8 @@ class Source(BaseModel):
     """Whether a cell may stand in double quotes, where `""` is a quote and newlines are text."""
     columns: Names = ()
     """The names of all columns in their order: given if and only if `header` is false."""
+    ignore: Names = ()
+    """Columns that no field reads, but that rows sent for scoring may carry; not in libsvm."""
 
 
 class NumberField(BaseModel):
@@ -145,13 +147,17 @@ class FeatureSpec(BaseModel):
         """YAML text that `parse_spec` reads back as an equal spec, whatever later defaults may be."""
         data = self.model_dump(mode="json")
         if self.source.format != "delimited":
-            data["source"] = {"format": self.source.format}
+            data["source"] = {"format": self.source.format, "ignore": list(self.source.ignore)}
         return dump_yaml(_without_empty(data))
 
 
-_VOCABULARY = [
-    key for model in (FeatureSpec, Source, NumberField, CategoryField, Cross) for key in model.model_fields
-]
+_VOCABULARY = {
+    "the spec itself": tuple(FeatureSpec.model_fields),
+    "source": tuple(Source.model_fields),
+    "number fields": tuple(NumberField.model_fields),
+    "category fields": tuple(CategoryField.model_fields),
+    "crosses": tuple(Cross.model_fields),
+}
 
 
 def load_spec(name_or_path: str | Path) -> FeatureSpec:
@@ -210,6 +216,8 @@ def _check_source(source: Source) -> None:
                 raise _misfit(
                     ("source", key), f"only delimited text has it, not format {source.format}; remove it"
                 )
+        if source.ignore and source.format == "libsvm":
+            raise _misfit(("source", "ignore"), "libsvm data has no named columns; remove it")
         return
     delimiter = source.delimiter
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '\n\r"\0':
@@ -248,6 +256,10 @@ def _check_columns(spec: FeatureSpec) -> None:
             raise _misfit(
                 place, f"column {column_of(field)!r} is the label or weight; it cannot be a field too"
             )
+    _check_distinct(spec.source.ignore, ("source", "ignore"))
+    for i, name in enumerate(spec.source.ignore):
+        if name in [column for _, column in used]:
+            raise _misfit(("source", "ignore", i), f"column {name!r} is not ignored but used; remove it here")
     if spec.source.columns:
         for place, column in used:
             if column is not None and column not in spec.source.columns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -33,17 +33,17 @@ class SpecText:
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise SpecError(f"{where}{_position(error)}: not valid YAML: {_problem(error)}.") from None
         if not isinstance(root, yaml.MappingNode):
-            met = "an empty file" if root is None else f"a {root.tag.rpartition(':')[2]}"
+            met = "an empty file" if root is None else _kind_of(root)
             raise SpecError(
                 f"{where}: a feature spec is a mapping with the keys version, source, label and fields,"
                 f" met {met}."
             )
         self._root = root
 
-    def explain(self, error: ValidationError, vocabulary: Sequence[str]) -> SpecError:
+    def explain(self, error: ValidationError, vocabulary: Mapping[str, Sequence[str]]) -> SpecError:
         """The first of pydantic's complaints in words for who wrote the YAML, and how many more there are.
 
-        A key that pydantic does not know is compared with `vocabulary`, the keys there are.
+        A key that pydantic does not know is compared with `vocabulary`, the keys of each part of a spec.
         """
         details = error.errors(include_url=False)
         place, problem = _complaint(details[0], vocabulary)
@@ -123,10 +123,44 @@ _EXPECTED = {
     "model_attributes_type": "a mapping of keys to values",
     "dict_type": "a mapping of keys to values",
     "too_short": "a list of two or more",
+    "string_unicode": "text that is valid Unicode",
+    "int_parsing_size": "a smaller number",
+    "recursion_loop": "a value that does not contain itself",
 }
+_KINDS = {"seq": "a list", "str": "text", "int": "a number", "float": "a number", "null": "nothing"}
+_LONGEST = 80
 
 
-def _complaint(detail: ErrorDetails, vocabulary: Sequence[str]) -> tuple[Place, str]:
+def _kind_of(node: yaml.Node) -> str:
+    return _KINDS.get(node.tag.rpartition(":")[2], "a single value")
+
+
+def _shown(value: object) -> str:
+    """A value for a message; at most about `_LONGEST` characters of it."""
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python will convert
+        return "a huge number"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _part_of(place: Place) -> str:
+    """The part of a spec, as `FeatureSpec` divides it, that has or should have the key at `place`."""
+    if len(place) == 1:
+        return "the spec itself"
+    return f"{place[2]} fields" if place[0] == "fields" else str(place[0])
+
+
+def _unknown_key(place: Place, vocabulary: Mapping[str, Sequence[str]]) -> str:
+    key = str(place[-1])
+    homes = [part for part, keys in vocabulary.items() if key in keys]
+    if homes:
+        return f"there is no such key here; only {' and '.join(homes)} may have it; remove it, or move it"
+    similar = difflib.get_close_matches(key, vocabulary[_part_of(place)], n=1)
+    return f"there is no such key; {f'write {similar[0]!r}' if similar else 'remove it'}"
+
+
+def _complaint(detail: ErrorDetails, vocabulary: Mapping[str, Sequence[str]]) -> tuple[Place, str]:
     """Place and problem of one of pydantic's errors."""
     kind, context, met = detail["type"], detail.get("ctx", {}), detail["input"]
     if kind == "misfit":
@@ -135,19 +169,19 @@ def _complaint(detail: ErrorDetails, vocabulary: Sequence[str]) -> tuple[Place, 
     if place[0] == "fields" and len(place) > 2:
         place = (*place[:2], *place[3:])  # pydantic puts the field's type between its number and its key
     if kind == "extra_forbidden":
-        similar = difflib.get_close_matches(str(place[-1]), vocabulary, n=1)
-        remedy = f"write {similar[0]!r}" if similar else "remove it"
-        return place, f"there is no such key; {remedy}"
+        return place, _unknown_key(detail["loc"], vocabulary)
+    if kind == "invalid_key":
+        return place[:-1], f"every key must be text (put it in quotes), met {_shown(place[-1])}"
     if kind == "missing":
         return place[:-1], f"the key {place[-1]!r} is missing; add it"
     if kind == "union_tag_not_found":
         return place, "the key 'type' is missing; add type: number or type: category"
     if kind == "union_tag_invalid":
-        return (*place, "type"), f"expected 'number' or 'category', met {context['tag']!r}"
+        return (*place, "type"), f"expected 'number' or 'category', met {_shown(context['tag'])}"
     if kind == "literal_error":
-        return place, f"expected {context['expected']}, met {met!r}"
+        return place, f"expected {context['expected']}, met {_shown(met)}"
     if kind in ("greater_than_equal", "less_than_equal"):
         bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
-        return place, f"must be {bound}, met {met!r}"
-    expected = _EXPECTED.get(kind, detail["msg"])
-    return place, f"expected {expected}, met {met!r}"
+        return place, f"must be {bound}, met {_shown(met)}"
+    expected = _EXPECTED.get(kind, "another kind of value")
+    return place, f"expected {expected}, met {_shown(met)}"

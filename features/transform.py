@@ -22,6 +22,8 @@ __all__ = ["RowStatus", "Transform"]
 
 _EXPECTED = {
     RowStatus.LABEL: "is no label; it must be 0 or 1, or -1 or 1",
+    RowStatus.LABEL_MINUS: "is a label of -1 or 1, but rows before it have 0 or 1; write all labels one way",
+    RowStatus.LABEL_ZERO: "is a label of 0 or 1, but rows before it have -1 or 1; write all labels one way",
     RowStatus.WEIGHT: "is no weight; it must be a finite number above 0",
     RowStatus.NUMBER: "is not a number; write it in decimal digits, or leave it empty when it is missing",
 }
@@ -48,7 +50,7 @@ class Transform:
         self._plan = _compile(spec, self.columns)
         categories = {column_of(field) for field in spec.fields if not isinstance(field, NumberField)}
         self._numbers = frozenset(self.columns) - categories
-        unused = {*spec.source.columns, spec.label, spec.weight}
+        unused = {*spec.source.columns, *spec.source.ignore, spec.label, spec.weight}
         self._ignored = frozenset(column for column in unused if column is not None)
 
     def append(
@@ -83,6 +85,7 @@ class Transform:
             builder.indptr,
             builder.slots,
             builder.labels,
+            builder.no_click,
             builder.weights,
             builder.rows,
         )
@@ -102,7 +105,8 @@ class Transform:
     def apply_rows(self, rows: Sequence[Mapping[str, object]]) -> Batch:
         """Rows that came as mappings of column names to values, such as JSON objects, as a batch.
 
-        Columns that the raw data has but no feature needs may be there. Raises DataError as `apply` and
+        Columns that no feature needs may be there, if the spec names them: as label, as weight, in
+        `source.columns` or in `source.ignore`. Raises DataError as `apply` and
         `cells_of_rows` do.
         """
         if not self.columns:

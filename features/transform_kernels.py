@@ -25,6 +25,7 @@ from features.field_kernels import (
     log_buckets,
     parse_words,
 )
+from features.label_kernels import BAD_LABEL, MINUS_LABEL, ZERO_LABEL, label_problem
 from features.number_kernels import GARBAGE, NUMBER, edge_bucket, log_bucket, parse_number
 
 CATEGORY, LOG, EDGES = 0, 1, 2
@@ -39,9 +40,13 @@ class RowStatus(IntEnum):
     OK = 0
     COLUMNS = 1
     """It has more or fewer columns than it should: set by who splits the rows, before the transform."""
-    LABEL = 2
+    LABEL = BAD_LABEL
     WEIGHT = 3
     NUMBER = 4
+    LABEL_MINUS = MINUS_LABEL
+    """Its label is -1, but those before it are 0 or 1."""
+    LABEL_ZERO = ZERO_LABEL
+    """Its label is 0, but those before it are -1 or 1."""
 
 
 class Plan(NamedTuple):
@@ -91,12 +96,14 @@ def transform_rows(
     indptr: NDArray[np.int64],
     slots: NDArray[Any],
     labels: NDArray[np.float32],
+    no_click: NDArray[np.int8],
     weights: NDArray[np.float32],
     rows: int,
 ) -> tuple[int, int]:
     """Appends the good rows from `first_row` on to the `rows` examples that the arrays hold already.
 
     Stops when the cells end or `indptr` is full, and returns the next row and the number of examples.
+    `no_click`: see `label_problem`.
     """
     row_count, width = starts.shape
     flat_starts, flat_ends = starts.reshape(starts.size), ends.reshape(ends.size)
@@ -118,7 +125,7 @@ def transform_rows(
         cells = (buffer, flat_starts, flat_ends, at[:n])
         verdict = (numbers, status, bad_column)
         if plan.label_column >= 0:
-            _labels(cells, plan.label_column, verdict, labels[rows:])
+            _labels(cells, plan.label_column, verdict, labels[rows:], no_click)
         if plan.weight_column >= 0:
             _weights(cells, plan.weight_column, verdict, weights[rows:])
         _hash_fields(cells, verdict, plan, hashes, present, scratch)
@@ -208,20 +215,22 @@ def _other_numbers(
 
 
 @njit(nogil=True, cache=True)
-def _labels(cells: Any, column: int, verdict: Any, labels: NDArray[np.float32]) -> None:
+def _labels(
+    cells: Any, column: int, verdict: Any, labels: NDArray[np.float32], no_click: NDArray[np.int8]
+) -> None:
     buffer, starts, ends, at = cells
     numbers, status, bad_column = verdict
     for t in range(at.size):
         k = at[t] + np.uint64(column)
         start, end = np.uint64(starts[k]), np.uint64(ends[k])
-        if end - start == _U1 and (buffer[start] == _ZERO or buffer[start] == _ONE):
+        if end - start == _U1 and (buffer[start] == _ONE or (buffer[start] == _ZERO and no_click[0] == 0)):
             labels[t] = np.float32(buffer[start] - _ZERO)
             continue
         kind, value = parse_number(buffer, start, end)
-        if kind == NUMBER and value in (-1.0, 0.0, 1.0):
-            labels[t] = np.float32(value == 1.0)
-        else:
-            status[numbers[t]] = RowStatus.LABEL
+        problem = label_problem(value, no_click) if kind == NUMBER else BAD_LABEL
+        labels[t] = np.float32(value == 1.0)
+        if problem != 0:
+            status[numbers[t]] = problem
             bad_column[numbers[t]] = column
 
 

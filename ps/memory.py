@@ -82,11 +82,9 @@ class MemoryStore:
 
     def close(self) -> None:
         """Frees the state. See `Store.close`."""
-        for lock in self._locks:
-            lock.acquire()
+        # Without the locks: whoever still holds one has the state in hand, and a thread that an interrupt
+        # ended may never give its lock back.
         self._state = None
-        for lock in self._locks:
-            lock.release()
 
     @contextmanager
     def _reporting_full_memory(self) -> Iterator[None]:

@@ -60,6 +60,15 @@ def main() -> None:
     except CtrError as error:
         typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
         sys.exit(2 if isinstance(error, SpecError) else 1)
+    except MemoryError as error:
+        typer.secho(
+            f"error: not enough memory ({error}); fewer --bits or a smaller --chunk need less.",
+            err=True,
+            fg=typer.colors.RED,
+        )
+        sys.exit(1)
     except OSError as error:  # such as a full disk where no part of ours knew what was being written
         typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
         sys.exit(1)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done: only Python is left to end

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctr.cli.jobs import bad_rows_lines, peak_memory_mb, quarantine_beside, report, stopping
+from ctr.cli.jobs import bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.cli.options import BadRowsOption, Inputs, JsonOption, OnBadRows
+from ctr.outputs import beside, require_apart
 
 if TYPE_CHECKING:
     from ctr.progress import Report
@@ -57,7 +58,8 @@ def build(
     from ctr.progress import progress
     from features import RawSource, load_spec
 
-    quarantine = quarantine_beside(out) if on_bad_rows is OnBadRows.QUARANTINE else None
+    require_apart(json, [*inputs, spec])
+    quarantine = beside(out, ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
     source = RawSource(load_spec(spec), inputs, on_bad_rows=on_bad_rows.value, quarantine=quarantine)
     started = perf_counter()
     with stopping(f"{out} was not written."), progress("hashing") as show:

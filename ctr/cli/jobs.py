@@ -57,14 +57,13 @@ def peak_memory_mb() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)  # ru_maxrss is in KiB
 
 
-def quarantine_beside(output: Path) -> Path:
-    """Where bad rows go under `--on-bad-rows quarantine`."""
-    return output.with_name(output.name + ".bad-rows")
-
-
 def bad_rows_lines(bad_rows: BadRows, quarantine: Path | None) -> list[str]:
     """What to tell about rows that were passed over; nothing when there were none."""
     if not bad_rows.count:
         return []
+    plural = "" if bad_rows.count == 1 else "s"
     where = f"; they are in {quarantine}" if quarantine else ""
-    return [f"passed over {bad_rows.count:,} bad rows{where}", *(f"  {text}" for text in bad_rows.examples)]
+    return [
+        f"passed over {bad_rows.count:,} bad row{plural}{where}",
+        *(f"  {text}" for text in bad_rows.examples),
+    ]

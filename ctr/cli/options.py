@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,7 @@ class OnBadRows(StrEnum):
 Inputs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="INPUT...",
+        metavar="INPUT",
         help="Raw files (delimited text, .gz too; .parquet; .libsvm), or one hashed data set.",
         exists=True,
         show_default=False,
@@ -52,9 +53,22 @@ BadRowsOption = Annotated[
     ),
 ]
 
+
+def _check_json(path: Path | None) -> Path | None:
+    if path is not None and str(path) != "-" and not os.access(path.parent, os.W_OK):
+        raise typer.BadParameter(f"{path.parent} is no folder that can be written to.")
+    return path
+
+
 JsonOption = Annotated[
     Path | None,
     typer.Option(
-        "--json", metavar="FILE", help="Write a summary as JSON here; - is standard output.", allow_dash=True
+        "--json",
+        metavar="FILE",
+        help="Write a summary as JSON here; - is standard output.",
+        allow_dash=True,
+        dir_okay=False,
+        callback=_check_json,
+        show_default=False,
     ),
 ]

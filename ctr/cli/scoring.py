@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from ctr.cli.jobs import bad_rows_lines, peak_memory_mb, quarantine_beside, report, stopping
+from ctr.cli.jobs import bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.cli.options import BadRowsOption, Inputs, JsonOption, ModelOption, OnBadRows
+from ctr.outputs import beside, require_apart, require_writable
 
 
 def evaluate(
@@ -32,8 +33,9 @@ def evaluate(
     from ctr.progress import progress
     from features import open_source
 
+    require_apart(json, inputs)
     loaded = load_model(model)
-    quarantine = quarantine_beside(model) if on_bad_rows is OnBadRows.QUARANTINE else None
+    quarantine = beside(inputs[0], ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
     source = open_source(
         inputs, loaded.spec, labels="required", on_bad_rows=on_bad_rows.value, quarantine=quarantine
     )
@@ -62,7 +64,8 @@ def predict(
 ) -> None:
     """Write the click probability of every input row, in input order, to the column `prediction`.
 
-    Labels are not needed. A row passed over as bad has an empty prediction, so rows stay aligned.
+    Labels are not needed. A row passed over as bad has the prediction null (`nan` in CSV), so rows stay
+    aligned.
 
     Example: `ctr predict --model model tomorrow.tsv --out predictions.parquet`
     """
@@ -71,10 +74,13 @@ def predict(
     from ctr.scoring import predict_file
     from features import open_source
 
+    require_apart(out, inputs)
+    require_apart(json, inputs)
+    require_writable(out)
     loaded = load_model(model)
-    quarantine = quarantine_beside(out) if on_bad_rows is OnBadRows.QUARANTINE else None
+    quarantine = beside(out, ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
     source = open_source(
-        inputs, loaded.spec, labels="optional", on_bad_rows=on_bad_rows.value, quarantine=quarantine
+        inputs, loaded.spec, labels="ignored", on_bad_rows=on_bad_rows.value, quarantine=quarantine
     )
     started = perf_counter()
     with stopping(f"{out} was not written."), progress("predicting") as show:

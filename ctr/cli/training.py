@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctr.cli.jobs import STOPPED, bad_rows_lines, peak_memory_mb, quarantine_beside, report
-from ctr.cli.options import BadRowsOption, Inputs, JsonOption, ModelOption, OnBadRows, SpecOption
+from ctr.cli.jobs import STOPPED, bad_rows_lines, peak_memory_mb, report, stopping
+from ctr.cli.options import BadRowsOption, Inputs, JsonOption, OnBadRows, SpecOption
+from ctr.outputs import require_apart
 
 if TYPE_CHECKING:
     from ctr.job import TrainOutcome
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
 
 def train(
     inputs: Inputs,
-    model: ModelOption,
+    model: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="The trained model goes here, in place of a model that is there.",
+            show_default=False,
+        ),
+    ],
     spec: SpecOption = None,
     workers: Annotated[int, typer.Option(min=1, help="Worker threads that train at the same time.")] = 1,
     chunk: Annotated[
@@ -24,15 +32,29 @@ def train(
         typer.Option(
             min=1,
             help="Examples that a worker trains on between reading the shared weights and adding its change "
-            "to them. Default: 65,536 for one worker, 16,384 for several.",
+            "to them. Default: 65,536 for one worker; for several at most 16,384, and a 25th of their rows.",
             show_default=False,
         ),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 1,
-    alpha: Annotated[float, typer.Option(min=0, help="Learning rate.")] = 0.1,
-    beta: Annotated[float, typer.Option(min=0, help="Damps the first steps of the learning rate.")] = 1.0,
-    l1: Annotated[float, typer.Option(min=0, help="L1 penalty: above 0, rare features get weight 0.")] = 0.0,
-    l2: Annotated[float, typer.Option(min=0, help="L2 penalty: pulls weights towards 0.")] = 0.0,
+    alpha: Annotated[
+        float | None, typer.Option(min=0, help="Learning rate. Default: 0.1.", show_default=False)
+    ] = None,
+    beta: Annotated[
+        float | None, typer.Option(min=0, help="Damps the first steps. Default: 1.", show_default=False)
+    ] = None,
+    l1: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="L1 penalty: above 0, rare features get weight 0. Counts once per pass. Default: 0.",
+            show_default=False,
+        ),
+    ] = None,
+    l2: Annotated[
+        float | None,
+        typer.Option(min=0, help="L2 penalty: pulls weights towards 0. Default: 0.", show_default=False),
+    ] = None,
     safe_adding: Annotated[
         float,
         typer.Option(
@@ -41,7 +63,12 @@ def train(
     ] = 0.75,
     holdout: Annotated[
         list[Path] | None,
-        typer.Option(exists=True, metavar="FILE", help="Judge the model on this input.", show_default=False),
+        typer.Option(
+            exists=True,
+            metavar="FILE",
+            help="Judge the model on this input; may be repeated.",
+            show_default=False,
+        ),
     ] = None,
     holdout_fraction: Annotated[
         float | None,
@@ -54,7 +81,11 @@ def train(
     ] = None,
     warm_start: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Train on from the state of this model.", show_default=False),
+        typer.Option(
+            metavar="DIR",
+            help="Train on from the state of this model, with its settings where no others are given.",
+            show_default=False,
+        ),
     ] = None,
     store: Annotated[str, typer.Option(metavar="URL", help="Where the parameters live.")] = "memory://",
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
@@ -62,8 +93,8 @@ def train(
 ) -> None:
     """Train a model on raw files or on a hashed data set.
 
-    Every example is predicted before it is learnt (progressive validation), so the log loss shown while
-    training is already an honest one.
+    In the first pass every example is predicted before it is learnt (progressive validation), so the log
+    loss shown meanwhile is already an honest one.
 
     Examples:
 
@@ -71,46 +102,41 @@ def train(
     - `ctr train clicks.hashed --model model --workers 2 --epochs 2`
     - `ctr train --spec my.yaml day2.csv --warm-start model --model model`
     """
-    from ctr.ftrl import Ftrl
     from ctr.job import TrainJob, run_train_job
-    from ctr.progress import progress
-    from ctr.trainer import TrainSettings
 
     if holdout and holdout_fraction is not None:
         raise typer.BadParameter("give either --holdout or --holdout-fraction, not both.")
-    if beta == 0 and l2 == 0:
+    if beta == 0 and not l2:
         raise typer.BadParameter(
             "--beta and --l2 are both 0, so the first step would be infinite; raise one."
         )
     if alpha == 0:
         raise typer.BadParameter("--alpha 0 learns nothing; give a number above 0, such as 0.1.")
-    quarantine = quarantine_beside(model) if on_bad_rows is OnBadRows.QUARANTINE else None
+    require_apart(json, [*inputs, spec, *(holdout or [])])
+    chosen = {"alpha": alpha, "beta": beta, "l1": l1, "l2": l2}
     job = TrainJob(
         inputs=inputs,
         spec=spec,
         model=model,
-        optimizer=Ftrl(alpha=alpha, beta=beta, l1=l1, l2=l2),
-        settings=TrainSettings(
-            workers=workers,
-            chunk=chunk or (65_536 if workers == 1 else 16_384),
-            epochs=epochs,
-            safe_adding=safe_adding,
-        ),
+        optimizer={name: value for name, value in chosen.items() if value is not None},
+        workers=workers,
+        chunk=chunk,
+        epochs=epochs,
+        safe_adding=safe_adding,
         store=store,
         holdout=holdout or [],
         holdout_fraction=holdout_fraction or 0.0,
         warm_start=warm_start,
         on_bad_rows=on_bad_rows.value,
-        quarantine=quarantine,
     )
-    with progress("training") as show:
-        outcome = run_train_job(job, lambda p: show(p.examples, p.fraction, p.logloss))
+    with stopping("Nothing was learnt yet, and nothing was written."):
+        outcome = run_train_job(job)
     summary = outcome.to_json() | {"peak_memory_mb": peak_memory_mb()}
-    lines = _lines(outcome, summary) + bad_rows_lines(outcome.bad_rows, quarantine)
+    lines = _lines(outcome, summary) + bad_rows_lines(outcome.bad_rows, job.quarantine)
     if summary["holdout_bad_rows"]:
         lines.append(f"passed over {summary['holdout_bad_rows']:,} bad rows of the hold-out")
     report(lines, summary, json)
-    if outcome.result.interrupted:
+    if outcome.stopped:
         raise typer.Exit(STOPPED)
 
 
@@ -122,10 +148,15 @@ def _lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
         f"trained on {summary['examples']:,} examples in {summary['seconds']:.2f} s "
         f"({summary['examples_per_second']:,.0f} examples/s, {workers}, {summary['store']})"
     ]
-    judged = {"while training": outcome.progressive}
+    judged = {"first pass, as it went": outcome.progressive}
     if outcome.holdout is not None:
         judged["hold-out"] = outcome.holdout
     lines += metric_lines(judged)
+    if outcome.holdout is not None and outcome.holdout.normalized_entropy > 1:
+        lines.append(
+            "the model is worse than the base rate on the hold-out: are the rows sorted, so that the "
+            "training part is unlike it? `ctr features build --shuffle 0` mixes them"
+        )
     if outcome.result.interrupted:
         lines.append(
             f"stopped early: what was learnt so far is in {outcome.saved_to} "
@@ -136,4 +167,6 @@ def _lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
             f"model {outcome.model.id} is in {outcome.saved_to}: {outcome.model.weights.size:,} weights "
             f"that are not zero"
         )
+        if outcome.stopped:
+            lines.append("stopped before it was judged on the hold-out; the model itself is complete")
     return lines

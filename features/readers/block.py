@@ -46,9 +46,6 @@ class Block(Protocol):
 class Reader(Protocol):
     """One open input file, to be read once: by either `blocks` or `count_rows`."""
 
-    labelled: bool
-    """Whether the file has labels."""
-
     @property
     def fraction(self) -> float:
         """How much of the file has been read, 0 to 1."""
@@ -88,10 +85,21 @@ def require_columns(path: Path, present: Sequence[str], needed: Iterable[str]) -
     needed = list(needed)
     missing = [name for name in needed if name not in present]
     if missing:
+        hint = ""
+        if len(present) == 1:
+            hint = " Is the delimiter right?"
+        elif any(name.startswith('"') for name in present):
+            hint = " The names stand in quotes: set quote: true in the spec's source."
         raise DataError(
-            f"{path}: there is no column {', '.join(map(repr, missing))}, which the feature spec needs;"
-            f" the file has {', '.join(map(repr, present))}."
+            f"{path}: there is no column {_names(missing)}, which the feature spec needs; the file has"
+            f" {_names(present)}.{hint}"
         )
     for name in needed:
         if present.count(name) > 1:
             raise DataError(f"{path}: there are {present.count(name)} columns {name!r}; rename all but one.")
+
+
+def _names(columns: Sequence[str]) -> str:
+    """A list for a message: not more of it than a person reads."""
+    shown = [f"{name!r:.60}" for name in columns[:8]]
+    return ", ".join(shown) + (f" and {len(columns) - 8} more" if len(columns) > 8 else "")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from features.scanner_kernels import (
     scan_quoted,
 )
 from features.spec import FeatureSpec
-from features.transform import Transform
+from features.transform import RowStatus, Transform
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class DelimitedBlock:
     def problem(self, row: int) -> str:
         status, column = int(self.status[row]), int(self.column[row])
         if status == WRONG_COLUMNS:
-            return f"found {column} columns, expected {self.file_columns}"
+            hint = "; is the delimiter right?" if column == 1 else ""
+            return f"found {column} column{'' if column == 1 else 's'}, expected {self.file_columns}{hint}"
         if status == TEXT_AFTER_QUOTE:
             return 'found text after the quote that closes a cell, expected a delimiter; a quote inside is ""'
         if status == OPEN_QUOTE:
@@ -65,7 +67,6 @@ class DelimitedBlock:
 class DelimitedReader:
     """Splits a delimited file. It accepts CRLF line ends, a byte order mark and a last line without end."""
 
-    labelled: bool
     columns: tuple[str, ...]
     """The names of the file's columns, in its order."""
 
@@ -74,19 +75,21 @@ class DelimitedReader:
     ) -> None:
         """Opens the file and reads its header.
 
-        If the label is optional, a file without header may lack its column: that is assumed when the first
-        row has one cell less than `spec.source.columns`. `read_bytes`: how much to read at a time.
+        If the label is optional, a file without header may lack its column: that is assumed when most of the
+        first rows have one cell less than `spec.source.columns`, and next to none has as many. `read_bytes`:
+        how much to read at a time.
         """
         self._path = path
         self._delimiter = spec.source.delimiter
         self._quote = spec.source.quote
         self._file = TextFile(path, read_bytes)
         try:
-            self.columns = self._find_columns(spec, label_optional)
+            self.columns = self._find_columns(spec)
+            if label_optional and not spec.source.header and self._lacks_a_column():
+                self.columns = tuple(name for name in self.columns if name != spec.label)
         except BaseException:
             self.close()
             raise
-        self.labelled = spec.label in self.columns
 
     def close(self) -> None:
         self._file.close()
@@ -119,17 +122,20 @@ class DelimitedReader:
             rows += int(count_lines(file.buffer, file.begin, file.end))
         return rows
 
-    def _find_columns(self, spec: FeatureSpec, label_optional: bool) -> tuple[str, ...]:
+    def _find_columns(self, spec: FeatureSpec) -> tuple[str, ...]:
         if spec.source.header:
             line = self._file.first_line()
             self._file.skip_line()
             return tuple(self._cells_of(line))
-        names = spec.source.columns
-        if label_optional and spec.label in names:
-            cells = self._cells_of(self._file.first_line())
-            if len(cells) == len(names) - 1:
-                return tuple(name for name in names if name != spec.label)
-        return names
+        return spec.source.columns
+
+    def _lacks_a_column(self) -> bool:
+        """Whether the rows have one cell less than `columns`, as far as the first ones tell."""
+        with closing(self._split(np.zeros(0, np.int32))) as blocks:  # closed early, it takes no line
+            _, status, found, _ = next(blocks)
+        short = np.count_nonzero((status == WRONG_COLUMNS) & (found == len(self.columns) - 1))
+        full = np.count_nonzero(status == RowStatus.OK)
+        return bool(2 * short > status.size and 10 * full < short)
 
     def _cells_of(self, line: bytes) -> list[str]:
         text = line.decode("utf-8", "backslashreplace")
@@ -142,7 +148,7 @@ class DelimitedReader:
 
     def _split(
         self, wanted: NDArray[np.int32]
-    ) -> Iterator[tuple[Cells, NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]]]:
+    ) -> Generator[tuple[Cells, NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]], None, None]:
         """Cells, status, column and bounds, as in `DelimitedBlock`, of the rows block by block."""
         file, delimiter, columns = self._file, ord(self._delimiter), len(self.columns)
         size = rows_per_block(wanted.size)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from ctr.errors import DataError
 from features.builder import BatchBuilder
 from features.hashing import hash_bytes
-from features.readers.libsvm_kernels import BAD_LABEL, BAD_VALUE, QUERY, parse_rows, split_lines
+from features.label_kernels import BAD_LABEL, MINUS_LABEL, ZERO_LABEL
+from features.readers.libsvm_kernels import BAD_VALUE, QUERY, parse_rows, split_lines
 from features.readers.text_file import READ_BYTES, TextFile
 from features.scanner_kernels import count_lines
 from features.spec import FeatureSpec
@@ -29,6 +30,7 @@ class LibsvmBlock:
     file: TextFile
     spec: FeatureSpec
     labelled: bool
+    """Whether a row begins with a label to be read; if not, a label that is there is passed over."""
     starts: NDArray[np.int32]
     """int32[rows]: where in the file's buffer each row begins."""
     ends: NDArray[np.int32]
@@ -60,6 +62,7 @@ class LibsvmBlock:
                 builder.slots,
                 builder.values,
                 builder.labels,
+                builder.no_click,
                 builder.rows,
             ),
         )
@@ -75,6 +78,10 @@ class LibsvmBlock:
         status = int(self.status[row])
         if status == BAD_LABEL:
             return f"label: found {token!r}, expected 0 or 1, or -1 or 1"
+        if status == MINUS_LABEL:
+            return f"label: found {token!r}, but rows before it have 0 or 1; write all labels one way"
+        if status == ZERO_LABEL:
+            return f"label: found {token!r}, but rows before it have -1 or 1; write all labels one way"
         if status == QUERY:
             return f"found {token!r}: ranking data with query ids is not supported, expected index:value"
         if status == BAD_VALUE:
@@ -92,24 +99,11 @@ class LibsvmReader:
     "index" with the spec's seed; zero values are left out.
     """
 
-    labelled: bool
-
-    def __init__(
-        self, path: Path, spec: FeatureSpec, *, label_optional: bool = False, read_bytes: int = READ_BYTES
-    ) -> None:
-        """Opens the file.
-
-        If the label is optional, rows have none when the first one begins with an `index:value`.
-        `read_bytes`: how much to read at a time.
-        """
+    def __init__(self, path: Path, spec: FeatureSpec, *, read_bytes: int = READ_BYTES) -> None:
+        """Opens the file. `read_bytes`: how much to read at a time."""
         self._path = path
         self._spec = spec
         self._file = TextFile(path, read_bytes)
-        try:
-            self.labelled = not (label_optional and self._begins_with_feature())
-        except BaseException:
-            self.close()
-            raise
 
     def close(self) -> None:
         self._file.close()
@@ -119,27 +113,19 @@ class LibsvmReader:
         return self._file.fraction
 
     def require(self, transform: Transform) -> None:
-        if transform.with_label and not self.labelled:
-            raise DataError(f"{self._path}: its rows have no labels, but those of other inputs have.")
+        """Does nothing: whether a row has its label shows only when it is read."""
 
     def blocks(self, transform: Transform) -> Iterator[LibsvmBlock]:
-        self.require(transform)
         rows = 0
         for starts, ends in self._split():
             rows += starts.size
             status, token = np.zeros(starts.size, np.uint8), np.zeros(starts.size, np.int32)
-            yield LibsvmBlock(self._file, self._spec, self.labelled, starts, ends, status, token)
+            yield LibsvmBlock(self._file, self._spec, transform.with_label, starts, ends, status, token)
         if rows == 0:
             raise DataError(f"{self._path}: there are no rows, only comments; leave the file out.")
 
     def count_rows(self) -> int:
         return sum(starts.size for starts, _ in self._split())
-
-    def _begins_with_feature(self) -> bool:
-        start, end = np.zeros(1, np.int32), np.zeros(1, np.int32)
-        file = self._file
-        rows, _ = split_lines(file.buffer, file.begin, file.end, start, end)
-        return bool(rows) and b":" in file.text(int(start[0]), int(end[0])).split()[0]
 
     def _split(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
         """Start and end of the rows, block by block."""

@@ -9,10 +9,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from features.hashing import xxh64_u64
+from features.label_kernels import BAD_LABEL, label_problem
 from features.number_kernels import NUMBER, parse_number
 
-# What can be wrong with a row.
-BAD_LABEL = 2
+# What can be wrong with a row, besides what `label_problem` says.
 BAD_INDEX = 18
 BAD_VALUE = 19
 QUERY = 20
@@ -68,24 +68,31 @@ def parse_rows(
     slots: NDArray[Any],
     values: NDArray[np.float32],
     labels: NDArray[np.float32],
+    no_click: NDArray[np.int8],
     rows: int,
 ) -> tuple[np.intp, np.intp]:
     """Appends the rows `first_row..last_row-1` to the `rows` examples that the arrays hold already.
 
-    Stops when `indptr` is full; `slots` and `values` must have room. Labels are stored only if `labels`
-    has a length. A bad row adds nothing: its `status` is set, and `token` tells where in the buffer its
-    offending token is. Returns the next row and the number of examples.
+    Stops when `indptr` is full; `slots` and `values` must have room. If `labelled`, a row's first token goes
+    to `labels` (`no_click`: see `label_problem`); if not, it is passed over unless it has a colon. A bad row
+    adds nothing: its `status` is set, and `token` tells where in the buffer its offending token is. Returns
+    the next row and the number of examples.
     """
     row = first_row
     while row < last_row and rows < indptr.size - 1:
         features = np.uint64(indptr[rows])
+        start = np.uint64(starts[row])
+        if not labelled:
+            start = _after_label(buffer, start)
         problem, at, label, features = _parse_row(
-            buffer, np.uint64(starts[row]), labelled, bias, seed, mask, slots, values, features
+            buffer, start, labelled, bias, seed, mask, slots, values, features
         )
+        if problem == 0 and labelled and label != 1:
+            problem, at = label_problem(label, no_click), start
         status[row] = problem
         if problem == 0:
-            if labels.size > 0:
-                labels[rows] = label
+            if labelled:
+                labels[rows] = np.float32(label == 1)
             rows += 1
             indptr[rows] = np.int64(features)
         else:
@@ -114,7 +121,7 @@ def _parse_row(
         kind, number = parse_number(buffer, at, end)
         if kind != NUMBER or (abs(number) != 1.0 and number != 0.0):
             return BAD_LABEL, at, label, features
-        label = np.float32(number == 1.0)
+        label = np.float32(number)
         at = _next_token(buffer, end)
     if bias:
         slots[features] = 0
@@ -148,6 +155,17 @@ def _parse_index(buffer: NDArray[np.uint8], at: np.uint64) -> tuple[np.uint64, n
             return index, at
         index = index * _U10 + digit
         at += _U1
+
+
+@njit(nogil=True, cache=True)
+def _after_label(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
+    """Where the first token of the row at `at` ends if it is a label, that is has no colon; else `at`."""
+    start = _next_token(buffer, at)
+    end = _token_end(buffer, start)
+    for i in range(start, end):
+        if buffer[i] == _COLON:
+            return at
+    return end
 
 
 @njit(nogil=True, cache=True)

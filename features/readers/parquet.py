@@ -17,7 +17,6 @@ from ctr.errors import DataError
 from features.builder import BatchBuilder
 from features.cells import Cells
 from features.readers.block import append_cells, require_columns, rows_per_block
-from features.spec import FeatureSpec
 from features.transform import Transform
 
 _BATCH_ROWS = 16_384
@@ -59,9 +58,7 @@ class ParquetBlock:
 class ParquetReader:
     """Reads the needed columns of a Parquet file and brings them into text (see `text_of`)."""
 
-    labelled: bool
-
-    def __init__(self, path: Path, spec: FeatureSpec, *, label_optional: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
         self._rows_read = 0
         try:
@@ -70,7 +67,6 @@ class ParquetReader:
             raise self._unreadable(error) from None
         self._rows: int = self._file.metadata.num_rows
         self._columns: Sequence[str] = self._file.schema_arrow.names
-        self.labelled = spec.label in self._columns
 
     def close(self) -> None:
         self._file.close()

@@ -11,10 +11,8 @@ import pytest
 
 from api.app import create_app
 from ctr.artifact import load_model
-from ctr.ftrl import Ftrl
 from ctr.job import TrainJob, run_train_job
 from ctr.model import Model
-from ctr.trainer import TrainSettings
 from features import FeatureSpec, parse_spec
 from tests.api.running import Running, run_server
 
@@ -77,10 +75,9 @@ def model_dir(raw_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         inputs=[raw_file],
         spec=str(folder / "spec.yaml"),
         model=folder / "model",
-        optimizer=Ftrl(),
-        settings=TrainSettings(chunk=256),
+        chunk=256,
     )
-    return run_train_job(job, lambda _: None).saved_to
+    return run_train_job(job).saved_to
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_image_copies_every_package() -> None:
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    packages = build["targets"]["wheel"]["packages"]
     top = {name.split(".")[0] for name in packages}
     copied = {words[1] for words in _instructions("COPY") if len(words) == 3}
     assert top | {"README.md"} <= copied

@@ -16,10 +16,8 @@ import pytest
 
 from api.server import listen, serve, url_of
 from ctr.errors import CtrError, DataError, ModelError
-from ctr.ftrl import Ftrl
 from ctr.job import TrainJob, run_train_job
 from ctr.model import Model
-from ctr.trainer import TrainSettings
 
 
 @contextmanager
@@ -88,10 +86,8 @@ def test_a_model_without_named_columns_cannot_be_served(tmp_path: Path) -> None:
         inputs=[tmp_path / "rows.libsvm"],
         spec="libsvm",
         model=tmp_path / "model",
-        optimizer=Ftrl(),
-        settings=TrainSettings(),
     )
-    run_train_job(job, lambda _: None)
+    run_train_job(job)
     with pytest.raises(DataError, match="libsvm"):
         serve(tmp_path / "model", "127.0.0.1", 0)
 

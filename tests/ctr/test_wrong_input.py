@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ctr.artifact import load_model
 from tests.ctr.conftest import Cli
 
 ROW = b"1\t" + b"\t".join([b"3"] * 13 + [b"68fd1e64"] * 26) + b"\n"
@@ -72,10 +74,10 @@ def test_invalid_utf8_is_hashed_as_bytes(cli: Cli, tmp_path: Path) -> None:
         (("bits: 12", "bits: 0"), "bits"),
         (("bits: 12", "bits: 41"), "bits"),
         (("bits: 12", "bits: 12\nbitz: 13"), "bitz"),
-        (("name: price", "name: site"), "site"),
+        (("name: price", "name: site"), "fields[1]"),
         (("transform: log", "transform: sqrt"), "fields[1]"),
         (("version: 1", "version: 99"), "version"),
-        (("fields:", "fields: ["), "line"),
+        (("fields:", "fields: ["), "spec.yaml:"),
     ],
 )
 def test_bad_specs(cli: Cli, tmp_path: Path, change: tuple[str, str], message: str) -> None:
@@ -237,12 +239,100 @@ def test_flags_out_of_range(cli: Cli, tmp_path: Path, model: Path, flags: list[o
 
 
 def test_a_model_never_overwrites_something_else(cli: Cli, tmp_path: Path, model: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "thesis.txt").write_text("years of work")
-    for target in (precious, tmp_path / "good.csv"):
-        done = cli("train", "--spec", tmp_path / "spec.yaml", tmp_path / "good.csv", "--model", target)
+    spec, log, hashed = tmp_path / "spec.yaml", tmp_path / "good.csv", tmp_path / "hashed"
+    assert cli("features", "build", "--spec", spec, log, "--out", hashed).code == 0
+    precious, webapp = tmp_path / "precious", tmp_path / "webapp"
+    for folder, name in ((precious, "thesis.txt"), (webapp, "manifest.json"), (webapp, "index.html")):
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text("{}")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for target in (precious, webapp, hashed, log):
+        done = cli("train", "--spec", spec, log, "--model", target)
         assert done.code == 1
         assert target.name in done.err
-    assert (precious / "thesis.txt").read_text() == "years of work"
-    assert (tmp_path / "good.csv").read_text() == CSV
+    assert cli("train", hashed, "--model", hashed).code == 1
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_the_hold_out_is_checked_before_training(cli: Cli, tmp_path: Path, model: Path) -> None:
+    spec, log, header = tmp_path / "spec.yaml", tmp_path / "good.csv", tmp_path / "header.csv"
+    header.write_text("click,site,price\n")
+    for flags in (["--holdout-fraction", 0.00001], ["--holdout", header]):
+        done = cli("train", "--spec", spec, log, "--model", tmp_path / "new", *flags)
+        assert done.code == 1
+        assert "hold-out" in done.err or "header.csv" in done.err
+        assert not (tmp_path / "new").exists()
+
+
+def test_a_bad_row_in_the_hold_out_does_not_lose_the_model(cli: Cli, tmp_path: Path, model: Path) -> None:
+    spec, log, other, new = (tmp_path / name for name in ("spec.yaml", "good.csv", "other.csv", "new"))
+    other.write_text(CSV + "1,a,cheap\n")
+    done = cli("train", "--spec", spec, log, "--model", new, "--holdout", other)
+    assert done.code == 1
+    assert "other.csv:4" in done.err
+    assert "only judging it failed" in done.err
+    assert load_model(new).weights.size
+
+
+def test_places_that_cannot_be_written_are_refused_before_the_work(
+    cli: Cli, tmp_path: Path, model: Path
+) -> None:
+    spec, log = tmp_path / "spec.yaml", tmp_path / "good.csv"
+    assert cli("train", "--spec", spec, log, "--model", log / "model").code == 1
+    assert cli("train", "--spec", spec, log, "--model", "/proc/none/model").code == 1
+    done = cli(
+        "train", "--spec", spec, log, "--model", tmp_path / "new", "--json", tmp_path / "no" / "x.json"
+    )
+    assert done.code == 2
+    assert not (tmp_path / "new").exists()
+    assert cli("predict", log, "--model", model, "--out", "/proc/none/p.csv").code == 1
+
+
+def test_predictions_never_replace_their_input(cli: Cli, tmp_path: Path, model: Path) -> None:
+    log = tmp_path / "good.csv"
+    done = cli("predict", log, "--model", model, "--out", log)
+    assert done.code == 1
+    assert "also an input" in done.err
+    assert log.read_text() == CSV
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [("sha256", []), ("optimizer", {"name": "ftrl"}), ("id", 7), ("format", "ctr hashed data set")],
+)
+def test_damaged_manifests(cli: Cli, tmp_path: Path, model: Path, place: str, value: object) -> None:
+    manifest = json.loads((model / "manifest.json").read_text())
+    (model / "manifest.json").write_text(json.dumps({**manifest, place: value}))
+    spec, log = tmp_path / "spec.yaml", tmp_path / "good.csv"
+    train = ["train", "--spec", spec, log, "--model", tmp_path / "new", "--warm-start", model]
+    for words in (["evaluate", log, "--model", model], train):
+        done = cli(*words)
+        assert done.code == 1
+        assert str(model) in done.err
+
+
+def test_a_file_name_that_is_not_utf8(cli: Cli, tmp_path: Path, model: Path) -> None:
+    log = Path(os.fsdecode(os.fsencode(tmp_path) + b"/x\xff.csv"))
+    log.write_text(CSV)
+    new = tmp_path / "new"
+    assert cli("train", "--spec", tmp_path / "spec.yaml", log, "--model", new, "--json", "-").code == 0
+    assert load_model(new).manifest["training"]["inputs"] == [str(tmp_path) + "/x\\xff.csv"]
+
+
+def test_the_current_folder_as_a_model(
+    cli: Cli, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "bad.csv").write_text(CSV + "3,a,1\n")
+    flags = ["--on-bad-rows", "quarantine", "--model", "."]
+    done = cli("train", "--spec", tmp_path / "spec.yaml", tmp_path / "bad.csv", *flags)
+    assert done.code in {0, 1}  # a current folder cannot be replaced on every file system
+    assert (tmp_path / "here.bad-rows").read_text() == "3,a,1\n"
+
+
+def test_more_memory_than_there_is(cli: Cli, tmp_path: Path, model: Path) -> None:
+    spec, log = tmp_path / "spec.yaml", tmp_path / "good.csv"
+    done = cli("train", "--spec", spec, log, "--model", tmp_path / "new", "--chunk", 10**15)
+    assert done.code == 1
+    assert "memory" in done.err

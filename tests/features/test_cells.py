@@ -38,7 +38,8 @@ def test_no_rows_and_no_columns() -> None:
         ({"a": ["x"]}, r"rows\[1\]\.a: .*\(list\)"),
         ({"a": "\ud800"}, r"rows\[1\]\.a: .*Unicode"),
         ({"a": 10**5000}, r"rows\[1\]\.a: .*64 bits"),
-        ({"b": 1}, r"rows\[1\]: there is no field 'b'; .*a, n"),
+        ({"b": 1}, r"rows\[1\]: the feature spec names no column 'b'; .*source\.ignore.*a, n"),
+        ({"b" * 400: 1}, r"rows\[1\]: the feature spec names no column 'b{79}; remove"),
     ],
 )
 def test_a_value_that_has_no_one_text_is_refused(row: dict[str, object], message: str) -> None:

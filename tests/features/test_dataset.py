@@ -165,9 +165,19 @@ def test_data_without_labels_opens_for_prediction_only(tmp_path: Path) -> None:
     batch = random_batch(5)
     bare = Batch(batch.indptr, batch.slots)
     assert not write_dataset([bare], spec_of(), tmp_path / "set").has_labels
-    same(next(DatasetSource(tmp_path / "set", labels="optional").batches(5)), bare)
+    same(next(DatasetSource(tmp_path / "set", labels="ignored").batches(5)), bare)
     with pytest.raises(DataError, match="no labels"):
         DatasetSource(tmp_path / "set")
+
+
+def test_ignored_labels_are_dropped(built: tuple[Path, Batch]) -> None:
+    path, whole = built
+    source = DatasetSource(path, labels="ignored")
+    bare = Batch(whole.indptr, whole.slots, whole.values, None, whole.weights)
+    same(source.sample(1000), bare)
+    for rows in (10, 15):
+        for piece, wrote in zip(source.batches(rows), cut(bare, rows), strict=True):
+            same(piece, wrote)
 
 
 # --- the zero-copy path ---
@@ -250,8 +260,9 @@ def test_a_torn_manifest(built: tuple[Path, Batch], text: str) -> None:
         ("format", "ctr model", "is a ctr model"),
         ("format_version", 2, "format version 2"),
         ("rows", 206, "do not add up"),
-        ("rows", "205", "rows: "),
-        ("bits", 41, "bits: "),
+        ("rows", "205", "rows: '205' is not what this program writes there"),
+        ("rows", "9" * 400, "rows: '9{79} is not what"),
+        ("bits", 41, "bits: 41 is not what"),
         ("block_rows", 7, "whole block"),
         ("spec_fingerprint", "0" * 64, "gives the transform"),
         ("surprise", 1, "surprise: "),

@@ -89,7 +89,7 @@ def test_a_wrong_number_of_columns_names_the_line(tmp_path: Path) -> None:
     assert read(path, spec_of()) == [
         (b"0", b"1", b"2"),
         f"{path}:3: found 2 columns, expected 3",
-        f"{path}:4: found 1 columns, expected 3",
+        f"{path}:4: found 1 column, expected 3; is the delimiter right?",
         f"{path}:5: found 4 columns, expected 3",
         (b"1", b"2", b"3"),
     ]
@@ -149,8 +149,25 @@ def test_without_header_an_optional_label_may_be_absent(
     spec = spec_of("y, a, b")
     path = write(tmp_path, data)
     with closing(DelimitedReader(path, spec, label_optional=True)) as reader:
-        assert reader.labelled == with_label
+        assert reader.columns == (("y", "a", "b") if with_label else ("a", "b"))
     assert read(path, spec, with_label=False) == [(b"1", b"2"), (b"3", b"4")]
+
+
+@pytest.mark.parametrize("quote", [False, True])
+@pytest.mark.parametrize("read_bytes", [1 << 7, 1 << 16])
+def test_a_label_is_taken_for_absent_only_if_next_to_all_rows_lack_a_cell(
+    tmp_path: Path, quote: bool, read_bytes: int
+) -> None:
+    spec = spec_of("y, a, b", quote)
+    path = write(tmp_path, b"1,2\n" + b"0,1,2\n" * 20)
+    rows = read(path, spec, with_label=False, read_bytes=read_bytes)
+    assert rows == [f"{path}:1: found 2 columns, expected 3", *[(b"1", b"2")] * 20]
+    path = write(tmp_path, b"0,1,2\n" + b"1,2\n" * 20)
+    rows = read(path, spec, with_label=False, read_bytes=read_bytes)
+    assert rows == [f"{path}:1: found 3 columns, expected 2", *[(b"1", b"2")] * 20]
+    path = write(tmp_path, b"1,2\n1,2\n0,1,2\n")  # cannot be told: better refuse than misread
+    assert read(path, spec, with_label=False)[0] == f"{path}:1: found 2 columns, expected 3"
+    assert count(path, spec) == 3
 
 
 def test_an_optional_label_is_not_looked_for_where_it_is_required(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from ctr.errors import DataError
 from features.batch import Batch, slot_dtype
+from features.dataset import DatasetSource
 from features.dataset_writer import write_dataset
 from features.describe import describe, expected_features
+from features.source import open_source
 from features.spec import parse_spec
 
 
@@ -80,6 +82,25 @@ def test_the_figures_as_text_and_as_json(tmp_path: Path) -> None:
 def test_the_text_says_so_when_all_slots_are_used(tmp_path: Path) -> None:
     build(tmp_path / "set", 5000, bits=5)
     assert sum("`bits: 5` is too few" in line for line in describe(tmp_path / "set").lines()) == 2
+
+
+def test_a_changed_byte_is_noticed_wherever_it_is(tmp_path: Path) -> None:
+    rows = 5 * 100
+    spec = parse_spec("{version: 1, source: {format: libsvm}, bits: 10}", "test.yaml")
+    batch = Batch(np.arange(101), np.arange(100, dtype=np.uint32), labels=np.zeros(100, np.float32))
+    write_dataset([batch] * 5, spec, tmp_path / "set", block_rows=100)
+    assert describe(tmp_path / "set").rows == rows
+    shard = tmp_path / "set" / "shard-00001.arrow"
+    data = bytearray(shard.read_bytes())
+    data[data.index(batch.slots.tobytes()) + 4 * 99] ^= 0x80  # slot 99 becomes 227: still the largest
+    shard.write_bytes(data)
+    assert DatasetSource(tmp_path / "set").sample(1000).slots.max() == 227
+    for read in (
+        lambda: describe(tmp_path / "set"),
+        lambda: list(open_source([tmp_path / "set"], None, verify=True).batches(100)),
+    ):
+        with pytest.raises(DataError, match=r"shard-00001\.arrow: .*SHA-256 is not the manifest's"):
+            read()
 
 
 def test_a_folder_that_is_no_data_set(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def read(
     transform = Transform(spec, with_label=with_label)
     builder = BatchBuilder(transform, rows)
     batches, problems = [], []
-    with closing(LibsvmReader(path, spec, label_optional=not with_label, read_bytes=read_bytes)) as reader:
+    with closing(LibsvmReader(path, spec, read_bytes=read_bytes)) as reader:
         for block in reader.blocks(transform):
             row = 0
             while row < block.status.size:
@@ -65,12 +65,12 @@ def flat(batches: list[Batch]) -> list[tuple[float, list[int], list[float]]]:
 
 
 LINES = [
-    b"-1 3:1 11:1 14:0.5",
+    b"0 3:1 11:1 14:0.5",
     b"+1 0:1e3 9223372036854775807:-2.5e-3 7:0",
     b"0",
     b"1   5:1\t6:2  # 7:3 comment",
     b"1.0 5:.5 5:.5",
-    b"-1 1:1e-60 2:1e38",
+    b"0 1:1e-60 2:1e38",
 ]
 
 
@@ -107,7 +107,8 @@ def test_any_rows(
 ) -> None:
     path = write(tmp_path_factory.getbasetemp(), b"\n".join(lines), "any.libsvm")
     spec = spec_of()
-    expected = [parse_row(line, spec) for line in lines]
+    kinds: set[float] = set()
+    expected = [parse_row(line, spec, kinds) for line in lines]
     batches, problems = read(path, spec, rows=rows, read_bytes=read_bytes)
     found = flat(batches)
     good = [row for row in expected if row is not None]
@@ -147,22 +148,21 @@ def test_raw_is_the_row_as_it_stands(tmp_path: Path) -> None:
         assert [block.raw(0), block.raw(1)] == [b"1 1:1\r\n", b" 2 2:1 # no\n"]
 
 
-def test_optional_labels(tmp_path: Path) -> None:
+def test_ignored_labels(tmp_path: Path) -> None:
     spec = spec_of()
-    labelled = write(tmp_path, b"1 5:1\n0 6:1\n", "labelled.svm")
+    labelled = write(tmp_path, b"0 5:1\n-1 6:1\n", "labelled.svm")
+    odd = write(tmp_path, b" 5:1 # none\nwhat? 6:1\n", "odd.svm")
     bare = write(tmp_path, b"5:1\n6:1\n", "bare.svm")
     (first,), _ = read(labelled, spec, with_label=False)
     (second,), problems = read(bare, spec, with_label=False)
+    (third,), more = read(odd, spec, with_label=False)
     assert not problems
+    assert not more
     assert first.labels is None
     assert second.labels is None
     np.testing.assert_array_equal(first.slots, second.slots)
+    np.testing.assert_array_equal(first.slots, third.slots)
     assert len(read(bare, spec)[1]) == 2
-    with (
-        closing(LibsvmReader(bare, spec, label_optional=True)) as reader,
-        pytest.raises(DataError, match="have no labels"),
-    ):
-        reader.require(Transform(spec, with_label=True))
 
 
 def test_a_file_of_comments_alone(tmp_path: Path) -> None:

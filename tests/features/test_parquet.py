@@ -31,7 +31,7 @@ def spec_of(*fields: str) -> FeatureSpec:
 
 def read(path: Path, spec: FeatureSpec, with_label: bool = False) -> list[tuple[bytes, ...]]:
     rows: list[tuple[bytes, ...]] = []
-    with closing(ParquetReader(path, spec)) as reader:
+    with closing(ParquetReader(path)) as reader:
         for block in reader.blocks(Transform(spec, with_label=with_label)):
             cells = block.cells
             for starts, ends in zip(cells.starts, cells.ends, strict=True):
@@ -94,8 +94,7 @@ def test_columns_are_found_by_name_over_many_blocks(tmp_path: Path) -> None:
         for y, a, b in zip(table["y"], table["a.c"], table["b"], strict=True)
     ]
     assert read(path, spec, with_label=True) == expected
-    with closing(ParquetReader(path, spec)) as reader:
-        assert reader.labelled
+    with closing(ParquetReader(path)) as reader:
         assert reader.count_rows() == rows
         fractions = [reader.fraction for _ in reader.blocks(Transform(spec, with_label=True))]
     assert fractions == sorted(fractions)
@@ -114,7 +113,7 @@ def test_a_row_is_named_and_kept_as_json(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"y": [0, 2], "a": ["x", 'é"']}), path)
     spec = spec_of("a")
     transform = Transform(spec, with_label=True)
-    with closing(ParquetReader(path, spec)) as reader:
+    with closing(ParquetReader(path)) as reader:
         block = next(reader.blocks(transform))
         assert block.place(1) == f"{path}: row 2"
         assert json.loads(block.raw(1)) == {"y": "2", "a": 'é"'}

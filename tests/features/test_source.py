@@ -100,7 +100,7 @@ def test_one_position_after_the_other_covers_bad_rows_too(tmp_path: Path) -> Non
     head = joined(list(source.batches(10, stop=50)))
     assert list(source.bad_rows.ordinals) == [0, 9, 18, 27, 36, 45]
     tail = joined(list(source.batches(10, start=50)))
-    assert list(source.bad_rows.ordinals) == [54, 63, 72, 81, 90, 99]
+    assert list(source.bad_rows.ordinals) == list(range(0, 100, 9))
     assert head + tail == expected([row for row in rows if row[2] != "bad"])
     assert source.count_rows() == 100
 
@@ -132,6 +132,17 @@ def test_bad_rows_are_skipped_and_counted(tmp_path: Path) -> None:
         assert examples[1].endswith("found 2 columns, expected 3")
 
 
+def test_a_pass_that_stops_early_forgets_no_bad_row(tmp_path: Path) -> None:
+    source = RawSource(SPEC, [write(tmp_path / "a.csv", BAD)], on_bad_rows="skip")
+    for _ in source.batches(1):
+        pass
+    (example, *_) = source.bad_rows.examples
+    second = source.batches(1)
+    next(second)
+    assert source.bad_rows.count == 4
+    assert source.bad_rows.examples[0] == example
+
+
 def test_quarantine_keeps_each_bad_row_once(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", BAD)
     kept = write(tmp_path / "kept.csv", "from an earlier job\n")
@@ -141,6 +152,39 @@ def test_quarantine_keeps_each_bad_row_once(tmp_path: Path) -> None:
     for start, stop in [(3, None), (0, 3), (0, None)]:
         list(source.batches(10, start, stop))
     assert kept.read_text() == "0,x,number\n,1,none\n2,2,label\n1,2\n"
+    assert sorted(tmp_path.iterdir()) == [path, kept]
+
+
+@pytest.mark.parametrize("old", ["from an earlier job\n", None])
+def test_without_bad_rows_no_quarantine_is_made_or_emptied(tmp_path: Path, old: str | None) -> None:
+    path = write(tmp_path / "a.csv", csv_of(ROWS))
+    kept = tmp_path / "kept.csv"
+    if old is not None:
+        kept.write_text(old)
+    list(RawSource(SPEC, [path], on_bad_rows="quarantine", quarantine=kept).batches(10))
+    assert (kept.read_text() if kept.exists() else None) == old
+
+
+def test_an_old_quarantine_stays_until_the_pass_ends(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", BAD + csv_of(ROWS, "3,3,three"))
+    kept = write(tmp_path / "kept.csv", "from an earlier job\n")
+    batches = RawSource(SPEC, [path], on_bad_rows="quarantine", quarantine=kept).batches(2)
+    next(batches)
+    assert kept.read_text() == "from an earlier job\n"
+    batches.close()  # type: ignore[attr-defined]
+    assert kept.read_text() == "2,2,label\n1,2\n0,x,number\n,1,none\n"
+    assert sorted(tmp_path.iterdir()) == [path, kept]
+
+
+def test_what_was_quarantined_before_a_failure_is_kept(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", BAD)
+    torn = write(tmp_path / "b.csv.gz", csv_of(ROWS * 100))
+    kept = tmp_path / "kept.csv"
+    source = RawSource(SPEC, [path, torn], on_bad_rows="quarantine", quarantine=kept)
+    torn.write_bytes(torn.read_bytes()[:-20])
+    with pytest.raises(DataError, match="cannot be read to its end"):
+        list(source.batches(10))
+    assert kept.read_text() == "2,2,label\n1,2\n0,x,number\n,1,none\n"
 
 
 def test_quarantine_of_parquet_is_json(tmp_path: Path) -> None:
@@ -175,25 +219,96 @@ def test_a_sample_leaves_no_trace(files: list[Path]) -> None:
     assert source.bad_rows.count == 0
 
 
-def test_optional_labels(tmp_path: Path, files: list[Path]) -> None:
+def test_ignored_labels_may_be_absent_or_anything(tmp_path: Path, files: list[Path]) -> None:
     bare = write(tmp_path / "bare.csv", csv_of([(n, c) for _, n, c in ROWS], "n,c"))
+    odd = write(tmp_path / "odd.csv", csv_of([(("", "?", 7, -1)[i % 4], *ROWS[i][1:]) for i in range(100)]))
+    _, n, c = zip(*ROWS, strict=True)
+    table = pa.table({"c": c, "n": n, "y": [[None]] * 100})  # a label that could not even be read
+    parquet.write_table(table, tmp_path / "odd.parquet")
     unlabelled = [(None, slots) for _, slots in expected(ROWS)]
-    assert joined(list(RawSource(SPEC, [bare], labels="optional").batches(30))) == unlabelled
-    assert joined(list(RawSource(SPEC, files, labels="optional").batches(30))) == expected(ROWS)
-    assert joined(list(RawSource(SPEC, [bare, *files], labels="optional").batches(30))) == 2 * unlabelled
+    for paths in ([bare], files, [odd], [tmp_path / "odd.parquet"], [*files[:2], files[2]]):
+        assert joined(list(RawSource(SPEC, paths, labels="ignored").batches(30))) == unlabelled
+    source = RawSource(SPEC, [*files, bare, odd], labels="ignored")
+    assert joined(list(source.batches(30))) == 3 * unlabelled
     with pytest.raises(DataError, match=r"bare\.csv: there is no column 'y'"):
-        RawSource(SPEC, [bare])
-    with pytest.raises(DataError, match=r"bare\.csv: there is no column 'y'"):
-        RawSource(SPEC, [*files, bare], labels="optional")
+        RawSource(SPEC, [*files, bare])
+
+
+HEADERLESS = parse_spec(
+    "{version: 1, source: {format: delimited, header: false, columns: [y, n, c]}, label: y,"
+    " fields: [{name: c, type: category}]}",
+    "t.yaml",
+)
 
 
 def test_headerless_files_without_label(tmp_path: Path) -> None:
-    source = "source: {format: delimited, header: false, columns: [y, n, c]}"
-    spec = parse_spec(f"{{version: 1, {source}, label: y, fields: [{{name: c, type: category}}]}}", "t.yaml")
-    path = write(tmp_path / "a.csv", "1,a\n2,b\n")
-    (batch,) = RawSource(spec, [path], labels="optional").batches(10)
+    (batch,) = RawSource(HEADERLESS, [write(tmp_path / "a.csv", "1,a\n2,b\n")], labels="ignored").batches(10)
     assert batch.labels is None
     assert len(batch) == 2
+
+
+def test_a_short_first_row_does_not_hide_the_label_column(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "1,a\n" + "?,2,b\n" * 10)
+    source = RawSource(HEADERLESS, [path], labels="ignored", on_bad_rows="skip")
+    (batch,) = source.batches(20)
+    assert len(batch) == 10
+    assert source.bad_rows.examples == (f"{path}:1: found 2 columns, expected 3",)
+    (only_b,) = np.unique(batch.slots[batch.slots > 0])
+    whole = RawSource(HEADERLESS, [write(tmp_path / "b.csv", "0,2,b\n")])
+    assert only_b in next(whole.batches(1)).slots
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "kinds"),
+    [("0 1 1 -1", 4, ("-1", "0 or 1")), ("1 -1 1 -1.0 0", 5, ("0", "-1 or 1"))],
+)
+@pytest.mark.parametrize("suffix", ["csv", "svm", "parquet"])
+def test_labels_of_two_kinds_are_not_mixed(
+    tmp_path: Path, lines: str, line: int, kinds: tuple[str, str], suffix: str
+) -> None:
+    labels, path = lines.split(), tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        size = len(labels)
+        parquet.write_table(pa.table({"y": labels, "n": [1] * size, "c": ["x"] * size}), path)
+    elif suffix == "svm":
+        write(path, "".join(f"{label} 3:1\n" for label in labels))
+    else:
+        write(path, csv_of([(label, 1, "x") for label in labels]))
+        line += 1
+    source = RawSource(load_spec("libsvm") if suffix == "svm" else SPEC, [path], on_bad_rows="skip")
+    for _ in range(2):
+        assert sum(map(len, source.batches(2))) == len(labels) - 1
+        (example,) = source.bad_rows.examples
+        assert example.startswith(f"{path}: row {line}: " if suffix == "parquet" else f"{path}:{line}: ")
+        assert repr(kinds[0]) in example
+        assert f"rows before it have {kinds[1]}; write all labels one way" in example
+
+
+def test_labels_are_of_one_kind_over_all_files_and_passes(tmp_path: Path) -> None:
+    plain = write(tmp_path / "a.csv", csv_of(ROWS))
+    minus = write(tmp_path / "b.csv", csv_of([(2 * y - 1, n, c) for y, n, c in ROWS]))
+    assert joined(list(RawSource(SPEC, [minus]).batches(30))) == expected(ROWS)
+    with pytest.raises(DataError, match=rf"{minus}:2: column 'y': '-1' is a label of -1 or 1, but rows"):
+        list(RawSource(SPEC, [plain, minus]).batches(30))
+    source = RawSource(SPEC, [plain, minus], on_bad_rows="skip")
+    list(source.batches(30, start=100))
+    assert source.bad_rows.count == 0
+    list(source.batches(30))
+    assert source.bad_rows.count == 50
+    assert "'0' is a label of 0 or 1" in source.bad_rows.examples[0]
+
+
+def test_millions_of_bad_rows_take_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("y,n,c\n" + "2,1,a\n" * 200_000)
+    source = RawSource(SPEC, [path], on_bad_rows="skip")
+    source.sample(1)
+    tracemalloc.start()
+    list(source.batches(4096))
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert source.bad_rows.count == 200_000
+    assert kept < 3_000_000  # 8 bytes a row, twice over while the buffer is not full
 
 
 def test_weights_are_read(tmp_path: Path) -> None:
@@ -243,10 +358,10 @@ def test_formats_are_told_by_suffix_and_fit_the_spec(tmp_path: Path) -> None:
     assert batch.labels.tolist() == [1, 0]
     (batch,) = open_source([write(tmp_path / "pages.txt", "1 3:1\n")], libsvm).batches(10)
     assert len(batch) == 1
-    with pytest.raises(SpecError, match=r"use `--spec libsvm`"):
+    with pytest.raises(SpecError, match=r"such as libsvm"):
         open_source([pages], SPEC)
     parquet.write_table(pa.table({"y": [1]}), tmp_path / "a.parquet")
-    with pytest.raises(SpecError, match=r"do not use `--spec libsvm`"):
+    with pytest.raises(SpecError, match=r"such as criteo"):
         open_source([tmp_path / "a.parquet"], libsvm)
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ctr.errors import SpecError
+from ctr.errors import DataError, SpecError
 from features.spec import FeatureSpec, load_spec, parse_spec
+from features.transform import Transform
 
 HEAD = """version: 1
 source: {format: delimited, header: false, columns: [y, a, b, w]}
@@ -119,6 +120,37 @@ def test_fingerprint_tells_what_decides_the_slots_and_nothing_else() -> None:
         ("format: delimited", "format: parquet", r"source\.(header|columns): only delimited text"),
         ("format: delimited", "format: csv", r"source\.format: expected 'delimited', 'parquet' or 'libsvm'"),
         ("  - {name: a, ", "  - [name: a, ", r"my\.yaml:\d+:\d+: not valid YAML"),
+        (
+            "{name: a, type: category, ",
+            "{name: a, type: category, edges: [1], ",
+            r"fields\[0\]\.edges: there is no such key here; only number fields may have it",
+        ),
+        ("bias: false", "header: false", r"header: there is no such key here; only source may have it"),
+        (
+            "bias: false",
+            "bias: false\n7: 1",
+            r"my\.yaml:\d+: every key must be text \(put it in quotes\), met 7",
+        ),
+        (
+            "type: category, ",
+            'type: category, column: "\\ud800", ',
+            r"column: expected text that is valid Unicode",
+        ),
+        ("bits: 30", "bits: " + "9" * 400, r"bits: must be at most 40, met 9{80}….$"),
+        ("version: 1", "version: " + "9" * 400, r"version: expected a smaller number, met 9{80}….$"),
+        ("[a, b]}", "&of [a, *of]}", r"of\[1\]: expected (text|a value that does not contain itself)"),
+        ("header: false, ", "header: false, ignore: [id, id], ", r"source\.ignore\[1\]: 'id' is there twice"),
+        (
+            "header: false, ",
+            "header: false, ignore: [id, a], ",
+            r"source\.ignore\[1\]: column 'a' is not ignored",
+        ),
+        (
+            "header: false, ",
+            "header: false, ignore: [w], ",
+            r"source\.ignore\[0\]: column 'w' is not ignored",
+        ),
+        ("header: false, ", "header: false, ignore: id, ", r"source\.ignore: expected a list, met 'id'"),
     ],
 )
 def test_a_wrong_spec_is_refused_with_place_and_remedy(old: str, new: str, message: str) -> None:
@@ -134,10 +166,40 @@ def test_what_is_no_mapping_of_a_spec_is_refused(text: str) -> None:
         parse_spec(text, "odd.yaml")
 
 
+def test_what_was_met_instead_of_a_mapping_has_a_plain_name() -> None:
+    with pytest.raises(SpecError, match=r"met a list\.$"):
+        parse_spec("[1, 2]", "odd.yaml")
+    with pytest.raises(SpecError, match=r"met text\.$"):
+        parse_spec("criteo", "odd.yaml")
+
+
+@pytest.mark.parametrize("source", ["{format: delimited}", "{format: parquet}"])
+def test_ignored_columns_may_be_sent_and_survive_a_round_trip(source: str) -> None:
+    text = f"{{version: 1, source: {source}, label: click, fields: [{{name: a, type: category}}]}}"
+    plain, spec = (
+        parse_spec(t, "my.yaml") for t in (text, text.replace("}, label", ", ignore: [id]}, label"))
+    )
+    assert spec.source.ignore == ("id",)
+    assert spec.fingerprint == plain.fingerprint
+    assert parse_spec(spec.to_yaml(), "again") == spec
+    row = {"id": "7", "a": "x"}
+    assert len(Transform(spec, with_label=False).apply_rows([row])) == 1
+    with pytest.raises(DataError, match=r"rows\[0\]: .* no column 'id'; remove it, .* source\.ignore"):
+        Transform(plain, with_label=False).apply_rows([row])
+
+
+def test_a_raw_avazu_row_can_be_sent() -> None:
+    spec = load_spec("avazu")
+    row = {"id": "1000009418151094273", "click": "0"} | {field.name: "1" for field in spec.fields}
+    assert len(Transform(spec, with_label=False).apply_rows([row])) == 1
+
+
 def test_libsvm_has_no_columns() -> None:
     text = load_spec("libsvm").to_yaml()
     with pytest.raises(SpecError, match="label: libsvm data carries its own label"):
         parse_spec(text + "label: x\n", "x")
+    with pytest.raises(SpecError, match=r"source\.ignore: libsvm data has no named columns"):
+        parse_spec(text.replace("libsvm", "libsvm, ignore: [id]"), "x")
     with pytest.raises(SpecError, match=r"fields: libsvm"):
         parse_spec(text + "fields: [{name: a, type: category}]\n", "x")
 

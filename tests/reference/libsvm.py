@@ -6,11 +6,13 @@ import numpy as np
 import xxhash
 
 from features.spec import FeatureSpec
-from tests.reference.transform import number
+from tests.reference.transform import is_of_another_kind, number
 
 
-def parse_row(line: bytes, spec: FeatureSpec) -> tuple[float, list[int], list[np.float32]] | None:
-    """Label, slots and values of a row; None if it is bad."""
+def parse_row(
+    line: bytes, spec: FeatureSpec, kinds: set[float] | None = None
+) -> tuple[float, list[int], list[np.float32]] | None:
+    """Label, slots and values of a row; None if it is bad. `kinds`: as for `transform.transform_row`."""
     tokens = line.partition(b"#")[0].split() if b" #" in line or b"\t#" in line else line.split()
     label = number(tokens[0]) if _is_number(tokens[0]) else None
     if label not in (0, 1, -1):
@@ -30,6 +32,8 @@ def parse_row(line: bytes, spec: FeatureSpec) -> tuple[float, list[int], list[np
             slot = xxhash.xxh64_intdigest(int(index).to_bytes(8, "little"), seed) % 2**spec.bits
             slots.append(slot or 1)
             values.append(value)
+    if is_of_another_kind(label, set() if kinds is None else kinds):
+        return None
     return float(label == 1), slots, values
 
 

@@ -15,7 +15,7 @@ _NAN = re.compile(rb"[+-]?nan", re.IGNORECASE)
 
 
 class BadRowError(Exception):
-    """Args: what is bad ("label", "weight" or "number"), and the index of its column."""
+    """Args: what is bad (the name of a RowStatus), and the index of its column."""
 
 
 def number(text: bytes) -> float | None:
@@ -49,14 +49,31 @@ def field_hash(field: NumberField | CategoryField, text: bytes, seed: int) -> in
     return xxhash.xxh64_intdigest(data, field_seed)
 
 
+def is_of_another_kind(label: float, kinds: set[float]) -> bool:
+    """Whether it is 0 and rows before have -1, or the other way round; notes the first of them."""
+    if label != 1 and not kinds:
+        kinds.add(label)
+    return label != 1 and label not in kinds
+
+
 def transform_row(
-    spec: FeatureSpec, columns: Sequence[str], row: Sequence[bytes], with_label: bool
+    spec: FeatureSpec,
+    columns: Sequence[str],
+    row: Sequence[bytes],
+    with_label: bool,
+    kinds: set[float] | None = None,
 ) -> tuple[list[int], float | None, float | None]:
-    """Slots, label and weight of a row of cells that stand in the order of `columns`."""
+    """Slots, label and weight of a row of cells that stand in the order of `columns`.
+
+    `kinds` is what labels of no click, 0 or -1, rows before it have; an empty set takes the first.
+    """
     cell = dict(zip(columns, row, strict=True))
     label = weight = None
     if with_label:
-        label = _checked("label", columns, cell, spec.label, {0.0: 0.0, 1.0: 1.0, -1.0: 0.0}.get)
+        written = _checked("label", columns, cell, spec.label, {0.0: 0.0, 1.0: 1.0, -1.0: -1.0}.get)
+        if is_of_another_kind(written, set() if kinds is None else kinds):
+            raise BadRowError("label_minus" if written == -1 else "label_zero", columns.index(spec.label))
+        label = float(written == 1)
         if spec.weight is not None:
             weight = _checked(
                 "weight", columns, cell, spec.weight, lambda v: v if 1e-45 < v < 3.4e38 else None
