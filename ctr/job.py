@@ -22,7 +22,7 @@ from ctr.outputs import beside, printable, require_writable
 from ctr.progress import Report, progress
 from ctr.trainer import TrainResult, TrainSettings, default_chunk, train
 from features import BadRows, ExampleSource, FeatureSpec, Slots, load_spec, open_source, slot_dtype
-from ps import Store, Token, open_store
+from ps import Store, Token, open_store, without_password
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class TrainOutcome:
             "logloss": progressive["logloss"],
             "auc": progressive["auc"],
             "workers": settings.workers,
-            "store": self.job.store,
+            "store": without_password(self.job.store),
             "settings": {
                 **self.optimizer.to_json(),
                 "chunk": settings.chunk,
@@ -228,7 +228,11 @@ def _learn(
     stop: Event,
 ) -> tuple[TrainResult, tuple[Slots, Float32]]:
     """Train a store; return what happened and everything that the store then holds."""
-    store = open_store(job.store, bits=source.spec.bits, width=WIDTH)
+    described = {
+        "fingerprint": source.spec.fingerprint,
+        **{name: str(value) for name, value in optimizer.to_json().items()},
+    }
+    store = open_store(job.store, bits=source.spec.bits, width=WIDTH, facts=described)
     try:
         if start is not None:
             former = start.optimizer.in_pass(start.passes)
@@ -252,9 +256,9 @@ def _learn(
 
 
 def _take_everything(store: Store, spec: FeatureSpec) -> tuple[Slots, Float32]:
-    """All slots with their state; closes the store, so that its memory is free before they are joined."""
+    """All slots with their state; drops the store, so that its memory is free before they are joined."""
     parts = list(store.scan())
-    store.close()
+    store.drop()
     if not parts:
         return np.empty(0, slot_dtype(spec.bits)), np.empty((0, WIDTH), np.float32)
     return np.concatenate([slots for slots, _ in parts]), np.concatenate([state for _, state in parts])

@@ -223,7 +223,7 @@ class _Job:
 
     def _push(self, index: int, move: Move, clock: int) -> None:
         started = perf_counter()
-        self.store.push(move.slots, move.delta, Token(self.name, index, clock))
+        self.store.push(move.slots, move.delta, Token(self.name, index, clock), move.pulled)
         self.workers[index].timings.push += perf_counter() - started
 
     def _train(self, worker: Worker, task: _Task, peers: int, on_pulled: Callable[[], object]) -> Move:

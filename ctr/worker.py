@@ -39,6 +39,8 @@ class Move:
     """uint32|uint64[u], sorted, unique."""
     delta: Float32
     """float32[u, width]."""
+    pulled: Float32
+    """float32[u, width]: the state it starts from."""
 
 
 @dataclass(slots=True)
@@ -81,10 +83,10 @@ class Worker:
                 "training diverged: a prediction is not a number. Lower --alpha, or look for huge values in "
                 "the data."
             )
-        delta = np.subtract(state, before, out=before)
+        delta = np.subtract(state, before, out=state)
         assert chunk.labels is not None
         metrics = self.progressive if first_pass else self.seen_again
         metrics.add(predictions, chunk.labels, chunk.weights)
         trained = perf_counter()
         self.timings.add(Timings(found - started, pulled - found, trained - pulled))
-        return Move(chunk.slots, delta)
+        return Move(chunk.slots, delta, before)

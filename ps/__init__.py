@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ps.memory import MemoryStore
 from ps.partitions import Partitions, Slots, slot_dtype
-from ps.store import Store, Token, check_delta, check_slots, open_store
+from ps.redis_store import drop_parameters
+from ps.store import Store, Token, check_delta, check_slots, open_store, without_password
 
 __all__ = [
     "MemoryStore",
@@ -14,6 +15,8 @@ __all__ = [
     "Token",
     "check_delta",
     "check_slots",
+    "drop_parameters",
     "open_store",
     "slot_dtype",
+    "without_password",
 ]

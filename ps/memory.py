@@ -56,7 +56,13 @@ class MemoryStore:
                 state.pull(slots, cuts, first, last, out)
         return out
 
-    def push(self, slots: Slots, delta: NDArray[np.float32], token: Token) -> None:
+    def push(
+        self,
+        slots: Slots,
+        delta: NDArray[np.float32],
+        token: Token,
+        pulled: NDArray[np.float32] | None = None,
+    ) -> None:
         """See `Store.push`."""
         slots = check_slots(slots, self.bits)
         delta = check_delta(delta, slots.size, self.width)
@@ -79,6 +85,10 @@ class MemoryStore:
                 slots, values = state.not_zero(p)
             if slots.size:
                 yield slots, values
+
+    def drop(self) -> None:
+        """See `Store.drop`."""
+        self.close()
 
     def close(self) -> None:
         """Frees the state. See `Store.close`."""

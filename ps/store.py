@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,8 +63,17 @@ class Store(Protocol):
         """
         ...
 
-    def push(self, slots: Slots, delta: NDArray[np.float32], token: Token) -> None:
+    def push(
+        self,
+        slots: Slots,
+        delta: NDArray[np.float32],
+        token: Token,
+        pulled: NDArray[np.float32] | None = None,
+    ) -> None:
         """Adds `delta`, finite float32[u, width] and C-contiguous, to the state of `slots`, as in `pull`.
+
+        `pulled` is the state that the delta starts from, of the same shape: a store whose numbers have a
+        limited range needs it to saturate instead of overflowing.
 
         A partition that `slots` touch adds its share and records the token's chunk in one step, and only
         when that chunk is greater than its record for the token's job and shard. So a push may be repeated
@@ -85,6 +94,10 @@ class Store(Protocol):
 
         A block is never empty. Each is read at one moment, and pushes may come between two blocks.
         """
+        ...
+
+    def drop(self) -> None:
+        """Deletes the model from the store, and closes it."""
         ...
 
     def close(self) -> None:
@@ -131,18 +144,42 @@ def check_delta(delta: NDArray[np.float32], rows: int, width: int) -> NDArray[np
     return delta
 
 
-def open_store(url: str, *, bits: int, width: int) -> Store:
+def open_store(url: str, *, bits: int, width: int, facts: Mapping[str, str] | None = None) -> Store:
     """The store at `url`, for `2**bits` slots of `width` numbers.
 
-    `memory://` is a new, empty store in this process. Raises StoreError for a URL that names no store, and
-    for bits outside 1..40.
-    """
-    from ps.memory import MemoryStore  # it imports the protocol from here
+    - `memory://`: a new, empty store in this process.
+    - `embedded://?shards=2`: redis-server processes of our own on this machine, which end with the store.
+    - `redis://[user:password@]host:port/db`, `rediss://…` with TLS, `redis+cluster://host:port,host:port`,
+      `rediss+cluster://…`: parameters in Redis; `?model=NAME` names them. `facts` describe the model; it is
+      refused when it is there with others.
 
+    Raises StoreError for a URL that names no store, for bits outside 1..40, and when a server cannot be
+    reached or refuses.
+    """
     scheme, mark, rest = url.partition("://")
-    if not mark or scheme != "memory":
-        # The rest may hold a password.
-        raise StoreError(f"no store is called {scheme + mark if mark else url!r}: use memory://")
-    if rest:
-        raise StoreError(f"{url}: the store in memory has no address, write memory://")
-    return MemoryStore(bits, width)
+    if scheme == "memory" and mark:
+        from ps.memory import MemoryStore  # it imports the protocol from here
+
+        if rest:
+            raise StoreError(f"{url}: the store in memory has no address, write memory://")
+        return MemoryStore(bits, width)
+    if scheme == "embedded" and mark:
+        from ps.embedded import open_embedded
+
+        return open_embedded(rest, bits=bits, width=width, facts=facts)
+    if scheme in {"redis", "rediss", "redis+cluster", "rediss+cluster"} and mark:
+        from ps.redis_nodes import parse_redis_url
+        from ps.redis_store import RedisStore
+
+        return RedisStore(parse_redis_url(url), bits=bits, width=width, facts=facts)
+    # The rest may hold a password.
+    raise StoreError(
+        f"no store is called {scheme + mark if mark else url!r}: use memory://, embedded://?shards=1, "
+        "redis://, rediss:// or redis+cluster://"
+    )
+
+
+def without_password(url: str) -> str:
+    """A store's URL as it may be shown."""
+    scheme, mark, rest = url.partition("://")
+    return scheme + mark + rest.rpartition("@")[2]

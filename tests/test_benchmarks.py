@@ -18,7 +18,7 @@ def test_every_benchmark_runs(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    for figure in ("start-up", "from hashed data", "from raw text", "peak memory", "left out"):
+    for figure in ("start-up", "prepared data", "raw text", "peak memory", "left out"):
         assert figure in done.stdout
 
 

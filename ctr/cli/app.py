@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ctr.cli import features, scoring, serving, synthesis, training
+from ctr.cli import features, parameters, scoring, serving, synthesis, training
 from ctr.errors import CtrError, SpecError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app = typer.Typer(
     ),
 )
 app.add_typer(features.app, name="features")
+app.add_typer(parameters.app, name="ps")
 app.command("synth")(synthesis.synth)
 app.command("train")(training.train)
 app.command("evaluate")(scoring.evaluate)

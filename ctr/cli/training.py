@@ -87,7 +87,14 @@ def train(
             show_default=False,
         ),
     ] = None,
-    store: Annotated[str, typer.Option(metavar="URL", help="Where the parameters live.")] = "memory://",
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Where the parameters live while training: memory://, embedded://?shards=2 (redis-server "
+            "processes started here), redis://host:port/0 or redis+cluster://host:port,host:port.",
+        ),
+    ] = "memory://",
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
     json: JsonOption = None,
 ) -> None:

@@ -245,7 +245,13 @@ def test_a_failing_store_ends_the_job_of_several_workers() -> None:
     class Full(MemoryStore):
         """Refuses pushes."""
 
-        def push(self, slots: Slots, delta: NDArray[np.float32], token: Token) -> None:
+        def push(
+            self,
+            slots: Slots,
+            delta: NDArray[np.float32],
+            token: Token,
+            pulled: NDArray[np.float32] | None = None,
+        ) -> None:
             raise StoreError("the store is full")
 
     with pytest.raises(StoreError, match="full"):

@@ -22,7 +22,7 @@ def test_a_token_names_a_job_and_counts_from_zero(job: str, shard: int, chunk: i
         Token(job, shard, chunk)
 
 
-@pytest.mark.parametrize("url", ["", "memory", "memory:/", "mem://", "redis://user:secret@host:6379/0"])
+@pytest.mark.parametrize("url", ["", "memory", "memory:/", "mem://", "mysql://user:secret@host:6379/0"])
 def test_an_unknown_store_is_refused_without_showing_a_password(url: str) -> None:
     with pytest.raises(StoreError, match="use memory://") as refused:
         open_store(url, bits=20, width=2)

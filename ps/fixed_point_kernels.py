@@ -1,0 +1,100 @@
+"""Numba loops between FTRL's two accumulators as float32 and as one 64-bit integer, which Redis can add to.
+
+The high 32 bits hold `z`, signed, in units of `2**-z_bits`; the low 32 bits hold `n`, unsigned, in units of
+`2**-12`. Adding two such integers adds both halves, as long as neither leaves its range: so a push is limited
+by what was pulled, and the room between the limits and the ranges is for pushes that others make meanwhile.
+
+What is below the resolution is rounded up with the probability of its share, so that the sum of many small
+steps is right on average (McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD 2013, section
+4.2). The random bits come from the token and the slot: a push that is sent again is the same integers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Slots = NDArray[np.uint32] | NDArray[np.uint64]
+
+N_BITS = 8
+"""Fraction bits of n. Its range is `2**24`."""
+Z_MOST = 1 << 30
+"""No push takes z further than this from 0, or by more than this, in units; its range is twice as wide."""
+N_MOST = 1 << 31
+"""No push takes n above this, in units, which is half its range."""
+N_STEP = 1 << 27
+"""No push adds more than this to an n, in units: 16 that do not know of each other stay within the range."""
+
+_HALF = np.float64(2.0**-32)
+_LOW = np.int64(0xFFFFFFFF)
+_N_SCALE = np.float64(1 << N_BITS)
+
+
+def token_hash(job: str, shard: int, chunk: int) -> np.uint64:
+    """64 bits that decide how a push is rounded, from the parts of its token."""
+    parts = shard.to_bytes(8, "little") + chunk.to_bytes(8, "little") + job.encode()
+    return np.uint64(int.from_bytes(hashlib.blake2b(parts, digest_size=8).digest(), "little"))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def unpack(packed: NDArray[np.int64], z_bits: int, out: NDArray[np.float32]) -> None:
+    """Writes z and n of each integer to `out`, float32[u, 2]. `z_bits` is 0 to 30."""
+    z_unit = np.float32(1.0 / (np.int64(1) << z_bits))
+    n_unit = np.float32(1.0 / (np.int64(1) << N_BITS))
+    for i in range(packed.size):
+        out[i, 0] = np.float32(np.int32(packed[i] >> 32)) * z_unit
+        out[i, 1] = np.float32(np.uint32(packed[i] & _LOW)) * n_unit
+
+
+@njit(nogil=True, cache=True)
+def pack_delta(
+    delta: NDArray[np.float32],
+    pulled: NDArray[np.float32] | None,
+    slots: Slots,
+    token_hash: np.uint64,
+    z_bits: int,
+    out: NDArray[np.int64],
+) -> int:
+    """Writes to `out` the integers that add `delta`, finite float32[u, 2], to the state of `slots`.
+
+    `pulled`, float32[u, 2], is the state that the delta starts from, as far as is known; None is all zeros.
+    z stops at Z_MOST and n at N_MOST; beyond, where others' pushes may have taken them, nothing is added but
+    what leads back. n never falls. Returns how many slots were limited so, which is not an error: but where
+    there are many, `z_bits` is too large, or training has diverged.
+    """
+    scale = np.float64(np.int64(1) << z_bits)
+    limited = 0
+    for i in range(slots.size):
+        z, n = np.float64(0), np.float64(0)
+        if pulled is not None:
+            z = np.rint(np.float64(pulled[i, 0]) * scale)
+            n = np.rint(np.float64(pulled[i, 1]) * _N_SCALE)
+        bits = _mix(token_hash, np.uint64(slots[i]))
+        dz = np.float64(delta[i, 0]) * scale
+        dn = np.float64(delta[i, 1]) * _N_SCALE
+        # Whole units, so that rounding up cannot pass them.
+        z_up = min(max(Z_MOST - z, 0.0), 1.0 * Z_MOST)
+        z_down = max(min(-Z_MOST - z, 0.0), -1.0 * Z_MOST)
+        n_up = min(max(N_MOST - n, 0.0), 1.0 * N_STEP)
+        z_step = min(max(dz, z_down), z_up)
+        n_step = min(max(dn, 0.0), n_up)
+        limited += (z_step != dz) | (n_step != dn)
+        z_whole = np.floor(z_step)
+        n_whole = np.floor(n_step)
+        # Against the fraction, not by adding the random number before rounding: that is exact.
+        z_units = np.int64(z_whole) + (np.float64(bits >> np.uint64(32)) * _HALF < z_step - z_whole)
+        n_units = np.int64(n_whole) + (np.float64(bits & np.uint64(_LOW)) * _HALF < n_step - n_whole)
+        out[i] = (z_units << 32) + n_units
+    return limited
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _mix(seed: np.uint64, number: np.uint64) -> np.uint64:
+    """The random bits at a place of a sequence: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    bits = seed + (number + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))

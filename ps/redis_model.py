@@ -1,0 +1,67 @@
+"""What a model is called and made of in Redis: created once, and checked by everyone who opens it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from time import monotonic, sleep
+from typing import Any
+
+from ctr.errors import StoreError
+from ps.redis_keys import RUN, Keys
+
+LAYOUT_VERSION = "1"
+
+_READY = b"ready"
+_CREATION_S = 30.0
+_RECORDS_AT_A_TIME = 1_000
+
+
+def open_model(client: Any, keys: Keys, partitions: int, facts: Mapping[str, str], *, join: bool) -> bytes:
+    """Create the model, or with `join` check that it has the same `facts`; return its run id.
+
+    Of several who join at once, one creates and the others wait. Every partition's record gets the run id,
+    so that a node which lost its data is noticed. Raises StoreError when layout or facts differ, naming both.
+    """
+    wanted = {"layout": LAYOUT_VERSION, "partitions": str(partitions), **facts}
+    run = secrets.token_hex(8).encode()
+    if client.hsetnx(keys.meta, RUN, run):
+        client.hset(keys.meta, mapping=wanted)
+        for first in range(0, partitions, _RECORDS_AT_A_TIME):
+            pipeline = client.pipeline(transaction=False)
+            for partition in range(first, min(first + _RECORDS_AT_A_TIME, partitions)):
+                pipeline.hset(keys.record(partition), RUN, run)
+            pipeline.execute()
+        client.hset(keys.meta, _READY, b"1")
+        return run
+    if not join:
+        raise StoreError(
+            f"the model {keys.model!r} is in this store already; name another (?model=NAME), or remove it "
+            "with `ctr ps drop`."
+        )
+    deadline = monotonic() + _CREATION_S
+    while not client.hexists(keys.meta, _READY):
+        if monotonic() > deadline:
+            raise StoreError(
+                f"the model {keys.model!r} was begun in this store but not finished; drop it and start again."
+            )
+        sleep(0.05)
+    found = {name.decode(): value.decode() for name, value in client.hgetall(keys.meta).items()}
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            raise StoreError(
+                f"the model {keys.model!r} in this store has {name} {found.get(name)}, this job has {value}; "
+                "use another model name, or drop the one in the store."
+            )
+    return bytes(found[RUN.decode()].encode())
+
+
+def drop_model(client: Any, keys: Keys, partitions: int) -> None:
+    """Delete everything that the model keeps in the store."""
+    client.delete(keys.meta)  # first, so that nobody opens a model that is half gone
+    for first in range(0, partitions, _RECORDS_AT_A_TIME):
+        pipeline = client.pipeline(transaction=False)
+        for partition in range(first, min(first + _RECORDS_AT_A_TIME, partitions)):
+            pipeline.unlink(keys.state(partition))
+            pipeline.unlink(keys.record(partition))
+        pipeline.execute()

@@ -1,0 +1,262 @@
+"""Which Redis node holds a partition, and connections to it; redis-py does topology, TLS and log-in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.connection import ConnectionInterface, ConnectionPool
+from redis.exceptions import AuthenticationError, RedisClusterException, RedisError
+from redis.retry import Retry
+
+from ctr.errors import StoreError
+from ps.redis_keys import Keys
+from ps.redis_replies import ReplyReader
+
+SINGLE_SCHEMES = ("redis", "rediss")
+CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One open connection, and the reader of its replies."""
+
+    connection: ConnectionInterface
+    replies: ReplyReader
+
+    def send(self, commands: bytes | memoryview) -> None:
+        """Write commands as they are."""
+        self.connection.send_packed_command([commands], check_health=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUrl:
+    """A parsed store URL. Its password is never printed."""
+
+    scheme: str
+    hosts: tuple[Address, ...]
+    db: int
+    username: str | None
+    password: str | None = field(repr=False)
+    model: str | None
+    """From `?model=NAME`."""
+    ca_file: str | None
+    """From `?ca=FILE`: the certificate authority of a `rediss` server."""
+
+    @property
+    def cluster(self) -> bool:
+        """Whether it names a Redis Cluster."""
+        return self.scheme in CLUSTER_SCHEMES
+
+    def __str__(self) -> str:
+        hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
+        return f"{self.scheme}://{hosts}/{self.db}"
+
+    def client_options(self, timeout_s: float) -> dict[str, Any]:
+        """What every redis-py client of this store is given."""
+        options: dict[str, Any] = {
+            "username": self.username,
+            "password": self.password,
+            "protocol": 2,
+            # redis-py would repeat any command by itself, also one that was applied already
+            "retry": Retry(NoBackoff(), 0),
+            "socket_timeout": timeout_s,
+            "max_connections": 1 << 30,  # broken ones count too, and are replaced without end
+            "socket_connect_timeout": 5.0,
+        }
+        if self.scheme.startswith("rediss"):
+            options["ssl"] = True
+            if self.ca_file is not None:
+                options["ssl_ca_certs"] = self.ca_file
+        return options
+
+
+def parse_redis_url(url: str) -> RedisUrl:
+    """Parse `redis://[user[:password]@]host:port[,host:port…]/db?model=NAME&ca=FILE`.
+
+    User and password may also come from the environment: `CTR_REDIS_USER`, `CTR_REDIS_PASSWORD`. Raises
+    StoreError, without the password in the message.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in SINGLE_SCHEMES + CLUSTER_SCHEMES:
+        raise StoreError(f"{parts.scheme}:// names no Redis store.")
+    login, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    try:
+        addresses = tuple(_address(host) for host in hosts.split(","))
+        db = int(parts.path.strip("/") or 0)
+    except ValueError as error:
+        raise StoreError(
+            f"{parts.scheme}://{hosts}{parts.path}: {error}; write host:port and a number."
+        ) from None
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    if unknown := query.keys() - {"model", "ca"}:
+        raise StoreError(f"a store URL has no parameter {sorted(unknown)[0]!r}; there are model and ca.")
+    if len(addresses) > 1 and parts.scheme in SINGLE_SCHEMES:
+        raise StoreError(f"{hosts}: several hosts are a cluster; write {parts.scheme}+cluster://…")
+    return RedisUrl(
+        scheme=parts.scheme,
+        hosts=addresses,
+        db=db,
+        username=unquote(user) or os.environ.get("CTR_REDIS_USER"),
+        password=unquote(password) or os.environ.get("CTR_REDIS_PASSWORD"),
+        model=query.get("model"),
+        ca_file=query.get("ca"),
+    )
+
+
+def _address(text: str) -> Address:
+    host, mark, port = text.rpartition(":")
+    return (host, int(port)) if mark else (text, 6379)
+
+
+class Nodes(Protocol):
+    """The primaries that hold a model's partitions."""
+
+    def owners(self, partitions: Iterable[int]) -> dict[Address, list[int]]:
+        """These partitions by the address of their primary."""
+
+    def links(self, address: Address, count: int) -> list[Link]:
+        """`count` open connections to a node, kept for the next call. Not for two threads at once."""
+
+    def hang_up(self) -> None:
+        """Close the links; the next request opens new ones."""
+
+    def refresh(self) -> None:
+        """Hang up, and learn anew where the partitions are."""
+
+    def client(self) -> Any:
+        """A redis-py client for single commands."""
+
+    def close(self) -> None:
+        """Close all connections."""
+
+
+def connect(url: RedisUrl, keys: Keys, timeout_s: float) -> Nodes:
+    """Connect to the Redis behind a URL; a node that is silent for `timeout_s` counts as broken.
+
+    Raises StoreError when it cannot be reached or refuses.
+    """
+    try:
+        nodes: Nodes = ClusterNodes(url, keys, timeout_s) if url.cluster else SingleNode(url, timeout_s)
+        nodes.client().ping()
+    except AuthenticationError as error:
+        raise StoreError(f"{url}: user or password was refused ({error}).") from None
+    except (RedisError, OSError) as error:
+        raise StoreError(
+            f"{url}: cannot be reached ({error}); is it running, and is the scheme right?"
+        ) from None
+    return nodes
+
+
+class _Links:
+    """Open connections by node."""
+
+    def __init__(self) -> None:
+        self._open: dict[Address, list[Link]] = {}
+
+    def get(self, address: Address, pool: ConnectionPool, count: int) -> list[Link]:
+        links = self._open.setdefault(address, [])
+        while len(links) < count:
+            connection = pool.make_connection()
+            connection.connect()
+            links.append(Link(connection, ReplyReader(connection)))
+        return links[:count]
+
+    def close(self) -> None:
+        opened, self._open = self._open, {}
+        for links in opened.values():
+            for link in links:
+                link.connection.disconnect()
+
+
+class SingleNode:
+    """One Redis that holds everything."""
+
+    def __init__(self, url: RedisUrl, timeout_s: float) -> None:
+        self._address = url.hosts[0]
+        host, port = self._address
+        self._client = Redis(host=host, port=port, db=url.db, **url.client_options(timeout_s))
+        self._links = _Links()
+
+    def owners(self, partitions: Iterable[int]) -> dict[Address, list[int]]:
+        """See `Nodes.owners`."""
+        return {self._address: list(partitions)}
+
+    def links(self, address: Address, count: int) -> list[Link]:
+        """See `Nodes.links`."""
+        return self._links.get(address, self._client.connection_pool, count)
+
+    def hang_up(self) -> None:
+        """See `Nodes.hang_up`."""
+        self._links.close()
+
+    def refresh(self) -> None:
+        """See `Nodes.refresh`."""
+        self._links.close()
+
+    def client(self) -> Redis:
+        """See `Nodes.client`."""
+        return self._client
+
+    def close(self) -> None:
+        """See `Nodes.close`."""
+        self._links.close()
+        self._client.close()
+
+
+class ClusterNodes:
+    """A Redis Cluster."""
+
+    def __init__(self, url: RedisUrl, keys: Keys, timeout_s: float) -> None:
+        if url.db:
+            raise StoreError(f"{url}: a Redis Cluster has only database 0.")
+        startup = [ClusterNode(host, port) for host, port in url.hosts]
+        self._client = RedisCluster(startup_nodes=startup, **url.client_options(timeout_s))
+        self._keys = keys
+        self._links = _Links()
+        self._hash_slots: dict[int, int] = {}
+
+    def owners(self, partitions: Iterable[int]) -> dict[Address, list[int]]:
+        """See `Nodes.owners`."""
+        found: dict[Address, list[int]] = {}
+        for partition in partitions:
+            slot = self._hash_slots.get(partition)
+            if slot is None:
+                slot = self._hash_slots[partition] = self._client.keyslot(self._keys.state(partition))
+            node = self._client.nodes_manager.get_node_from_slot(slot)
+            found.setdefault((node.host, int(node.port)), []).append(partition)
+        return found
+
+    def links(self, address: Address, count: int) -> list[Link]:
+        """See `Nodes.links`."""
+        node = self._client.get_node(*address)
+        if node is None:
+            raise RedisClusterException(f"node {address} has left the cluster")
+        return self._links.get(address, self._client.get_redis_connection(node).connection_pool, count)
+
+    def hang_up(self) -> None:
+        """See `Nodes.hang_up`."""
+        self._links.close()
+
+    def refresh(self) -> None:
+        """See `Nodes.refresh`."""
+        self._links.close()
+        self._client.nodes_manager.initialize()
+
+    def client(self) -> RedisCluster:
+        """See `Nodes.client`."""
+        return self._client
+
+    def close(self) -> None:
+        """See `Nodes.close`."""
+        self._links.close()
+        self._client.close()

