@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-inp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help install demo test check format bench clean
+.PHONY: help install demo test check format bench bench-ps clean
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,6 +32,9 @@ format: $(VENV)/.check ## Bring the code into format
 
 bench: $(VENV)/.bench ## Speed beside Vowpal Wabbit, memory and start-up, in one run (about 3 minutes)
 	$(BIN)/python -m benchmarks
+
+bench-ps: $(VENV)/.bench ## Parameters in Redis: requests, memory, training beside Vowpal Wabbit
+	$(BIN)/python -m benchmarks parameters --rows 1000000 --rounds 5
 
 clean: ## Remove everything that the other verbs made
 	rm -rf "$(VENV)" demo bench-data build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

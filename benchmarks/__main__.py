@@ -1,11 +1,11 @@
-"""`python -m benchmarks [startup] [speed] [memory] [accuracy]`: all of them when none is named."""
+"""`python -m benchmarks [KIND ...]`: startup, speed, memory and accuracy when none is named; parameters."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from benchmarks import accuracy, memory, speed, startup
+from benchmarks import accuracy, memory, parameters, speed, startup
 
 KINDS = ("startup", "speed", "memory", "accuracy")
 
@@ -13,7 +13,9 @@ KINDS = ("startup", "speed", "memory", "accuracy")
 def main() -> None:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], help="what to measure; default: everything")
+    parser.add_argument(
+        "kinds", nargs="*", choices=[*KINDS, "parameters", []], help="what to measure; default: everything"
+    )
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows for speed")
     parser.add_argument("--memory-rows", type=int, default=5_000_000, help="rows for memory")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
@@ -30,6 +32,9 @@ def main() -> None:
         memory.measure(options.folder, options.memory_rows)
     if "accuracy" in kinds:
         accuracy.measure(options.data, options.folder)
+    if "parameters" in kinds:
+        parameters.measure_requests(options.rounds)
+        parameters.measure_training(options.folder, options.rows, options.rounds)
 
 
 if __name__ == "__main__":

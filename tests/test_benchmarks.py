@@ -10,15 +10,24 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_every_benchmark_runs(tmp_path: Path) -> None:
+    kinds = ["startup", "speed", "memory", "accuracy", "parameters"]
     options = ["--rows", "3000", "--memory-rows", "20000", "--rounds", "1", "--folder", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", *options, "--data", str(tmp_path / "none")],
+        [sys.executable, "-m", "benchmarks", *kinds, *options, "--data", str(tmp_path / "none")],
         check=True,
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
-    for figure in ("start-up", "prepared data", "raw text", "peak memory", "left out"):
+    for figure in (
+        "start-up",
+        "prepared data",
+        "raw text",
+        "peak memory",
+        "left out",
+        "weights/s",
+        "2 Redis",
+    ):
         assert figure in done.stdout
 
 
