@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
 from tests.ps.servers import cluster_url, redis_url, shared_cluster, shared_redis, start_redis
 
 __all__ = ["cluster_url", "redis_url", "shared_cluster", "shared_redis", "start_redis"]
+
+# A shell gives its background jobs a SIGINT that is ignored, and they pass it on: tests that interrupt a
+# process of their own would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
