@@ -9,5 +9,5 @@ from tests.ps.servers import cluster_url, redis_url, shared_cluster, shared_redi
 __all__ = ["cluster_url", "redis_url", "shared_cluster", "shared_redis", "start_redis"]
 
 # A shell gives its background jobs a SIGINT that is ignored, and they pass it on: tests that interrupt a
-# process of their own would wait for ever.
+# process of their own would wait for ever. A handler here is a default there.
 signal.signal(signal.SIGINT, signal.default_int_handler)

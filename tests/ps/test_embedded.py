@@ -271,7 +271,11 @@ def test_the_shared_fixtures_are_empty_at_first(redis_url: str, cluster_url: str
 # The end of the job
 
 JOB = """
-import os, sys, threading, time
+import os, signal, sys, threading, time
+
+# Whoever runs the tests may have them ignored (nohup, a background job), and so would this job.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from ps.embedded import EmbeddedRedis
 
 def ready(servers, *more):
