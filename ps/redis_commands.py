@@ -16,6 +16,8 @@ from ps.resp_kernels import decode_range, encode_pull, encode_push, pull_size, p
 # from one slot in this many on, the whole range is cheaper.
 _RANGE_FROM_ONE_IN = 64
 
+_LONGEST = 200_000  # slots in one command
+
 # Passing states of a server or a cluster: try again, after looking where the partitions are now.
 _PASSING = {"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "BUSY"}
 
@@ -77,6 +79,11 @@ def watch(record: bytes, field: bytes) -> bytes:
     return command(b"WATCH", record) + command(b"HMGET", record, RUN, field)
 
 
+def _pieces(slots: int) -> list[slice]:
+    """How the slots of a push are dealt to commands: Redis takes 2**20 arguments in one, a slot is four."""
+    return [slice(first, min(first + _LONGEST, slots)) for first in range(0, slots, _LONGEST)]
+
+
 def transaction(
     keys: Keys,
     partition: int,
@@ -84,21 +91,24 @@ def transaction(
     increments: NDArray[np.int64],
     field: bytes,
     chunk: int,
-) -> memoryview:
-    begin = command(b"MULTI")
+) -> bytes:
+    """Add the increments at the offsets and record the chunk, both or neither."""
     key = np.frombuffer(keys.state(partition), np.uint8)
-    end = command(b"HSET", keys.record(partition), field, b"%d" % chunk) + command(b"EXEC")
-    buffer = np.empty(len(begin) + push_size(offsets, increments, key) + len(end), np.uint8)
-    buffer[: len(begin)] = np.frombuffer(begin, np.uint8)
-    at = encode_push(buffer, len(begin), key, offsets, increments)
-    buffer[at : at + len(end)] = np.frombuffer(end, np.uint8)
-    return buffer[: at + len(end)].data
+    commands = [command(b"MULTI")]
+    for piece in _pieces(offsets.size):
+        buffer = np.empty(push_size(offsets[piece], increments[piece], key), np.uint8)
+        encode_push(buffer, 0, key, offsets[piece], increments[piece])
+        commands.append(buffer.tobytes())
+    commands.append(command(b"HSET", keys.record(partition), field, b"%d" % chunk))
+    commands.append(command(b"EXEC"))
+    return b"".join(commands)
 
 
-def read_transaction(replies: ReplyReader) -> bool:
-    """Whether the transaction was carried out; False when it has to be tried again."""
+def read_transaction(replies: ReplyReader, slots: int) -> bool:
+    """Whether the transaction on so many slots was carried out; False when it has to be tried again."""
+    pieces = _pieces(slots)
     problem: ServerError | None = None
-    for _ in range(3):  # MULTI, and two commands queued
+    for _ in range(1 + len(pieces) + 1):  # MULTI, and the commands that it queues
         try:
             replies.status()
         except ServerError as error:
@@ -110,8 +120,9 @@ def read_transaction(replies: ReplyReader) -> bool:
         return False
     if length < 0:
         return False  # somebody else pushed for the same data shard: look at the record again
-    sums = np.empty(max(replies.array(), 0), np.int64)
-    replies.integers(sums)
+    for _ in pieces:
+        sums = np.empty(max(replies.array(), 0), np.int64)
+        replies.integers(sums)
     replies.integer()
     return True
 

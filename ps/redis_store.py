@@ -151,7 +151,9 @@ class RedisStore:
                             transaction(self._keys, p, offsets[part], increments[part], field, token.chunk)
                         )
                         begun.append((link, p))
-                again += [p for link, p in begun if not read_transaction(link.replies)]
+                for link, p in begun:
+                    if not read_transaction(link.replies, int(cuts[p + 1] - cuts[p])):
+                        again.append(p)
             return again
 
         self._everywhere(np.flatnonzero(np.diff(cuts)).tolist(), on_node)

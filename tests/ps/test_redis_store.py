@@ -136,6 +136,16 @@ def test_a_slot_costs_eight_bytes(server: EmbeddedRedis) -> None:
     store.drop()
 
 
+def test_more_slots_than_one_command_takes(server: EmbeddedRedis) -> None:
+    """Redis closes the connection on a command of more than 2**20 arguments."""
+    store = opened(server.url, bits=24)
+    everything = np.arange(1 << 18, dtype=np.uint32)  # one whole partition
+    store.push(everything, np.ones((1 << 18, 2), np.float32), Token("job", 0, 0))
+    assert (store.pull(everything) == 1).all()
+    assert store.applied("job", 0)[0] == 0
+    store.drop()
+
+
 def test_sparse_and_dense_requests_agree(server: EmbeddedRedis) -> None:
     """The one is read slot by slot, the other as a range."""
     store = opened(server.url, bits=20)
