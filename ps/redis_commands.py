@@ -2,129 +2,301 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
+from ps.packed_kernels import add_to_range
 from ps.redis_keys import RUN, Keys
 from ps.redis_replies import ReplyReader, ServerError
 from ps.resp_kernels import decode_range, encode_pull, encode_push, pull_size, push_size
 
-# Reading a range costs the server about 0.5 ns a byte, an indexed read 450 ns a slot (loopback, Redis 6.2):
-# from one slot in this many on, the whole range is cheaper.
-_RANGE_FROM_ONE_IN = 64
+NEAR_DENSITY = 64
+"""On this machine, a request for at least one slot in this many of its span travels as the whole range.
+
+Measured on loopback with Redis 6.2: an indexed read takes 0.45 us a slot and an indexed addition 0.65 us; a
+range takes 0.5 ns a byte to read and as much to write."""
+FAR_DENSITY = 12
+"""The same over a network, where bytes cost more: 10 Gbit/s are 0.8 ns a byte."""
 
 _LONGEST = 200_000  # slots in one command
 
 # Passing states of a server or a cluster: try again, after looking where the partitions are now.
 _PASSING = {"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "BUSY"}
 
+_SLOT = 8  # bytes of a slot's state
+
+CheckRun = Callable[[NDArray[np.uint8] | None], None]
+Answer = TypeVar("Answer")
+
+
+class Outcome(Enum):
+    """What became of a request to one partition."""
+
+    DONE = auto()
+    TODO = auto()
+    """Looked at, and to be written now."""
+    CONFLICT = auto()
+    """Somebody else pushed in between: look again."""
+    BEHIND = auto()
+    """The partition has lost pushes that it had acknowledged."""
+    ELSEWHERE = auto()
+    """The partition moved, or its node is in a passing state."""
+
+
+def is_dense(offsets: NDArray[np.uint32], density: int) -> bool:
+    """Whether ascending offsets are better moved as one range than one by one."""
+    return offsets.size * density >= int(offsets[-1]) - int(offsets[0]) + 1
+
 
 class PullRequest:
-    """The state of some slots of one partition: asked for one by one, or as a range."""
+    """The state of some slots of one partition: asked for one by one, or as a range; with its record."""
 
-    def __init__(self, partition: int, offsets: NDArray[np.uint32]) -> None:
+    def __init__(
+        self, keys: Keys, partition: int, offsets: NDArray[np.uint32], field: bytes, density: int
+    ) -> None:
         self.partition = partition
+        self._keys = keys
         self._offsets = offsets
-        span = int(offsets[-1]) - int(offsets[0]) + 1
-        self._ranged = offsets.size * _RANGE_FROM_ONE_IN >= span
+        self._field = field
+        self._ranged = is_dense(offsets, density)
 
-    def encode(self, keys: Keys) -> bytes | memoryview:
-        """Both commands: for the run id, and for the state."""
-        check = command(b"HGET", keys.record(self.partition), RUN)
-        key = keys.state(self.partition)
+    def encode(self) -> bytes | memoryview:
+        """The commands: record and state, read at one moment."""
+        before = command(b"MULTI") + command(b"HMGET", self._keys.record(self.partition), RUN, self._field)
+        key, after = self._keys.state(self.partition), command(b"EXEC")
         first, last = int(self._offsets[0]), int(self._offsets[-1])
         if self._ranged:
-            return check + command(b"GETRANGE", key, b"%d" % (first * 8), b"%d" % (last * 8 + 7))
+            start, end = b"%d" % (first * _SLOT), b"%d" % (last * _SLOT + _SLOT - 1)
+            return before + command(b"GETRANGE", key, start, end) + after
         raw_key = np.frombuffer(key, np.uint8)
-        buffer = np.empty(len(check) + pull_size(self._offsets, raw_key), np.uint8)
-        buffer[: len(check)] = np.frombuffer(check, np.uint8)
-        end = encode_pull(buffer, len(check), raw_key, self._offsets)
-        return buffer[:end].data
+        buffer = np.empty(len(before) + pull_size(self._offsets, raw_key) + len(after), np.uint8)
+        buffer[: len(before)] = np.frombuffer(before, np.uint8)
+        end_at = encode_pull(buffer, len(before), raw_key, self._offsets)
+        buffer[end_at : end_at + len(after)] = np.frombuffer(after, np.uint8)
+        return buffer.data
 
-    def read(
+    def read(self, replies: ReplyReader, out: NDArray[np.int64], check_run: CheckRun) -> int | None:
+        """Read the answers; the last chunk applied, -1 for none; None when the partition is elsewhere."""
+        if read_queued(replies, 2) is None:
+            return None
+        chunk = read_record(replies, check_run)
+        if self._ranged:
+            raw = replies.bulk()
+            if raw is not None:
+                decode_range(raw, self._offsets, int(self._offsets[0]), out)
+        else:
+            replies.array()
+            replies.integers(out)
+        return chunk
+
+
+class PushRequest:
+    """Increments for some slots of one partition: added one by one, or as a rewritten range.
+
+    First the record is watched and looked at, then state and record are written in a transaction, which does
+    nothing when anybody pushed to the partition in between. So a range may be read, added to here, and
+    written back.
+    """
+
+    def __init__(
         self,
-        replies: ReplyReader,
-        out: NDArray[np.int64],
-        check_run: Callable[[NDArray[np.uint8] | None], None],
-    ) -> bool:
-        """Read both answers; False when the partition is elsewhere."""
-        elsewhere = False
-        try:
-            check_run(replies.bulk())
-        except ServerError as error:
-            require_passing(error)
-            elsewhere = True
-        try:
-            if self._ranged:
-                raw = replies.bulk()
-                if raw is not None:
-                    decode_range(raw, self._offsets, int(self._offsets[0]), out)
+        keys: Keys,
+        partition: int,
+        size: int,
+        offsets: NDArray[np.uint32],
+        increments: NDArray[np.int64],
+        field: bytes,
+        chunk: int,
+        *,
+        expected: int = -1,
+        news: bytes = b"",
+        density: int = NEAR_DENSITY,
+    ) -> None:
+        """Push chunk `chunk` to a partition of `size` slots, which has acknowledged chunk `expected` before.
+
+        `news` is appended to the partition's news.
+        """
+        self.partition = partition
+        self._keys = keys
+        self._whole = size * _SLOT
+        self._offsets = offsets
+        self._increments = increments
+        self._field = field
+        self._chunk = chunk
+        self._expected = expected
+        self._news = news
+        self._first, self._last = int(offsets[0]), int(offsets[-1])
+        self._ranged = is_dense(offsets, density)
+        self._regrow = False
+        self._length = 0
+        self._raw: NDArray[np.uint8] | None = None
+        self._kinds: list[int] = []  # what EXEC answers: -1 for one line, else integers in an array
+
+    @property
+    def range_bytes(self) -> int:
+        """Bytes that the look may read."""
+        return (self._last - self._first + 1) * _SLOT if self._ranged else 0
+
+    def one_by_one(self) -> None:
+        """Add to each slot: that goes well however many others push."""
+        self._ranged = False
+
+    def look(self) -> bytes:
+        """Watch the record, and ask for it, and for what a range is to be added to."""
+        record, state = self._keys.record(self.partition), self._keys.state(self.partition)
+        commands = command(b"WATCH", record) + command(b"HMGET", record, RUN, self._field)
+        commands += command(b"STRLEN", state)
+        if self._regrow:
+            commands += command(b"GETRANGE", state, b"0", b"-1")
+        elif self._ranged:
+            start, end = b"%d" % (self._first * _SLOT), b"%d" % (self._last * _SLOT + _SLOT - 1)
+            commands += command(b"GETRANGE", state, start, end)
+        return commands
+
+    def read_look(self, replies: ReplyReader, check_run: CheckRun) -> Outcome:
+        """Read the answers to `look`; `write` next if it is TODO, else UNWATCH."""
+        problems: list[ServerError] = []
+
+        def tried(read: Callable[[], Answer], otherwise: Answer) -> Answer:
+            try:
+                return read()
+            except ServerError as error:
+                problems.append(error)
+                return otherwise
+
+        tried(replies.status, b"")
+        chunk = tried(lambda: read_record(replies, check_run), -1)
+        self._length = tried(replies.integer, 0)
+        if self._regrow or self._ranged:
+            self._raw = tried(replies.bulk, None)
+        if problems:
+            require_passing(problems[0])
+            return Outcome.ELSEWHERE
+        if chunk >= self._chunk:
+            return Outcome.DONE
+        if chunk < self._expected:
+            return Outcome.BEHIND
+        if 0 < self._length < self._end and self._upper_half and not self._regrow:
+            # A string that grows is given up to 1 MiB too much: so it is written anew, whole.
+            self._regrow = True
+            return Outcome.CONFLICT
+        return Outcome.TODO
+
+    @property
+    def _end(self) -> int:
+        return (self._last + 1) * _SLOT
+
+    @property
+    def _upper_half(self) -> bool:
+        return 2 * self._end > self._whole
+
+    def write(self, scratch: NDArray[np.uint8]) -> Sequence[bytes | memoryview]:
+        """The transaction; `scratch` has room for `scratch_size` bytes, and is free when it has been sent."""
+        state, record = self._keys.state(self.partition), self._keys.record(self.partition)
+        parts: list[bytes | memoryview] = [command(b"MULTI")]
+        self._kinds = []
+        if self._regrow or self._ranged:
+            first = 0 if self._regrow else self._first
+            # Made whole at once, a string takes no more than its size.
+            whole = self._regrow or (self._length == 0 and self._upper_half)
+            size = (self._whole if whole else self._end) - first * _SLOT
+            if self._regrow:
+                head = b"*3\r\n$3\r\nSET\r\n" + _word(state) + b"$%d\r\n" % size
             else:
-                replies.array()
-                replies.integers(out)
+                head = b"*4\r\n$8\r\nSETRANGE\r\n" + _word(state) + _word(b"%d" % (first * _SLOT))
+                head += b"$%d\r\n" % size
+            body = scratch[:size]
+            raw = self._raw if self._raw is not None else np.empty(0, np.uint8)
+            add_to_range(raw, first, self._offsets, self._increments, body)
+            parts += [head, body.data, b"\r\n"]
+            self._kinds.append(-1)
+        else:
+            if self._length == 0 and self._upper_half:
+                last = b"#%d" % (self._whole // _SLOT - 1)
+                parts.append(command(b"BITFIELD", state, b"INCRBY", b"i64", last, b"0"))
+                self._kinds.append(1)
+            key = np.frombuffer(state, np.uint8)
+            for piece in _pieces(self._offsets.size):
+                offsets, increments = self._offsets[piece], self._increments[piece]
+                buffer = np.empty(push_size(offsets, increments, key), np.uint8)
+                encode_push(buffer, 0, key, offsets, increments)
+                parts.append(buffer.data)
+                self._kinds.append(offsets.size)
+        tail = command(b"HSET", record, self._field, b"%d" % self._chunk)
+        self._kinds.append(-1)
+        if self._news:
+            tail += command(b"APPEND", self._keys.news(self.partition), self._news)
+            self._kinds.append(-1)
+        parts.append(tail + command(b"EXEC"))
+        return parts
+
+    @property
+    def scratch_size(self) -> int:
+        """Bytes that `write` may need."""
+        return self._whole if self._regrow or self._ranged else 0
+
+    def read_write(self, replies: ReplyReader) -> Outcome:
+        """Read the answers to `write`."""
+        length = read_queued(replies, len(self._kinds))
+        if length is None:
+            return Outcome.ELSEWHERE
+        if length < 0:
+            return Outcome.CONFLICT
+        try:
+            for kind in self._kinds:
+                if kind < 0:
+                    replies.pass_over()
+                else:
+                    replies.array()
+                    replies.skip_integers(kind)
         except ServerError as error:
             require_passing(error)
-            return False
-        return not elsewhere
+            return Outcome.ELSEWHERE
+        return Outcome.DONE
 
 
-def command(*words: bytes) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+def read_queued(replies: ReplyReader, commands: int) -> int | None:
+    """Read a transaction's answers up to the head of EXEC's: its length, -1 when what it watched had changed.
 
-
-def watch(record: bytes, field: bytes) -> bytes:
-    return command(b"WATCH", record) + command(b"HMGET", record, RUN, field)
-
-
-def _pieces(slots: int) -> list[slice]:
-    """How the slots of a push are dealt to commands: Redis takes 2**20 arguments in one, a slot is four."""
-    return [slice(first, min(first + _LONGEST, slots)) for first in range(0, slots, _LONGEST)]
-
-
-def transaction(
-    keys: Keys,
-    partition: int,
-    offsets: NDArray[np.uint32],
-    increments: NDArray[np.int64],
-    field: bytes,
-    chunk: int,
-) -> bytes:
-    """Add the increments at the offsets and record the chunk, both or neither."""
-    key = np.frombuffer(keys.state(partition), np.uint8)
-    commands = [command(b"MULTI")]
-    for piece in _pieces(offsets.size):
-        buffer = np.empty(push_size(offsets[piece], increments[piece], key), np.uint8)
-        encode_push(buffer, 0, key, offsets[piece], increments[piece])
-        commands.append(buffer.tobytes())
-    commands.append(command(b"HSET", keys.record(partition), field, b"%d" % chunk))
-    commands.append(command(b"EXEC"))
-    return b"".join(commands)
-
-
-def read_transaction(replies: ReplyReader, slots: int) -> bool:
-    """Whether the transaction on so many slots was carried out; False when it has to be tried again."""
-    pieces = _pieces(slots)
+    None when it has to be tried again, perhaps elsewhere; raises StoreError for what will not pass.
+    """
     problem: ServerError | None = None
-    for _ in range(1 + len(pieces) + 1):  # MULTI, and the commands that it queues
+    for _ in range(1 + commands):  # MULTI, and the commands that it queues
         try:
             replies.status()
         except ServerError as error:
             problem = problem or error
     try:
-        length = replies.array()
+        return replies.array()
     except ServerError as error:
         require_passing(problem or error)
-        return False
-    if length < 0:
-        return False  # somebody else pushed for the same data shard: look at the record again
-    for _ in pieces:
-        sums = np.empty(max(replies.array(), 0), np.int64)
-        replies.integers(sums)
-    replies.integer()
-    return True
+        return None
+
+
+def read_record(replies: ReplyReader, check_run: CheckRun) -> int:
+    """The last chunk applied, -1 for none, from the answer to HMGET run field."""
+    replies.array()
+    check_run(replies.bulk())
+    chunk = replies.bulk()
+    return -1 if chunk is None else int(chunk.tobytes())
+
+
+def command(*words: bytes) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(map(_word, words))
+
+
+def _word(word: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+def _pieces(slots: int) -> list[slice]:
+    """How the slots of a push are dealt to commands: Redis takes 2**20 arguments in one, a slot is four."""
+    return [slice(first, min(first + _LONGEST, slots)) for first in range(0, slots, _LONGEST)]
 
 
 def require_passing(error: ServerError) -> None:

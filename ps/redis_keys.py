@@ -6,6 +6,34 @@ The braces are Redis Cluster's hash tag: all keys of a partition live, move and 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class BoardPart(StrEnum):
+    """What a job board consists of."""
+
+    RUN = "run"
+    """A string: the random id of the job's creation. Every write to the board watches it."""
+    JOB = "job"
+    """A hash: run, id, description, shards, lanes, created (ms), state, message, hold, begun, restored."""
+    LEASES = "leases"
+    """A sorted set: until when each live worker's lease lasts, in ms of the server's clock."""
+    HOSTS = "hosts"
+    """A hash: the host of each live worker."""
+    CLOCKS = "clocks"
+    """A sorted set: the clock of each live worker that has data shards in work."""
+    OWNERS = "owners"
+    """A hash: the worker of each data shard that is begun and unfinished; empty when it was given back."""
+    PROGRESS = "progress"
+    """A sorted set: the chunks pushed of each data shard that is begun and unfinished."""
+    MARKS = "marks"
+    """A sorted set of numbers that only grow: `clock`, the highest of all, `s<lane>` and `p<lane>`."""
+    LANE_OWNERS = "lane_owners"
+    """A hash: the worker of each lane that ever had one; empty when it was given up."""
+    REPORTS = "reports"
+    """A hash: what workers report at their end, by name."""
+    COORDINATOR = "coordinator"
+    """A string that is there as long as the coordinator's lease lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +47,21 @@ class Keys:
         """A hash: what the model is (see `RedisModel`)."""
         return f"ctr:{{{self.model}:meta}}".encode()
 
+    def board(self, what: BoardPart) -> bytes:
+        """A part of the job board (see `JobBoard`); all of them, and `meta`, live on one node."""
+        return f"ctr:{{{self.model}:meta}}:{what}".encode()
+
+    def lane(self, lane: int) -> bytes:
+        """A hash: the staged move of a lane, by round. Each lane on a node of its own choice."""
+        return f"ctr:{{{self.model}:lane:{lane}}}".encode()
+
     def state(self, partition: int) -> bytes:
         """A string: 8 bytes per slot, the packed accumulators."""
         return f"ctr:{{{self.model}:{partition}}}:w".encode()
+
+    def news(self, partition: int) -> bytes:
+        """A string: 4 bytes for each slot that was pushed for the first time, its offset, in that order."""
+        return f"ctr:{{{self.model}:{partition}}}:n".encode()
 
     def record(self, partition: int) -> bytes:
         """A hash: the run id, and the last chunk applied per job and data shard."""

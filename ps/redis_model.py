@@ -64,4 +64,5 @@ def drop_model(client: Any, keys: Keys, partitions: int) -> None:
         for partition in range(first, min(first + _RECORDS_AT_A_TIME, partitions)):
             pipeline.unlink(keys.state(partition))
             pipeline.unlink(keys.record(partition))
+            pipeline.unlink(keys.news(partition))
         pipeline.execute()

@@ -25,16 +25,19 @@ CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
 Address = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Link:
     """One open connection, and the reader of its replies."""
 
     connection: ConnectionInterface
     replies: ReplyReader
+    sent: int = 0
+    """Bytes so far."""
 
-    def send(self, commands: bytes | memoryview) -> None:
+    def send(self, *commands: bytes | memoryview) -> None:
         """Write commands as they are."""
-        self.connection.send_packed_command([commands], check_health=False)
+        self.sent += sum(map(len, commands))
+        self.connection.send_packed_command(commands, check_health=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,11 @@ class RedisUrl:
             if self.ca_file is not None:
                 options["ssl_ca_certs"] = self.ca_file
         return options
+
+
+def is_near(address: Address) -> bool:
+    """Whether a node is on this machine, where bytes cost little."""
+    return address[0] in ("localhost", "::1") or address[0].startswith("127.")
 
 
 def parse_redis_url(url: str) -> RedisUrl:
@@ -133,6 +141,12 @@ class Nodes(Protocol):
     def refresh(self) -> None:
         """Hang up, and learn anew where the partitions are."""
 
+    def opened(self) -> list[tuple[Address, Link]]:
+        """The links that are open."""
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes sent and received over all links, closed ones included."""
+
     def client(self) -> Any:
         """A redis-py client for single commands."""
 
@@ -162,6 +176,8 @@ class _Links:
 
     def __init__(self) -> None:
         self._open: dict[Address, list[Link]] = {}
+        self._sent = 0
+        self._received = 0
 
     def get(self, address: Address, pool: ConnectionPool, count: int) -> list[Link]:
         links = self._open.setdefault(address, [])
@@ -171,7 +187,17 @@ class _Links:
             links.append(Link(connection, ReplyReader(connection)))
         return links[:count]
 
+    def opened(self) -> list[tuple[Address, Link]]:
+        return [(address, link) for address, links in self._open.items() for link in links]
+
+    def traffic(self) -> tuple[int, int]:
+        links = [link for _, link in self.opened()]
+        sent = sum(link.sent for link in links)
+        received = sum(link.replies.received for link in links)
+        return self._sent + sent, self._received + received
+
     def close(self) -> None:
+        self._sent, self._received = self.traffic()
         opened, self._open = self._open, {}
         for links in opened.values():
             for link in links:
@@ -202,6 +228,14 @@ class SingleNode:
     def refresh(self) -> None:
         """See `Nodes.refresh`."""
         self._links.close()
+
+    def opened(self) -> list[tuple[Address, Link]]:
+        """See `Nodes.opened`."""
+        return self._links.opened()
+
+    def traffic(self) -> tuple[int, int]:
+        """See `Nodes.traffic`."""
+        return self._links.traffic()
 
     def client(self) -> Redis:
         """See `Nodes.client`."""
@@ -251,6 +285,14 @@ class ClusterNodes:
         """See `Nodes.refresh`."""
         self._links.close()
         self._client.nodes_manager.initialize()
+
+    def opened(self) -> list[tuple[Address, Link]]:
+        """See `Nodes.opened`."""
+        return self._links.opened()
+
+    def traffic(self) -> tuple[int, int]:
+        """See `Nodes.traffic`."""
+        return self._links.traffic()
 
     def client(self) -> RedisCluster:
         """See `Nodes.client`."""

@@ -10,7 +10,7 @@ from redis.connection import ConnectionInterface
 from redis.exceptions import ConnectionError as BrokenConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
-from ps.resp_kernels import parse_integers
+from ps.resp_kernels import parse_integers, skip_integers
 
 _CHUNK = 1 << 18  # 256 KiB asked of the socket at a time
 
@@ -36,6 +36,8 @@ class ReplyReader:
         self._buffer: NDArray[np.uint8] = np.empty(2 * _CHUNK, np.uint8)
         self._at = 0
         self._end = 0
+        self.received = 0
+        """Bytes so far."""
 
     def integers(self, out: NDArray[np.int64]) -> None:
         """Read one integer reply per element of `out`, int64[n]."""
@@ -46,6 +48,19 @@ class ReplyReader:
                 raise BrokenConnection("the server answered something else than integers")
             self._at = at
             if count < out.size:
+                if self._at < self._end and self._buffer[self._at] == ord("-"):
+                    raise ServerError(self._line()[1:].decode())
+                self._fill()
+
+    def skip_integers(self, wanted: int) -> None:
+        """Pass over so many integer replies."""
+        count = 0
+        while count < wanted:
+            at, count = skip_integers(self._buffer, self._at, self._end, wanted, count)
+            if at < 0:
+                raise BrokenConnection("the server answered something else than integers")
+            self._at = at
+            if count < wanted:
                 if self._at < self._end and self._buffer[self._at] == ord("-"):
                     raise ServerError(self._line()[1:].decode())
                 self._fill()
@@ -61,6 +76,11 @@ class ReplyReader:
         self._at += size + 2
         return self._buffer[start : start + size]
 
+    def text(self) -> bytes:
+        """Read a bulk string that is there, as a copy."""
+        found = self.bulk()
+        return b"" if found is None else found.tobytes()
+
     def array(self) -> int:
         """Read the head of an array: its length, -1 for nil."""
         return self._header(b"*")
@@ -75,6 +95,10 @@ class ReplyReader:
         if line[:1] == b"-":
             raise ServerError(line[1:].decode())
         return line[1:]
+
+    def pass_over(self) -> None:
+        """Pass over a reply of one line; raises ServerError for an error reply."""
+        self.status()
 
     def _header(self, kind: bytes) -> int:
         line = self._line()
@@ -109,7 +133,9 @@ class ReplyReader:
             grown = np.empty(max(room, 2 * self._buffer.size), np.uint8)
             grown[: self._end] = self._buffer[: self._end]
             self._buffer = grown
-        self._end += _receive(self._connection, self._buffer[self._end :].data)
+        size = _receive(self._connection, self._buffer[self._end :].data)
+        self._end += size
+        self.received += size
 
 
 def _receive(connection: ConnectionInterface, into: memoryview) -> int:

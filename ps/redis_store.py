@@ -3,31 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
-from time import monotonic, sleep
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import RedisError
 
 from ctr.errors import StoreError
 from ps.fixed_point_kernels import pack_delta, token_hash, unpack
 from ps.partitions import Partitions, Slots, as_slots
-from ps.redis_commands import PullRequest, command, read_transaction, require_passing, transaction, watch
+from ps.redis_channel import Channel
+from ps.redis_commands import (
+    FAR_DENSITY,
+    NEAR_DENSITY,
+    Outcome,
+    PullRequest,
+    PushRequest,
+    command,
+    read_queued,
+    read_record,
+    require_passing,
+)
 from ps.redis_keys import RUN, Keys, applied_field
 from ps.redis_model import drop_model, open_model
-from ps.redis_nodes import Address, Link, Nodes, RedisUrl, connect, parse_redis_url
-from ps.redis_replies import ReplyReader, ServerError
+from ps.redis_nodes import Address, Link, RedisUrl, connect, is_near, parse_redis_url
+from ps.redis_replies import ServerError
 from ps.store import Token, check_delta, check_slots
 
 LARGEST_PARTITION_BITS = 21
 LEAST_PARTITIONS = 64
 
 _WIDTH = 2
-_PATIENCE_S = 30.0
-_PAUSE_S = 0.05
 _LINKS = 16  # transactions on one node at a time: each needs a connection, as WATCH belongs to one
+_MOST_AT_A_TIME = 64 << 20  # bytes of ranges that those read together
+_OPTIMISTIC = 2  # conflicts after which a range is added to one by one
+_NO_FIELD = b"-"  # of a record; no job is called that
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that a store has exchanged with its servers."""
+
+    sent: int
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDump:
+    """Everything that a partition holds, as of one moment."""
+
+    partition: int
+    state: bytes
+    """8 bytes per slot, from the first; slots beyond its end are zeros."""
+    applied: dict[str, int]
+    """The last chunk applied, by `job:shard`."""
 
 
 class RedisStore:
@@ -35,8 +64,11 @@ class RedisStore:
 
     The two numbers of a slot travel as one 64-bit integer: `z` with `z_bits` fraction bits in the high half,
     `n` with 8 in the low half, rounded stochastically but repeatably (see `pack_delta`), saturating. Adding
-    is the server's `BITFIELD INCRBY`, in one transaction with the record of the token, under `WATCH` on
-    that record: so a push counts once, whatever is repeated and whoever else pushes for the same shard.
+    is one transaction with the record of the token, under `WATCH` on that record: so a push counts once,
+    whatever is repeated and whoever else pushes for the same shard. A dense push rewrites the range that it
+    touches, a sparse one is the server's `BITFIELD INCRBY`.
+
+    Pulls and pushes have connections of their own, so that one of each may be under way.
     """
 
     def __init__(
@@ -63,17 +95,20 @@ class RedisStore:
         count = max(min(LEAST_PARTITIONS, 1 << min(bits, 40)), 1 << max(bits - LARGEST_PARTITION_BITS, 0))
         self.partitions = Partitions(bits, count)
         self.url = url
-        self._keys = Keys(url.model or "default")
-        self._z_bits = z_bits
-        self._nodes: Nodes = connect(url, self._keys, timeout_s)
+        self.keys = Keys(url.model or "default")
+        self.z_bits = z_bits
         self._on_close = on_close
-        self._lock = Lock()  # connections are not shared: one request at a time
-        self._closed = False
+        self._reads = Channel(url, self.keys, timeout_s)
+        self._writes = Channel(url, self.keys, timeout_s)
         facts = {"bits": str(bits), "z_bits": str(z_bits), **(facts or {})}
         try:
-            self._run = open_model(self._nodes.client(), self._keys, count, facts, join=join)
-        except RedisError as error:
-            raise StoreError(f"{url}: the model could not be opened ({error}).") from error
+            self._run = open_model(self._reads.nodes.client(), self.keys, count, facts, join=join)
+        except BaseException as error:
+            self._reads.close()
+            self._writes.close()
+            if isinstance(error, RedisError):
+                raise StoreError(f"{url}: the model could not be opened ({error}).") from error
+            raise
 
     @property
     def bits(self) -> int:
@@ -85,29 +120,84 @@ class RedisStore:
         """See `Store.width`."""
         return _WIDTH
 
+    @property
+    def run(self) -> str:
+        """The random id of the model's creation."""
+        return self._run.decode()
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes of pulls and pushes so far."""
+        reads, writes = self._reads.nodes.traffic(), self._writes.nodes.traffic()
+        return Traffic(reads[0] + writes[0], reads[1] + writes[1])
+
+    @property
+    def troubles(self) -> int:
+        """How often a request met a broken connection or a changing cluster, and was repeated."""
+        return self._reads.troubles + self._writes.troubles
+
     def pull(self, slots: Slots) -> NDArray[np.float32]:
         """See `Store.pull`."""
+        packed, _ = self.pull_packed(slots)
+        return self.unpacked(packed)
+
+    def unpacked(self, packed: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The state float32[u, 2] of packed accumulators int64[u]."""
+        state = np.empty((packed.size, _WIDTH), np.float32)
+        unpack(packed, self.z_bits, state)
+        return state
+
+    def increments(
+        self, slots: Slots, delta: NDArray[np.float32], token: Token, pulled: NDArray[np.float32] | None
+    ) -> NDArray[np.int64]:
+        """What `push` adds to the packed accumulators, int64[u]: the same for the same work in every job.
+
+        Raises as `push` does.
+        """
+        delta = check_delta(delta, slots.size, _WIDTH)
+        increments = np.empty(slots.size, np.int64)
+        if pulled is not None:
+            pulled = check_delta(pulled, slots.size, _WIDTH)
+        # Not the job's name, which is random: the same work is to be rounded the same way every time.
+        seed = token_hash("", token.shard, token.chunk)
+        pack_delta(delta, pulled, slots, seed, self.z_bits, increments)
+        return increments
+
+    def pull_packed(
+        self, slots: Slots, job: str | None = None, shard: int = 0
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The packed accumulators int64[u], and int64[partitions]: the chunk of `(job, shard)` applied last.
+
+        Both are of one moment for each partition; -2 stands for partitions that were not asked, -1 for no
+        chunk. Raises as `Store.pull` does.
+        """
         slots = check_slots(slots, self.bits)
         packed = np.zeros(slots.size, np.int64)
+        applied = np.full(self.partitions.count, -2, np.int64)
         cuts = self.partitions.cuts(slots)
         offsets = self._offsets(slots)
+        field = _NO_FIELD if job is None else applied_field(job, shard)
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._nodes.links(address, 1)
-            requests = [PullRequest(p, offsets[cuts[p] : cuts[p + 1]]) for p in partitions]
+            (link,) = self._reads.nodes.links(address, 1)
+            density = _density(address)
+            requests = [
+                PullRequest(self.keys, p, offsets[cuts[p] : cuts[p + 1]], field, density) for p in partitions
+            ]
             for request in requests:
-                link.send(request.encode(self._keys))
+                link.send(request.encode())
             moved = []
             for request in requests:
                 p = request.partition
-                if not request.read(link.replies, packed[cuts[p] : cuts[p + 1]], self._check_run):
+                chunk = request.read(link.replies, packed[cuts[p] : cuts[p + 1]], self._check_run)
+                if chunk is None:
                     moved.append(p)
+                else:
+                    applied[p] = chunk
             return moved
 
-        self._everywhere(np.flatnonzero(np.diff(cuts)).tolist(), on_node)
-        state = np.empty((slots.size, _WIDTH), np.float32)
-        unpack(packed, self._z_bits, state)
-        return state
+        self._reads.everywhere(np.flatnonzero(np.diff(cuts)).tolist(), on_node)
+        return packed, applied
 
     def push(
         self,
@@ -118,45 +208,93 @@ class RedisStore:
     ) -> None:
         """See `Store.push`."""
         slots = check_slots(slots, self.bits)
-        delta = check_delta(delta, slots.size, _WIDTH)
-        if slots.size == 0:
-            with self._lock:
-                self._require_open()
-            return
-        increments = np.empty(slots.size, np.int64)
-        if pulled is not None:
-            pulled = check_delta(pulled, slots.size, _WIDTH)
-        # Not the job's name, which is random: the same work is to be rounded the same way every time.
-        seed = token_hash("", token.shard, token.chunk)
-        pack_delta(delta, pulled, slots, seed, self._z_bits, increments)
+        self.push_packed(slots, self.increments(slots, delta, token, pulled), token)
+
+    def push_packed(
+        self,
+        slots: Slots,
+        increments: NDArray[np.int64],
+        token: Token,
+        *,
+        expected: NDArray[np.int64] | None = None,
+        only: NDArray[np.bool_] | None = None,
+        fresh: NDArray[np.bool_] | None = None,
+    ) -> list[int]:
+        """Add int64[u] to packed accumulators, as `Store.push` does; return the partitions left behind.
+
+        `expected`, int64[partitions], is the last chunk of the token's shard that each partition has
+        acknowledged. One whose record tells of an earlier chunk has lost pushes in a failover: it is left as
+        it is, and returned, so that those can be sent again first. `only`, bool[partitions], leaves out the
+        others. `fresh`, bool[u], marks slots that the partitions' news are to name.
+        """
+        slots = check_slots(slots, self.bits)
         cuts = self.partitions.cuts(slots)
+        touched = np.diff(cuts) > 0
+        if only is not None:
+            touched &= only
+        if not touched.any():
+            self._writes.require_open()
+            return []
         offsets = self._offsets(slots)
         field = applied_field(token.job, token.shard)
+        behind: list[int] = []
+
+        def request(address: Address, p: int) -> PushRequest:
+            part = slice(cuts[p], cuts[p + 1])
+            news = b"" if fresh is None else offsets[part][fresh[part]].astype("<u4").tobytes()
+            return PushRequest(
+                self.keys,
+                p,
+                self.partitions.size,
+                offsets[part],
+                increments[part],
+                field,
+                token.chunk,
+                expected=-1 if expected is None else int(expected[p]),
+                news=news,
+                density=_density(address),
+            )
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            requests = [request(address, p) for p in partitions]
+            most = max(each.range_bytes for each in requests)
+            at_a_time = _LINKS if most == 0 else max(1, min(_LINKS, _MOST_AT_A_TIME // most))
             again: list[int] = []
-            for first in range(0, len(partitions), _LINKS):
-                wave = partitions[first : first + _LINKS]
-                links = self._nodes.links(address, len(wave))
-                for link, p in zip(links, wave, strict=True):
-                    link.send(watch(self._keys.record(p), field))
-                begun: list[tuple[Link, int]] = []
-                for link, p in zip(links, wave, strict=True):
-                    todo = self._read_watch(link, token.chunk)
-                    if todo is None:
-                        again.append(p)
-                    elif todo:
-                        part = slice(cuts[p], cuts[p + 1])
-                        link.send(
-                            transaction(self._keys, p, offsets[part], increments[part], field, token.chunk)
-                        )
-                        begun.append((link, p))
-                for link, p in begun:
-                    if not read_transaction(link.replies, int(cuts[p + 1] - cuts[p])):
-                        again.append(p)
+            for first in range(0, len(requests), at_a_time):
+                wave = requests[first : first + at_a_time]
+                conflicts = 0
+                while wave:
+                    outcomes = self._push_wave(self._writes.nodes.links(address, len(wave)), wave)
+                    again += [each.partition for each in wave if outcomes[each] is Outcome.ELSEWHERE]
+                    behind.extend(each.partition for each in wave if outcomes[each] is Outcome.BEHIND)
+                    wave = [each for each in wave if outcomes[each] is Outcome.CONFLICT]
+                    conflicts += 1
+                    if conflicts > _OPTIMISTIC:
+                        for each in wave:
+                            each.one_by_one()
             return again
 
-        self._everywhere(np.flatnonzero(np.diff(cuts)).tolist(), on_node)
+        self._writes.everywhere(np.flatnonzero(touched).tolist(), on_node)
+        return behind
+
+    def _push_wave(self, links: list[Link], wave: list[PushRequest]) -> dict[PushRequest, Outcome]:
+        """Push to one partition over each link."""
+        outcomes: dict[PushRequest, Outcome] = {}
+        for link, each in zip(links, wave, strict=True):
+            link.send(each.look())
+        scratch = np.empty(max(each.scratch_size for each in wave), np.uint8)
+        for link, each in zip(links, wave, strict=True):
+            outcomes[each] = each.read_look(link.replies, self._check_run)
+            if outcomes[each] is Outcome.TODO:
+                link.send(*each.write(scratch))
+            elif outcomes[each] is not Outcome.ELSEWHERE:  # whose links are closed
+                link.send(command(b"UNWATCH"))
+        for link, each in zip(links, wave, strict=True):
+            if outcomes[each] is Outcome.TODO:
+                outcomes[each] = each.read_write(link.replies)
+            elif outcomes[each] is not Outcome.ELSEWHERE:
+                link.replies.status()
+        return outcomes
 
     def applied(self, job: str, shard: int) -> NDArray[np.int64]:
         """See `Store.applied`."""
@@ -164,180 +302,184 @@ class RedisStore:
         field = applied_field(job, shard)
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._nodes.links(address, 1)
-            link.send(b"".join(command(b"HMGET", self._keys.record(p), RUN, field) for p in partitions))
+            (link,) = self._reads.nodes.links(address, 1)
+            link.send(b"".join(command(b"HMGET", self.keys.record(p), RUN, field) for p in partitions))
             again = []
             for p in partitions:
                 try:
-                    found[p] = self._read_record(link.replies)
+                    found[p] = read_record(link.replies, self._check_run)
                 except ServerError as error:
                     require_passing(error)
                     again.append(p)
             return again
 
-        self._everywhere(list(range(self.partitions.count)), on_node)
+        self._reads.everywhere(list(range(self.partitions.count)), on_node)
         return found
+
+    def read_news(self, heard: NDArray[np.int64]) -> list[tuple[int, NDArray[np.uint32]]]:
+        """What the partitions' news say beyond the first `heard[p]` entries: (partition, offsets uint32[k]).
+
+        Partitions without anything new are left out.
+        """
+        found: list[tuple[int, NDArray[np.uint32]]] = []
+
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            (link,) = self._reads.nodes.links(address, 1)
+            link.send(
+                b"".join(
+                    command(b"GETRANGE", self.keys.news(p), b"%d" % (4 * heard[p]), b"-1") for p in partitions
+                )
+            )
+            again = []
+            for p in partitions:
+                try:
+                    raw = link.replies.bulk()
+                except ServerError as error:
+                    require_passing(error)
+                    again.append(p)
+                    continue
+                if raw is not None and raw.size:
+                    found.append((p, np.frombuffer(raw.tobytes(), "<u4").astype(np.uint32)))
+            return again
+
+        self._reads.everywhere(list(range(self.partitions.count)), on_node)
+        return found
+
+    def replicated(self, timeout_s: float) -> bool:
+        """Whether a replica of every node has what was pushed so far; waits for it up to `timeout_s`.
+
+        True also for nodes that have no replica.
+        """
+        safe = True
+
+        def ask(links: Sequence[tuple[Address, Link]]) -> None:
+            nonlocal safe
+            followed: dict[Address, bool] = {}
+            for address, link in links:
+                if address not in followed:
+                    link.send(command(b"INFO", b"replication"))
+                    told = link.replies.bulk()
+                    followed[address] = told is not None and b"connected_slaves:0" not in told.tobytes()
+                if followed[address]:
+                    link.send(command(b"WAIT", b"1", b"%d" % max(1, round(timeout_s * 1000))))
+                    safe &= link.replies.integer() > 0
+
+        try:
+            self._writes.on_links(ask)
+        except (RedisError, OSError, ServerError):
+            return False
+        return safe
 
     def scan(self) -> Iterator[tuple[Slots, NDArray[np.float32]]]:
         """See `Store.scan`; a block is one partition."""
         for p in np.flatnonzero(self._sizes()).tolist():
-            packed = np.zeros(self.partitions.size, np.int64)
-            everything = np.arange(self.partitions.size, dtype=np.uint32)
-
-            def on_node(
-                address: Address,
-                partitions: Sequence[int],
-                packed: NDArray[np.int64] = packed,
-                everything: NDArray[np.uint32] = everything,
-            ) -> list[int]:
-                (link,) = self._nodes.links(address, 1)
-                request = PullRequest(partitions[0], everything)
-                link.send(request.encode(self._keys))
-                return [] if request.read(link.replies, packed, self._check_run) else list(partitions)
-
-            self._everywhere([p], on_node)
+            packed = np.frombuffer(self.dump(p).state, ">i8").astype(np.int64)
             used = np.flatnonzero(packed)
             if used.size:
-                state = np.empty((used.size, _WIDTH), np.float32)
-                unpack(packed[used], self._z_bits, state)
-                yield as_slots(used + (p << self.partitions.shift), self.bits), state
+                yield as_slots(used + (p << self.partitions.shift), self.bits), self.unpacked(packed[used])
+
+    def dump(self, partition: int) -> PartitionDump:
+        """Everything that a partition holds, read at one moment."""
+        found: list[PartitionDump] = []
+
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            (link,) = self._reads.nodes.links(address, 1)
+            link.send(
+                command(b"MULTI")
+                + command(b"HGETALL", self.keys.record(partition))
+                + command(b"GET", self.keys.state(partition))
+                + command(b"EXEC")
+            )
+            if read_queued(link.replies, 2) is None:
+                return list(partitions)
+            words = [link.replies.text() for _ in range(link.replies.array())]
+            record = dict(zip(words[::2], words[1::2], strict=True))
+            run = record.pop(RUN, None)
+            self._check_run(None if run is None else np.frombuffer(run, np.uint8))
+            state = link.replies.bulk()
+            applied = {field.decode(): int(chunk) for field, chunk in record.items()}
+            found.append(PartitionDump(partition, b"" if state is None else state.tobytes(), applied))
+            return []
+
+        self._reads.everywhere([partition], on_node)
+        return found[-1]
+
+    def restore(self, dump: PartitionDump) -> None:
+        """Make a partition hold what was dumped; for a model that is being made."""
+        whole = self.partitions.size * 8
+        if len(dump.state) > whole or len(dump.state) % 8:
+            raise StoreError(
+                f"partition {dump.partition} was dumped with {len(dump.state)} bytes, not {whole}."
+            )
+        record = self.keys.record(dump.partition)
+        commands = command(b"MULTI") + command(b"DEL", record)
+        if dump.state:
+            commands += command(b"SET", self.keys.state(dump.partition), dump.state)
+        fields = [RUN, self._run]
+        for name, chunk in dump.applied.items():
+            fields += [name.encode(), b"%d" % chunk]
+        commands += command(b"HSET", record, *fields) + command(b"EXEC")
+
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            (link,) = self._writes.nodes.links(address, 1)
+            link.send(commands)
+            length = read_queued(link.replies, 3 if dump.state else 2)
+            if length is None:
+                return list(partitions)
+            for _ in range(length):
+                link.replies.pass_over()
+            return []
+
+        self._writes.everywhere([dump.partition], on_node)
 
     def _sizes(self) -> NDArray[np.int64]:
         """int64[partitions]: bytes of each partition's state; checks that no node has lost its data."""
         sizes = np.zeros(self.partitions.count, np.int64)
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._nodes.links(address, 1)
+            (link,) = self._reads.nodes.links(address, 1)
             again = []
             for p in partitions:
-                check = command(b"HGET", self._keys.record(p), RUN)
-                link.send(check + command(b"STRLEN", self._keys.state(p)))
+                check = command(b"HGET", self.keys.record(p), RUN)
+                link.send(
+                    command(b"MULTI") + check + command(b"STRLEN", self.keys.state(p)) + command(b"EXEC")
+                )
             for p in partitions:
-                elsewhere = False
-                try:
-                    self._check_run(link.replies.bulk())
-                except ServerError as error:
-                    require_passing(error)
-                    elsewhere = True
-                try:
-                    sizes[p] = link.replies.integer()
-                except ServerError as error:
-                    require_passing(error)
-                    elsewhere = True
-                if elsewhere:
+                if read_queued(link.replies, 2) is None:
                     again.append(p)
+                    continue
+                self._check_run(link.replies.bulk())
+                sizes[p] = link.replies.integer()
             return again
 
-        self._everywhere(list(range(self.partitions.count)), on_node)
+        self._reads.everywhere(list(range(self.partitions.count)), on_node)
         return sizes
 
     def drop(self) -> None:
         """Delete the model from the store, and close."""
-        with self._lock:
-            self._require_open()
-            drop_model(self._nodes.client(), self._keys, self.partitions.count)
+        self._reads.require_open()
+        drop_model(self._reads.nodes.client(), self.keys, self.partitions.count)
         self.close()
 
     def close(self) -> None:
         """See `Store.close`; the parameters stay in Redis."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._nodes.close()
-                self._on_close()
+        if self._reads.close():
+            self._writes.close()
+            self._on_close()
 
     def _offsets(self, slots: Slots) -> NDArray[np.uint32]:
         return (slots & slots.dtype.type(self.partitions.size - 1)).astype(np.uint32)
 
-    def _require_open(self) -> None:
-        if self._closed:
-            raise StoreError(f"{self.url}: the store is closed.")
-
-    def _everywhere(
-        self, partitions: list[int], on_node: Callable[[Address, Sequence[int]], list[int]]
-    ) -> None:
-        """Run `on_node` on every node with its share of the partitions until none is left to do.
-
-        It returns those that have to be tried again. What is broken or passing is tried for 30 s.
-        """
-        with self._lock:
-            self._require_open()
-            todo, deadline = partitions, monotonic() + _PATIENCE_S
-            while todo:
-                try:
-                    todo, problem = self._round(todo, on_node)
-                except BaseException:
-                    self._nodes.hang_up()  # or the next request would read what nobody read here
-                    raise
-                if not todo:
-                    return
-                if monotonic() > deadline:
-                    raise StoreError(
-                        f"{self.url}: {len(todo)} partitions could not be reached for {_PATIENCE_S:.0f} s "
-                        f"({problem or 'the cluster is changing'}); nothing was lost, go on when it is back."
-                    )
-                sleep(_PAUSE_S)
-                try:
-                    self._nodes.refresh()
-                except (RedisError, OSError):
-                    continue  # still away: the deadline decides
-
-    def _round(
-        self, partitions: list[int], on_node: Callable[[Address, Sequence[int]], list[int]]
-    ) -> tuple[list[int], Exception | None]:
-        problem: Exception | None = None
-
-        def guarded(address: Address, share: list[int]) -> list[int]:
-            nonlocal problem
-            try:
-                return on_node(address, share)
-            except AuthenticationError as error:
-                raise StoreError(f"{self.url}: user or password was refused ({error}).") from None
-            except (RedisError, OSError) as error:
-                problem = error
-                return share  # the record tells what was applied
-
-        try:
-            owners = self._nodes.owners(partitions)
-        except (RedisError, OSError) as error:
-            return partitions, error
-        if len(owners) == 1:
-            ((address, share),) = owners.items()
-            return guarded(address, share), problem
-        with ThreadPoolExecutor(len(owners)) as pool:
-            left = [p for share in pool.map(guarded, owners.keys(), owners.values()) for p in share]
-        return left, problem
-
     def _check_run(self, run: NDArray[np.uint8] | None) -> None:
         if run is None or run.tobytes() != self._run:
             raise StoreError(
-                f"{self.url}: a node has lost the data of {self._keys.model!r} (restarted empty?). "
+                f"{self.url}: a node has lost the data of {self.keys.model!r} (restarted empty?). "
                 "Training stops here; start again, or restore the node."
             )
 
-    def _read_record(self, replies: ReplyReader) -> int:
-        """The last chunk applied, -1 for none, from the answer to HMGET run field."""
-        replies.array()
-        self._check_run(replies.bulk())
-        chunk = replies.bulk()
-        return -1 if chunk is None else int(chunk.tobytes())
 
-    def _read_watch(self, link: Link, chunk: int) -> bool | None:
-        """Whether the chunk is still to be applied; None when the partition is elsewhere."""
-        try:
-            link.replies.status()
-        except ServerError as error:
-            require_passing(error)
-            try:
-                link.replies.array()
-            except ServerError:
-                return None
-            raise
-        if self._read_record(link.replies) < chunk:
-            return True
-        link.send(command(b"UNWATCH"))
-        link.replies.status()
-        return False
+def _density(address: Address) -> int:
+    return NEAR_DENSITY if is_near(address) else FAR_DENSITY
 
 
 def drop_parameters(url: str) -> int:

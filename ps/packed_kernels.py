@@ -1,0 +1,168 @@
+"""Numba loops over increments in the packed fixed-point form, and over partitions' strings of such integers.
+
+An increment is what a push adds to a slot, int64, and adding wraps around: so any order and any grouping of
+pushes give the same sum. Slots are sorted and unique, and both sides of a call have the same dtype. A string
+holds 64-bit big-endian integers, as Redis has them (see `resp_kernels`).
+
+The merges step without a branch on how two slots compare, which a processor cannot foresee; and they take
+turns in two places, because a step that waits only for the one before it leaves the processor idle: together
+1.2 to 1.5 ns per slot of either side, where branches take 3.6 and one place at a time 2.7 to 3.4. Indices are
+unsigned, because Numba tests a signed index for being negative.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Slots = NDArray[np.uint32] | NDArray[np.uint64]
+
+_BLOCK = 1 << 14  # bytes of a string that are copied, and then added to while they are in the nearest cache
+
+_FEW = 16  # times fewer slots on one side, and a search for each is faster than a merge
+
+
+@njit(nogil=True, cache=True)
+def add_to_range(
+    raw: Bytes,
+    first_offset: int,
+    offsets: NDArray[np.uint32],
+    increments: NDArray[np.int64],
+    out: Bytes,
+) -> None:
+    """Writes to `out` the part `raw` of a partition's string with the increments added at their offsets.
+
+    `raw` and `out` begin with the integer at `first_offset`. `out` has 8 bytes for each offset up to the last
+    one or further; of `raw`, what is missing reads as zeros, as Redis has it, and what goes beyond `out` is
+    not looked at. Both are contiguous and may begin at any address, but do not overlap. `offsets` are sorted
+    and unique, none is below `first_offset`.
+    """
+    first = np.uint64(first_offset)
+    count = np.uint64(offsets.size)
+    done = np.uint64(0)
+    begin = np.uint64(0)
+    while begin < np.uint64(out.size):
+        end = min(begin + np.uint64(_BLOCK), np.uint64(out.size))
+        have = min(max(begin, np.uint64(raw.size)), end)
+        for at in range(begin, have):
+            out[at] = raw[at]
+        for at in range(have, end):
+            out[at] = np.uint8(0)
+        while done < count:
+            at = (np.uint64(offsets[done]) - first) << np.uint64(3)
+            if at >= end:
+                break
+            _add_at(out, at, increments[done])
+            done += np.uint64(1)
+        begin = end
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _add_at(string: Bytes, at: np.uint64, increment: np.int64) -> None:
+    """Adds to the big-endian integer at `string[at:at + 8]`."""
+    number = np.uint64(0)
+    for k in range(8):  # compiled to one load
+        number = number << np.uint64(8) | np.uint64(string[at + np.uint64(k)])
+    number += np.uint64(increment)
+    for k in range(8):  # compiled to one store
+        string[at + np.uint64(k)] = np.uint8((number >> np.uint64(56 - 8 * k)) & np.uint64(0xFF))
+
+
+@njit(nogil=True, cache=True)
+def add_matching(
+    from_slots: Slots,
+    from_increments: NDArray[np.int64],
+    slots: Slots,
+    packed: NDArray[np.int64],
+    mask: Bytes,
+    shift: int,
+) -> int:
+    """Adds to `packed`, the integers of `slots`, the increments of those slots that are in `from_slots` too.
+
+    Only in the partitions whose byte in `mask` is not 0; the partition of a slot is `slot >> shift`. Returns
+    how many slots were added to.
+    """
+    i_end, j_end = np.uint64(from_slots.size), np.uint64(slots.size)
+    i, j, added = np.uint64(0), np.uint64(0), np.uint64(0)
+    if i_end * np.uint64(_FEW) < j_end:
+        while i < i_end:
+            j = _search(slots, j, np.uint64(from_slots[i]))
+            if j == j_end:
+                break
+            added += _match(from_slots, from_increments, slots, packed, mask, shift, i, j)[2]
+            i += np.uint64(1)
+        return int(np.int64(added))
+    if j_end * np.uint64(_FEW) < i_end:
+        while j < j_end:
+            i = _search(from_slots, i, np.uint64(slots[j]))
+            if i == i_end:
+                break
+            added += _match(from_slots, from_increments, slots, packed, mask, shift, i, j)[2]
+            j += np.uint64(1)
+        return int(np.int64(added))
+    i_half, j_half = _halve(from_slots, slots)
+    i2, j2 = i_half, j_half
+    while i < i_half and j < j_half and i2 < i_end and j2 < j_end:
+        i, j, one = _match(from_slots, from_increments, slots, packed, mask, shift, i, j)
+        i2, j2, other = _match(from_slots, from_increments, slots, packed, mask, shift, i2, j2)
+        added += one + other
+    while i < i_half and j < j_half:
+        i, j, one = _match(from_slots, from_increments, slots, packed, mask, shift, i, j)
+        added += one
+    while i2 < i_end and j2 < j_end:
+        i2, j2, other = _match(from_slots, from_increments, slots, packed, mask, shift, i2, j2)
+        added += other
+    return int(np.int64(added))
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _match(
+    from_slots: Slots,
+    from_increments: NDArray[np.int64],
+    slots: Slots,
+    packed: NDArray[np.int64],
+    mask: Bytes,
+    shift: int,
+    i: np.uint64,
+    j: np.uint64,
+) -> tuple[np.uint64, np.uint64, np.uint64]:
+    """One step of `add_matching`: the next `i` and `j`, and 1 if an increment was added."""
+    a, b = np.uint64(from_slots[i]), np.uint64(slots[j])
+    chosen = np.uint64(a == b) & np.uint64(mask[b >> np.uint64(shift)] != 0)
+    packed[j] += from_increments[i] & -np.int64(chosen)
+    return i + np.uint64(a <= b), j + np.uint64(b <= a), chosen
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _halve(a_slots: Slots, b_slots: Slots) -> tuple[np.uint64, np.uint64]:
+    """Where two places to merge at meet: no slot before either position is also after the other."""
+    half = np.uint64(b_slots.size) >> np.uint64(1)
+    if b_slots.size == 0:
+        return np.uint64(a_slots.size), half
+    return _lower(a_slots, np.uint64(0), np.uint64(a_slots.size), np.uint64(b_slots[half])), half
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _search(slots: Slots, low: np.uint64, slot: np.uint64) -> np.uint64:
+    """The first position from `low` on with `slots[position] >= slot`, or the end; fast if it is near."""
+    step = np.uint64(1)
+    high = low
+    while high < np.uint64(slots.size) and np.uint64(slots[high]) < slot:
+        low = high + np.uint64(1)
+        high = low + step
+        step += step
+    return _lower(slots, low, min(high, np.uint64(slots.size)), slot)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _lower(slots: Slots, low: np.uint64, high: np.uint64, slot: np.uint64) -> np.uint64:
+    """The first position in `low..high` with `slots[position] >= slot`, or `high`."""
+    while low < high:
+        middle = (low + high) >> np.uint64(1)
+        if np.uint64(slots[middle]) < slot:
+            low = middle + np.uint64(1)
+        else:
+            high = middle
+    return low
