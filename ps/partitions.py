@@ -26,6 +26,11 @@ def as_slots(numbers: NDArray[np.integer[Any]], bits: int) -> Slots:
     return numbers.astype(np.uint32) if bits <= 32 else numbers.astype(np.uint64)
 
 
+def no_slots(bits: int, room: int = 0) -> Slots:
+    """An array for `room` slots of a store of `2**bits`."""
+    return np.empty(room, np.uint32) if bits <= 32 else np.empty(room, np.uint64)
+
+
 @dataclass(frozen=True, slots=True)
 class Partitions:
     """`count` equal ranges of `[0, 2**bits)`; slot `s` lies in partition `s >> shift`.

@@ -7,14 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from time import monotonic, sleep
 
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import AuthenticationError, RedisClusterException, RedisError
 
 from ctr.errors import StoreError
+from ps.redis_commands import require_passing
 from ps.redis_keys import Keys
-from ps.redis_nodes import Address, Link, Nodes, RedisUrl, connect
+from ps.redis_nodes import Address, Nodes, RedisUrl, connect
+from ps.redis_replies import ServerError
 
-_PATIENCE_S = 30.0
+PATIENCE_S = 30.0
+"""How long what is broken or passing is tried."""
 _PAUSE_S = 0.05
+_BROKEN = (RedisError, RedisClusterException, OSError)  # redis-py's second is none of its first
 
 OnNode = Callable[[Address, Sequence[int]], list[int]]
 """Does a request's part on one node, for some partitions; returns those to try again, perhaps elsewhere."""
@@ -23,9 +27,10 @@ OnNode = Callable[[Address, Sequence[int]], list[int]]
 class Channel:
     """Connections to all nodes of a store. Several threads may use it, one after the other."""
 
-    def __init__(self, url: RedisUrl, keys: Keys, timeout_s: float) -> None:
+    def __init__(self, url: RedisUrl, keys: Keys, timeout_s: float, patience_s: float) -> None:
         """Connect; a server that is silent for `timeout_s` counts as broken. Raises StoreError."""
         self.url = url
+        self._patience_s = patience_s
         self.nodes: Nodes = connect(url, keys, timeout_s)
         self._lock = Lock()
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="node")
@@ -36,7 +41,7 @@ class Channel:
     def everywhere(self, partitions: list[int], on_node: OnNode) -> None:
         """Run `on_node` on every node, with its share of the partitions, until none is left to do.
 
-        What is broken or passing is tried for 30 s. Raises StoreError, also when the channel is closed.
+        What is broken or passing is tried for `patience_s`. Raises StoreError, also when it is closed.
         """
         with self._lock:
             self._require_open()
@@ -50,27 +55,19 @@ class Channel:
                 if not todo:
                     return
                 self.troubles += 1
-                deadline = deadline or monotonic() + _PATIENCE_S
+                deadline = deadline or monotonic() + self._patience_s
                 if monotonic() > deadline:
+                    reason = problem or self.nodes.refused() or "the cluster is changing"
+                    self.nodes.hang_up()
                     raise StoreError(
-                        f"{self.url}: {len(todo)} partitions could not be reached for {_PATIENCE_S:.0f} s "
-                        f"({problem or 'the cluster is changing'}); nothing was lost, go on when it is back."
+                        f"{self.url}: {len(todo)} partitions could not be reached for {self._patience_s:g} s "
+                        f"({reason}); nothing was lost, go on when it is back."
                     )
                 sleep(_PAUSE_S)
                 try:
                     self.nodes.refresh()
-                except (RedisError, OSError):
+                except _BROKEN:
                     continue  # still away: the deadline decides
-
-    def on_links(self, ask: Callable[[Sequence[tuple[Address, Link]]], None]) -> None:
-        """Run `ask` on the links that are open, with nobody else using them."""
-        with self._lock:
-            self._require_open()
-            try:
-                ask(self.nodes.opened())
-            except BaseException:
-                self.nodes.hang_up()
-                raise
 
     def require_open(self) -> None:
         """Raise StoreError when the channel is closed."""
@@ -100,13 +97,17 @@ class Channel:
                 return on_node(address, share)
             except AuthenticationError as error:
                 raise StoreError(f"{self.url}: user or password was refused ({error}).") from None
-            except (RedisError, OSError) as error:
+            except ServerError as error:
+                require_passing(error)
+                problem = error
+                return share
+            except _BROKEN as error:
                 problem = error
                 return share  # the record tells what was applied
 
         try:
             owners = self.nodes.owners(partitions)
-        except (RedisError, OSError) as error:
+        except _BROKEN as error:
             return partitions, error
         if len(owners) == 1:
             ((address, share),) = owners.items()

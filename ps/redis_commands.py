@@ -26,7 +26,10 @@ FAR_DENSITY = 12
 _LONGEST = 200_000  # slots in one command
 
 # Passing states of a server or a cluster: try again, after looking where the partitions are now.
-_PASSING = {"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "BUSY"}
+_PASSING = {
+    *("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"),
+    *("READONLY", "NOREPLICAS", "BUSY"),
+}
 
 _SLOT = 8  # bytes of a slot's state
 
@@ -132,6 +135,7 @@ class PushRequest:
         self._news = news
         self._first, self._last = int(offsets[0]), int(offsets[-1])
         self._ranged = is_dense(offsets, density)
+        self._optimistic = True
         self._regrow = False
         self._length = 0
         self._raw: NDArray[np.uint8] | None = None
@@ -143,8 +147,8 @@ class PushRequest:
         return (self._last - self._first + 1) * _SLOT if self._ranged else 0
 
     def one_by_one(self) -> None:
-        """Add to each slot: that goes well however many others push."""
-        self._ranged = False
+        """Add to each slot: with nothing to read and to compute first, others are less likely to be faster."""
+        self._optimistic = self._ranged = self._regrow = False
 
     def look(self) -> bytes:
         """Watch the record, and ask for it, and for what a range is to be added to."""
@@ -181,10 +185,15 @@ class PushRequest:
             return Outcome.DONE
         if chunk < self._expected:
             return Outcome.BEHIND
-        if 0 < self._length < self._end and self._upper_half and not self._regrow:
+        grows = 0 < self._length < self._end and self._upper_half
+        if grows and self._optimistic and not self._regrow:
             # A string that grows is given up to 1 MiB too much: so it is written anew, whole.
             self._regrow = True
             return Outcome.CONFLICT
+        if self._regrow and not grows:  # somebody else has written it anew
+            self._regrow = False
+            if self._ranged and self._raw is not None:
+                self._raw = self._raw[self._first * _SLOT : self._end]
         return Outcome.TODO
 
     @property

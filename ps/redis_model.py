@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from time import monotonic, sleep
 from typing import Any
 
+from redis.exceptions import RedisError
+
 from ctr.errors import StoreError
-from ps.redis_keys import RUN, Keys
+from ps.redis_keys import RUN, BoardPart, Keys
+from ps.redis_nodes import connect, parse_redis_url
 
 LAYOUT_VERSION = "1"
 
@@ -56,9 +59,34 @@ def open_model(client: Any, keys: Keys, partitions: int, facts: Mapping[str, str
     return bytes(found[RUN.decode()].encode())
 
 
+def drop_run(url: str, run: str) -> None:
+    """Delete the model that a Redis URL names, and its job, if it is the one created as `run`; else nothing.
+
+    For an embedded store, which begins empty, there is nothing to do. Raises StoreError when the server
+    cannot be reached.
+    """
+    if url.startswith("embedded:"):
+        return
+    parsed = parse_redis_url(url)
+    keys = Keys(parsed.model or "default")
+    nodes = connect(parsed, keys, timeout_s=10.0)
+    try:
+        found, partitions = nodes.client().hmget(keys.meta, RUN, b"partitions")
+        if found == run.encode():
+            drop_model(nodes.client(), keys, int(partitions))
+    except RedisError as error:
+        raise StoreError(f"{parsed}: the model could not be looked up ({error}).") from error
+    finally:
+        nodes.close()
+
+
 def drop_model(client: Any, keys: Keys, partitions: int) -> None:
-    """Delete everything that the model keeps in the store."""
+    """Delete everything that the model, and its job, keep in the store."""
+    lanes = int(client.hget(keys.board(BoardPart.JOB), b"lanes") or 0)
     client.delete(keys.meta)  # first, so that nobody opens a model that is half gone
+    client.delete(*(keys.board(part) for part in BoardPart))
+    for lane in range(lanes):
+        client.unlink(keys.lane(lane))
     for first in range(0, partitions, _RECORDS_AT_A_TIME):
         pipeline = client.pipeline(transaction=False)
         for partition in range(first, min(first + _RECORDS_AT_A_TIME, partitions)):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -17,7 +17,7 @@ from redis.retry import Retry
 
 from ctr.errors import StoreError
 from ps.redis_keys import Keys
-from ps.redis_replies import ReplyReader
+from ps.redis_replies import ReplyReader, ServerError
 
 SINGLE_SCHEMES = ("redis", "rediss")
 CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
@@ -62,6 +62,18 @@ class RedisUrl:
     def __str__(self) -> str:
         hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
         return f"{self.scheme}://{hosts}/{self.db}"
+
+    @property
+    def public(self) -> str:
+        """The URL without user and password; see `credentials`."""
+        query = urlencode({k: v for k, v in (("model", self.model), ("ca", self.ca_file)) if v is not None})
+        return f"{self}?{query}" if query else str(self)
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """Environment variables from which `parse_redis_url` takes user and password."""
+        found = {"CTR_REDIS_USER": self.username, "CTR_REDIS_PASSWORD": self.password}
+        return {name: value for name, value in found.items() if value is not None}
 
     def client_options(self, timeout_s: float) -> dict[str, Any]:
         """What every redis-py client of this store is given."""
@@ -141,11 +153,11 @@ class Nodes(Protocol):
     def refresh(self) -> None:
         """Hang up, and learn anew where the partitions are."""
 
-    def opened(self) -> list[tuple[Address, Link]]:
-        """The links that are open."""
-
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received over all links, closed ones included."""
+
+    def refused(self) -> ServerError | None:
+        """An error that a node has answered with, over the links that are open."""
 
     def client(self) -> Any:
         """A redis-py client for single commands."""
@@ -162,9 +174,9 @@ def connect(url: RedisUrl, keys: Keys, timeout_s: float) -> Nodes:
     try:
         nodes: Nodes = ClusterNodes(url, keys, timeout_s) if url.cluster else SingleNode(url, timeout_s)
         nodes.client().ping()
-    except AuthenticationError as error:
-        raise StoreError(f"{url}: user or password was refused ({error}).") from None
-    except (RedisError, OSError) as error:
+    except (RedisError, RedisClusterException, OSError) as error:
+        if isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError):
+            raise StoreError(f"{url}: user or password was refused ({error}).") from None
         raise StoreError(
             f"{url}: cannot be reached ({error}); is it running, and is the scheme right?"
         ) from None
@@ -187,14 +199,15 @@ class _Links:
             links.append(Link(connection, ReplyReader(connection)))
         return links[:count]
 
-    def opened(self) -> list[tuple[Address, Link]]:
-        return [(address, link) for address, links in self._open.items() for link in links]
-
     def traffic(self) -> tuple[int, int]:
-        links = [link for _, link in self.opened()]
+        links = [link for opened in list(self._open.values()) for link in opened]
         sent = sum(link.sent for link in links)
         received = sum(link.replies.received for link in links)
         return self._sent + sent, self._received + received
+
+    def refused(self) -> ServerError | None:
+        errors = (link.replies.refused for links in list(self._open.values()) for link in links)
+        return next((error for error in errors if error is not None), None)
 
     def close(self) -> None:
         self._sent, self._received = self.traffic()
@@ -229,13 +242,13 @@ class SingleNode:
         """See `Nodes.refresh`."""
         self._links.close()
 
-    def opened(self) -> list[tuple[Address, Link]]:
-        """See `Nodes.opened`."""
-        return self._links.opened()
-
     def traffic(self) -> tuple[int, int]:
         """See `Nodes.traffic`."""
         return self._links.traffic()
+
+    def refused(self) -> ServerError | None:
+        """See `Nodes.refused`."""
+        return self._links.refused()
 
     def client(self) -> Redis:
         """See `Nodes.client`."""
@@ -286,13 +299,13 @@ class ClusterNodes:
         self._links.close()
         self._client.nodes_manager.initialize()
 
-    def opened(self) -> list[tuple[Address, Link]]:
-        """See `Nodes.opened`."""
-        return self._links.opened()
-
     def traffic(self) -> tuple[int, int]:
         """See `Nodes.traffic`."""
         return self._links.traffic()
+
+    def refused(self) -> ServerError | None:
+        """See `Nodes.refused`."""
+        return self._links.refused()
 
     def client(self) -> RedisCluster:
         """See `Nodes.client`."""

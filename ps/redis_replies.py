@@ -15,13 +15,16 @@ from ps.resp_kernels import parse_integers, skip_integers
 _CHUNK = 1 << 18  # 256 KiB asked of the socket at a time
 
 
+_ABORTED = "EXECABORT Transaction discarded because of: "
+
+
 class ServerError(Exception):
     """An error reply, such as `MOVED 42 10.0.0.7:6379`."""
 
     @property
     def code(self) -> str:
-        """Its first word."""
-        return str(self).split(" ", 1)[0]
+        """Its first word, or that of the reason for which EXEC gave a transaction up."""
+        return str(self).removeprefix(_ABORTED).split(" ", 1)[0]
 
 
 class ReplyReader:
@@ -38,6 +41,8 @@ class ReplyReader:
         self._end = 0
         self.received = 0
         """Bytes so far."""
+        self.refused: ServerError | None = None
+        """The last error reply."""
 
     def integers(self, out: NDArray[np.int64]) -> None:
         """Read one integer reply per element of `out`, int64[n]."""
@@ -49,7 +54,7 @@ class ReplyReader:
             self._at = at
             if count < out.size:
                 if self._at < self._end and self._buffer[self._at] == ord("-"):
-                    raise ServerError(self._line()[1:].decode())
+                    raise self._refusal(self._line())
                 self._fill()
 
     def skip_integers(self, wanted: int) -> None:
@@ -62,7 +67,7 @@ class ReplyReader:
             self._at = at
             if count < wanted:
                 if self._at < self._end and self._buffer[self._at] == ord("-"):
-                    raise ServerError(self._line()[1:].decode())
+                    raise self._refusal(self._line())
                 self._fill()
 
     def bulk(self) -> NDArray[np.uint8] | None:
@@ -93,7 +98,7 @@ class ReplyReader:
         """Read a status such as `OK`; raises ServerError for an error reply."""
         line = self._line()
         if line[:1] == b"-":
-            raise ServerError(line[1:].decode())
+            raise self._refusal(line)
         return line[1:]
 
     def pass_over(self) -> None:
@@ -105,8 +110,12 @@ class ReplyReader:
         if line[:1] == kind:
             return int(line[1:])
         if line[:1] == b"-":
-            raise ServerError(line[1:].decode())
+            raise self._refusal(line)
         raise BrokenConnection(f"the server answered {line[:40]!r} where {kind!r} belongs")
+
+    def _refusal(self, line: bytes) -> ServerError:
+        self.refused = ServerError(line[1:].decode(errors="replace"))
+        return self.refused
 
     def _line(self) -> bytes:
         searched = self._at

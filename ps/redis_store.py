@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from ctr.errors import StoreError
 from ps.fixed_point_kernels import pack_delta, token_hash, unpack
 from ps.partitions import Partitions, Slots, as_slots
-from ps.redis_channel import Channel
+from ps.redis_channel import PATIENCE_S, Channel
 from ps.redis_commands import (
     FAR_DENSITY,
     NEAR_DENSITY,
@@ -32,6 +32,9 @@ from ps.store import Token, check_delta, check_slots
 
 LARGEST_PARTITION_BITS = 21
 LEAST_PARTITIONS = 64
+
+NEWS_DENSITY = 20
+"""A partition's news name at most one slot in so many: 0.2 bytes per slot of the store."""
 
 _WIDTH = 2
 _LINKS = 16  # transactions on one node at a time: each needs a connection, as WATCH belongs to one
@@ -81,11 +84,13 @@ class RedisStore:
         z_bits: int = 13,
         join: bool = False,
         timeout_s: float = 10.0,
+        patience_s: float = PATIENCE_S,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the model `url.model` (default: `default`); with `join`, open it if it is there.
 
-        A server that is silent for `timeout_s` counts as broken; what was sent is then repeated as needed.
+        A server that is silent for `timeout_s` counts as broken; what was sent is then repeated as needed,
+        until nothing has helped for `patience_s`.
 
         `facts` must then be those it was created with. Raises StoreError when the server cannot be reached,
         refuses, or holds a model of that name already.
@@ -97,16 +102,18 @@ class RedisStore:
         self.url = url
         self.keys = Keys(url.model or "default")
         self.z_bits = z_bits
+        self._least_density = min(_density(address) for address in url.hosts)
+        self._with_replica: set[Address] = set()
         self._on_close = on_close
-        self._reads = Channel(url, self.keys, timeout_s)
-        self._writes = Channel(url, self.keys, timeout_s)
+        self._reads = Channel(url, self.keys, timeout_s, patience_s)
+        self._writes = Channel(url, self.keys, timeout_s, patience_s)
         facts = {"bits": str(bits), "z_bits": str(z_bits), **(facts or {})}
         try:
             self._run = open_model(self._reads.nodes.client(), self.keys, count, facts, join=join)
         except BaseException as error:
             self._reads.close()
             self._writes.close()
-            if isinstance(error, RedisError):
+            if isinstance(error, RedisError | RedisClusterException | OSError):
                 raise StoreError(f"{url}: the model could not be opened ({error}).") from error
             raise
 
@@ -119,6 +126,11 @@ class RedisStore:
     def width(self) -> int:
         """See `Store.width`."""
         return _WIDTH
+
+    @property
+    def news_limit(self) -> int:
+        """Entries from which a partition's news have told enough: all of its slots count as pushed."""
+        return max(self.partitions.size // NEWS_DENSITY, 16)
 
     @property
     def run(self) -> str:
@@ -241,7 +253,7 @@ class RedisStore:
 
         def request(address: Address, p: int) -> PushRequest:
             part = slice(cuts[p], cuts[p + 1])
-            news = b"" if fresh is None else offsets[part][fresh[part]].astype("<u4").tobytes()
+            news = b"" if fresh is None else self._news(offsets[part][fresh[part]])
             return PushRequest(
                 self.keys,
                 p,
@@ -321,7 +333,7 @@ class RedisStore:
 
         Partitions without anything new are left out.
         """
-        found: list[tuple[int, NDArray[np.uint32]]] = []
+        found: dict[int, NDArray[np.uint32]] = {}
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._reads.nodes.links(address, 1)
@@ -338,37 +350,76 @@ class RedisStore:
                     require_passing(error)
                     again.append(p)
                     continue
-                if raw is not None and raw.size:
-                    found.append((p, np.frombuffer(raw.tobytes(), "<u4").astype(np.uint32)))
+                found[p] = np.frombuffer(b"" if raw is None else raw.tobytes(), "<u4").astype(np.uint32)
             return again
 
         self._reads.everywhere(list(range(self.partitions.count)), on_node)
-        return found
+        return [(p, offsets) for p, offsets in found.items() if offsets.size]
 
     def replicated(self, timeout_s: float) -> bool:
         """Whether a replica of every node has what was pushed so far; waits for it up to `timeout_s`.
 
-        True also for nodes that have no replica.
+        True also for nodes that never had a replica, but not for one that has lost sight of it: that replica
+        may take over all the same.
         """
         safe = True
+        wait = command(b"WAIT", b"1", b"%d" % max(1, round(timeout_s * 1000)))
 
-        def ask(links: Sequence[tuple[Address, Link]]) -> None:
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             nonlocal safe
-            followed: dict[Address, bool] = {}
-            for address, link in links:
-                if address not in followed:
-                    link.send(command(b"INFO", b"replication"))
-                    told = link.replies.bulk()
-                    followed[address] = told is not None and b"connected_slaves:0" not in told.tobytes()
-                if followed[address]:
-                    link.send(command(b"WAIT", b"1", b"%d" % max(1, round(timeout_s * 1000))))
-                    safe &= link.replies.integer() > 0
+            (link,) = self._writes.nodes.links(address, 1)
+            found = self._look_for_replica(address, link)
+            if found is None:
+                return list(partitions)
+            if not found:
+                safe &= address not in self._with_replica
+                return []
+            record = self.keys.record(partitions[0])
+            try:
+                link.send(command(b"HGET", record, RUN))
+                self._check_run(link.replies.bulk())
+                # WAIT waits for what this connection wrote, and all that the server was told before.
+                link.send(command(b"HSET", record, RUN, self._run) + wait)
+                link.replies.pass_over()
+                safe &= link.replies.integer() > 0
+            except ServerError as error:
+                require_passing(error)
+                return list(partitions)
+            return []
 
-        try:
-            self._writes.on_links(ask)
-        except (RedisError, OSError, ServerError):
-            return False
+        self._writes.everywhere(list(range(self.partitions.count)), on_node)
         return safe
+
+    def has_replicas(self) -> bool:
+        """Whether any node has a replica that may take over from it."""
+        found = False
+
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            nonlocal found
+            (link,) = self._writes.nodes.links(address, 1)
+            has_one = self._look_for_replica(address, link)
+            if has_one is None:
+                return list(partitions)
+            found |= has_one
+            return []
+
+        self._writes.everywhere(list(range(self.partitions.count)), on_node)
+        return found
+
+    def _look_for_replica(self, address: Address, link: Link) -> bool | None:
+        """Whether a replica follows this primary now; None when the node is a replica itself by now."""
+        link.send(command(b"INFO", b"replication"))
+        info = link.replies.text()
+        if b"role:master" not in info:
+            return None
+        found = b"connected_slaves:0" not in info
+        if found:
+            self._with_replica.add(address)
+        return found
+
+    def is_dense(self, slots: int) -> bool:
+        """Whether requests for so many slots travel as ranges, so that leaving some out saves nothing."""
+        return slots * self._least_density >= 1 << self.bits
 
     def scan(self) -> Iterator[tuple[Slots, NDArray[np.float32]]]:
         """See `Store.scan`; a block is one partition."""
@@ -411,19 +462,25 @@ class RedisStore:
             raise StoreError(
                 f"partition {dump.partition} was dumped with {len(dump.state)} bytes, not {whole}."
             )
-        record = self.keys.record(dump.partition)
-        commands = command(b"MULTI") + command(b"DEL", record)
+        record, state = self.keys.record(dump.partition), self.keys.state(dump.partition)
+        commands = command(b"MULTI") + command(b"DEL", record, state, self.keys.news(dump.partition))
+        used = np.flatnonzero(np.frombuffer(dump.state, np.int64))[: self.news_limit]
+        if used.size:
+            commands += command(b"SET", self.keys.news(dump.partition), used.astype("<u4").tobytes())
+        after = b""
         if dump.state:
-            commands += command(b"SET", self.keys.state(dump.partition), dump.state)
+            commands += b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(state), state, len(dump.state))
+            after = b"\r\n"
         fields = [RUN, self._run]
         for name, chunk in dump.applied.items():
             fields += [name.encode(), b"%d" % chunk]
-        commands += command(b"HSET", record, *fields) + command(b"EXEC")
+        after += command(b"HSET", record, *fields) + command(b"EXEC")
+        count = 2 + bool(used.size) + bool(dump.state)
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._writes.nodes.links(address, 1)
-            link.send(commands)
-            length = read_queued(link.replies, 3 if dump.state else 2)
+            link.send(commands, dump.state, after)
+            length = read_queued(link.replies, count)
             if length is None:
                 return list(partitions)
             for _ in range(length):
@@ -466,6 +523,10 @@ class RedisStore:
         if self._reads.close():
             self._writes.close()
             self._on_close()
+
+    def _news(self, offsets: NDArray[np.uint32]) -> bytes:
+        """Offsets as the news of a partition name them; what goes beyond the longest news is left out."""
+        return offsets[: self.news_limit].astype("<u4").tobytes()
 
     def _offsets(self, slots: Slots) -> NDArray[np.uint32]:
         return (slots & slots.dtype.type(self.partitions.size - 1)).astype(np.uint32)

@@ -79,7 +79,7 @@ def build(
     lines = [
         f"hashed {manifest.rows:,} rows into {out} in {seconds:.2f} s ({manifest.rows / seconds:,.0f} rows/s)"
     ]
-    report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)
+    report(lines + bad_rows_lines(source.bad_rows.count, source.bad_rows.examples, quarantine), facts, json)
 
 
 def _write(source: RawSource, out: Path, shuffle: int | None, show: Report) -> DatasetManifest:

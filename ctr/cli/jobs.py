@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from ctr.errors import DataError
-
-if TYPE_CHECKING:
-    from features import BadRows
 
 STOPPED = 130
 """Exit code of a job that Ctrl-C or SIGTERM stopped, as shells have it."""
@@ -57,13 +54,13 @@ def peak_memory_mb() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)  # ru_maxrss is in KiB
 
 
-def bad_rows_lines(bad_rows: BadRows, quarantine: Path | None) -> list[str]:
+def bad_rows_lines(count: int, examples: Sequence[str], quarantine: Path | None) -> list[str]:
     """What to tell about rows that were passed over; nothing when there were none."""
-    if not bad_rows.count:
+    if not count:
         return []
-    plural = "" if bad_rows.count == 1 else "s"
+    plural = "" if count == 1 else "s"
     where = f"; they are in {quarantine}" if quarantine else ""
     return [
-        f"passed over {bad_rows.count:,} bad row{plural}{where}",
-        *(f"  {text}" for text in bad_rows.examples),
+        f"passed over {count:,} bad row{plural}{where}",
+        *(f"  {text}" for text in examples),
     ]

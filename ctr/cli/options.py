@@ -72,3 +72,26 @@ JsonOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+class Consistency(StrEnum):
+    """How far workers may be apart."""
+
+    BSP = "bsp"
+    SSP = "ssp"
+    ASP = "asp"
+
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds_of(text: str, option: str) -> float:
+    """A time such as `60s`, `5m` or `1h` in seconds. Raises BadParameter, naming the option."""
+    number, unit = (text[:-1], text[-1]) if text and text[-1] in _UNITS else (text, "s")
+    try:
+        seconds = float(number) * _UNITS[unit]
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise typer.BadParameter(f"{option} is {text!r}: write a time such as 30s, 5m or 1h.")
+    return seconds

@@ -50,7 +50,7 @@ def evaluate(
         "seconds": perf_counter() - started,
         "peak_memory_mb": peak_memory_mb(),
     }
-    report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)
+    report(lines + bad_rows_lines(source.bad_rows.count, source.bad_rows.examples, quarantine), facts, json)
 
 
 def predict(
@@ -95,4 +95,4 @@ def predict(
         "peak_memory_mb": peak_memory_mb(),
     }
     lines = [f"wrote {rows:,} predictions of model {loaded.id} to {out}"]
-    report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)
+    report(lines + bad_rows_lines(source.bad_rows.count, source.bad_rows.examples, quarantine), facts, json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isnan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ctr.metrics import MetricSummary
@@ -31,4 +31,34 @@ def reliability_lines(summary: MetricSummary) -> list[str]:
     lines += [
         f"{r.examples:13,}  {r.mean_prediction:9.5f}  {r.observed_rate:9.5f}" for r in summary.reliability
     ]
+    return lines
+
+
+def store_lines(summary: dict[str, Any]) -> list[str]:
+    """Where the time of a job through Redis went, and what it moved; nothing for one in memory."""
+    moved = summary["moved"]
+    if moved is None:
+        return []
+    seconds = ", ".join(f"{part} {taken:.2f}" for part, taken in summary["worker_seconds"].items())
+    lines = [
+        f"workers' seconds: {seconds} (all but train and wait go on beside training)",
+        f"moved per example: {moved['bytes_per_example']:,.0f} bytes, {moved['keys_per_example']:.2f} slots",
+    ]
+    saved = [
+        f"{name} {of['keys']:,} slots, {of['bytes'] / 1e6:,.1f} MB"
+        for name, of in moved["filters"]["saved"].items()
+        if of["keys"]
+    ]
+    if saved:
+        lines.append(f"filters saved: {'; '.join(saved)}")
+    if moved["resumed_from"]:
+        lines.append(f"went on from the checkpoint of {moved['resumed_from']}")
+    if moved["checkpoints"]:
+        lines.append(f"wrote {moved['checkpoints']} checkpoints")
+    if moved["repeated_requests"] or moved["sent_again"]:
+        lines.append(
+            f"repeated {moved['repeated_requests']} requests after trouble with the store; sent "
+            f"{moved['sent_again']} shares of pushes again that a failover had lost"
+        )
+    lines += [f"a worker died: {told}" for told in moved["dead_workers"]]
     return lines

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.calibration import calibration_curve
@@ -202,3 +203,70 @@ def test_entropy() -> None:
     assert entropy(0.2248) == pytest.approx(0.5329, abs=1e-4)
     assert (entropy(0.0), entropy(1.0)) == (0.0, 0.0)
     assert math.isnan(entropy(math.nan))
+
+
+def same(one: Metrics, other: Metrics) -> bool:
+    """Whether two accumulators hold the same bits."""
+    return all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in ("_bins", "_sums"))
+
+
+@settings(max_examples=30)
+@given(
+    examples=st.lists(st.tuples(st.floats(0, 1, width=32), st.booleans()), max_size=70),
+    weighted=st.booleans(),
+    cut=st.integers(0, 70),
+)
+def test_bytes_keep_every_bit(examples: list[tuple[float, bool]], weighted: bool, cut: int) -> None:
+    """What is counted after a restart adds up as if there had been none."""
+    predictions = floats(*(p for p, _ in examples))
+    labels = floats(*(float(y) for _, y in examples))
+    weights = np.random.default_rng(cut).gamma(1.0, 1.0, labels.size).astype(np.float32) + np.float32(1e-3)
+    undisturbed, restored = Metrics(), Metrics()
+    for part in (slice(0, cut), slice(cut, None)):
+        arguments = (predictions[part], labels[part], weights[part] if weighted else None)
+        undisturbed.add(*arguments)
+        restored.add(*arguments)
+        restored = Metrics.from_bytes(restored.to_bytes())
+    assert same(restored, undisturbed)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_bytes_are_few(weighted: bool) -> None:
+    predictions, labels, weights = drawn(200_000)
+    metrics = Metrics()
+    metrics.add(predictions, labels, weights if weighted else None)
+    blob = metrics.to_bytes()
+    assert len(blob) < 250_000
+    assert same(Metrics.from_bytes(blob), metrics)
+    assert len(Metrics().to_bytes()) < 100
+
+
+def test_the_bins_at_both_ends_survive() -> None:
+    metrics = Metrics()
+    metrics.add(floats(0, 1, 1), floats(1, 0, 1))
+    assert same(Metrics.from_bytes(metrics.to_bytes()), metrics)
+
+
+def test_bytes_that_are_no_metrics_are_refused() -> None:
+    metrics = Metrics()
+    metrics.add(*drawn(100)[:2])
+    blob = metrics.to_bytes()
+    head = blob.index(b"\n") + 1
+    raw = zlib.decompress(blob[head:])
+    far = np.frombuffer(raw, np.uint8).copy()
+    far[6 * 8 + 3] = 0xFF  # the number of the first bin: beyond the last
+    with pytest.raises(CtrError, match=r"format version 1 are expected, version b'99' was found"):
+        Metrics.from_bytes(b"ctr metrics 99\n" + blob[head:])
+    with pytest.raises(CtrError, match=r"b'GIF89a' was found; all parts"):
+        Metrics.from_bytes(b"GIF89a\n\x00")
+    with pytest.raises(CtrError, match=r"b'' was found"):
+        Metrics.from_bytes(b"")
+    for damaged in (
+        blob[:-5],
+        blob[:head],
+        blob[:head] + zlib.compress(raw[:-1]),
+        blob[:head] + zlib.compress(raw[:20]),
+        blob[:head] + zlib.compress(far.tobytes()),
+    ):
+        with pytest.raises(CtrError, match="metrics are damaged"):
+            Metrics.from_bytes(damaged)

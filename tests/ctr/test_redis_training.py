@@ -25,7 +25,7 @@ def summary_of(cli: Cli, log: Path, folder: Path, *flags: object) -> dict[str, o
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_fixed_point_numbers_cost_no_log_loss(cli: Cli, click_log: Path, tmp_path: Path, shards: int) -> None:
-    flags = ["--workers", 2, "--chunk", 1_000]
+    flags = ["--workers", 2, "--chunk", 1_000, "--consistency", "bsp"]
     exact = summary_of(cli, click_log, tmp_path, *flags)
     stored = summary_of(cli, click_log, tmp_path, *flags, "--store", f"embedded://?shards={shards}")
     for part in ("logloss", "auc"):
@@ -37,7 +37,19 @@ def test_the_same_job_twice_gives_the_same_bits(cli: Cli, click_log: Path, tmp_p
     """Rounding is drawn from the token: no clock and no random number decides it."""
     ids = set()
     for _ in range(2):
-        summary_of(cli, click_log, tmp_path, "--store", "embedded://", "--workers", 3, "--chunk", 500)
+        summary_of(
+            cli,
+            click_log,
+            tmp_path,
+            "--store",
+            "embedded://",
+            "--workers",
+            3,
+            "--chunk",
+            500,
+            "--consistency",
+            "bsp",
+        )
         ids.add(load_model(tmp_path / "model").id)
     assert len(ids) == 1
 

@@ -1,0 +1,65 @@
+"""`ctr worker`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from threading import Event, Thread, Timer
+from typing import Annotated
+
+import typer
+
+from ctr.cli.jobs import STOPPED, stopping
+
+_LONGEST_END_S = 10.0
+
+
+def worker(
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Redis that holds the model, as the job's `ctr train` was given it.",
+            show_default=False,
+        ),
+    ],
+    job: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="The job, if it must be that one.", show_default=False),
+    ] = None,
+    lease: Annotated[
+        float,
+        typer.Option(min=0.5, help="Seconds of silence after which the others count this worker as dead."),
+    ] = 10.0,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+) -> None:
+    """Help with a training job that `ctr train --store` runs elsewhere; join and leave at any time.
+
+    The input must lie at the same path as on the machine of `ctr train`. Ctrl-C leaves after the running
+    chunk: the others go on with what is left.
+
+    Example: `ctr worker --store redis://10.0.0.7:6379/0?model=ads`
+    """
+    from ctr.interrupts import stop_requests
+    from ctr.participant import take_part
+    from ps import parse_redis_url
+
+    url = parse_redis_url(store)
+    with stopping("The other workers go on."), stop_requests() as stop:
+        if with_parent:
+            Thread(target=_leave_with_parent, args=(stop,), daemon=True).start()
+        report = take_part(url, job, lease_s=lease, stop=stop)
+    examples = report.progressive.examples + report.seen_again.examples
+    typer.echo(f"trained {examples:,} examples")
+    if stop.is_set() and not with_parent:
+        raise typer.Exit(STOPPED)
+
+
+def _leave_with_parent(stop: Event) -> None:
+    """Leave when the process that started this one closes our standard input, or dies."""
+    sys.stdin.buffer.read()
+    stop.set()
+    # The store may have died with the parent; then nobody is left to wait for.
+    timer = Timer(_LONGEST_END_S, os._exit, (1,))
+    timer.daemon = True
+    timer.start()

@@ -1,0 +1,67 @@
+"""`DataPlan`: which rows each data shard and each chunk of a job has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DataPlan:
+    """Passes over the rows `0..rows-1`, cut into data shards, and those into chunks.
+
+    Data shards number on through the passes, in the order of the rows, and all but the last of a pass have
+    the same number of chunks. For training in rounds, a data shard is one chunk, and in round `r` lane `l` of
+    `lanes` trains the shard `r * lanes + l`: the rows are learnt in their order.
+    """
+
+    rows: int
+    chunk: int
+    """Rows of a chunk; the last of a pass may have fewer."""
+    shard_chunks: int
+    """Chunks of a data shard."""
+    passes: int = 1
+    lanes: int = 1
+
+    @property
+    def shards_in_pass(self) -> int:
+        """Data shards of one pass."""
+        return -(-self.rows // (self.chunk * self.shard_chunks))
+
+    @property
+    def shards(self) -> int:
+        """Data shards of the job."""
+        return self.passes * self.shards_in_pass
+
+    def pass_of(self, shard: int) -> int:
+        """The pass of a shard, from 0."""
+        return shard // self.shards_in_pass
+
+    def rows_of(self, shard: int) -> tuple[int, int]:
+        """The first row of a shard, and the one after its last."""
+        start = shard % self.shards_in_pass * self.chunk * self.shard_chunks
+        return start, min(start + self.chunk * self.shard_chunks, self.rows)
+
+    def chunks_of(self, shard: int) -> int:
+        """Chunks of a shard."""
+        start, stop = self.rows_of(shard)
+        return -(-(stop - start) // self.chunk)
+
+    def rounds_of(self, lane: int) -> int:
+        """Chunks that a lane trains in all."""
+        return max(-(-(self.shards - lane) // self.lanes), 0)
+
+    def place(self, lane: int, round_: int) -> int:
+        """The data shard, which is one chunk, of a lane's round."""
+        return lane + round_ * self.lanes
+
+    def peers(self, round_: int) -> int:
+        """How many lanes have a chunk in this round."""
+        return min(self.lanes, self.shards - round_ * self.lanes)
+
+
+def shard_chunks_for(rows: int, chunk: int, workers: int) -> int:
+    """Chunks per data shard: so few that all workers are done at about one time, but no more than need be.
+
+    Between two shards a worker waits for its pushes to arrive.
+    """
+    return 64 if workers == 1 else min(max(rows // (chunk * workers * 6), 1), 64)

@@ -1,0 +1,129 @@
+"""`train_distributed`: train a model whose parameters live in Redis, with workers that are processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+
+from ctr.checkpoint import Checkpoint, read_checkpoint, restore_checkpoint
+from ctr.coordinator import CheckpointSettings, CoordinatedResult, Coordinator, Progress
+from ctr.errors import ModelError, StoreError
+from ctr.ftrl import WIDTH, Float32
+from ctr.job_description import JobDescription
+from ctr.participant import LEASE_S
+from ctr.trainer import read_out
+from ctr.worker import warm_up
+from ctr.worker_processes import WorkerProcesses
+from features import ExampleSource, Slots
+from ps import RedisStore, Token, open_store
+from ps.redis_model import drop_run
+
+_ADOPTIONS = 64  # pushes that a state may need, as each adds only so much to one number
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """How a job uses its store, and what it leaves on disk meanwhile."""
+
+    url: str
+    checkpoints: CheckpointSettings | None = None
+    resume: bool = False
+    """Go on from the checkpoint that is there."""
+    lease_s: float = LEASE_S
+    """After so long without a sign of life a worker counts as dead."""
+
+
+@dataclass(slots=True)
+class DistributedResult:
+    """What came of it."""
+
+    coordinated: CoordinatedResult
+    state: tuple[Slots, Float32]
+    """Everything that the store held in the end."""
+    resumed_from: str | None = None
+    """When the checkpoint was taken that the job went on from."""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def train_distributed(
+    description: JobDescription,
+    source: ExampleSource,
+    settings: StoreSettings,
+    *,
+    start: tuple[Slots, Float32] | None,
+    stop: Event,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    on_start: Callable[[WorkerProcesses], None] = lambda _: None,
+) -> DistributedResult:
+    """Train from `start`, or from a checkpoint; the store is empty again afterwards, unless the job failed.
+
+    Raises the errors of the parts.
+    """
+    checkpoint = _checkpoint(description, settings) if settings.resume else None
+    if checkpoint is not None:
+        drop_run(settings.url, checkpoint.store.run)
+    store = open_store(
+        settings.url, bits=description.feature_spec().bits, width=WIDTH, facts=description.facts()
+    )
+    if not isinstance(store, RedisStore):
+        raise StoreError(f"{settings.url}: is no store for several processes.")
+    try:
+        if checkpoint is not None:
+            restore_checkpoint(checkpoint, store)
+        elif start is not None:
+            _adopt(store, *start)
+        warm_up(source, store.bits, description.ftrl(0), description.safe_adding, description.workers)
+        coordinator = Coordinator(
+            description,
+            store,
+            checkpoints=settings.checkpoints,
+            resume=checkpoint,
+            lease_s=settings.lease_s,
+        )
+        try:
+            result = coordinator.run(stop=stop, on_progress=on_progress, on_start=on_start)
+            state = read_out(store)
+        finally:
+            coordinator.close()
+        store.drop()
+        return DistributedResult(result, state, None if checkpoint is None else checkpoint.created)
+    finally:
+        store.close()
+
+
+def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpoint:
+    """The checkpoint to go on from, taken of the same job."""
+    if settings.checkpoints is None:
+        raise ModelError("there is nothing to resume without --checkpoint DIR.")
+    folder: Path = settings.checkpoints.folder
+    found = read_checkpoint(folder)
+    now: Mapping[str, Any] = description.model_dump(mode="json")
+    free = {"inputs", "quarantine", "filters"} | (set() if description.lanes else {"workers", "staleness"})
+    for name, then in found.job.items():
+        if name not in free and now.get(name) != then:
+            shown = (then, now.get(name)) if len(str(then)) < 40 else ("another one", "this one")
+            raise ModelError(
+                f"{folder}: the checkpoint's job has {name} {shown[0]}, this one {shown[1]}; resume with the "
+                "settings that the job was started with."
+            )
+    return found
+
+
+def _adopt(store: RedisStore, slots: Slots, state: Float32) -> None:
+    """Give a new model this state. One push may add only so much to a number, so it may take several."""
+    wanted = np.ones(slots.size, np.bool_)
+    for number in range(_ADOPTIONS):
+        some: Slots = slots[wanted]
+        pulled = store.pull(some)
+        token = Token("warm-start", 0, number)
+        increments = store.increments(some, state[wanted] - pulled, token, pulled)
+        store.push_packed(some, increments, token, fresh=np.ones(some.size, np.bool_))
+        lacking = state[wanted, 1] - store.pull(some)[:, 1] > 1
+        if not lacking.any():
+            return
+        wanted[wanted] = lacking

@@ -1,0 +1,132 @@
+"""`JobDescription`: all that a worker on any machine has to know of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ctr.data_plan import DataPlan
+from ctr.errors import StoreError
+from ctr.ftrl import Ftrl
+from features import DatasetSource, FeatureSpec, RawSource, open_source, parse_spec
+from ps import Filters
+
+Consistency = Literal["bsp", "ssp", "asp"]
+
+
+class OptimizerSettings(BaseModel):
+    """Settings of FTRL, see `Ftrl`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    alpha: float
+    beta: float
+    l1: float
+    l2: float
+
+
+class FilterSettings(BaseModel):
+    """See `Filters`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cache: bool
+    presence: bool
+    hold_back: float
+    kkt: bool
+
+
+class JobDescription(BaseModel):
+    """What to train and how; the same for all workers, and written into the store and every checkpoint."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: Literal[1] = 1
+    inputs: tuple[str, ...]
+    """Absolute paths; every worker must find the same data there."""
+    hashed: bool
+    """Whether the input is a hashed data set."""
+    spec: str
+    """The feature spec, as YAML."""
+    on_bad_rows: Literal["fail", "skip", "quarantine"]
+    quarantine: str | None
+    """Where bad rows go; workers put their name behind it."""
+    rows: int
+    chunk: int
+    shard_chunks: int
+    passes: int
+    passes_before: int
+    workers: int
+    safe_adding: float
+    consistency: Consistency
+    staleness: int
+    optimizer: OptimizerSettings
+    filters: FilterSettings
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of training in rounds; 0 when workers go by their clocks."""
+        return self.workers if self.consistency == "bsp" else 0
+
+    @property
+    def bound(self) -> int | None:
+        """How many chunks a worker may be ahead of the slowest; None: as many as it likes."""
+        return None if self.consistency == "asp" else self.staleness
+
+    def plan(self) -> DataPlan:
+        """Which rows are whose."""
+        return DataPlan(self.rows, self.chunk, self.shard_chunks, self.passes, max(self.lanes, 1))
+
+    def ftrl(self, shard_pass: int) -> Ftrl:
+        """The optimizer in a pass of this job, from 0."""
+        return Ftrl(**self.optimizer.model_dump()).in_pass(self.passes_before + shard_pass + 1)
+
+    def store_filters(self) -> Filters:
+        """The filters, as the store takes them."""
+        return Filters(**self.filters.model_dump())
+
+    def feature_spec(self) -> FeatureSpec:
+        """The feature spec."""
+        return parse_spec(self.spec, "the job's spec")
+
+    def facts(self) -> dict[str, str]:
+        """What the model in the store is described by."""
+        optimizer = Ftrl(**self.optimizer.model_dump()).to_json()
+        return {
+            "fingerprint": self.feature_spec().fingerprint,
+            **{name: str(value) for name, value in optimizer.items()},
+        }
+
+    def open_source(self, worker: str) -> RawSource | DatasetSource:
+        """The examples, as the worker of this name reads them; raises DataError where they are not found."""
+        quarantine = None if self.quarantine is None else Path(f"{self.quarantine}.{worker}")
+        return open_source(
+            self.inputs,
+            None if self.hashed else self.feature_spec(),
+            on_bad_rows=self.on_bad_rows,
+            quarantine=quarantine,
+        )
+
+    def to_bytes(self) -> bytes:
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def from_bytes(cls, text: bytes) -> JobDescription:
+        """Parse it. Raises StoreError when another version of this program wrote it."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise StoreError(
+                f"the job's description cannot be read ({place}: {first['msg']}): was it written by another "
+                "version of ctr? Use the same one everywhere."
+            ) from None
+
+
+def absolute(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Paths as workers that run elsewhere on the machine find them."""
+    return tuple(str(path.resolve()) for path in paths)

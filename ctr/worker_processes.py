@@ -1,0 +1,107 @@
+"""`WorkerProcesses`: the workers that `ctr train` starts on its own machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import IO
+
+from ctr.errors import CtrError
+from ctr.participant import take_part
+from ps import RedisUrl
+
+_LONGEST_END_S = 30.0
+
+
+@dataclass(slots=True)
+class _Process:
+    """One `ctr worker`."""
+
+    popen: subprocess.Popen[bytes]
+    said: IO[bytes]
+    seen_dead: bool = False
+
+
+class WorkerProcesses:
+    """`count` processes that run `ctr worker` on a job; a single worker is a thread of this process instead.
+
+    The processes get no Ctrl-C of the terminal, and end when this process does: each holds the reading end of
+    a pipe whose writing end is here.
+    """
+
+    def __init__(self, url: RedisUrl, job: str, count: int, lease_s: float) -> None:
+        self._stop = Event()
+        self._thread: Thread | None = None
+        self._failure: BaseException | None = None
+        self._processes: list[_Process] = []
+        if count == 1:
+            self._thread = Thread(target=self._run, args=(url, job, lease_s), name="worker")
+            self._thread.start()
+            return
+        command = [sys.executable, "-m", "ctr", "worker", "--store", url.public, "--job", job]
+        command += ["--lease", str(lease_s), "--with-parent"]
+        for _ in range(count):
+            said = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
+            popen = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=said,
+                stderr=said,
+                env={**os.environ, **url.credentials},
+                process_group=0,
+            )
+            self._processes.append(_Process(popen, said))
+
+    def pids(self) -> list[int]:
+        """Of the processes that are alive."""
+        return [each.popen.pid for each in self._processes if each.popen.poll() is None]
+
+    def alive(self) -> bool:
+        """Whether any worker is."""
+        return bool(self.pids()) or (self._thread is not None and self._thread.is_alive())
+
+    def newly_dead(self) -> list[tuple[str, str]]:
+        """Those that ended badly since the last call: host and process, and the last that they said."""
+        found = []
+        for each in self._processes:
+            if not each.seen_dead and each.popen.poll() is not None:
+                each.seen_dead = True
+                if each.popen.returncode != 0:
+                    each.said.seek(0)
+                    last = each.said.read().decode(errors="replace").strip().split("\n")[-1]
+                    said = last or f"ended by signal {-each.popen.returncode}"
+                    found.append((f"{socket.gethostname()}:{each.popen.pid}", said))
+        return found
+
+    def failure(self) -> BaseException | None:
+        """What ended the worker that is a thread."""
+        return self._failure
+
+    def close(self) -> None:
+        """Ask those that still run to leave, and wait until they have ended."""
+        self._stop.set()
+        for each in self._processes:
+            if each.popen.stdin is not None:
+                each.popen.stdin.close()
+        for each in self._processes:
+            with suppress(subprocess.TimeoutExpired):
+                each.popen.wait(_LONGEST_END_S)
+            each.popen.kill()
+            each.popen.wait()
+            each.said.close()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, url: RedisUrl, job: str, lease_s: float) -> None:
+        try:
+            take_part(url, job, lease_s=lease_s, stop=self._stop)
+        except CtrError as error:
+            self._failure = error
+        except BaseException as error:  # noqa: BLE001  (raised by the coordinator)
+            self._failure = error

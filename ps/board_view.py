@@ -1,0 +1,136 @@
+"""What the job board says: to workers who ask whether to go on, and to whoever looks at the whole job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+JobState = Literal["running", "stopping", "finished", "failed"]
+"""`stopping`: the workers are asked to leave; the job can be resumed. The last two are for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What was created."""
+
+    id: str
+    description: bytes
+    """What a worker needs to know to take part, as the coordinator wrote it."""
+    shards: int
+    """Data shards in the queue."""
+    lanes: int
+    """0 for a job that goes by clocks instead of rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A data shard that a worker is to train."""
+
+    shard: int
+    progress: int
+    """Its chunks that are wholly pushed already: go on with the chunk of this number."""
+    clock: int
+    """The worker's clock from here on. One that had nothing in work gets the least clock of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockGate:
+    """What a worker must know before it begins its next chunk."""
+
+    state: JobState
+    hold: int | None
+    """The clock that nobody may begin."""
+    live: bool
+    """Whether the asking worker is; if not, its data shards are free for others, and it has to enter anew."""
+    least_clock: int | None
+    """Of the workers that have data shards in work; None when no worker has."""
+    workers: int
+    """Live ones."""
+    working: int
+    """Those of them that have data shards in work."""
+    finished: int
+    """Data shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneGate:
+    """What a worker must know before it begins a round of a lane, or pushes one."""
+
+    state: JobState
+    hold: int | None
+    """The round that nobody may begin."""
+    live: bool
+    """Whether the asking worker is; if not, its lanes are free for others, and it has to enter anew."""
+    staged: tuple[int, ...]
+    """By lane: the last round whose move is staged; -1 for none."""
+    pushed: tuple[int, ...]
+    """By lane: the last round that is wholly pushed; -1 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A live worker."""
+
+    id: str
+    host: str
+    clock: int | None
+    """None while it has no data shard in work."""
+    lease_left_s: float
+    """Below 0 for one that is late and not yet buried."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    """A data shard that is begun and unfinished."""
+
+    owner: str | None
+    """None when it is free: given back, or its worker is dead."""
+    progress: int
+    """Chunks wholly pushed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneView:
+    """A lane."""
+
+    owner: str | None
+    """None when it is free: never taken, given up, or its worker is dead."""
+    staged: int
+    """The last round whose move is staged; -1 for none."""
+    pushed: int
+    """The last round that is wholly pushed; -1 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoardView:
+    """The whole board at one moment."""
+
+    now_ms: int
+    """The server's clock."""
+    state: JobState
+    message: str
+    """Why the job failed."""
+    hold: int | None
+    """The clock or round that nobody may begin."""
+    coordinator_alive: bool
+    """Whether the coordinator's own lease lasts."""
+    clock: int
+    """The highest that any worker ever reached."""
+    workers: tuple[WorkerView, ...]
+    """The live ones, by id."""
+    shards: int
+    """Data shards in all."""
+    begun: int
+    """The first so many data shards of the queue were claimed at least once."""
+    finished: int
+    """So many of those are finished."""
+    unfinished: Mapping[int, ShardView]
+    """The others of those, in ascending order; empty when they were not asked for."""
+    lanes: tuple[LaneView, ...]
+    """Empty for a job that goes by clocks."""
+
+    @property
+    def least_clock(self) -> int | None:
+        """Of the workers that have data shards in work; None when no worker has."""
+        return min((worker.clock for worker in self.workers if worker.clock is not None), default=None)

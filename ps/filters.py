@@ -1,0 +1,78 @@
+"""What a worker need not move: which filters are on, and what they saved."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+PULL_BYTES = 48
+"""Of one slot asked for by itself: `GET i64 #1234567` as RESP, and a number of 15 digits in reply."""
+ABSENT_BYTES = 31
+"""The same, when the reply is 0."""
+PUSH_BYTES = 79
+"""Of one slot added to by itself: `INCRBY i64 #1234567 -1234567890123`, and the sum in reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which filters a job uses. All but `presence` let a worker's view of other workers age."""
+
+    cache: bool = False
+    """Do not pull a slot again that was pulled within the staleness bound."""
+    presence: bool = False
+    """Do not pull slots that nobody has pushed yet."""
+    hold_back: float = 0.0
+    """Do not push a slot while what the others would gain is estimated below this many nats per chunk."""
+    kkt: bool = False
+    """Do not push a slot whose weight is zero and stays zero."""
+
+    @property
+    def hold_anything(self) -> bool:
+        """Whether increments may stay with the worker for a while."""
+        return self.hold_back > 0 or self.kkt
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class FilterCounts:
+    """Slots that chunks had, and what became of them; add up over workers."""
+
+    wanted: int = 0
+    """Slots of chunks: what would be pulled, and pushed, without filters."""
+    pulled: int = 0
+    from_cache: int = 0
+    absent: int = 0
+    """Not pulled, because nobody had pushed them."""
+    pushed: int = 0
+    """Increments that went to the store, held-back ones included."""
+    held_small: int = 0
+    """Times that a slot's increment was held back for being small."""
+    held_zero: int = 0
+    """Times that it was held back because the weight stays zero."""
+    flushed: int = 0
+    """Increments that were held back to the end of a data shard, and pushed then."""
+
+    def add(self, other: FilterCounts) -> None:
+        for name in _NAMES:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts, and for each filter the keys and the bytes that it saved (the latter estimated)."""
+        held = self.held_small + self.held_zero
+        # What was held back in the end travels once.
+        small = self.held_small - round(self.flushed * self.held_small / held) if held else 0
+        zero = self.held_zero - (self.flushed - (self.held_small - small)) if held else 0
+        return {
+            **{name: getattr(self, name) for name in _NAMES},
+            "saved": {
+                "cache": {"keys": self.from_cache, "bytes": self.from_cache * PULL_BYTES},
+                "presence": {"keys": self.absent, "bytes": self.absent * ABSENT_BYTES},
+                "hold_back": {"keys": small, "bytes": small * PUSH_BYTES},
+                "kkt": {"keys": zero, "bytes": zero * PUSH_BYTES},
+            },
+        }
+
+
+_NAMES = tuple(field.name for field in fields(FilterCounts))

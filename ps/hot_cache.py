@@ -1,0 +1,68 @@
+"""`HotCache`: what a worker knows of slots that it saw lately, so that it need not pull them again."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ps.partitions import Slots, no_slots
+
+_Rows = tuple[Slots, NDArray[np.int64], NDArray[np.int64]]
+
+
+class HotCache:
+    """Packed accumulators of slots, each with the clock of its pull: a table of a stale-synchronous store.
+
+    Method: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server"
+    (NIPS 2013): a row that was read when the slowest worker was at clock `k` holds all pushes before `k`,
+    and may serve until its reader is at clock `k + staleness`.
+    """
+
+    def __init__(self, bits: int) -> None:
+        self._bits = bits
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        # One tuple, so that a thread which pulls ahead sees slots, numbers and clocks that belong together.
+        self._rows: _Rows = (no_slots(self._bits), np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def holds(self, slots: Slots, least_clock: int) -> NDArray[np.bool_]:
+        """bool[u]: the slots that are here with at least this clock."""
+        rows = self._rows
+        at, found = _find(rows, slots)
+        found[found] = rows[2][at[found]] >= least_clock
+        return found
+
+    def read(self, slots: Slots) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The packed accumulators of slots that are here, int64[u], and their clocks, int64[u]."""
+        rows = self._rows
+        at, found = _find(rows, slots)
+        if not found.all():
+            raise KeyError("a slot left the cache between its pull and its use")
+        return rows[1][at], rows[2][at]
+
+    def keep(self, slots: Slots, packed: NDArray[np.int64], clocks: NDArray[np.int64], oldest: int) -> None:
+        """Hold these, in place of what was known of them, and let go of what is older than `oldest`."""
+        old_slots, old_packed, old_clocks = self._rows
+        replaced = np.zeros(old_slots.size, np.bool_)
+        at, found = _find(self._rows, slots)
+        replaced[at[found]] = True
+        old = ~replaced & (old_clocks >= oldest)
+        new = clocks >= oldest
+        joined = np.concatenate([old_slots[old], slots[new]])
+        order = np.argsort(joined, kind="stable")  # two sorted runs: merged in one sweep
+        self._rows = (
+            joined[order],
+            np.concatenate([old_packed[old], packed[new]])[order],
+            np.concatenate([old_clocks[old], clocks[new]])[order],
+        )
+
+
+def _find(rows: _Rows, slots: Slots) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Where slots are among the rows, and which of them are."""
+    at = np.searchsorted(rows[0], slots).astype(np.int64)
+    if rows[0].size == 0:
+        return at, np.zeros(slots.size, np.bool_)
+    at = np.minimum(at, rows[0].size - 1)
+    return at, rows[0][at] == slots

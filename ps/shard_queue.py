@@ -1,0 +1,121 @@
+"""`ShardQueue`: which data shards of a job are begun, by whom, and how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ps.board_answers import number, pairs
+from ps.board_view import Claim
+from ps.job_record import JobRecord
+from ps.redis_keys import BoardPart
+from ps.redis_transactions import Command, Decision
+
+
+class ShardQueue:
+    """The data shards of a job: first in, first out, but for those that are to be gone on with.
+
+    Only those that are begun and unfinished have entries, so that a long queue costs nothing. A data shard is
+    free when its owner is no live worker.
+    """
+
+    def __init__(self, record: JobRecord) -> None:
+        self._record = record
+
+    def claim(self, worker: str, holding: Collection[int] = ()) -> Claim | None:
+        """See `JobBoard.claim`."""
+        key, shards, me = self._record.key, self._record.job.shards, worker.encode()
+
+        def decide(found: list[Any]) -> Decision[Claim | None]:
+            (state, its_begun), its_owners, leases, clock, least, highest = found
+            live, begun = set(leases), int(its_begun)
+            if me not in live or state != b"running":
+                return (), lambda _: None
+            owners = {int(shard): owner for shard, owner in pairs(its_owners).items()}
+            owned = [shard for shard, owner in owners.items() if owner == me]
+            known = [shard for shard in owned if shard not in holding]
+            free = known or [shard for shard, owner in owners.items() if owner not in live]
+            if not free and begun == shards:
+                if owned or clock is None:
+                    return (), lambda _: None
+                return [(b"ZREM", key[BoardPart.CLOCKS], me)], lambda _: None
+            shard = b"%d" % min(free, default=begun)
+            begins = least[1] if least else highest or b"0"
+            commands: list[Command] = [
+                (b"ZADD", key[BoardPart.PROGRESS], b"NX", b"0", shard),
+                (b"ZSCORE", key[BoardPart.PROGRESS], shard),
+                (b"ZADD", key[BoardPart.CLOCKS], b"NX", begins, me),
+                (b"ZSCORE", key[BoardPart.CLOCKS], me),
+                (b"HSET", key[BoardPart.OWNERS], shard, me),
+            ]
+            if not free:
+                commands.append((b"HSET", key[BoardPart.JOB], b"begun", b"%d" % (begun + 1)))
+            return commands, lambda answers: Claim(
+                int(shard), number(answers[1]) or 0, number(answers[3]) or 0
+            )
+
+        reads: list[Command] = [
+            (b"HMGET", key[BoardPart.JOB], b"state", b"begun"),
+            (b"HGETALL", key[BoardPart.OWNERS]),
+            (b"ZRANGE", key[BoardPart.LEASES], b"0", b"-1"),
+            (b"ZSCORE", key[BoardPart.CLOCKS], me),
+            (b"ZRANGE", key[BoardPart.CLOCKS], b"0", b"0", b"WITHSCORES"),
+            (b"ZSCORE", key[BoardPart.MARKS], b"clock"),
+        ]
+        # The leases need not be watched: whoever has none any more never gets one again.
+        return self._record.update(reads, decide, BoardPart.JOB, BoardPart.OWNERS)
+
+    def advance(self, worker: str, shard: int, progress: int, clock: int) -> bool:
+        """See `JobBoard.advance`."""
+        key, me, name = self._record.key, worker.encode(), b"%d" % shard
+
+        def decide(found: list[Any]) -> Decision[bool]:
+            owner, lease = found
+            if owner != me:
+                return (), lambda _: False
+            commands = [
+                # Also by a buried worker: what is pushed is pushed, and whoever is next need not do it again.
+                (b"ZADD", key[BoardPart.PROGRESS], b"XX", b"GT", b"%d" % progress, name),
+                (b"ZADD", key[BoardPart.CLOCKS], b"XX", b"GT", b"%d" % clock, me),
+                (b"ZADD", key[BoardPart.MARKS], b"GT", b"%d" % clock, b"clock"),
+            ]
+            return commands, lambda _: lease is not None
+
+        reads = [(b"HGET", key[BoardPart.OWNERS], name), (b"ZSCORE", key[BoardPart.LEASES], me)]
+        return self._record.update(reads, decide, BoardPart.OWNERS)
+
+    def done(self, worker: str, shard: int) -> bool:
+        """See `JobBoard.done`."""
+        key, me, name = self._record.key, worker.encode(), b"%d" % shard
+
+        def decide(found: list[Any]) -> Decision[bool]:
+            owner, begun = found
+            if owner is None:
+                return (), lambda _: shard < int(begun)  # it is finished already
+            if owner != me:
+                return (), lambda _: False
+            commands = [(b"HDEL", key[BoardPart.OWNERS], name), (b"ZREM", key[BoardPart.PROGRESS], name)]
+            return commands, lambda _: True
+
+        reads = [(b"HGET", key[BoardPart.OWNERS], name), (b"HGET", key[BoardPart.JOB], b"begun")]
+        return self._record.update(reads, decide, BoardPart.OWNERS)
+
+    def release(self, worker: str, shard: int) -> None:
+        """See `JobBoard.release`."""
+        owners, name = self._record.key[BoardPart.OWNERS], b"%d" % shard
+
+        def decide(found: list[Any]) -> Decision[None]:
+            commands = [(b"HSET", owners, name, b"")] if found[0] == worker.encode() else []
+            return commands, lambda _: None
+
+        self._record.update([(b"HGET", owners, name)], decide, BoardPart.OWNERS)
+
+    def restoration(self, progress: Mapping[int, int]) -> list[Command]:
+        """Makes these data shards begun, unfinished and free, with so many chunks pushed."""
+        key = self._record.key
+        owners = ((b"HSET", key[BoardPart.OWNERS], b"%d" % shard, b"") for shard in progress)
+        chunks = (
+            (b"ZADD", key[BoardPart.PROGRESS], b"%d" % chunks, b"%d" % shard)
+            for shard, chunks in progress.items()
+        )
+        return [*owners, *chunks]

@@ -1,0 +1,194 @@
+"""`WorkerStore`: a Redis store for one worker, which reads its own writes and moves no more than needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ps.filters import FilterCounts, Filters
+from ps.held_back import HeldBack
+from ps.hot_cache import HotCache
+from ps.outbox import Outbox, Parcel
+from ps.partitions import Slots
+from ps.presence import Presence
+from ps.redis_store import RedisStore
+from ps.store import Token
+
+Float32 = NDArray[np.float32]
+
+PUSH, SMALL, ZERO = 0, 1, 2
+"""What `Judge` says of a slot: to be pushed, or held back because little or nothing came of it."""
+
+Judge = Callable[[Float32, Float32, Filters], NDArray[np.uint8]]
+"""Judges moves: the state float32[u, 2] that others see, the state with all of this worker's, uint8[u]."""
+
+_KEPT_FOR_REPLICAS = 256 << 20  # bytes of pushes that a failover may make us send again
+_MOST_HELD = 1 << 22  # slots that may be held back
+_LONGEST_CACHED = 8  # chunks that a slot may be used without pulling it, where staleness has no bound
+
+
+@dataclass(slots=True)
+class Pulled:
+    """What a pull brought; `WorkerStore.settle` completes it."""
+
+    slots: Slots
+    shard: int
+    clock: int
+    least_clock: int
+    """Of the slowest worker, at the pull."""
+    packed: NDArray[np.int64]
+    """int64[u], packed accumulators."""
+    applied: NDArray[np.int64]
+    """int64[partitions]: the record of the shard at the pull."""
+    cached: NDArray[np.bool_] | None
+    """bool[u]: slots that were not pulled because the cache has them."""
+    dense: bool
+    """Whether the request travelled as ranges, so that filters have nothing to save."""
+
+
+class WorkerStore:
+    """For one worker that trains the chunks of data shards, one after the other.
+
+    A chunk is pulled (perhaps while the one before still trains), settled, trained, and pushed behind. What
+    `settle` returns is the store's state as of the pull with all earlier pushes of this worker, as if each
+    had been waited for: the same to the bit, with filters too, as long as nobody else pushes.
+
+    `pull` may be called from another thread than the rest, at most one chunk ahead, and not across shards.
+    """
+
+    def __init__(
+        self, store: RedisStore, job: str, *, filters: Filters, staleness: int | None, judge: Judge
+    ) -> None:
+        """`staleness` bounds the age of cached slots in clocks; None: no bound but that of the cache."""
+        self.counts = FilterCounts()
+        self._store = store
+        self._job = job
+        self._filters = filters
+        self._oldest = _LONGEST_CACHED if staleness is None else staleness
+        self._judge = judge
+        self._outbox = Outbox(store, job, _KEPT_FOR_REPLICAS if store.has_replicas() else 0)
+        self._cache = HotCache(store.bits)
+        self._held = HeldBack(store.bits)
+        self._presence = Presence(store) if filters.presence else None
+
+    @property
+    def push_seconds(self) -> float:
+        """Spent sending pushes, behind the rest."""
+        return self._outbox.seconds
+
+    @property
+    def sent_again(self) -> int:
+        """Shares of pushes that were sent again because a failover had lost them."""
+        return self._outbox.sent_again
+
+    def pull(self, slots: Slots, shard: int, clock: int, least_clock: int) -> Pulled:
+        """The state of a chunk's slots, which are to be trained at this clock of the worker.
+
+        `least_clock` is that of the slowest live worker. Raises as `Store.pull` does.
+        """
+        dense = self._store.is_dense(slots.size)
+        cached = None
+        asked = np.ones(slots.size, np.bool_)
+        if not dense and self._filters.cache:
+            cached = self._cache.holds(slots, clock - self._oldest)
+            asked &= ~cached
+        held = int(asked.sum())
+        if not dense and self._presence is not None:
+            self._presence.listen()
+            asked &= ~self._presence.absent(slots)
+        count = int(asked.sum())
+        self.counts.wanted += slots.size
+        self.counts.from_cache += slots.size - held
+        self.counts.absent += held - count
+        self.counts.pulled += count
+        if count == slots.size:
+            packed, applied = self._store.pull_packed(slots, self._job, shard)
+        else:
+            packed = np.zeros(slots.size, np.int64)
+            packed[asked], applied = self._store.pull_packed(slots[asked], self._job, shard)
+        return Pulled(slots, shard, clock, least_clock, packed, applied, cached, dense)
+
+    def settle(self, pulled: Pulled) -> Float32:
+        """Complete what was pulled, with this worker's own pushes; the state float32[u, 2]."""
+        if pulled.cached is not None and pulled.cached.any():
+            others = ~pulled.cached
+            slots, packed = pulled.slots[others], pulled.packed[others]
+            self._add_own(slots, packed, pulled)
+            pulled.packed[others] = packed
+            pulled.packed[pulled.cached] = self._cache.read(pulled.slots[pulled.cached])[0]
+        else:
+            self._add_own(pulled.slots, pulled.packed, pulled)
+        return self._store.unpacked(pulled.packed)
+
+    def push(
+        self,
+        pulled: Pulled,
+        state: Float32,
+        delta: Float32,
+        chunk: int,
+        on_done: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Push what training added to the settled `state`, behind; `on_done` is called when it has arrived.
+
+        `chunk` numbers the pushes of the shard, ascending. Raises as `Store.push` does, and what an earlier
+        push raised.
+        """
+        token = Token(self._job, pulled.shard, chunk)
+        slots = pulled.slots
+        increments = self._store.increments(slots, delta, token, state)
+        mine = pulled.packed + increments
+        self._held.take(slots, increments)
+        if self._filters.cache:
+            self._remember(pulled, mine)
+        if self._filters.hold_anything and not pulled.dense:
+            seen = self._store.unpacked(mine - increments)
+            verdict = self._judge(seen, self._store.unpacked(mine), self._filters)
+            self.counts.held_small += int((verdict == SMALL).sum())
+            self.counts.held_zero += int((verdict == ZERO).sum())
+            held = verdict != PUSH
+            self._held.put(slots[held], increments[held])
+            slots, increments = slots[~held], increments[~held]
+            if len(self._held) > _MOST_HELD:
+                self._held.put(slots, increments)
+                slots, increments = self._held.take_all()
+        self._send(token, slots, increments, on_done)
+
+    def flush(self, shard: int, chunk: int) -> None:
+        """Push what is held back, as chunk `chunk` of the shard, and wait until everything has arrived."""
+        if len(self._held):
+            self.counts.flushed += len(self._held)
+            self._send(Token(self._job, shard, chunk), *self._held.take_all(), lambda: None)
+        self._outbox.drain()
+
+    def secure(self) -> None:
+        """Make sure that all pushes are in the store, and known to a replica if there are any."""
+        self._outbox.settle()
+
+    def close(self) -> None:
+        """Stop pushing."""
+        self._outbox.close()
+
+    def _send(
+        self, token: Token, slots: Slots, increments: NDArray[np.int64], on_done: Callable[[], object]
+    ) -> None:
+        self.counts.pushed += slots.size
+        fresh = None if self._presence is None else self._presence.claim(slots)
+        touched = np.diff(self._store.partitions.cuts(slots)) > 0
+        self._outbox.put(Parcel(token, slots, increments, fresh, touched, on_done))
+
+    def _add_own(self, slots: Slots, packed: NDArray[np.int64], pulled: Pulled) -> None:
+        self._outbox.overlay(pulled.shard, slots, packed, pulled.applied)
+        self._held.overlay(slots, packed)
+
+    def _remember(self, pulled: Pulled, mine: NDArray[np.int64]) -> None:
+        if pulled.dense:
+            self._cache.clear()  # it would miss what these pushes add
+            return
+        clocks = np.full(mine.size, pulled.least_clock, np.int64)
+        if pulled.cached is not None and pulled.cached.any():
+            clocks[pulled.cached] = self._cache.read(pulled.slots[pulled.cached])[1]
+        # A pull that is a chunk ahead may still count on what is one clock too old here.
+        self._cache.keep(pulled.slots, mine, clocks, pulled.clock - self._oldest - 1)

@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ps.packed_kernels import add_matching, add_to_range, merge, split
+from ps.presence_kernels import mark, scatter, select, unmarked
+from tests.reference import packed as reference
+
+DTYPES = [np.uint32, np.uint64]
+FEW = settings(max_examples=100, deadline=None)
+
+int64 = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63), 2**32, -(2**32)])
+# Few of them, so that sides have slots in common; and the largest of each dtype.
+near = st.integers(0, 40)
+slot32 = near | st.integers(0, 2**32 - 1) | st.just(2**32 - 1)
+slot64 = slot32 | st.integers(0, 2**64 - 1) | st.sampled_from([2**63 - 1, 2**63, 2**64 - 1])
+
+
+def increments(slot: st.SearchStrategy[int]) -> st.SearchStrategy[dict[int, int]]:
+    return st.dictionaries(slot, int64, max_size=60).map(lambda entries: dict(sorted(entries.items())))
+
+
+def arrays(entries: Mapping[int, int], dtype: type) -> tuple[np.ndarray, np.ndarray]:
+    return np.array(list(entries), dtype), np.array(list(entries.values()), np.int64)
+
+
+def paired(slots: np.ndarray, numbers: np.ndarray) -> dict[int, int]:
+    assert len(slots) == len(numbers)
+    return dict(zip(slots.tolist(), numbers.tolist(), strict=True))
+
+
+def random_entries(rng: np.random.Generator, count: int, below: int) -> dict[int, int]:
+    slots = np.sort(rng.choice(below, count, replace=False))
+    return paired(slots, rng.integers(-(2**63), 2**63 - 1, count))
+
+
+def locked(*parts: np.ndarray) -> list[np.ndarray]:
+    copies = [part.copy() for part in parts]
+    for part in copies:
+        part.flags.writeable = False
+    return copies
+
+
+# Strings
+
+
+def added(raw: bytes, first: int, entries: Mapping[int, int], size: int) -> bytes:
+    """What `add_to_range` writes into the middle of an array, at an odd address, and nowhere else."""
+    around = np.full(size + 33, 0xA5, np.uint8)
+    offsets, numbers = arrays(entries, np.uint32)
+    add_to_range(np.frombuffer(raw, np.uint8), first, offsets, numbers, around[17 : 17 + size])
+    assert set(around[:17].tolist()) | set(around[17 + size :].tolist()) == {0xA5}
+    return around[17 : 17 + size].tobytes()
+
+
+@FEW
+@given(st.binary(max_size=200), st.integers(0, 2**32 - 31), st.dictionaries(st.integers(0, 30), int64), near)
+def test_adds_to_any_string(raw: bytes, first: int, entries: dict[int, int], further: int) -> None:
+    moved = {first + place: entries[place] for place in sorted(entries)}
+    size = 8 * (max(entries, default=-1) + 1 + further)
+    assert added(raw, first, moved, size) == reference.add_to_range(raw, first, moved, size)
+
+
+@FEW
+@given(st.binary(min_size=240, max_size=240), *[st.dictionaries(st.integers(0, 29), int64)] * 2)
+def test_the_order_of_two_pushes_does_not_matter(raw: bytes, a: dict[int, int], b: dict[int, int]) -> None:
+    a, b = dict(sorted(a.items())), dict(sorted(b.items()))
+    both = added(added(raw, 0, a, 240), 0, b, 240)
+    assert both == added(added(raw, 0, b, 240), 0, a, 240)
+    assert both == added(raw, 0, reference.merge(a, b), 240)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5000, 100_000])
+@pytest.mark.parametrize("length", [0, 1, 16_384, 123_457, 800_000])
+def test_adds_to_a_long_string(count: int, length: int) -> None:
+    size = 100_000
+    rng = np.random.default_rng(count + length)
+    raw = rng.bytes(length)
+    offsets = np.sort(rng.choice(size, count, replace=False)).astype(np.uint32)
+    numbers = rng.integers(-(2**63), 2**63 - 1, count)
+    expected = np.frombuffer(raw + bytes(8 * size - length), ">i8").astype(np.int64)
+    expected[offsets] += numbers
+    assert added(raw, 0, paired(offsets, numbers), 8 * size) == expected.astype(">i8").tobytes()
+
+
+def test_adding_wraps_around() -> None:
+    raw = b"".join(number.to_bytes(8, "big", signed=True) for number in (2**63 - 1, -(2**63), -1, 0))
+    assert added(raw, 4, {4: 1, 5: -1, 6: 1, 7: -(2**63)}, 32) == b"".join(
+        number.to_bytes(8, "big", signed=True) for number in (-(2**63), 2**63 - 1, 0, -(2**63))
+    )
+
+
+def test_nothing_to_add_copies_the_string() -> None:
+    assert added(b"12345678abcdefgh", 0, {}, 16) == b"12345678abcdefgh"
+    assert added(b"12345678abcdefgh", 0, {}, 8) == b"12345678"
+    assert added(b"123", 9, {}, 8) == b"123\0\0\0\0\0"
+    assert added(b"", 0, {}, 0) == b""
+
+
+# Merges
+
+
+def matched(
+    source: Mapping[int, int], target: Mapping[int, int], mask: np.ndarray, shift: int, dtype: type
+) -> dict[int, int]:
+    slots, numbers = arrays(target, dtype)
+    add_matching(*arrays(source, dtype), slots, numbers, mask, shift)
+    return paired(slots, numbers)
+
+
+def merged(a: Mapping[int, int], b: Mapping[int, int], dtype: type) -> dict[int, int]:
+    slots = np.full(len(a) + len(b), 7, dtype)
+    numbers = np.full(len(a) + len(b), 7, np.int64)
+    count = merge(*arrays(a, dtype), *arrays(b, dtype), slots, numbers)
+    return paired(slots[:count], numbers[:count])
+
+
+def check_merges(a: Mapping[int, int], b: Mapping[int, int], dtype: type) -> None:
+    # Four partitions: 0 and 2 are left alone.
+    mask, shift = np.array([0, 1, 0, 255], np.uint8), np.iinfo(dtype).bits - 2
+    everywhere = np.ones(1, np.uint8)
+    for source, target in [(a, b), (b, a)]:
+        assert matched(source, target, mask, shift, dtype) == reference.add_matching(
+            source, target, mask.tolist(), shift
+        )
+        if max({*a, *b}, default=0) < 2**62:
+            assert matched(source, target, everywhere, 62, dtype) == reference.add_matching(
+                source, target, [1], 62
+            )
+        union = merged(source, target, dtype)
+        assert union == reference.merge(source, target)
+        assert list(union) == sorted(union)
+
+
+@FEW
+@given(increments(slot32), increments(slot32))
+def test_merges_of_32_bit_slots(a: dict[int, int], b: dict[int, int]) -> None:
+    check_merges(a, b, np.uint32)
+
+
+@FEW
+@given(increments(slot64), increments(slot64))
+def test_merges_of_64_bit_slots(a: dict[int, int], b: dict[int, int]) -> None:
+    check_merges(a, b, np.uint64)
+
+
+@FEW
+@given(*[increments(slot64)] * 3)
+def test_any_grouping_gives_the_same_sum(a: dict[int, int], b: dict[int, int], c: dict[int, int]) -> None:
+    left = merged(merged(a, b, np.uint64), c, np.uint64)
+    assert left == merged(a, merged(b, c, np.uint64), np.uint64)
+    assert left == merged(c, merged(b, a, np.uint64), np.uint64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("below", [3000, 2**20])
+@pytest.mark.parametrize("a", [0, 1, 2, 3, 47, 3000])
+@pytest.mark.parametrize("b", [0, 1, 2, 3, 47, 3000])
+def test_sides_of_very_different_sizes(a: int, b: int, below: int, dtype: type) -> None:
+    rng = np.random.default_rng(a + b)
+    check_merges(random_entries(rng, a, below), random_entries(rng, b, below), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("few", [1, 10, 400])
+def test_one_side_before_or_beyond_the_other(few: int, dtype: type) -> None:
+    top = int(np.iinfo(dtype).max)
+    low = {slot: slot + 1 for slot in range(400)}
+    high = {top - slot: -slot for slot in reversed(range(few))}
+    check_merges(low, high, dtype)
+    check_merges(dict.fromkeys(range(few), 5), dict.fromkeys(range(few, 400 + few), 6), dtype)
+    check_merges({**low, top: 1}, high, dtype)
+
+
+def test_increments_of_zero_stay() -> None:
+    assert merged({1: 0, 2: 5}, {2: -5, 3: 0}, np.uint32) == {1: 0, 2: 0, 3: 0}
+
+
+def test_adding_to_a_pulled_state_wraps_around() -> None:
+    everywhere = np.ones(1, np.uint8)
+    assert matched({5: 1, 6: -1}, {5: 2**63 - 1, 6: -(2**63)}, everywhere, 20, np.uint32) == {
+        5: -(2**63),
+        6: 2**63 - 1,
+    }
+
+
+def test_adding_to_single_partitions() -> None:
+    source = dict.fromkeys(range(64), 1)
+    target = dict.fromkeys(range(64), 0)
+    mask = (np.arange(8) % 3 == 1).astype(np.uint8)
+    assert matched(source, target, mask, 3, np.uint32) == {
+        slot: int(slot // 8 in (1, 4, 7)) for slot in target
+    }
+
+
+# Splitting
+
+
+@FEW
+@given(increments(slot64), st.data())
+def test_splits_in_order(entries: dict[int, int], data: st.DataObject) -> None:
+    keep = data.draw(st.lists(st.sampled_from([0, 1, 255]), min_size=len(entries), max_size=len(entries)))
+    slots, numbers = arrays(entries, np.uint64)
+    outputs = [np.full_like(part, 7) for part in (slots, numbers, slots, numbers)]
+    count = split(slots, numbers, np.array(keep, np.uint8), *outputs)
+    kept = paired(outputs[0][:count], outputs[1][:count])
+    rest = paired(outputs[2][: len(entries) - count], outputs[3][: len(entries) - count])
+    assert (kept, rest) == reference.split(entries, keep)
+    assert [list(kept), list(rest)] == [sorted(kept), sorted(rest)]
+    assert merged(kept, rest, np.uint64) == entries
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_splits_in_place(dtype: type) -> None:
+    entries = {3: -3, 5: -5, 2**32 - 2: 9, 2**32 - 1: 2**63 - 1}
+    for keep in ([0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 1], [1, 0, 0, 0]):
+        slots, numbers = arrays(entries, dtype)
+        rest_slots, rest_numbers = np.zeros_like(slots), np.zeros_like(numbers)
+        count = split(slots, numbers, np.array(keep, np.uint8), slots, numbers, rest_slots, rest_numbers)
+        assert (
+            paired(slots[:count], numbers[:count]),
+            paired(rest_slots[: 4 - count], rest_numbers[: 4 - count]),
+        ) == reference.split(entries, keep)
+
+
+# Marks
+
+
+@FEW
+@given(
+    st.lists(st.integers(0, 999)), st.lists(st.integers(0, 999)), st.integers(0, 10), st.sampled_from(DTYPES)
+)
+def test_marks(marked: list[int], asked: list[int], shift: int, dtype: type) -> None:
+    bits = np.zeros(((999 >> shift) + 8) // 8, np.uint8)
+    half = len(marked) // 2
+    for part in (marked[:half], marked[half:]):
+        mark(bits, np.array(sorted(part), dtype), shift)
+    expected = {slot >> shift for slot in marked}
+    assert reference.bits_of(bits.tobytes()) == expected
+    out = np.full(len(asked), 7, np.uint8)
+    count = unmarked(bits, np.array(sorted(asked), dtype), shift, out)
+    assert out.tolist() == [int(slot >> shift not in expected) for slot in sorted(asked)]
+    assert count == sum(out.tolist())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_marks_of_the_largest_slots(dtype: type) -> None:
+    shift = np.iinfo(dtype).bits - 6
+    top = int(np.iinfo(dtype).max)
+    bits, out = np.zeros(8, np.uint8), np.zeros(3, np.uint8)
+    slots = np.array([0, top - (1 << shift), top], dtype)
+    assert unmarked(bits, slots, shift, out) == 3
+    mark(bits, slots[::2].copy(), shift)
+    assert reference.bits_of(bits.tobytes()) == {0, 63}
+    assert unmarked(bits, slots, shift, out) == 1
+    assert out.tolist() == [0, 1, 0]
+
+
+def test_marks_are_counted_from_the_lowest_bit() -> None:
+    bits = np.zeros(3, np.uint8)
+    mark(bits, np.array([0, 9, 23], np.uint32), 0)
+    assert np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist() == [0, 9, 23]
+
+
+# Masks
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, np.int64])
+@FEW
+@given(cases=st.lists(st.tuples(near, st.sampled_from([0, 1, 255]))), room=st.integers(0, 3))
+def test_selects_and_puts_back(dtype: type, cases: list[tuple[int, int]], room: int) -> None:
+    values = np.array([value for value, _ in cases], dtype)
+    mask = np.array([chosen for _, chosen in cases], np.uint8)
+    expected = [value for value, chosen in cases if chosen]
+    out = np.full(len(expected) + room, 7, dtype)
+    assert select(values, mask, out) == len(expected)
+    assert out[: len(expected)].tolist() == expected
+    fresh = np.full(len(values), 99, dtype)
+    scatter(out[: len(expected)], mask, fresh)
+    assert fresh.tolist() == reference.scatter(expected, mask.tolist(), [99] * len(cases))
+    in_place = values.copy()
+    assert select(in_place, mask, in_place) == len(expected)
+    assert in_place[: len(expected)].tolist() == expected
+
+
+def test_selects_the_largest_numbers() -> None:
+    for dtype in (*DTYPES, np.int64):
+        limits = np.iinfo(dtype)
+        values, mask = np.array([limits.min, 3, limits.max], dtype), np.array([1, 0, 1], np.uint8)
+        out = np.zeros(2, dtype)
+        assert select(values, mask, out) == 2
+        assert out.tolist() == [limits.min, limits.max]
+        back = np.zeros(3, dtype)
+        scatter(out, mask, back)
+        assert back.tolist() == [limits.min, 0, limits.max]
+
+
+# Read-only arrays are types of their own to Numba.
+
+
+def test_read_only_inputs() -> None:
+    slots, numbers, mask = locked(
+        np.array([2, 4], np.uint32), np.array([-1, 10], np.int64), np.ones(2, np.uint8)
+    )
+    raw = np.frombuffer(memoryview(bytes(24)), np.uint8)
+    string = np.empty(40, np.uint8)
+    add_to_range(raw, 0, slots, numbers, string)
+    assert string.view(">i8").tolist() == [0, 0, -1, 0, 10]
+
+    state = numbers.copy()
+    add_matching(slots, numbers, slots, state, mask, 8)
+    assert state.tolist() == [-2, 20]
+
+    def outputs(size: int) -> tuple[Any, Any]:
+        return np.zeros(size, np.uint32), np.zeros(size, np.int64)
+
+    union = outputs(4)
+    assert merge(slots, numbers, slots, numbers, *union) == 2
+    assert [part[:2].tolist() for part in union] == [[2, 4], [-2, 20]]
+    kept = outputs(2)
+    assert split(slots, numbers, mask, *kept, *outputs(2)) == 2
+    assert [part.tolist() for part in kept] == [[2, 4], [-1, 10]]
+
+    bits, out = np.zeros(1, np.uint8), np.zeros(2, np.uint8)
+    mark(bits, slots[:1], 0)
+    assert unmarked(*locked(bits), slots, 0, out) == 1
+    assert select(slots, mask, kept[0]) == 2
+    scatter(numbers, mask, state)
+    assert state.tolist() == [-1, 10]

@@ -1,0 +1,47 @@
+"""Increments as dictionaries from slot to integer, marks as sets of bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def wrapped(number: int) -> int:
+    """The number that is left of a sum in 64 bits."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def add_to_range(raw: bytes, first_offset: int, increments: Mapping[int, int], size: int) -> bytes:
+    """The first `size` bytes of the string that begins with `raw`, with the increments added."""
+    string = raw[:size] + bytes(size - len(raw[:size]))
+    for offset, increment in increments.items():
+        place = slice(8 * (offset - first_offset), 8 * (offset - first_offset) + 8)
+        number = wrapped(int.from_bytes(string[place], "big") + increment)
+        string = string[: place.start] + number.to_bytes(8, "big", signed=True) + string[place.stop :]
+    return string
+
+
+def add_matching(
+    increments: Mapping[int, int], packed: Mapping[int, int], mask: Sequence[int], shift: int
+) -> dict[int, int]:
+    return {
+        slot: wrapped(number + increments.get(slot, 0)) if mask[slot >> shift] else number
+        for slot, number in packed.items()
+    }
+
+
+def merge(a: Mapping[int, int], b: Mapping[int, int]) -> dict[int, int]:
+    return {slot: wrapped(a.get(slot, 0) + b.get(slot, 0)) for slot in sorted({*a, *b})}
+
+
+def split(increments: Mapping[int, int], keep: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
+    pairs = list(zip(increments.items(), keep, strict=True))
+    return dict(pair for pair, kept in pairs if kept), dict(pair for pair, kept in pairs if not kept)
+
+
+def bits_of(marks: bytes) -> set[int]:
+    return {8 * at + bit for at, byte in enumerate(marks) for bit in range(8) if byte & 1 << bit}
+
+
+def scatter(part: Sequence[int], mask: Sequence[int], out: Sequence[int]) -> list[int]:
+    values = iter(part)
+    return [next(values) if chosen else old for chosen, old in zip(mask, out, strict=True)]
