@@ -28,9 +28,10 @@ def test_the_image_installs_the_pinned_set() -> None:
 
 def test_compose_starts_the_image_to_serve_and_to_train() -> None:
     services = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
-    assert set(services) == {"train", "serve"}
+    assert set(services) == {"train", "worker", "redis", "serve"}
     assert services["serve"]["command"][0] == "serve"
-    for service in services.values():
+    assert services["worker"]["command"][0] == "worker"
+    for service in (services[name] for name in ("train", "worker", "serve")):
         assert service["build"] == {"context": "..", "dockerfile": "docker/Dockerfile"}
         assert any(":/data" in volume for volume in service["volumes"])
 
