@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Literal, Protocol
@@ -92,6 +92,7 @@ class RawSource:
         self._row_count: int | None = None
         self._fraction = 0.0
         self._bad_rows = BadRows()
+        self._kept: _Blocks | None = None
         self._no_click = np.ones(1, np.int8)  # see `BatchBuilder.no_click`
 
     @property
@@ -118,8 +119,12 @@ class RawSource:
         self._fraction = 0.0
         try:
             # No name for the builder here: it would keep its memory for longer than the rows last.
-            yield from self._pass(
-                BatchBuilder(self._transform, rows, self._no_click), start, stop, self._note
+            yield from self._fill(
+                BatchBuilder(self._transform, rows, self._no_click),
+                self._blocks_from(start),
+                start,
+                stop,
+                self._note,
             )
         finally:
             if self._quarantine is not None:
@@ -129,7 +134,7 @@ class RawSource:
     def sample(self, rows: int) -> Batch:
         """The first `rows` good examples, or all when there are fewer; no trace is left of bad rows."""
         builder = BatchBuilder(self._transform, rows)
-        return next(self._pass(builder, 0, None, _pass_over), builder.take())
+        return next(self._fill(builder, _Blocks(self._blocks()), 0, None, _pass_over), builder.take())
 
     def count_rows(self) -> int:
         """The number of data rows, good or bad. Text is read through for it, once."""
@@ -140,15 +145,16 @@ class RawSource:
                     self._row_count += reader.count_rows()
         return self._row_count
 
-    def _pass(
+    def _fill(
         self,
         builder: BatchBuilder,
+        blocks: _Blocks,
         start: int,
         stop: int | None,
         note: Callable[[Block, int, int, int], None],
     ) -> Iterator[Batch]:
         """As `batches`; calls `note(block, first, last, position of the block)` for rows that were tried."""
-        for position, block, done in self._blocks():
+        for position, block, done in blocks:
             size = block.status.size
             row = min(max(start - position, 0), size)
             last = size if stop is None else min(max(stop - position, 0), size)
@@ -159,11 +165,25 @@ class RawSource:
                 if builder.room == 0:
                     yield builder.take()
             if stop is not None and position + size >= stop:
+                self._kept = blocks
                 break
         if builder.rows:
             yield builder.take()
 
-    def _blocks(self) -> Iterator[tuple[int, Block, float]]:
+    def _blocks_from(self, start: int) -> _Blocks:
+        """All blocks from at least the one with this row on.
+
+        Parts of the data that are read one after the other are found without reading what is before them
+        again: the next part goes on in the block in which the last one stopped.
+        """
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            if kept.put_back() <= start:
+                return kept
+            kept.close()
+        return _Blocks(self._blocks())
+
+    def _blocks(self) -> Generator[_Placed, None, None]:
         """All blocks, each with the position of its first row and how much of the input has been read."""
         sizes = [path.stat().st_size for path in self._paths]
         position = 0
@@ -207,6 +227,38 @@ class RawSource:
         if kind == "parquet":
             return ParquetReader(path)
         return DelimitedReader(path, self.spec, label_optional=not self._transform.with_label)
+
+
+_Placed = tuple[int, Block, float]
+"""A block, with the position of its first row before it and how much of the input has been read behind it."""
+
+
+class _Blocks:
+    """The blocks of all files, one after the other; the last one can be put back."""
+
+    def __init__(self, blocks: Generator[_Placed, None, None]) -> None:
+        self._blocks = blocks
+        self._last: _Placed | None = None
+        self._put_back = False
+
+    def __iter__(self) -> Iterator[_Placed]:
+        return self
+
+    def __next__(self) -> _Placed:
+        if not self._put_back or self._last is None:
+            self._last = next(self._blocks)
+        self._put_back = False
+        return self._last
+
+    def put_back(self) -> int:
+        """Give the last block again next time; the position of its first row."""
+        assert self._last is not None
+        self._put_back = True
+        return self._last[0]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._blocks.close()
 
 
 def open_source(

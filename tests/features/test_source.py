@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import tracemalloc
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -407,3 +408,23 @@ def test_real_data(name: str, spec: str, rows: int, positives: float) -> None:
     labels = np.concatenate([batch.labels for batch in source.batches(4096) if batch.labels is not None])
     assert labels.size == source.count_rows() == rows
     assert abs(labels.mean() - positives) < 0.0006
+
+
+def test_parts_read_one_after_the_other_equal_one_pass(tmp_path: Path) -> None:
+    """Each goes on in the block in which the last one stopped; going back starts from the beginning."""
+    paths = [tmp_path / "a.tsv", tmp_path / "b.tsv"]
+    for path in paths:
+        path.write_text("".join(f"{i % 2}\t{path.name}{i}\n" for i in range(5_000)))
+    spec = parse_spec(
+        "version: 1\nsource: {format: delimited, delimiter: '\\t', header: false, columns: [y, c]}\n"
+        "label: y\nbits: 20\nfields: [{name: c, type: category}]\n",
+        "test",
+    )
+    whole = np.concatenate([batch.slots for batch in RawSource(spec, paths).batches(1_000)])
+    source = RawSource(spec, paths)
+    cuts = [0, 1, 700, 700, 4_999, 5_000, 5_001, 9_000, 10_000]
+    for order in (cuts, [0, 3_000, 10_000], [0, 500], [9_000, 10_000]):
+        found = [batch.slots for start, stop in pairwise(order) for batch in source.batches(333, start, stop)]
+        np.testing.assert_array_equal(
+            np.concatenate([np.empty(0, np.uint32), *found]), whole[2 * order[0] : 2 * order[-1]]
+        )
