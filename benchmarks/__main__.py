@@ -35,6 +35,8 @@ def main() -> None:
     if "parameters" in kinds:
         parameters.measure_requests(options.rounds)
         parameters.measure_training(options.folder, options.rows, options.rounds)
+        parameters.measure_filters(options.folder, options.rows // 2)
+        parameters.measure_workers(options.folder, options.rows // 2)
 
 
 if __name__ == "__main__":

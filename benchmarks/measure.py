@@ -17,14 +17,19 @@ CTR = Path(sys.executable).with_name("ctr")
 
 
 def ctr(*arguments: object, cores: int | None = None) -> dict[str, Any]:
-    """Run a `ctr` command and return its JSON summary, with `wall` seconds added.
+    """Run a `ctr` command and return its JSON summary, with `wall` and `cpu` seconds added.
+
+    The latter are of all its processes and servers, start-up included.
 
     `cores` confines the process to that many cores, whatever threads it starts.
     """
     with tempfile.NamedTemporaryFile(suffix=".json") as summary:
         command = [str(CTR), *map(str, arguments), "--json", summary.name]
+        before = os.times()
         wall = run(command, cores=cores)
-        return {**json.loads(Path(summary.name).read_bytes()), "wall": wall}
+        after = os.times()
+        cpu = after.children_user + after.children_system - before.children_user - before.children_system
+        return {**json.loads(Path(summary.name).read_bytes()), "wall": wall, "cpu": cpu}
 
 
 def run(command: Sequence[str], cores: int | None = None) -> float:

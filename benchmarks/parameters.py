@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import redis
 
 from benchmarks import vowpal
 from benchmarks.measure import alternate, ctr
+from features import load_spec
 from ps import Token
 from ps.embedded import EmbeddedRedis
 from ps.redis_nodes import parse_redis_url
@@ -18,6 +21,8 @@ from ps.redis_store import RedisStore
 
 BITS = 24
 SLOTS = 100_000
+WIDE_BITS = 26
+OFF = ["--no-cache", "--no-presence"]
 
 
 def measure_requests(rounds: int) -> None:
@@ -49,7 +54,7 @@ def measure_requests(rounds: int) -> None:
 def measure_training(folder: Path, rows: int, rounds: int) -> None:
     """Print examples/s of training through Redis beside VW from its cache, in the same run."""
     log, text, hashed = (folder / f"speed-{rows}{suffix}" for suffix in (".tsv", ".vw", ".hashed"))
-    cache, model = folder / f"speed-{rows}.cache", folder / "speed.model"
+    cache = folder / f"speed-{rows}.cache"
     if not log.exists():
         ctr("synth", "--rows", rows, "--out", log)
     vowpal.write_text(log, text)
@@ -57,17 +62,77 @@ def measure_training(folder: Path, rows: int, rounds: int) -> None:
     cache.unlink(missing_ok=True)
     vowpal.learn(text, cache)  # writes the cache
 
-    def through(shards: int, workers: int, chunk: int) -> float:
-        flags = ["--store", f"embedded://?shards={shards}", "--workers", workers, "--chunk", chunk]
-        return float(ctr("train", hashed, "--model", model, *flags)["seconds"])
+    def through(shards: int, workers: int, *flags: object) -> float:
+        return float(train(hashed, folder, shards, workers, *flags)["seconds"])
 
-    cases = [(1, 1, 65_536), (1, 1, 262_144), (2, 2, 131_072)]
-    through(*cases[0])  # compiles
+    cases: list[tuple[str, int, int, list[object]]] = [
+        ("1 worker, 1 Redis, filters off, chunk 65,536", 1, 1, [*OFF, "--chunk", 65_536]),
+        ("1 worker, 1 Redis, chunk 65,536", 1, 1, ["--chunk", 65_536]),
+        ("1 worker, 1 Redis, all defaults", 1, 1, []),
+        ("2 workers, 2 Redis, chunk 65,536", 2, 2, ["--chunk", 65_536]),
+        ("2 workers, 2 Redis, all defaults", 2, 2, []),
+    ]
+    through(1, 1)  # compiles
     peer, *ours = alternate(
-        rounds, lambda: vowpal.learn(text, cache), *(lambda case=case: through(*case) for case in cases)
+        rounds,
+        lambda: vowpal.learn(text, cache),
+        *(lambda case=case: through(case[1], case[2], *case[3]) for case in cases),
     )
     print(f"\ntraining through Redis, {rows:,} synthetic rows, medians of {rounds} runs in turns")
-    print(f"  VW --ftrl from its cache           {rows / peer:12,.0f} examples/s")
-    for (shards, workers, chunk), mine in zip(cases, ours, strict=True):
-        what = f"{workers} worker, {shards} Redis, chunk {chunk:,}"
-        print(f"  {what:34} {rows / mine:12,.0f} examples/s   ratio {peer / mine:.2f}")
+    print(f"  {'VW --ftrl from its cache':45} {rows / peer:10,.0f} examples/s")
+    for (what, *_), mine in zip(cases, ours, strict=True):
+        print(f"  {what:45} {rows / mine:10,.0f} examples/s   {peer / mine:5.2f} x VW")
+    print(
+        f"  2 workers and 2 Redis are {ours[1] / ours[3]:.2f} x 1 and 1 at chunk 65,536 "
+        f"(asked 1.3), {ours[2] / ours[4]:.2f} x with all defaults; {os.cpu_count()} cores"
+    )
+
+
+def measure_filters(folder: Path, rows: int) -> None:
+    """Print what each filter moves less, where slots travel one by one."""
+    log, hashed, spec = folder / f"speed-{rows}.tsv", folder / f"wide-{rows}.hashed", folder / "wide.yaml"
+    if not log.exists():
+        ctr("synth", "--rows", rows, "--out", log)
+    spec.write_text(load_spec("criteo").to_yaml().replace("bits: 22", f"bits: {WIDE_BITS}"))
+    ctr("features", "build", "--spec", spec, log, "--out", hashed)
+    l1 = ["--l1", 1]
+    cases: list[tuple[str, list[object]]] = [
+        ("none", [*OFF]),
+        ("cache", ["--cache", "--no-presence"]),
+        ("presence", ["--no-cache", "--presence"]),
+        ("hold back 0.01", [*OFF, "--hold-back", 0.01]),
+        ("defaults (cache, presence)", []),
+        ("defaults, hold back 0.01", ["--hold-back", 0.01]),
+        ("none, l1 1", [*OFF, *l1]),
+        ("kkt, l1 1", [*OFF, *l1, "--kkt"]),
+        ("all four, l1 1", [*l1, "--hold-back", 0.01, "--kkt"]),
+    ]
+    print(f"\nfilters: 1 worker, 1 Redis, {rows:,} rows, 2**{WIDE_BITS} slots, chunk 32,768")
+    print(f"  {'':28} examples/s  bytes/example  slots pulled  pushed  per example  log loss, last 10%")
+    for what, flags in cases:
+        found = train(hashed, folder, 1, 1, "--chunk", 32_768, "--holdout-fraction", 0.1, *flags)
+        moved, examples = found["moved"], found["examples"]
+        counts = moved["filters"]
+        print(
+            f"  {what:28} {found['examples_per_second']:10,.0f}  {moved['bytes_per_example']:13,.0f}  "
+            f"{counts['pulled'] / examples:12.2f}  {counts['pushed'] / examples:6.2f}  {'':11}  "
+            f"{found['holdout']['logloss']:.5f}"
+        )
+
+
+def measure_workers(folder: Path, rows: int) -> None:
+    """Print the log loss of several workers beside that of one."""
+    hashed = folder / f"speed-{rows}.hashed"
+    print(f"\nlog loss on the last 10% of {rows:,} rows, one pass")
+    losses = []
+    for workers, flags in ((1, []), (4, ["--consistency", "ssp", "--staleness", 2])):
+        found = train(hashed, folder, 1, workers, "--holdout-fraction", 0.1, *flags)
+        losses.append(found["holdout"]["logloss"])
+        print(f"  {workers} worker{'s' * (workers > 1):1}  {losses[-1]:.5f}")
+    print(f"  {losses[1] / losses[0] - 1:+.2%} (asked: within 0.3%)")
+
+
+def train(hashed: Path, folder: Path, shards: int, workers: int, *flags: object) -> dict[str, Any]:
+    """The summary of a job over embedded servers."""
+    store = ["--store", f"embedded://?shards={shards}", "--workers", workers]
+    return ctr("train", hashed, "--model", folder / "speed.model", *store, *flags)

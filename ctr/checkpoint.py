@@ -119,6 +119,11 @@ class Checkpoint:
                 yield PartitionDump(partition.as_py(), state.as_buffer().to_pybytes(), dict(applied.as_py()))
 
 
+def read_job(folder: Path) -> dict[str, Any]:
+    """The job of the checkpoint in `folder`; raises ModelError as `read_checkpoint`."""
+    return _read_manifest(folder).job
+
+
 def read_checkpoint(folder: Path) -> Checkpoint:
     """The checkpoint in `folder`, its files compared with their SHA-256 (1.5 GB/s).
 

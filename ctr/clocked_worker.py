@@ -15,14 +15,15 @@ from itertools import islice
 from time import perf_counter, sleep
 
 from ctr.job_description import JobDescription
+from ctr.metrics import Metrics
 from ctr.prefetch import Prefetch
 from ctr.worker import Learner, Timings
+from ctr.worker_report import TELL_EVERY_S
 from features import Chunk, ExampleSource, localize
-from ps import Claim, FilterCounts, JobBoard, Pulled, RedisStore, WorkerStore
+from ps import Claim, FilterCounts, JobBoard, Pulled, PushStore, RedisStore, WorkerStore
 
 _POLL_S = 0.002
 _IDLE_S = 0.05
-_TELL_EVERY_S = 2.0
 _READ_AHEAD = 2  # chunks
 
 
@@ -54,8 +55,15 @@ class ClockedWorker:
     """
 
     def __init__(
-        self, board: JobBoard, store: RedisStore, source: ExampleSource, job: JobDescription, job_id: str
+        self,
+        board: JobBoard,
+        store: RedisStore,
+        source: ExampleSource,
+        job: JobDescription,
+        job_id: str,
+        pushes: PushStore | None = None,
     ) -> None:
+        """`pushes` is where pushes go, if it is not the store itself but something that wraps it."""
         self.learner = Learner(job.safe_adding)
         self.timings = Timings()
         self._board = board
@@ -68,6 +76,7 @@ class ClockedWorker:
             filters=job.store_filters(),
             staleness=job.bound,
             judge=job.ftrl(0).judge,
+            pushes=pushes,
         )
         self._stash: Chunk | None = None
         self._lost = False
@@ -80,15 +89,19 @@ class ClockedWorker:
         `tell` reports to the coordinator what was done so far.
         """
         self._stopping, self._tell = stopping, tell
-        told = perf_counter()
+        told, idle = perf_counter(), False
         while not stopping():
             claim = self._board.claim(worker)
             if claim is not None:
                 self._train_shard(worker, claim)
-                if perf_counter() - told > _TELL_EVERY_S:
+                idle = False
+                if perf_counter() - told > TELL_EVERY_S:
                     told = perf_counter()
                     tell()
                 continue
+            if not idle:  # the next checkpoint does not ask whoever has nothing in work
+                idle = True
+                tell()
             gate = self._board.clock_gate(worker)
             if not gate.live:
                 return False
@@ -100,6 +113,21 @@ class ClockedWorker:
     def close(self) -> None:
         """Stop pushing."""
         self.store.close()
+
+    @property
+    def examples(self) -> int:
+        """Trained here."""
+        return self.learner.progressive.examples + self.learner.seen_again.examples
+
+    @property
+    def learners(self) -> list[Learner]:
+        """What has judged its predictions."""
+        return [self.learner]
+
+    @property
+    def judged(self) -> tuple[Metrics, Metrics]:
+        """Its predictions of a first pass, and of later ones."""
+        return self.learner.progressive, self.learner.seen_again
 
     @property
     def sources(self) -> list[ExampleSource]:
@@ -198,6 +226,7 @@ class ClockedWorker:
             least = clock if gate.least_clock is None or gate.working == 1 else gate.least_clock
             if self._job.bound is None or least >= clock - self._job.bound:
                 break
+            self.store.require_sound()  # or this worker would wait for itself
             sleep(_POLL_S)
         started = perf_counter()
         pulled = self.store.pull(chunk.slots, shard, clock, least)

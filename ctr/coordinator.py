@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,20 +11,26 @@ from time import perf_counter, sleep
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import orjson
 
 from ctr.checkpoint import Checkpoint
-from ctr.checkpoint_writer import draft_checkpoint
-from ctr.errors import CtrError, StoreError
+from ctr.checkpoint_writer import CheckpointDraft, draft_checkpoint
+from ctr.errors import DataError, ModelError, StoreError
+from ctr.heartbeat import Heartbeat
 from ctr.job_description import JobDescription
+from ctr.job_hold import JobHold
+from ctr.job_position import JobPosition
 from ctr.participant import LEASE_S
+from ctr.staged_move import StagedMove
 from ctr.worker_processes import WorkerProcesses
-from ctr.worker_report import WorkerReport
+from ctr.worker_report import WorkerReport, read_failure
 from ps import BoardView, JobBoard, RedisStore
 
 _POLL_S = 0.02
 _LIVES_EVERY_S = 0.3
-_BEATS = 5
+_BEATS = 5  # in the time of a lease
+_LONGEST_FAREWELL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +60,47 @@ class CoordinatedResult:
     """What a job did."""
 
     report: WorkerReport
-    """Of all workers together."""
+    """Of all workers together. What a worker that died had done in its last seconds is not in it."""
     examples: int
+    """Learnt, in all passes."""
+    rows: int
+    """Learnt in the first pass."""
     seconds: float
     """From the first data shard's beginning to the last one's end."""
     interrupted: bool
     """Whether it was told to stop before its end."""
     passes: int
-    """Of this job that were begun."""
+    """Of this job of which anything was learnt, or 1."""
     workers_seen: int
     dead_workers: list[str] = field(default_factory=list)
     """What is known of workers that died."""
     checkpoints: int = 0
+    failed_checkpoints: list[str] = field(default_factory=list)
+    """Why some could not be written."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What was seen of a job."""
+
+    started: float = field(default_factory=perf_counter)
+    began: float | None = None
+    """When the first data shard was."""
+    workers: set[str] = field(default_factory=set)
+    dead: list[str] = field(default_factory=list)
+
+    def see(self, view: BoardView) -> float:
+        """Note what the board says; the seconds since the first data shard."""
+        now = perf_counter()
+        self.workers |= {worker.host for worker in view.workers}
+        at_work = any(worker.clock is not None for worker in view.workers)
+        if self.began is None and (at_work or any(lane.owner for lane in view.lanes)):
+            self.began = now
+        return 0.0 if self.began is None else now - self.began
+
+    def seconds(self) -> float:
+        """The same, of a job that is over: one may have been over before it was seen to begin."""
+        return perf_counter() - (self.started if self.began is None else self.began)
 
 
 class Coordinator:
@@ -75,29 +111,39 @@ class Coordinator:
         job: JobDescription,
         store: RedisStore,
         *,
+        job_id: str | None = None,
         checkpoints: CheckpointSettings | None = None,
         resume: Checkpoint | None = None,
         lease_s: float = LEASE_S,
     ) -> None:
-        """`resume` is a checkpoint that was restored into the store. Raises StoreError as `JobBoard` does."""
+        """`resume` is a checkpoint that was restored into the store. Raises StoreError as `JobBoard` does.
+
+        `job_id` is a new job's; a resumed one keeps its own, by which the store knows its pushes.
+        """
         self._job = job
         self._plan = job.plan()
         self._store = store
         self._checkpoints = checkpoints
         self._lease_s = lease_s
-        self.id = uuid4().hex[:12] if resume is None else str(resume.position["job"])
-        self._earlier = {} if resume is None else dict(resume.reports)
-        self.board = JobBoard(store.url, lease_s=lease_s)
-        self.board.create(self.id, job.to_bytes(), shards=self._plan.shards, lanes=job.lanes)
-        if resume is not None:
-            progress = {int(shard): chunks for shard, chunks in resume.position["progress"].items()}
-            lanes, begun = resume.position["lanes"], resume.position["begun"]
-            self.board.restore(progress, lanes, begun=begun)
-        self._rounds = [self._plan.rounds_of(lane) for lane in range(job.lanes)]
-        self._holds = 0
+        self.id = (job_id or uuid4().hex[:12]) if resume is None else str(resume.position["job"])
+        self._earlier = WorkerReport()
+        for blob in {} if resume is None else resume.reports.values():
+            self._earlier.add(WorkerReport.from_bytes(blob))
+        self._last_taken = perf_counter()
         self._taking: Thread | None = None
-        self._problem: CtrError | None = None
+        self._problem: BaseException | None = None
         self._taken = 0
+        self._failed_checkpoints: list[str] = []
+        self.board = JobBoard(store.url, lease_s=lease_s)
+        try:
+            self.board.create(self.id, job.to_bytes(), shards=self._plan.shards, lanes=job.lanes)
+            if resume is not None:
+                position = JobPosition.from_json(resume.position)
+                self.board.restore(position.progress, position.lanes, begun=position.begun)
+        except BaseException:
+            self.board.close()
+            raise
+        self._hold = JobHold(self.board, self._plan, job.lanes)
 
     def run(
         self,
@@ -112,8 +158,10 @@ class Coordinator:
         """
         workers = WorkerProcesses(self._store.url, self.id, self._job.workers, self._lease_s)
         try:
-            on_start(workers)
-            result = self._look_after(workers, stop, on_progress)
+            self._last_taken = perf_counter()
+            with Heartbeat(self._lease_s / _BEATS, self.board.beat_coordinator) as heart:
+                on_start(workers)
+                result = self._look_after(workers, heart, stop, on_progress)
         except BaseException:
             self._give_up()
             raise
@@ -121,7 +169,6 @@ class Coordinator:
             workers.close()
             if self._taking is not None:
                 self._taking.join()
-        self._collect(result)
         return result
 
     def close(self) -> None:
@@ -129,69 +176,48 @@ class Coordinator:
         self.board.close()
 
     def _look_after(
-        self, workers: WorkerProcesses, stop: Event, on_progress: Callable[[Progress], None]
+        self,
+        workers: WorkerProcesses,
+        heart: Heartbeat,
+        stop: Event,
+        on_progress: Callable[[Progress], None],
     ) -> CoordinatedResult:
-        began: float | None = None
-        beaten = told = taken = perf_counter()
-        seen: set[str] = set()
-        dead: list[str] = []
+        watch = _Watch()
+        told = watch.started
         while True:
+            any_alive = workers.alive()  # asked first: who leaves in between has seen the job to its end
             view = self.board.look(shards=False)
-            now = perf_counter()
-            seen |= {worker.id for worker in view.workers}
-            if began is None and (view.begun or any(lane.owner for lane in view.lanes)):
-                began = now
+            seconds = watch.see(view)
+            self._bury_dead(workers, view, watch)
             if view.state == "failed":
-                raise StoreError(view.message)
-            over = self._is_over(view)
-            if over or stop.is_set():
-                seconds = now - (began or now)
-                interrupted = not over
-                if interrupted:
-                    self._stop_workers()
-                    view = self.board.look()
-                else:
-                    self.board.finish()
-                return CoordinatedResult(
-                    report=WorkerReport(),
-                    examples=self._examples(self.board.look()),
-                    seconds=seconds,
-                    interrupted=interrupted,
-                    passes=self._passes(view),
-                    workers_seen=len(seen),
-                    dead_workers=dead,
-                )
-            for host, said in workers.newly_dead():
-                dead.append(f"{host}: {said}")
-                for worker in view.workers:
-                    if worker.host == host:
-                        self.board.bury(worker.id)
-            if not workers.alive() and not view.workers:
-                self._raise_for_dead(workers, dead)
-            if now - beaten > self._lease_s / _BEATS:
-                self.board.beat_coordinator()
-                beaten = now
-            if began is not None and now - told > _LIVES_EVERY_S:
-                on_progress(self._progress(self.board.look(), now - began))
-                told = now
-            if self._problem is not None:
-                raise self._problem
-            if (
-                self._checkpoints is not None
-                and now - taken > self._checkpoints.every_s
-                and (self._taking is None or not self._taking.is_alive())
-            ):
-                taken = now
-                self._taking = Thread(target=self._checkpoint_aside, name="checkpoint")
-                self._taking.start()
+                raise read_failure(view.message, self.board.reports())
+            if self._hold.is_over(view):
+                seconds = watch.seconds()
+                self.board.finish()
+                self._see_off(workers, watch)
+                return self._result(watch, seconds, interrupted=False)
+            if stop.is_set():
+                seconds = watch.seconds()
+                self._stop_workers(workers, watch)
+                return self._result(watch, seconds, interrupted=True)
+            if not any_alive and not view.workers:
+                self._raise_for_dead(workers, watch.dead)
+            for problem in (heart.failure, self._problem):
+                if problem is not None:
+                    raise problem
+            if watch.began is not None and perf_counter() - told > _LIVES_EVERY_S:
+                on_progress(self._progress(self.board.look(), seconds))
+                told = perf_counter()
+            self._take_checkpoint_if_due(workers)
             sleep(_POLL_S)
 
-    def _is_over(self, view: BoardView) -> bool:
-        if self._job.lanes:
-            return all(
-                lane.pushed + 1 >= rounds for lane, rounds in zip(view.lanes, self._rounds, strict=True)
-            )
-        return view.finished == view.shards
+    def _bury_dead(self, workers: WorkerProcesses, view: BoardView, watch: _Watch) -> None:
+        """What a process had in work is free at once when it is known to be dead."""
+        for host, said in workers.newly_dead():
+            watch.dead.append(f"{host}: {said}")
+            for worker in view.workers:
+                if worker.host == host:
+                    self.board.bury(worker.id)
 
     def _raise_for_dead(self, workers: WorkerProcesses, dead: list[str]) -> None:
         failure = workers.failure()
@@ -199,24 +225,29 @@ class Coordinator:
             raise failure
         raise StoreError(f"no worker is left ({'; '.join(dead) or 'all have ended'}).")
 
-    def _stop_workers(self) -> None:
+    def _stop_workers(self, workers: WorkerProcesses, watch: _Watch) -> None:
         """End the job between chunks, and where rounds matter, between rounds; with a last checkpoint."""
         if self._taking is not None:
             self._taking.join()
-        if self._checkpoints is not None:
-            self._checkpoint()
-        elif self._job.lanes:
-            self._hold()
+        at_rest = not self._job.lanes or self._hold.close(workers.alive)
         self.board.stop()
-        deadline = perf_counter() + 3 * self._lease_s
-        while self.board.look(shards=False).workers and perf_counter() < deadline:
-            sleep(_POLL_S)
+        self._see_off(workers, watch)
+        if self._checkpoints is not None and at_rest:
+            self._write_checkpoint(self._draft)
+
+    def _see_off(self, workers: WorkerProcesses, watch: _Watch) -> None:
+        """Wait until the workers, those of other machines too, have reported and left."""
+        deadline = perf_counter() + _LONGEST_FAREWELL_S
+        while (view := self.board.look(shards=False)).workers and perf_counter() < deadline:
+            self._bury_dead(workers, view, watch)
+            sleep(_POLL_S / 4)
+        self._bury_dead(workers, view, watch)
 
     def _give_up(self) -> None:
         """The job ends with an error here: tell the workers."""
         try:
             self.board.fail("the command that led the job has ended")
-        except CtrError:
+        except StoreError:
             return  # the store is not there to be told
 
     # Checkpoints
@@ -229,103 +260,93 @@ class Coordinator:
         """
         return bool(self._job.lanes) or self._job.workers == 1 or self._job.store_filters().hold_anything
 
-    def _checkpoint_aside(self) -> None:
+    def _take_checkpoint_if_due(self, workers: WorkerProcesses) -> None:
+        settings = self._checkpoints
+        if settings is None or (self._taking is not None and self._taking.is_alive()):
+            return
+        if perf_counter() - self._last_taken > settings.every_s:
+            self._last_taken = perf_counter()
+            self._taking = Thread(target=self._take_checkpoint, args=(workers,), name="checkpoint")
+            self._taking.start()
+
+    def _take_checkpoint(self, workers: WorkerProcesses) -> None:
+        """While training goes on, but for the time that it takes to read the store."""
+
+        def held() -> CheckpointDraft | None:
+            try:
+                return self._draft() if self._hold.close(workers.alive) else None
+            finally:
+                self._hold.open()
+
         try:
-            self._checkpoint()
-        except CtrError as error:
+            self._write_checkpoint(held if self._exact else self._draft)
+        except BaseException as error:  # noqa: BLE001  (raised by the thread that looks after the job)
             self._problem = error
 
-    def _checkpoint(self) -> None:
-        assert self._checkpoints is not None
-        held = self._exact
-        if held and not self._hold():
-            return  # the job is over
+    def _write_checkpoint(self, drafted: Callable[[], CheckpointDraft | None]) -> None:
         try:
-            view = self.board.look()
-            position = {
-                "job": self.id,
-                "begun": view.begun,
-                "progress": {str(shard): each.progress for shard, each in view.unfinished.items()},
-                "lanes": [lane.pushed for lane in view.lanes],
-            }
-            draft = draft_checkpoint(
-                self._checkpoints.folder,
-                self._store,
-                job=orjson.loads(self._job.to_bytes()),
-                position=position,
-                reports=self._results(),
-            )
-        finally:
-            if held:
-                self.board.hold(None)
-        with draft:
-            draft.commit()
-        self._taken += 1
+            draft = drafted()
+            if draft is not None:
+                with draft:
+                    draft.commit()
+                self._taken += 1
+        except (DataError, ModelError) as error:
+            # The disk's: better a job without this checkpoint than none.
+            self._failed_checkpoints.append(str(error))
+            sys.stderr.write(f"\nno checkpoint was written: {error}\n")
 
-    def _hold(self) -> bool:
-        """Wait until every worker has put everything into the store and goes no further; False: job over."""
-        view = self.board.look(shards=False)
-        if self._job.lanes:
-            # Nobody can have passed the gate of this round before it is closed.
-            at = max(lane.pushed for lane in view.lanes) + 3
-        else:
-            self._holds += 1
-            at = -self._holds  # below every clock: at once
-        self.board.hold(at)
-        while True:
-            view = self.board.look(shards=False)
-            if view.state != "running" or self._is_over(view):
-                return False
-            parked = self.board.reports()
-            busy = [w.id for w in view.workers if self._job.lanes or w.clock is not None]
-            if all(parked.get(f"parked:{worker}") == b"%d" % at for worker in busy) and all(
-                lane.pushed + 1 >= min(at, rounds)
-                for lane, rounds in zip(view.lanes, self._rounds, strict=True)
-            ):
-                return True
-            sleep(_POLL_S / 4)
+    def _draft(self) -> CheckpointDraft | None:
+        """What the store holds now; None when that is nothing, which is not to replace a checkpoint."""
+        assert self._checkpoints is not None
+        view = self.board.look()  # before the store is read
+        position = JobPosition.of(view)
+        if not any(position.examples(self._plan)):
+            return None
+        return draft_checkpoint(
+            self._checkpoints.folder,
+            self._store,
+            job=orjson.loads(self._job.to_bytes()),
+            position={"job": self.id, **position.to_json()},
+            reports={"earlier": self._earlier.to_bytes(), **self._results(view)},
+        )
 
     # Reports
 
-    def _results(self) -> dict[str, bytes]:
-        """The workers' results so far, those of before a resumption included."""
-        found = {name: blob for name, blob in self.board.reports().items() if name.startswith("result:")}
-        return {**{f"{self._generation(name)}": blob for name, blob in self._earlier.items()}, **found}
+    def _results(self, view: BoardView) -> dict[str, bytes]:
+        """What the workers have reported of their work, and what goes with the lanes' moves, by name."""
+        reports = self.board.reports()
+        found = {name: blob for name, blob in reports.items() if name.startswith("result:")}
+        for number, lane in enumerate(view.lanes):
+            blob = self.board.staged(number, lane.pushed) or self.board.staged(number, lane.staged)
+            if blob is not None:  # else it has not begun, or a failover has lost it
+                judged = StagedMove.from_bytes(blob, self._store.bits).metrics
+                found[f"lane:{number}"] = WorkerReport(*judged).to_bytes()
+        return found
 
-    @staticmethod
-    def _generation(name: str) -> str:
-        """A name for a result of before the resumption, which a worker of now cannot have."""
-        return name if name.startswith("earlier:") else f"earlier:{name}"
-
-    def _collect(self, result: CoordinatedResult) -> None:
-        for blob in self._results().values():
-            result.report.add(WorkerReport.from_bytes(blob))
-        result.checkpoints = self._taken
-
-    def _examples(self, view: BoardView) -> int:
-        """Rows of the chunks that are in the store."""
-        plan = self._plan
-        if self._job.lanes:
-            passes, chunks = divmod(sum(each.pushed + 1 for each in view.lanes), plan.shards_in_pass)
-            return passes * plan.rows + min(chunks * plan.chunk, plan.rows)
-        rows = 0
-        for shard in range(view.begun):
-            start, stop = plan.rows_of(shard)
-            begun = view.unfinished.get(shard)
-            rows += stop - start if begun is None else min(begun.progress * plan.chunk, stop - start)
-        return rows
-
-    def _passes(self, view: BoardView) -> int:
-        if self._job.lanes:
-            furthest = min(sum(each.pushed + 1 for each in view.lanes), self._plan.shards - 1)
-            return self._plan.pass_of(furthest) + 1
-        return self._plan.pass_of(max(view.begun - 1, 0)) + 1
+    def _result(self, watch: _Watch, seconds: float, *, interrupted: bool) -> CoordinatedResult:
+        view = self.board.look()
+        report = self._earlier
+        for blob in self._results(view).values():
+            report.add(WorkerReport.from_bytes(blob))
+        position = JobPosition.of(view)
+        examples = position.examples(self._plan, np.array(report.bad_rows, np.int64))
+        return CoordinatedResult(
+            report=report,
+            examples=sum(examples),
+            rows=examples[0],
+            seconds=seconds,
+            interrupted=interrupted,
+            passes=position.passes(self._plan),
+            workers_seen=len(watch.workers),
+            dead_workers=watch.dead,
+            checkpoints=self._taken,
+            failed_checkpoints=self._failed_checkpoints,
+        )
 
     def _progress(self, view: BoardView, seconds: float) -> Progress:
-        done = self._examples(view)
-        lives: list[dict[str, Any]] = [
-            orjson.loads(blob) for name, blob in self.board.reports().items() if name.startswith("life:")
-        ]
+        done = sum(JobPosition.of(view).examples(self._plan))
+        told = self.board.reports([f"life:{worker.id}" for worker in view.workers])
+        lives: list[dict[str, Any]] = [orjson.loads(blob) for blob in told.values()]
         judged = [(life["judged"], life["logloss"]) for life in lives if life["judged"]]
         total = sum(count for count, _ in judged)
         logloss = sum(count * loss for count, loss in judged) / total if total else float("nan")

@@ -48,7 +48,11 @@ class DataPlan:
 
     def rounds_of(self, lane: int) -> int:
         """Chunks that a lane trains in all."""
-        return max(-(-(self.shards - lane) // self.lanes), 0)
+        return self.rounds_before(lane, self.shards)
+
+    def rounds_before(self, lane: int, shard: int) -> int:
+        """The chunks of a lane that come before this data shard."""
+        return max(-(-(shard - lane) // self.lanes), 0)
 
     def place(self, lane: int, round_: int) -> int:
         """The data shard, which is one chunk, of a lane's round."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
+from time import monotonic, sleep
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -20,9 +23,10 @@ from ctr.trainer import read_out
 from ctr.worker import warm_up
 from ctr.worker_processes import WorkerProcesses
 from features import ExampleSource, Slots
-from ps import RedisStore, Token, open_store
+from ps import JobBoard, RedisStore, Token, open_store, parse_redis_url
 from ps.redis_model import drop_run
 
+_POLL_S = 0.1
 _ADOPTIONS = 64  # pushes that a state may need, as each adds only so much to one number
 
 
@@ -65,26 +69,37 @@ def train_distributed(
     Raises the errors of the parts.
     """
     checkpoint = _checkpoint(description, settings) if settings.resume else None
+    job = uuid4().hex[:12]
     if checkpoint is not None:
-        drop_run(settings.url, checkpoint.store.run)
-    store = open_store(
-        settings.url, bits=description.feature_spec().bits, width=WIDTH, facts=description.facts()
-    )
+        job = str(checkpoint.position["job"])
+        # A shard's chunks are numbered in it, whoever works on it now.
+        description = description.model_copy(update={"shard_chunks": checkpoint.job["shard_chunks"]})
+        _require_over(settings, job)
+        drop_run(settings.url, checkpoint.store.run, job)
+    facts = {**description.facts(), "job": job}
+    store = open_store(settings.url, bits=description.feature_spec().bits, width=WIDTH, facts=facts)
     if not isinstance(store, RedisStore):
         raise StoreError(f"{settings.url}: is no store for several processes.")
     try:
-        if checkpoint is not None:
-            restore_checkpoint(checkpoint, store)
-        elif start is not None:
-            _adopt(store, *start)
-        warm_up(source, store.bits, description.ftrl(0), description.safe_adding, description.workers)
-        coordinator = Coordinator(
-            description,
-            store,
-            checkpoints=settings.checkpoints,
-            resume=checkpoint,
-            lease_s=settings.lease_s,
-        )
+        try:
+            if checkpoint is not None:
+                restore_checkpoint(checkpoint, store)
+            elif start is not None:
+                _adopt(store, *start)
+            warm_up(source, store.bits, description.ftrl(0), description.safe_adding, description.workers)
+            coordinator = Coordinator(
+                description,
+                store,
+                job_id=job,
+                checkpoints=settings.checkpoints,
+                resume=checkpoint,
+                lease_s=settings.lease_s,
+            )
+        except BaseException:
+            # Nobody has trained yet, and nobody should go on from what may be half a model.
+            with suppress(StoreError):
+                store.drop()
+            raise
         try:
             result = coordinator.run(stop=stop, on_progress=on_progress, on_start=on_start)
             state = read_out(store)
@@ -103,7 +118,9 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
     folder: Path = settings.checkpoints.folder
     found = read_checkpoint(folder)
     now: Mapping[str, Any] = description.model_dump(mode="json")
-    free = {"inputs", "quarantine", "filters"} | (set() if description.lanes else {"workers", "staleness"})
+    free = {"inputs", "on_bad_rows", "filters"}
+    if not description.lanes:
+        free |= {"workers", "staleness", "shard_chunks"}
     for name, then in found.job.items():
         if name not in free and now.get(name) != then:
             shown = (then, now.get(name)) if len(str(then)) < 40 else ("another one", "this one")
@@ -114,6 +131,27 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
     return found
 
 
+def _require_over(settings: StoreSettings, job: str) -> None:
+    """Raise StoreError when the job that is to be resumed is led by another process.
+
+    One that has just died holds its lease for a while.
+    """
+    if settings.url.startswith("embedded:"):
+        return
+    with closing(JobBoard(parse_redis_url(settings.url), lease_s=settings.lease_s)) as board:
+        found = board.job()
+        if found is None or found.id != job:
+            return
+        deadline = monotonic() + settings.lease_s + _POLL_S
+        while (view := board.look(shards=False)).coordinator_alive and view.state == "running":
+            if monotonic() > deadline:
+                raise StoreError(
+                    f"the job {job!r} is still running, led by another `ctr train`; stop that before you "
+                    "resume the job."
+                )
+            sleep(_POLL_S)
+
+
 def _adopt(store: RedisStore, slots: Slots, state: Float32) -> None:
     """Give a new model this state. One push may add only so much to a number, so it may take several."""
     wanted = np.ones(slots.size, np.bool_)
@@ -122,6 +160,8 @@ def _adopt(store: RedisStore, slots: Slots, state: Float32) -> None:
         pulled = store.pull(some)
         token = Token("warm-start", 0, number)
         increments = store.increments(some, state[wanted] - pulled, token, pulled)
+        if not increments.any():
+            return
         store.push_packed(some, increments, token, fresh=np.ones(some.size, np.bool_))
         lacking = state[wanted, 1] - store.pull(some)[:, 1] > 1
         if not lacking.any():

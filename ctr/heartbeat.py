@@ -1,23 +1,22 @@
-"""`Heartbeat`: renews a worker's lease on the job board while it works."""
+"""`Heartbeat`: renews a lease while its holder works."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Event, Thread
 
-from ps import JobBoard
-
 
 class Heartbeat:
-    """Beats for a worker until the `with` block is left; `tell` gives what it reports meanwhile."""
+    """Calls `beat` every so often, on a thread of its own, until the `with` block is left.
 
-    def __init__(self, board: JobBoard, worker: str, every_s: float, tell: Callable[[], bytes]) -> None:
-        self._board = board
-        self._worker = worker
-        self._every_s = every_s
-        self._tell = tell
-        self._over = Event()
+    `failure` is what it raised, after which it is not called any more.
+    """
+
+    def __init__(self, every_s: float, beat: Callable[[], object]) -> None:
         self.failure: BaseException | None = None
+        self._every_s = every_s
+        self._beat = beat
+        self._over = Event()
         self._thread = Thread(target=self._run, name="heartbeat", daemon=True)
 
     def __enter__(self) -> Heartbeat:
@@ -31,7 +30,6 @@ class Heartbeat:
     def _run(self) -> None:
         try:
             while not self._over.wait(self._every_s):
-                self._board.beat(self._worker)  # a buried worker hears of it at its next gate
-                self._board.report(f"life:{self._worker}", self._tell())
-        except BaseException as error:  # noqa: BLE001  (looked at by the worker)
+                self._beat()
+        except BaseException as error:  # noqa: BLE001  (looked at by whoever works)
             self.failure = error

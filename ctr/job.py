@@ -10,10 +10,12 @@ from threading import Event
 from typing import Any, Literal
 
 from ctr.artifact import SavedState, load_state, require_model_or_nothing, save_model
+from ctr.checkpoint import read_job
+from ctr.checkpoint_writer import require_checkpoint_or_nothing
 from ctr.coordinator import CheckpointSettings, CoordinatedResult
 from ctr.data_plan import shard_chunks_for
 from ctr.distributed import StoreSettings, train_distributed
-from ctr.errors import CtrError, DataError
+from ctr.errors import CtrError, DataError, ModelError
 from ctr.evaluation import evaluate
 from ctr.ftrl import WIDTH, Float32, Ftrl
 from ctr.interrupts import stop_requests
@@ -23,6 +25,7 @@ from ctr.job_description import (
     JobDescription,
     OptimizerSettings,
     absolute,
+    input_bytes,
 )
 from ctr.metrics import MetricSummary
 from ctr.model import Model
@@ -30,7 +33,9 @@ from ctr.outputs import beside, printable, require_writable
 from ctr.participant import LEASE_S
 from ctr.progress import Report, progress
 from ctr.trainer import TrainResult, TrainSettings, default_chunk, read_out, train
+from ctr.worker_report import WorkerReport
 from features import (
+    BLOCK_ROWS,
     BadRows,
     DatasetSource,
     ExampleSource,
@@ -137,6 +142,7 @@ class TrainOutcome:
             "workers_seen": did.workers_seen,
             "dead_workers": did.dead_workers,
             "checkpoints": did.checkpoints,
+            "failed_checkpoints": did.failed_checkpoints,
             "resumed_from": self.result.resumed_from,
         }
 
@@ -185,6 +191,10 @@ def run_train_job(
     for place in (job.model, job.interrupted):
         require_model_or_nothing(place)
         require_writable(place)
+    if job.checkpoint is not None:
+        require_checkpoint_or_nothing(job.checkpoint)
+        if job.checkpoint.resolve() in (job.model.resolve(), job.interrupted.resolve()):
+            raise ModelError(f"{job.checkpoint}: is for the model; give another folder for the checkpoint.")
     with stop_requests() as stop:
         spec = None if job.spec is None else load_spec(job.spec)
         source = open_source(job.inputs, spec, on_bad_rows=job.on_bad_rows, quarantine=job.quarantine)
@@ -270,7 +280,11 @@ def _settings(job: TrainJob, source: ExampleSource, judged_on: _Holdout | None) 
         stop = None if judged_on is None else judged_on.training_stops
         return source.count_rows() if stop is None else stop
 
-    chunk = default_chunk(job.workers, rows) if job.chunk is None else job.chunk
+    chunk = job.chunk
+    if chunk is None and job.resume and job.checkpoint is not None:
+        chunk = int(read_job(job.checkpoint)["chunk"])  # that of as many workers as it had then
+    if chunk is None:
+        chunk = default_chunk(job.workers, rows, in_memory=job.in_memory)
     return TrainSettings(job.workers, chunk, job.epochs, job.safe_adding)
 
 
@@ -332,10 +346,10 @@ def _description(
     consistency = job.consistency or "ssp"
     return JobDescription(
         inputs=absolute(job.inputs),
+        input_bytes=input_bytes(job.inputs),
         hashed=isinstance(source, DatasetSource),
         spec=source.spec.to_yaml(),
         on_bad_rows=job.on_bad_rows,
-        quarantine=None if job.quarantine is None else str(job.quarantine.resolve()),
         rows=rows,
         chunk=settings.chunk,
         shard_chunks=1 if consistency == "bsp" else shard_chunks_for(rows, settings.chunk, settings.workers),
@@ -371,10 +385,14 @@ def _learn_distributed(
             on_progress=lambda p: report(p.examples, p.fraction, p.logloss),
         )
     did = found.coordinated
+    if did.examples == 0 and not did.interrupted:
+        raise DataError("the input has no good row to learn from: check the file, or the feature spec.")
+    if job.quarantine is not None and did.report.bad_rows:
+        _quarantine(source, did.report)
     result = TrainResult(
-        examples=did.examples - len(did.report.bad_rows) * description.passes,
+        examples=did.examples,
         seconds=did.seconds,
-        rows=did.report.progressive.examples,
+        rows=did.rows,
         progressive=did.report.progressive,
         timings=did.report.timings,
         passes=description.passes_before + did.passes,
@@ -383,6 +401,18 @@ def _learn_distributed(
         resumed_from=found.resumed_from,
     )
     return result, found.state
+
+
+def _quarantine(source: ExampleSource, told: WorkerReport) -> None:
+    """Write the bad rows that workers have passed over to the file of `source`, each once and in order.
+
+    They are read again for it: some workers are on other machines, some have died, and several may have met
+    the same row.
+    """
+    for _ in source.batches(BLOCK_ROWS, 0, told.bad_rows[-1] + 1):
+        pass
+    told.bad_rows = source.bad_rows.ordinals.tolist()
+    told.bad_row_examples = list(source.bad_rows.examples)
 
 
 def _facts(job: TrainJob, settings: TrainSettings, optimizer: Ftrl, result: TrainResult) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ctr.data_plan import DataPlan
-from ctr.errors import StoreError
+from ctr.errors import DataError, StoreError
 from ctr.ftrl import Ftrl
 from features import DatasetSource, FeatureSpec, RawSource, open_source, parse_spec
 from ps import Filters
 
 Consistency = Literal["bsp", "ssp", "asp"]
+
+_REMEDY = "every worker needs the same data at the same path"
 
 
 class OptimizerSettings(BaseModel):
@@ -47,13 +49,14 @@ class JobDescription(BaseModel):
     version: Literal[1] = 1
     inputs: tuple[str, ...]
     """Absolute paths; every worker must find the same data there."""
+    input_bytes: int | None = None
+    """The size of these files, or of the data set's; None: of no matter."""
     hashed: bool
     """Whether the input is a hashed data set."""
     spec: str
     """The feature spec, as YAML."""
     on_bad_rows: Literal["fail", "skip", "quarantine"]
-    quarantine: str | None
-    """Where bad rows go; workers put their name behind it."""
+    """`quarantine` is for the command that leads the job: workers pass bad rows over."""
     rows: int
     chunk: int
     shard_chunks: int
@@ -100,15 +103,23 @@ class JobDescription(BaseModel):
             **{name: str(value) for name, value in optimizer.items()},
         }
 
-    def open_source(self, worker: str) -> RawSource | DatasetSource:
-        """The examples, as the worker of this name reads them; raises DataError where they are not found."""
-        quarantine = None if self.quarantine is None else Path(f"{self.quarantine}.{worker}")
-        return open_source(
+    def open_source(self) -> RawSource | DatasetSource:
+        """The examples, as a worker reads them. Raises DataError where they are not found, or are others."""
+        for path in map(Path, self.inputs):
+            if not path.exists():
+                raise DataError(f"{path}: the job's input is not here; {_REMEDY}.")
+        source = open_source(
             self.inputs,
             None if self.hashed else self.feature_spec(),
-            on_bad_rows=self.on_bad_rows,
-            quarantine=quarantine,
+            on_bad_rows="fail" if self.on_bad_rows == "fail" else "skip",
         )
+        found = input_bytes(self.inputs)
+        if self.input_bytes not in (None, found):
+            raise DataError(
+                f"{', '.join(self.inputs)}: {found:,} bytes here, but {self.input_bytes:,} where the job was "
+                f"started; {_REMEDY}."
+            )
+        return source
 
     def to_bytes(self) -> bytes:
         return self.model_dump_json().encode()
@@ -125,6 +136,12 @@ class JobDescription(BaseModel):
                 f"the job's description cannot be read ({place}: {first['msg']}): was it written by another "
                 "version of ctr? Use the same one everywhere."
             ) from None
+
+
+def input_bytes(inputs: Sequence[str | Path]) -> int:
+    """The size of the input: of its files, or of those in a data set's folder."""
+    files = [file for path in map(Path, inputs) for file in (path.iterdir() if path.is_dir() else (path,))]
+    return sum(file.stat().st_size for file in files)
 
 
 def absolute(paths: Sequence[Path]) -> tuple[str, ...]:

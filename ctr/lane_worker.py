@@ -6,22 +6,24 @@ whoever takes over a lane whose worker died trains the same chunk from the same 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from time import perf_counter, sleep
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctr.job_description import JobDescription
+from ctr.metrics import Metrics
 from ctr.prefetch import Prefetch
+from ctr.staged_move import StagedMove
 from ctr.worker import Learner, Timings
-from features import Batch, Chunk, ExampleSource, Slots, localize, slot_dtype
-from ps import FilterCounts, JobBoard, LaneGate, Outbox, Parcel, RedisStore, Token
+from ctr.worker_report import TELL_EVERY_S
+from features import Batch, Chunk, ExampleSource, localize
+from ps import FilterCounts, JobBoard, LaneGate, Outbox, Parcel, PushStore, RedisStore, Token
+from ps.partitions import no_slots
 
 _POLL_S = 0.001
 _CLAIM_EVERY_S = 0.1
-_HEAD = struct.Struct("<q")  # slots in the move
 
 
 class LaneWorker:
@@ -31,26 +33,28 @@ class LaneWorker:
         self,
         board: JobBoard,
         store: RedisStore,
-        open_source: Callable[[str], ExampleSource],
-        name: str,
         job: JobDescription,
         job_id: str,
+        pushes: PushStore | None = None,
     ) -> None:
-        """`open_source` is called for each lane that comes here, with a name, as each is read on its own."""
+        """`pushes` is where pushes go, if it is not the store itself but something that wraps it."""
         self.counts = FilterCounts()
         self._sources: dict[int, ExampleSource] = {}
-        self.learner = Learner(job.safe_adding)
+        self.examples = 0
+        """Trained here; some of these moves may have come too late to count."""
         self.timings = Timings()
         self._board = board
         self._store = store
-        self._open_source = open_source
-        self._name = name
         self._job = job
         self._job_id = job_id
         self._plan = job.plan()
         self._rounds = [self._plan.rounds_of(lane) for lane in range(self._plan.lanes)]
         self._readers: dict[int, _Reader] = {}
-        self._outbox = Outbox(store, job_id)
+        self._moves: dict[int, tuple[int, bytes]] = {}
+        """By lane: the round that was staged here last, and its move."""
+        self._learners: dict[int, tuple[int, Learner, tuple[bytes, bytes]]] = {}
+        """By lane: the same round, what has judged the lane up to then, and that as it was staged."""
+        self._outbox = Outbox(pushes or store, job_id)
 
     def run(self, worker: str, stopping: Callable[[], bool], tell: Callable[[], None]) -> bool:
         """Work until the job is over or `stopping`; False when the worker was buried and has to enter anew.
@@ -59,7 +63,7 @@ class LaneWorker:
         """
         parked: int | None = None
         mine: list[int] = []
-        claimed = 0.0
+        claimed = told = 0.0
         while True:
             if not mine or perf_counter() - claimed > _CLAIM_EVERY_S:
                 mine = self._board.claim_lanes(worker)
@@ -75,7 +79,17 @@ class LaneWorker:
             ):
                 self._outbox.settle()
                 return True
-            if not self._step(mine, gate):
+            steps = self._steps(mine, gate)
+            if steps and parked is not None:
+                # Lanes have come here since: what is told of this worker's work must not be of before.
+                self._board.report(f"parked:{worker}", b"")
+                parked = None
+            for step in steps:
+                step()
+            if perf_counter() - told > TELL_EVERY_S:
+                tell()
+                told = perf_counter()
+            if not steps:
                 if gate.hold is not None and gate.hold != parked and self._is_parked(mine, gate):
                     parked = gate.hold
                     tell()
@@ -87,6 +101,16 @@ class LaneWorker:
         """Stop pushing and reading."""
         self._keep_readers([])
         self._outbox.close()
+
+    @property
+    def learners(self) -> list[Learner]:
+        """What has judged the lanes that are here."""
+        return [learner for _, learner, _ in list(self._learners.values())]
+
+    @property
+    def judged(self) -> tuple[Metrics, Metrics]:
+        """Nothing: what was predicted goes with the moves."""
+        return Metrics(), Metrics()
 
     @property
     def sources(self) -> list[ExampleSource]:
@@ -103,21 +127,19 @@ class LaneWorker:
         """Shares of pushes that were sent again because a failover had lost them."""
         return self._outbox.sent_again
 
-    def _step(self, mine: list[int], gate: LaneGate) -> bool:
-        """Stage or push what can be; False when there was nothing."""
-        did = False
+    def _steps(self, mine: list[int], gate: LaneGate) -> list[Callable[[], None]]:
+        """What can be done now: a round of each lane to train and stage, or to push."""
+        steps: list[Callable[[], None]] = []
         for lane in mine:
             round_ = gate.pushed[lane] + 1
             if round_ >= self._rounds[lane]:
                 continue
             if gate.staged[lane] >= round_:
                 if self._all_have(gate.staged, round_):
-                    self._push(lane, round_)
-                    did = True
+                    steps.append(partial(self._push, lane, round_))
             elif (gate.hold is None or round_ < gate.hold) and self._all_have(gate.pushed, round_ - 1):
-                self._train(lane, round_)
-                did = True
-        return did
+                steps.append(partial(self._train, lane, round_))
+        return steps
 
     def _is_parked(self, mine: list[int], gate: LaneGate) -> bool:
         """Whether the hold, or the end, is all that these lanes wait for."""
@@ -131,37 +153,65 @@ class LaneWorker:
     def _train(self, lane: int, round_: int) -> None:
         shard = self._plan.place(lane, round_)
         chunk = self._reader(lane, round_).next()
-        if chunk is None:  # bad rows were left out, and this chunk with them
-            move = _packed(np.empty(0, slot_dtype(self._store.bits)), np.empty(0, np.int64))
-        else:
+        learner, judged = self._learner(lane, round_)
+        slots, increments = no_slots(self._store.bits), np.empty(0, np.int64)
+        if chunk is not None:  # else bad rows were left out, and this chunk with them
             started = perf_counter()
-            packed, _ = self._store.pull_packed(chunk.slots)
+            slots = chunk.slots
+            packed, _ = self._store.pull_packed(slots)
             before = self._store.unpacked(packed)
             pulled = perf_counter()
             pass_ = self._plan.pass_of(shard)
             peers = self._plan.peers(round_)
-            delta = self.learner.learn(
-                chunk, before, self._job.ftrl(pass_), first_pass=pass_ == 0, peers=peers
-            )
-            token = Token(self._job_id, lane, round_)
-            move = _packed(chunk.slots, self._store.increments(chunk.slots, delta, token, before))
+            delta = learner.learn(chunk, before, self._job.ftrl(pass_), first_pass=pass_ == 0, peers=peers)
+            increments = self._store.increments(slots, delta, Token(self._job_id, lane, round_), before)
+            # The other one is as it was; each takes a millisecond or more.
+            metrics = learner.progressive if pass_ == 0 else learner.seen_again
+            judged = (metrics.to_bytes(), judged[1]) if pass_ == 0 else (judged[0], metrics.to_bytes())
+            self.examples += len(chunk)
             self.timings.pull += pulled - started
             self.timings.train += perf_counter() - pulled
             for name in ("wanted", "pulled", "pushed"):
-                setattr(self.counts, name, getattr(self.counts, name) + chunk.slots.size)
+                setattr(self.counts, name, getattr(self.counts, name) + slots.size)
         started = perf_counter()
-        if self._board.stage(lane, round_, move) is not None:
+        move = StagedMove(slots, increments, judged).to_bytes()
+        counts = self._board.stage(lane, round_, move)
+        self._learners.pop(lane, None)
+        if counts is not None:
+            self._moves[lane] = round_, counts
+            if counts == move:
+                self._learners[lane] = round_, learner, judged
             self._board.announce_staged(lane, round_)
         self.timings.push += perf_counter() - started
 
+    def _learner(self, lane: int, round_: int) -> tuple[Learner, tuple[bytes, bytes]]:
+        """Judges a lane's predictions, with all those before this round; and these as they were staged."""
+        if lane in self._learners:
+            number, learner, judged = self._learners[lane]
+            if number == round_ - 1:
+                return learner, judged
+        learner = Learner(self._job.safe_adding)
+        blob = self._board.staged(lane, round_ - 1)
+        if blob is not None:  # else this is the beginning, or where the job was resumed
+            before = StagedMove.from_bytes(blob, self._store.bits)
+            learner.progressive, learner.seen_again = before.metrics
+            return learner, before.judged
+        return learner, (learner.progressive.to_bytes(), learner.seen_again.to_bytes())
+
     def _push(self, lane: int, round_: int) -> None:
-        move = self._board.staged(lane, round_)
-        if move is None:
-            return  # another attempt at this lane was faster
-        slots, increments = _unpacked(move, self._store.bits)
-        touched = np.diff(self._store.partitions.cuts(slots)) > 0
+        blob = self._board.staged(lane, round_)
+        if blob is None:
+            number, kept = self._moves.get(lane, (-1, b""))
+            if number == round_:  # a failover has lost it
+                self._board.stage(lane, round_, kept)
+            elif self._board.look(shards=False).lanes[lane].pushed < round_:
+                # Nobody has it any more. The round is trained again, if with what others have pushed since.
+                self._train(lane, round_)
+            return  # else another attempt at this lane was faster
+        move = StagedMove.from_bytes(blob, self._store.bits)
+        touched = np.diff(self._store.partitions.cuts(move.slots)) > 0
         token = Token(self._job_id, lane, round_)
-        self._outbox.put(Parcel(token, slots, increments, None, touched, lambda: None))
+        self._outbox.put(Parcel(token, move.slots, move.increments, None, touched, lambda: None))
         self._outbox.drain()
         self._board.announce_pushed(lane, round_)
 
@@ -171,7 +221,7 @@ class LaneWorker:
             if reader is not None:
                 reader.close()
             if lane not in self._sources:
-                self._sources[lane] = self._open_source(f"{self._name}-{lane}")
+                self._sources[lane] = self._job.open_source()  # each lane is read on its own
             reader = self._readers[lane] = _Reader(self._read(lane, round_), round_)
         return reader
 
@@ -226,14 +276,3 @@ class _Reader:
 
     def close(self) -> None:
         self._prefetch.__exit__()
-
-
-def _packed(slots: Slots, increments: NDArray[np.int64]) -> bytes:
-    """A move as it is staged."""
-    return _HEAD.pack(slots.size) + slots.tobytes() + increments.astype("<i8").tobytes()
-
-
-def _unpacked(move: bytes, bits: int) -> tuple[Slots, NDArray[np.int64]]:
-    (count,) = _HEAD.unpack_from(move)
-    slots: Slots = np.frombuffer(move, slot_dtype(bits), count, _HEAD.size)
-    return slots, np.frombuffer(move, "<i8", count, _HEAD.size + slots.nbytes)

@@ -7,6 +7,8 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from secrets import token_hex
 from threading import Event
 
 from ctr.clocked_worker import ClockedWorker
@@ -15,8 +17,9 @@ from ctr.ftrl import WIDTH
 from ctr.heartbeat import Heartbeat
 from ctr.job_description import JobDescription
 from ctr.lane_worker import LaneWorker
+from ctr.ledger import in_ledger
 from ctr.worker import warm_up
-from ctr.worker_report import WorkerReport, sign_of_life
+from ctr.worker_report import WorkerReport, report_failure, sign_of_life
 from ps import JobBoard, RedisStore, RedisUrl
 
 LEASE_S = 10.0
@@ -26,14 +29,19 @@ _BEATS = 5  # in the time of a lease
 def take_part(url: RedisUrl, job_id: str | None, *, lease_s: float = LEASE_S, stop: Event) -> WorkerReport:
     """Work on the job of the model that `url` names until it is over, or until `stop` is set.
 
-    `job_id` makes sure that it is that job. Raises StoreError when there is no such job or the store fails;
-    DataError and ModelError end the whole job, as every worker would meet them.
+    `job_id` makes sure that it is that job. Raises StoreError when there is no such job, when it has failed,
+    or the store fails. What goes wrong at work ends the whole job, as every worker would meet it; but not
+    what goes wrong before, such as input that is not found, nor that which a worker meets whose lease has run
+    out: then it was the only one.
     """
     board = JobBoard(url, lease_s=lease_s)
     try:
         found = board.job(job_id)
         if found is None:
             raise StoreError(f"{url}: there is no job on this model; start one with `ctr train --store`.")
+        view = board.look(shards=False)
+        if view.state != "running":
+            raise StoreError(f"{url}: the job {found.id!r} is over ({view.message or view.state}).")
         job = JobDescription.from_bytes(found.description)
         return _work(url, board, found.id, job, lease_s, stop)
     finally:
@@ -43,30 +51,25 @@ def take_part(url: RedisUrl, job_id: str | None, *, lease_s: float = LEASE_S, st
 def _work(
     url: RedisUrl, board: JobBoard, job_id: str, job: JobDescription, lease_s: float, stop: Event
 ) -> WorkerReport:
-    name = f"{socket.gethostname()}-{os.getpid()}"
+    # Several may have one name and number: containers do.
+    name = f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
     spec = job.feature_spec()
-    source = job.open_source(name)
+    source = job.open_source()
     store = RedisStore(url, bits=spec.bits, width=WIDTH, facts=job.facts(), join=True)
     try:
+        pushes = in_ledger(store, name)
         warm_up(source, spec.bits, job.ftrl(0), job.safe_adding, job.workers)
         if job.lanes:
-            worker: LaneWorker | ClockedWorker = LaneWorker(board, store, job.open_source, name, job, job_id)
+            worker: LaneWorker | ClockedWorker = LaneWorker(board, store, job, job_id, pushes)
         else:
-            worker = ClockedWorker(board, store, source, job, job_id)
+            worker = ClockedWorker(board, store, source, job, job_id, pushes)
         try:
 
             def tell() -> None:
                 board.report(f"result:{name}", _report(worker, store).to_bytes())
 
-            seat = _run(board, worker, f"{socket.gethostname()}:{os.getpid()}", lease_s, stop, tell)
-            tell()
-            board.leave(seat)
+            _run(board, worker, name, lease_s, stop, tell)
             return _report(worker, store)
-        except CtrError as error:
-            # What happens at work would happen to the others as well.
-            with suppress(CtrError):  # the store may not be there to be told
-                board.fail(str(error))
-            raise
         finally:
             worker.close()
     finally:
@@ -76,27 +79,52 @@ def _work(
 def _run(
     board: JobBoard,
     worker: LaneWorker | ClockedWorker,
-    host: str,
+    name: str,
     lease_s: float,
     stop: Event,
     tell: Callable[[], None],
-) -> str:
-    """Enter and work, again after having been buried; the last id."""
+) -> None:
+    """Enter, work, report and leave; enter again after having been buried."""
     while True:
-        seat = board.enter(host)
-        with Heartbeat(board, seat, lease_s / _BEATS, lambda: sign_of_life(worker.learner)) as heart:
-            over = worker.run(seat, lambda: stop.is_set() or heart.failure is not None, tell)
-        if heart.failure is not None:
-            raise heart.failure
-        if over:
-            return seat
+        seat = board.enter(f"{socket.gethostname()}:{os.getpid()}")
+        try:
+            with Heartbeat(lease_s / _BEATS, partial(_beat, board, seat, worker)) as heart:
+                over = worker.run(seat, lambda: stop.is_set() or heart.failure is not None, tell)
+                if over:
+                    tell()
+            if heart.failure is not None:
+                raise heart.failure
+            if over:
+                _require_not_failed(board)
+                return
+        except CtrError as error:
+            with suppress(CtrError):  # the store may not be there to be told
+                if board.beat(seat):
+                    report_failure(board, name, error)
+            raise
+        finally:
+            with suppress(CtrError):
+                board.leave(seat)
+
+
+def _beat(board: JobBoard, seat: str, worker: LaneWorker | ClockedWorker) -> None:
+    board.beat(seat)  # a buried worker hears of it at its next gate
+    board.report(f"life:{seat}", sign_of_life(worker.examples, worker.learners))
+
+
+def _require_not_failed(board: JobBoard) -> None:
+    view = board.look(shards=False)
+    if view.state == "failed":
+        raise StoreError(f"the job has failed: {view.message}")
 
 
 def _report(worker: LaneWorker | ClockedWorker, store: RedisStore) -> WorkerReport:
     bad_rows = [source.bad_rows for source in worker.sources]
+    progressive, seen_again = worker.judged
     return WorkerReport(
-        progressive=worker.learner.progressive,
-        seen_again=worker.learner.seen_again,
+        progressive=progressive,
+        seen_again=seen_again,
+        examples=worker.examples,
         timings=replace(worker.timings, push=worker.timings.push + worker.push_seconds),
         counts=worker.counts,
         bytes_sent=store.traffic.sent,

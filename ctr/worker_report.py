@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
 
+from ctr.errors import CtrError, DataError, ModelError, SpecError, StoreError
 from ctr.metrics import Metrics
 from ctr.worker import Learner, Timings
-from ps import FilterCounts
+from ps import FilterCounts, JobBoard
+
+TELL_EVERY_S = 1.0
+"""How often a worker reports what it did so far: what is lost with it is no more."""
 
 
 @dataclass(slots=True)
@@ -19,6 +24,8 @@ class WorkerReport:
 
     progressive: Metrics = field(default_factory=Metrics)
     seen_again: Metrics = field(default_factory=Metrics)
+    examples: int = 0
+    """That it has trained, in all passes; in rounds, some of them in vain, as another was faster."""
     timings: Timings = field(default_factory=Timings)
     counts: FilterCounts = field(default_factory=FilterCounts)
     bytes_sent: int = 0
@@ -35,6 +42,7 @@ class WorkerReport:
     def add(self, other: WorkerReport) -> None:
         self.progressive.merge(other.progressive)
         self.seen_again.merge(other.seen_again)
+        self.examples += other.examples
         self.timings.add(other.timings)
         self.counts.add(other.counts)
         self.bytes_sent += other.bytes_sent
@@ -42,7 +50,8 @@ class WorkerReport:
         self.sent_again += other.sent_again
         self.troubles += other.troubles
         self.bad_rows = sorted({*self.bad_rows, *other.bad_rows})
-        self.bad_row_examples += other.bad_row_examples
+        # Several may have met the same row.
+        self.bad_row_examples = list(dict.fromkeys([*self.bad_row_examples, *other.bad_row_examples]))
 
     def to_bytes(self) -> bytes:
         return orjson.dumps(
@@ -61,21 +70,50 @@ class WorkerReport:
         return cls(
             Metrics.from_bytes(base64.b64decode(found["progressive"])),
             Metrics.from_bytes(base64.b64decode(found["seen_again"])),
-            Timings(**found["timings"]),
-            FilterCounts(**found["counts"]),
+            timings=Timings(**found["timings"]),
+            counts=FilterCounts(**found["counts"]),
             **{name: found[name] for name in _PLAIN},
         )
 
 
-_PLAIN = ("bytes_sent", "bytes_received", "sent_again", "troubles", "bad_rows", "bad_row_examples")
+_PLAIN = (
+    "examples",
+    "bytes_sent",
+    "bytes_received",
+    "sent_again",
+    "troubles",
+    "bad_rows",
+    "bad_row_examples",
+)
+_KINDS: dict[str, type[CtrError]] = {
+    each.__name__: each for each in (SpecError, DataError, ModelError, StoreError)
+}
 
 
-def sign_of_life(learner: Learner) -> bytes:
-    """The little that is told many times: how far the worker is, and how well it predicts."""
-    latest = learner.seen_again if learner.seen_again.examples else learner.progressive
+def report_failure(board: JobBoard, name: str, error: CtrError) -> None:
+    """End the job because of what happened to the worker of this name."""
+    told = {"kind": type(error).__name__, "message": str(error)}
+    board.report(f"failure:{name}", orjson.dumps(told))
+    board.fail(str(error))
+
+
+def read_failure(message: str, reports: Mapping[str, bytes]) -> CtrError:
+    """The error that ended a job with this message, in the class that it had."""
+    for name, blob in reports.items():
+        if name.startswith("failure:") and (told := orjson.loads(blob))["message"] == message:
+            return _KINDS.get(told["kind"], StoreError)(message)
+    return StoreError(message)
+
+
+def sign_of_life(examples: int, learners: Sequence[Learner]) -> bytes:
+    """The little that is told many times: how far a worker is, and how well it predicts."""
+    again = any(learner.seen_again.examples for learner in learners)
+    latest = [learner.seen_again if again else learner.progressive for learner in learners]
+    judged = sum(metrics.examples for metrics in latest)
+    losses = sum(metrics.examples * metrics.logloss for metrics in latest if metrics.examples)
     told: dict[str, Any] = {
-        "examples": learner.progressive.examples + learner.seen_again.examples,
-        "judged": latest.examples,
-        "logloss": latest.logloss if latest.examples else None,
+        "examples": examples,
+        "judged": judged,
+        "logloss": losses / judged if judged else None,
     }
     return orjson.dumps(told)

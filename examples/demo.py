@@ -19,7 +19,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from ctr.errors import StoreError
 from ctr.synth import truth_logloss
+from ps.redis_server import find_redis_server
 
 FOLDER = Path("demo")
 ROWS = 1_000_000
@@ -45,8 +47,9 @@ def main() -> None:
 
     title("3. Train on the first 90%, and judge on the last 10%")
     summary = run(
-        "train", hashed, "--model", model, "--holdout-fraction", HOLDOUT, json_to=FOLDER / "train.json"
-    )
+        "train", hashed, "--model", model, "--holdout-fraction", HOLDOUT, *distributed(),
+        json_to=FOLDER / "train.json",
+    )  # fmt: skip
     held_out = summary["holdout"]
     best = truth_logloss(truth, start=rows - round(rows * HOLDOUT))
     print("\nlog loss on the last 10%")
@@ -59,8 +62,22 @@ def main() -> None:
 
     title(f"Done in {monotonic() - started:.0f} s. On your own data:")
     print(f"  {BIN}/ctr features build --spec SPEC.yaml clicks.csv --out hashed   # specs: docs/spec.md")
-    print(f"  {BIN}/ctr train hashed --model model --holdout-fraction 0.1")
+    print(f"  {BIN}/ctr train hashed --model model --holdout-fraction 0.1   # in memory; --store for Redis")
     print(f"  {BIN}/ctr serve --model model")
+
+
+def distributed() -> list[object]:
+    """Two worker processes, and the parameters in two Redis servers, if there is a redis-server to start."""
+    try:
+        find_redis_server()
+    except StoreError as error:
+        print(f"\nTraining in memory with one worker instead of two over two Redis servers, as\n{error}")
+        return []
+    print(
+        "\nTwo worker processes, and the parameters in a Redis Cluster of two servers that start and end with"
+    )
+    print("the job. With --store redis+cluster://host:port,... the same command runs on a cluster.")
+    return ["--store", "embedded://?shards=2", "--workers", 2]
 
 
 def title(text: str) -> None:

@@ -6,7 +6,7 @@ from ps.board_view import BoardView, Claim, ClockGate, Job, LaneGate
 from ps.filters import FilterCounts, Filters
 from ps.job_board import JobBoard
 from ps.memory import MemoryStore
-from ps.outbox import Outbox, Parcel
+from ps.outbox import Outbox, Parcel, PushStore
 from ps.partitions import Partitions, Slots, slot_dtype
 from ps.redis_nodes import RedisUrl, parse_redis_url
 from ps.redis_store import PartitionDump, RedisStore, drop_parameters
@@ -28,6 +28,7 @@ __all__ = [
     "PartitionDump",
     "Partitions",
     "Pulled",
+    "PushStore",
     "RedisStore",
     "RedisUrl",
     "Slots",

@@ -69,12 +69,13 @@ class EmbeddedRedis:
         _check(shards, replicas, config)
         cluster = shards > 1
         settings = {**SETTINGS, **(CLUSTER_SETTINGS if cluster else {}), **config}
-        executable = find_redis_server()
+        self._executable = find_redis_server()
+        self._settings = settings
         self._owner = os.getpid()
         self._password = secrets.token_hex(24)
         self._folder = _new_folder()
         self.servers: tuple[RedisServer, ...] = ()
-        """The primaries, one per shard, then the first replica of each, then the second, ..."""
+        """The primaries, then the first replica of each, then the second, ...; at last what was added."""
         self.shards: tuple[tuple[RedisServer, ...], ...] = ()
         """The same servers by shard: as started, a shard's first is the primary and the rest its replicas."""
         try:
@@ -83,9 +84,7 @@ class EmbeddedRedis:
             self._folder.rmdir()
             raise
         try:
-            self.servers = tuple(
-                self._server(executable, number, settings) for number in range(shards * (1 + replicas))
-            )
+            self.servers = tuple(self._server(number) for number in range(shards * (1 + replicas)))
             self.shards = tuple(self.servers[shard::shards] for shard in range(shards))
             start_all(self.servers, bus=cluster)
             if cluster:
@@ -127,10 +126,37 @@ class EmbeddedRedis:
         self._watchdog.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _server(self, executable: Path, number: int, settings: Mapping[str, str]) -> RedisServer:
+    def add_node(self) -> RedisServer:
+        """Starts a primary without hash slots, joins it to the cluster, and adds it as another shard.
+
+        See `ps.resharding` for how it is given some. The cluster must be whole. Raises StoreError for a
+        single Redis, and when the server does not start or does not find the others.
+        """
+        if len(self.shards) == 1:
+            raise StoreError("a single embedded Redis takes no further node: start it with more shards")
+        others = [server for server in self.servers if server.alive]
+        node = self._server(len(self.servers))
+        self.servers += (node,)  # so that it ends with the others, whatever happens
+
+        def meet() -> None:
+            for other in others:
+                _call(other, "CLUSTER", "MEET", node.host, node.port)
+
+        try:
+            start_all([node], bus=True)
+            name = _call(node, "CLUSTER", "MYID")
+            meet()
+            _wait(others, lambda other: _is_connected(other, name), again=meet)
+            _wait([node], _is_whole, again=meet)
+        except (redis.RedisError, OSError) as error:
+            raise StoreError(f"a node cannot be added to the redis-servers: {error}") from error
+        self.shards += ((node,),)
+        return node
+
+    def _server(self, number: int) -> RedisServer:
         folder = self._folder / str(number)
         folder.mkdir()
-        return RedisServer(executable, folder, settings, self._password, self._watchdog.group)
+        return RedisServer(self._executable, folder, self._settings, self._password, self._watchdog.group)
 
 
 def _check(shards: int, replicas: int, config: Mapping[str, str]) -> None:
@@ -228,6 +254,12 @@ def _knows(server: RedisServer, nodes: int, replicas: int) -> bool:
         and not any(f & {"handshake", "noaddr", "fail", "fail?"} for f in flags)
         and sum("slave" in f for f in flags) == replicas
     )
+
+
+def _is_connected(server: RedisServer, name: str) -> bool:
+    """Whether it has a link to the node of this name."""
+    lines = [line.split() for line in str(_call(server, "CLUSTER", "NODES")).splitlines()]
+    return any(line[0] == name and line[2] == "master" and line[7] == "connected" for line in lines)
 
 
 def _is_whole(server: RedisServer) -> bool:

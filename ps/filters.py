@@ -52,7 +52,7 @@ class FilterCounts:
     held_zero: int = 0
     """Times that it was held back because the weight stays zero."""
     flushed: int = 0
-    """Increments that were held back to the end of a data shard, and pushed then."""
+    """Increments that were held back to the end of a data shard, or until they were too many, and pushed."""
 
     def add(self, other: FilterCounts) -> None:
         for name in _NAMES:

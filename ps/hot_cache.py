@@ -19,13 +19,8 @@ class HotCache:
     """
 
     def __init__(self, bits: int) -> None:
-        self._bits = bits
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget everything."""
         # One tuple, so that a thread which pulls ahead sees slots, numbers and clocks that belong together.
-        self._rows: _Rows = (no_slots(self._bits), np.empty(0, np.int64), np.empty(0, np.int64))
+        self._rows: _Rows = (no_slots(bits), np.empty(0, np.int64), np.empty(0, np.int64))
 
     def holds(self, slots: Slots, least_clock: int) -> NDArray[np.bool_]:
         """bool[u]: the slots that are here with at least this clock."""

@@ -259,10 +259,16 @@ class JobBoard:
         """Leave a report for the coordinator, in place of an earlier one of that name."""
         self._record.write((b"HSET", self._key[BoardPart.REPORTS], name.encode(), blob))
 
-    def reports(self) -> dict[str, bytes]:
-        """All reports by name."""
-        (found,) = self._record.ask((b"HGETALL", self._key[BoardPart.REPORTS]))
-        return {name.decode(): blob for name, blob in pairs(found).items()}
+    def reports(self, names: Collection[str] | None = None) -> dict[str, bytes]:
+        """All reports by name, or those of these `names` that are there."""
+        key = self._key[BoardPart.REPORTS]
+        if names is None:
+            (found,) = self._record.ask((b"HGETALL", key))
+            return {name.decode(): blob for name, blob in pairs(found).items()}
+        if not names:
+            return {}
+        (blobs,) = self._record.ask((b"HMGET", key, *(name.encode() for name in names)))
+        return {name: blob for name, blob in zip(names, blobs, strict=True) if blob is not None}
 
     def _change(self, state: bytes, earlier: Collection[bytes], *facts: bytes) -> None:
         job = self._key[BoardPart.JOB]

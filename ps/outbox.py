@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Condition, Thread
 from time import perf_counter
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
 from ps.packed_kernels import add_matching
-from ps.partitions import Slots
-from ps.redis_store import RedisStore
+from ps.partitions import Partitions, Slots
+from ps.redis_nodes import RedisUrl
 from ps.store import Token
 
 _WAITING = 2  # pushes that may wait to be sent, before `put` waits itself
@@ -42,24 +43,60 @@ class Parcel:
         return self.slots.nbytes + self.increments.nbytes
 
 
+class PushStore(Protocol):
+    """What an outbox asks of a store: `RedisStore`, or one that wraps it and notes what is pushed."""
+
+    @property
+    def url(self) -> RedisUrl: ...
+
+    @property
+    def partitions(self) -> Partitions: ...
+
+    def push_packed(
+        self,
+        slots: Slots,
+        increments: NDArray[np.int64],
+        token: Token,
+        *,
+        expected: NDArray[np.int64] | None = None,
+        only: NDArray[np.bool_] | None = None,
+        fresh: NDArray[np.bool_] | None = None,
+    ) -> list[int]:
+        """See `RedisStore.push_packed`."""
+        ...
+
+    def applied(self, job: str, shard: int) -> NDArray[np.int64]:
+        """See `Store.applied`."""
+        ...
+
+    def replicated(self, timeout_s: float) -> bool:
+        """See `RedisStore.replicated`."""
+        ...
+
+    def has_replicas(self) -> bool:
+        """See `RedisStore.has_replicas`."""
+        ...
+
+
 class Outbox:
     """Sends one worker's pushes from a thread, one after the other.
 
     A replica that takes over may not have received the last pushes. The partitions' records tell: so each
     push names the chunk that its partitions have acknowledged last, and what is missing is sent again, first.
-    For this the outbox keeps what it sent, up to `keep_bytes` and until `settle` has seen it replicated.
+    For this the outbox keeps what it sent, up to `keep_bytes` and until `settle` has seen it replicated; if
+    the store has no replicas, only the last few.
 
     What it keeps also serves `overlay`: a worker's own pushes show in what it pulled before they arrived.
     """
 
-    def __init__(self, store: RedisStore, job: str, keep_bytes: int = 256 << 20) -> None:
+    def __init__(self, store: PushStore, job: str, keep_bytes: int = 256 << 20) -> None:
         self.seconds = 0.0
         """Spent sending."""
         self.sent_again = 0
         """Partitions' shares of pushes that a failover had lost."""
         self._store = store
         self._job = job
-        self._keep_bytes = keep_bytes
+        self._keep_bytes = keep_bytes if store.has_replicas() else 0
         self._kept: deque[Parcel] = deque()
         self._queue: deque[Parcel] = deque()
         self._changed = Condition()
@@ -75,17 +112,20 @@ class Outbox:
     def put(self, parcel: Parcel) -> None:
         """Send a push, soon; waits while several are waiting. Raises what sending an earlier one raised."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._queue) < _WAITING or self._failure is not None)
-            self._raise_failure()
+            self._wait_for(lambda: len(self._queue) < _WAITING and not self._closed)
             self._queue.append(parcel)
             self._kept.append(parcel)
             self._changed.notify_all()
 
+    def require_sound(self) -> None:
+        """Raise what sending raised, if it did."""
+        if self._failure is not None:
+            raise self._failure
+
     def drain(self) -> None:
         """Wait until everything has been sent. Raises what sending raised."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._queue or self._failure is not None)
-            self._raise_failure()
+            self._wait_for(lambda: not self._queue)
 
     def settle(self, timeout_s: float = 1.0) -> None:
         """Drain, make sure that the store has every push that is kept, and forget those if they are safe.
@@ -93,11 +133,16 @@ class Outbox:
         Safe means that a replica has them, or that there is none; it is waited for up to `timeout_s`.
         """
         self.drain()
-        for shard in list(self._expected):
-            self._send_missing(shard)
-        if self._store.replicated(timeout_s):
+        while True:
+            safe = self._store.replicated(timeout_s)
+            # In this order: a replica that takes over after that has everything, one that took over before
+            # tells now what it lacks.
+            if not self._send_all_missing():
+                break
+        if safe:
             with self._changed:
-                self._kept.clear()
+                while len(self._kept) > _LEAST_KEPT:  # the last ones are for `overlay`
+                    self._kept.popleft()
                 self._expected.clear()
                 self._forgotten.clear()
 
@@ -124,9 +169,12 @@ class Outbox:
             self._changed.notify_all()
         self._thread.join()
 
-    def _raise_failure(self) -> None:
+    def _wait_for(self, ready: Callable[[], bool]) -> None:
+        self._changed.wait_for(lambda: self._failure is not None or self._closed or ready())
         if self._failure is not None:
             raise self._failure
+        if not ready():
+            raise StoreError(f"{self._store.url}: pushing was stopped.")
 
     def _run(self) -> None:
         try:
@@ -170,18 +218,26 @@ class Outbox:
             expected[done] = np.maximum(expected[done], parcel.token.chunk)
             if not behind:
                 return
-            self._send_missing(shard)
+            self._send_all_missing()  # other shards have lost pushes too
             todo = np.zeros(self._store.partitions.count, np.bool_)
             todo[behind] = True
 
-    def _send_missing(self, shard: int) -> None:
-        """Send again what partitions have acknowledged and lost, in order."""
+    def _send_all_missing(self) -> bool:
+        sent = False
+        for shard in list(self._expected):
+            sent |= self._send_missing(shard)
+        return sent
+
+    def _send_missing(self, shard: int) -> bool:
+        """Send again what partitions have acknowledged and lost, in order; whether there was anything."""
+        sent = False
         expected = self._expected[shard]
         while True:
             applied = self._store.applied(self._job, shard)
             behind = applied < expected
             if not behind.any():
-                return
+                return sent
+            sent = True
             forgotten = self._forgotten.get(shard)
             if forgotten is not None and (applied[behind] < forgotten[behind]).any():
                 raise StoreError(

@@ -29,6 +29,7 @@ class Presence:
         self._shift = max(store.bits - _MOST_BITS, 0)
         self._bits = np.zeros(max((1 << min(store.bits, _MOST_BITS)) // 8, 1), np.uint8)
         self._heard = np.zeros(store.partitions.count, np.int64)
+        self._told = np.zeros(store.partitions.count, np.int64)
         self._full = np.zeros(store.partitions.count, np.bool_)
         self._lock = Lock()  # two slots may share a byte
         self._troubles = store.troubles
@@ -41,8 +42,8 @@ class Presence:
                 numbers = np.sort(offsets).astype(np.uint64) + np.uint64(partition << partitions.shift)
                 with self._lock:
                     mark(self._bits, as_slots(numbers, partitions.bits), self._shift)
-                self._heard[partition] += offsets.size
-                self._full[partition] |= self._heard[partition] >= self._store.news_limit
+                    self._heard[partition] += offsets.size
+                    self._full[partition] |= self._heard[partition] >= self._store.news_limit
             if self._troubles == self._store.troubles:
                 return
             # After a failover the news may be shorter, and have grown again: heard from the start.

@@ -59,6 +59,10 @@ class Keys:
         """A string: 8 bytes per slot, the packed accumulators."""
         return f"ctr:{{{self.model}:{partition}}}:w".encode()
 
+    def tail(self, partition: int) -> bytes:
+        """A string: the state of the partition's last slots, see `TAIL_SLOTS`."""
+        return f"ctr:{{{self.model}:{partition}}}:x".encode()
+
     def news(self, partition: int) -> bytes:
         """A string: 4 bytes for each slot that was pushed for the first time, its offset, in that order."""
         return f"ctr:{{{self.model}:{partition}}}:n".encode()

@@ -13,7 +13,7 @@ from ctr.errors import StoreError
 from ps.redis_keys import RUN, BoardPart, Keys
 from ps.redis_nodes import connect, parse_redis_url
 
-LAYOUT_VERSION = "1"
+LAYOUT_VERSION = "2"
 
 _READY = b"ready"
 _CREATION_S = 30.0
@@ -59,11 +59,11 @@ def open_model(client: Any, keys: Keys, partitions: int, facts: Mapping[str, str
     return bytes(found[RUN.decode()].encode())
 
 
-def drop_run(url: str, run: str) -> None:
+def drop_run(url: str, run: str, job: str | None = None) -> None:
     """Delete the model that a Redis URL names, and its job, if it is the one created as `run`; else nothing.
 
-    For an embedded store, which begins empty, there is nothing to do. Raises StoreError when the server
-    cannot be reached.
+    Also if its facts say that it was created for `job`. For an embedded store, which begins empty, there is
+    nothing to do. Raises StoreError when the server cannot be reached.
     """
     if url.startswith("embedded:"):
         return
@@ -71,9 +71,10 @@ def drop_run(url: str, run: str) -> None:
     keys = Keys(parsed.model or "default")
     nodes = connect(parsed, keys, timeout_s=10.0)
     try:
-        found, partitions = nodes.client().hmget(keys.meta, RUN, b"partitions")
-        if found == run.encode():
-            drop_model(nodes.client(), keys, int(partitions))
+        found, partitions, its_job = nodes.client().hmget(keys.meta, RUN, b"partitions", b"job")
+        if found is not None and (found == run.encode() or (job is not None and its_job == job.encode())):
+            # One that was being made may not have all of its facts yet.
+            drop_model(nodes.client(), keys, int(partitions or 0))
     except RedisError as error:
         raise StoreError(f"{parsed}: the model could not be looked up ({error}).") from error
     finally:
@@ -90,7 +91,6 @@ def drop_model(client: Any, keys: Keys, partitions: int) -> None:
     for first in range(0, partitions, _RECORDS_AT_A_TIME):
         pipeline = client.pipeline(transaction=False)
         for partition in range(first, min(first + _RECORDS_AT_A_TIME, partitions)):
-            pipeline.unlink(keys.state(partition))
-            pipeline.unlink(keys.record(partition))
-            pipeline.unlink(keys.news(partition))
+            of_it = (keys.state, keys.tail, keys.record, keys.news)
+            pipeline.execute_command("UNLINK", *(key(partition) for key in of_it))
         pipeline.execute()

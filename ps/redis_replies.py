@@ -36,7 +36,8 @@ class ReplyReader:
 
     def __init__(self, connection: ConnectionInterface) -> None:
         self._connection = connection
-        self._buffer: NDArray[np.uint8] = np.empty(2 * _CHUNK, np.uint8)
+        self._bytes = bytearray(2 * _CHUNK)
+        self._buffer: NDArray[np.uint8] = np.frombuffer(self._bytes, np.uint8)  # the same memory
         self._at = 0
         self._end = 0
         self.received = 0
@@ -114,22 +115,21 @@ class ReplyReader:
         raise BrokenConnection(f"the server answered {line[:40]!r} where {kind!r} belongs")
 
     def _refusal(self, line: bytes) -> ServerError:
-        self.refused = ServerError(line[1:].decode(errors="replace"))
-        return self.refused
+        error = ServerError(line[1:].decode(errors="replace"))
+        if error.code != "EXECABORT":  # which comes after what it is because of
+            self.refused = error
+        return error
 
     def _line(self) -> bytes:
         searched = self._at
         while True:
-            found = np.flatnonzero(self._buffer[searched : min(self._end, searched + 512)] == ord("\n"))
-            if found.size:
-                start, self._at = self._at, searched + int(found[0]) + 1
-                return self._buffer[start : self._at - 2].tobytes()
-            if searched + 512 < self._end:
-                searched += 512
-            else:
-                searched -= self._at
-                self._fill()
-                searched += self._at
+            found = self._bytes.find(b"\n", searched, self._end)
+            if found >= 0:
+                start, self._at = self._at, found + 1
+                return bytes(self._bytes[start : found - 1])
+            searched = self._end - self._at
+            self._fill()
+            searched += self._at
 
     def _fill(self, wanted: int = 0) -> None:
         """Read what the socket has, at least one byte; make room for `wanted` unread bytes."""
@@ -139,9 +139,9 @@ class ReplyReader:
             self._at, self._end = 0, rest
         room = max(wanted, self._end + _CHUNK)
         if self._buffer.size < room:
-            grown = np.empty(max(room, 2 * self._buffer.size), np.uint8)
-            grown[: self._end] = self._buffer[: self._end]
-            self._buffer = grown
+            grown = bytearray(max(room, 2 * self._buffer.size))
+            grown[: self._end] = self._bytes[: self._end]
+            self._bytes, self._buffer = grown, np.frombuffer(grown, np.uint8)
         size = _receive(self._connection, self._buffer[self._end :].data)
         self._end += size
         self.received += size

@@ -120,6 +120,11 @@ class RedisServer:
         """`redis://` URL of this server alone, with the password."""
         return f"redis://:{self._password}@{self.host}:{self.port}/0"
 
+    @property
+    def password(self) -> str:
+        """What it takes to log in."""
+        return self._password
+
     def connect(self, timeout_s: float = 5.0) -> redis.Redis:
         """A new client of this server alone, whose replies are text; it tries nothing twice. Close it."""
         return redis.Redis(

@@ -19,6 +19,7 @@ from ps.redis_commands import (
     Outcome,
     PullRequest,
     PushRequest,
+    body_slots,
     command,
     read_queued,
     read_record,
@@ -128,6 +129,11 @@ class RedisStore:
         return _WIDTH
 
     @property
+    def _body_bytes(self) -> int:
+        """Of a partition's main string, at most."""
+        return body_slots(self.partitions.size) * 8
+
+    @property
     def news_limit(self) -> int:
         """Entries from which a partition's news have told enough: all of its slots count as pushed."""
         return max(self.partitions.size // NEWS_DENSITY, 16)
@@ -194,7 +200,10 @@ class RedisStore:
             (link,) = self._reads.nodes.links(address, 1)
             density = _density(address)
             requests = [
-                PullRequest(self.keys, p, offsets[cuts[p] : cuts[p + 1]], field, density) for p in partitions
+                PullRequest(
+                    self.keys, p, self.partitions.size, offsets[cuts[p] : cuts[p + 1]], field, density
+                )
+                for p in partitions
             ]
             for request in requests:
                 link.send(request.encode())
@@ -372,7 +381,8 @@ class RedisStore:
             if found is None:
                 return list(partitions)
             if not found:
-                safe &= address not in self._with_replica
+                if address in self._with_replica:
+                    safe = False
                 return []
             record = self.keys.record(partitions[0])
             try:
@@ -381,7 +391,8 @@ class RedisStore:
                 # WAIT waits for what this connection wrote, and all that the server was told before.
                 link.send(command(b"HSET", record, RUN, self._run) + wait)
                 link.replies.pass_over()
-                safe &= link.replies.integer() > 0
+                if link.replies.integer() == 0:
+                    safe = False  # not `&=`, which looks at `safe` before it waits: nodes run side by side
             except ServerError as error:
                 require_passing(error)
                 return list(partitions)
@@ -400,7 +411,8 @@ class RedisStore:
             has_one = self._look_for_replica(address, link)
             if has_one is None:
                 return list(partitions)
-            found |= has_one
+            if has_one:
+                found = True
             return []
 
         self._writes.everywhere(list(range(self.partitions.count)), on_node)
@@ -439,17 +451,20 @@ class RedisStore:
                 command(b"MULTI")
                 + command(b"HGETALL", self.keys.record(partition))
                 + command(b"GET", self.keys.state(partition))
+                + command(b"GET", self.keys.tail(partition))
                 + command(b"EXEC")
             )
-            if read_queued(link.replies, 2) is None:
+            if read_queued(link.replies, 3) is None:
                 return list(partitions)
             words = [link.replies.text() for _ in range(link.replies.array())]
             record = dict(zip(words[::2], words[1::2], strict=True))
             run = record.pop(RUN, None)
             self._check_run(None if run is None else np.frombuffer(run, np.uint8))
-            state = link.replies.bulk()
+            state, tail = link.replies.text(), link.replies.text()
+            if tail:
+                state = state.ljust(self._body_bytes, b"\0") + tail
             applied = {field.decode(): int(chunk) for field, chunk in record.items()}
-            found.append(PartitionDump(partition, b"" if state is None else state.tobytes(), applied))
+            found.append(PartitionDump(partition, state, applied))
             return []
 
         self._reads.everywhere([partition], on_node)
@@ -463,23 +478,29 @@ class RedisStore:
                 f"partition {dump.partition} was dumped with {len(dump.state)} bytes, not {whole}."
             )
         record, state = self.keys.record(dump.partition), self.keys.state(dump.partition)
-        commands = command(b"MULTI") + command(b"DEL", record, state, self.keys.news(dump.partition))
+        tail, news = self.keys.tail(dump.partition), self.keys.news(dump.partition)
+        body, rest = memoryview(dump.state)[: self._body_bytes], dump.state[self._body_bytes :]
+        commands = command(b"MULTI") + command(b"DEL", record, state, tail, news)
         used = np.flatnonzero(np.frombuffer(dump.state, np.int64))[: self.news_limit]
         if used.size:
-            commands += command(b"SET", self.keys.news(dump.partition), used.astype("<u4").tobytes())
+            commands += command(b"SET", news, used.astype("<u4").tobytes())
+        if rest:
+            commands += command(b"SET", tail, rest)
         after = b""
         if dump.state:
-            commands += b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(state), state, len(dump.state))
+            # SET would let the string keep up to 1 MiB of the buffer that it came in.
+            head = b"*4\r\n$8\r\nSETRANGE\r\n$%d\r\n%b\r\n$1\r\n0\r\n$%d\r\n"
+            commands += head % (len(state), state, len(body))
             after = b"\r\n"
         fields = [RUN, self._run]
         for name, chunk in dump.applied.items():
             fields += [name.encode(), b"%d" % chunk]
         after += command(b"HSET", record, *fields) + command(b"EXEC")
-        count = 2 + bool(used.size) + bool(dump.state)
+        count = 2 + bool(used.size) + bool(dump.state) + bool(rest)
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._writes.nodes.links(address, 1)
-            link.send(commands, dump.state, after)
+            link.send(commands, body, after)
             length = read_queued(link.replies, count)
             if length is None:
                 return list(partitions)
@@ -498,15 +519,14 @@ class RedisStore:
             again = []
             for p in partitions:
                 check = command(b"HGET", self.keys.record(p), RUN)
-                link.send(
-                    command(b"MULTI") + check + command(b"STRLEN", self.keys.state(p)) + command(b"EXEC")
-                )
+                sizes_of = command(b"STRLEN", self.keys.state(p)) + command(b"STRLEN", self.keys.tail(p))
+                link.send(command(b"MULTI") + check + sizes_of + command(b"EXEC"))
             for p in partitions:
-                if read_queued(link.replies, 2) is None:
+                if read_queued(link.replies, 3) is None:
                     again.append(p)
                     continue
                 self._check_run(link.replies.bulk())
-                sizes[p] = link.replies.integer()
+                sizes[p] = link.replies.integer() + link.replies.integer()
             return again
 
         self._reads.everywhere(list(range(self.partitions.count)), on_node)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ps.filters import FilterCounts, Filters
 from ps.held_back import HeldBack
 from ps.hot_cache import HotCache
-from ps.outbox import Outbox, Parcel
+from ps.outbox import Outbox, Parcel, PushStore
 from ps.partitions import Slots
 from ps.presence import Presence
 from ps.redis_store import RedisStore
@@ -25,7 +25,6 @@ PUSH, SMALL, ZERO = 0, 1, 2
 Judge = Callable[[Float32, Float32, Filters], NDArray[np.uint8]]
 """Judges moves: the state float32[u, 2] that others see, the state with all of this worker's, uint8[u]."""
 
-_KEPT_FOR_REPLICAS = 256 << 20  # bytes of pushes that a failover may make us send again
 _MOST_HELD = 1 << 22  # slots that may be held back
 _LONGEST_CACHED = 8  # chunks that a slot may be used without pulling it, where staleness has no bound
 
@@ -43,8 +42,12 @@ class Pulled:
     """int64[u], packed accumulators."""
     applied: NDArray[np.int64]
     """int64[partitions]: the record of the shard at the pull."""
+    asked: NDArray[np.bool_] | None
+    """bool[u]: slots that were pulled; None: all."""
     cached: NDArray[np.bool_] | None
     """bool[u]: slots that were not pulled because the cache has them."""
+    absent: NDArray[np.bool_] | None
+    """bool[u]: slots that were not pulled because nobody had pushed them."""
     dense: bool
     """Whether the request travelled as ranges, so that filters have nothing to save."""
 
@@ -60,16 +63,27 @@ class WorkerStore:
     """
 
     def __init__(
-        self, store: RedisStore, job: str, *, filters: Filters, staleness: int | None, judge: Judge
+        self,
+        store: RedisStore,
+        job: str,
+        *,
+        filters: Filters,
+        staleness: int | None,
+        judge: Judge,
+        pushes: PushStore | None = None,
     ) -> None:
-        """`staleness` bounds the age of cached slots in clocks; None: no bound but that of the cache."""
+        """`staleness` bounds the age of cached slots in clocks; None: no bound but that of the cache.
+
+        `pushes` is where pushes go, if it is not the store itself but something that wraps it.
+        """
         self.counts = FilterCounts()
         self._store = store
         self._job = job
         self._filters = filters
+        self._bounded = staleness is not None
         self._oldest = _LONGEST_CACHED if staleness is None else staleness
         self._judge = judge
-        self._outbox = Outbox(store, job, _KEPT_FOR_REPLICAS if store.has_replicas() else 0)
+        self._outbox = Outbox(pushes or store, job)
         self._cache = HotCache(store.bits)
         self._held = HeldBack(store.bits)
         self._presence = Presence(store) if filters.presence else None
@@ -90,15 +104,17 @@ class WorkerStore:
         `least_clock` is that of the slowest live worker. Raises as `Store.pull` does.
         """
         dense = self._store.is_dense(slots.size)
-        cached = None
+        cached = absent = None
         asked = np.ones(slots.size, np.bool_)
         if not dense and self._filters.cache:
             cached = self._cache.holds(slots, clock - self._oldest)
             asked &= ~cached
         held = int(asked.sum())
-        if not dense and self._presence is not None:
-            self._presence.listen()
-            asked &= ~self._presence.absent(slots)
+        if self._presence is not None:
+            self._presence.listen()  # also to ranges, to know when enough has been told
+            if not dense:
+                absent = self._presence.absent(slots) & asked
+                asked &= ~absent
         count = int(asked.sum())
         self.counts.wanted += slots.size
         self.counts.from_cache += slots.size - held
@@ -106,21 +122,19 @@ class WorkerStore:
         self.counts.pulled += count
         if count == slots.size:
             packed, applied = self._store.pull_packed(slots, self._job, shard)
-        else:
-            packed = np.zeros(slots.size, np.int64)
-            packed[asked], applied = self._store.pull_packed(slots[asked], self._job, shard)
-        return Pulled(slots, shard, clock, least_clock, packed, applied, cached, dense)
+            return Pulled(slots, shard, clock, least_clock, packed, applied, None, None, None, dense)
+        packed = np.zeros(slots.size, np.int64)
+        packed[asked], applied = self._store.pull_packed(slots[asked], self._job, shard)
+        return Pulled(slots, shard, clock, least_clock, packed, applied, asked, cached, absent, dense)
 
     def settle(self, pulled: Pulled) -> Float32:
         """Complete what was pulled, with this worker's own pushes; the state float32[u, 2]."""
-        if pulled.cached is not None and pulled.cached.any():
-            others = ~pulled.cached
-            slots, packed = pulled.slots[others], pulled.packed[others]
-            self._add_own(slots, packed, pulled)
-            pulled.packed[others] = packed
+        self._add_own(pulled, pulled.asked, pulled.applied)
+        if pulled.absent is not None:
+            # They were absent before the rest was pulled: a push that is in the rest may be missing here.
+            self._add_own(pulled, pulled.absent, np.full_like(pulled.applied, -1))
+        if pulled.cached is not None:
             pulled.packed[pulled.cached] = self._cache.read(pulled.slots[pulled.cached])[0]
-        else:
-            self._add_own(pulled.slots, pulled.packed, pulled)
         return self._store.unpacked(pulled.packed)
 
     def push(
@@ -152,6 +166,7 @@ class WorkerStore:
             self._held.put(slots[held], increments[held])
             slots, increments = slots[~held], increments[~held]
             if len(self._held) > _MOST_HELD:
+                self.counts.flushed += len(self._held)
                 self._held.put(slots, increments)
                 slots, increments = self._held.take_all()
         self._send(token, slots, increments, on_done)
@@ -162,6 +177,10 @@ class WorkerStore:
             self.counts.flushed += len(self._held)
             self._send(Token(self._job, shard, chunk), *self._held.take_all(), lambda: None)
         self._outbox.drain()
+
+    def require_sound(self) -> None:
+        """Raise what a push raised, if one did."""
+        self._outbox.require_sound()
 
     def secure(self) -> None:
         """Make sure that all pushes are in the store, and known to a replica if there are any."""
@@ -179,16 +198,23 @@ class WorkerStore:
         touched = np.diff(self._store.partitions.cuts(slots)) > 0
         self._outbox.put(Parcel(token, slots, increments, fresh, touched, on_done))
 
-    def _add_own(self, slots: Slots, packed: NDArray[np.int64], pulled: Pulled) -> None:
-        self._outbox.overlay(pulled.shard, slots, packed, pulled.applied)
+    def _add_own(self, pulled: Pulled, some: NDArray[np.bool_] | None, applied: NDArray[np.int64]) -> None:
+        slots: Slots = pulled.slots if some is None else pulled.slots[some]
+        packed = pulled.packed if some is None else pulled.packed[some]
+        self._outbox.overlay(pulled.shard, slots, packed, applied)
         self._held.overlay(slots, packed)
+        if some is not None:
+            pulled.packed[some] = packed
 
     def _remember(self, pulled: Pulled, mine: NDArray[np.int64]) -> None:
+        slots = pulled.slots
+        # Without a bound, others may be so far behind that nothing would be young enough.
+        clocks = np.full(mine.size, pulled.least_clock if self._bounded else pulled.clock, np.int64)
+        if pulled.cached is not None:
+            clocks[pulled.cached] = self._cache.read(slots[pulled.cached])[1]
         if pulled.dense:
-            self._cache.clear()  # it would miss what these pushes add
-            return
-        clocks = np.full(mine.size, pulled.least_clock, np.int64)
-        if pulled.cached is not None and pulled.cached.any():
-            clocks[pulled.cached] = self._cache.read(pulled.slots[pulled.cached])[1]
+            # A range costs the same with slots left out: what is here only has to stay right.
+            here = self._cache.holds(slots, -1)
+            slots, mine, clocks = slots[here], mine[here], clocks[here]
         # A pull that is a chunk ahead may still count on what is one clock too old here.
-        self._cache.keep(pulled.slots, mine, clocks, pulled.clock - self._oldest - 1)
+        self._cache.keep(slots, mine, clocks, pulled.clock - self._oldest - 1)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ctr.cli import features, parameters, scoring, serving, synthesis, training, working
+from ctr.cli import drilling, features, parameters, scoring, serving, synthesis, training, working
 from ctr.errors import CtrError, SpecError
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app.add_typer(features.app, name="features")
 app.add_typer(parameters.app, name="ps")
 app.command("synth")(synthesis.synth)
 app.command("train")(training.train)
+app.command("drill")(drilling.drill)
 app.command("worker")(working.worker)
 app.command("evaluate")(scoring.evaluate)
 app.command("predict")(scoring.predict)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ctr.cli.figures import columns, duration, size, some
 from ctr.cli.jobs import report
 from ctr.cli.options import JsonOption
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ctr.cost_model import Costs, Estimate, Workload
 
 
@@ -121,15 +120,15 @@ def _workload_lines(workload: Workload, expected: Estimate) -> list[str]:
     where = (
         f"a machine each, {workload.network_gbit:g} Gbit/s"
         if workload.cores is None
-        else f"all on one machine with {_some(workload.cores, 'core')}"
+        else f"all on one machine with {some(workload.cores, 'core')}"
     )
     return [
-        f"{_some(workload.features, 'feature')}, {_some(workload.examples, 'example')}, "
-        f"{_some(workload.passes, 'pass')}, {_some(workload.workers, 'worker')}, "
-        f"{_some(workload.shards, 'shard')}; {where}",
-        f"2**{workload.bits} slots in {_some(workload.partitions, 'partition')}; "
+        f"{some(workload.features, 'feature')}, {some(workload.examples, 'example')}, "
+        f"{some(workload.passes, 'pass')}, {some(workload.workers, 'worker')}, "
+        f"{some(workload.shards, 'shard')}; {where}",
+        f"2**{workload.bits} slots in {some(workload.partitions, 'partition')}; "
         f"{expected.colliding:.1%} of the features share a slot with another",
-        f"a chunk of {_some(chunk, 'example')} touches {expected.unique_slots:.2f} slots per example, "
+        f"a chunk of {some(chunk, 'example')} touches {expected.unique_slots:.2f} slots per example, "
         f"which travel {how}",
     ]
 
@@ -159,8 +158,8 @@ def _advice_lines(workload: Workload, found: dict[str, Estimate]) -> list[str]:
         lines.append("helps most: nothing in the table below")
     if idle := workload.workers - workload.active_workers:
         lines.append(
-            f"beware: the examples make only {_some(workload.active_workers, 'chunk')}, so "
-            f"{_some(idle, 'worker')} will be idle; a smaller --chunk helps"
+            f"beware: the examples make only {some(workload.active_workers, 'chunk')}, so "
+            f"{some(idle, 'worker')} will be idle; a smaller --chunk helps"
         )
     elif workload.workers > 1 and expected.rounds < LEAST_ROUNDS:
         lines.append(
@@ -170,36 +169,36 @@ def _advice_lines(workload: Workload, found: dict[str, Estimate]) -> list[str]:
     if expected.colliding > 0.5:
         lines.append("beware: most features share their slot; more --bits keep them apart")
     if workload.features > (most := workload.examples * workload.features_per_example):
-        lines.append(f"beware: so few examples cannot hold more than {_some(most, 'feature')}")
+        lines.append(f"beware: so few examples cannot hold more than {some(most, 'feature')}")
     if workload.shards > workload.partitions:
-        lines.append(f"beware: {_some(workload.partitions, 'partition')} cannot be spread over more nodes")
+        lines.append(f"beware: {some(workload.partitions, 'partition')} cannot be spread over more nodes")
     return lines
 
 
 def _expected_lines(workload: Workload, expected: Estimate) -> list[str]:
     rows = [
-        ("time", _duration(expected.total_s), "in all, start-up and reading out the model included"),
+        ("time", duration(expected.total_s), "in all, start-up and reading out the model included"),
         ("", f"{expected.examples_per_second:,.0f}/s", "examples while training"),
-        ("RAM", _bytes(expected.node_ram), "each Redis; the busiest, at its peak"),
-        ("", _bytes(expected.state_ram), "of it the model's state"),
-        ("", _bytes(expected.snapshot_ram), "while it makes a snapshot or fills a replica, at worst"),
-        ("", _bytes(expected.primaries_ram), "all primaries"),
-        ("", _bytes(2 * expected.primaries_ram), "with one replica each"),
-        ("", _bytes(expected.worker_ram), "each worker"),
-        ("network", _bytes(expected.bytes_out), "per example, workers to Redis"),
-        ("", _bytes(expected.bytes_in), "per example, Redis to workers"),
+        ("RAM", size(expected.node_ram), "each Redis; the busiest, at its peak"),
+        ("", size(expected.state_ram), "of it the model's state"),
+        ("", size(expected.snapshot_ram), "while it makes a snapshot or fills a replica, at worst"),
+        ("", size(expected.primaries_ram), "all primaries"),
+        ("", size(2 * expected.primaries_ram), "with one replica each"),
+        ("", size(expected.worker_ram), "each worker"),
+        ("network", size(expected.bytes_out), "per example, workers to Redis"),
+        ("", size(expected.bytes_in), "per example, Redis to workers"),
         (
             "",
-            _bytes(expected.bytes_per_example * workload.examples * workload.passes),
+            size(expected.bytes_per_example * workload.examples * workload.passes),
             "in all, over loopback" if workload.cores else "in all",
         ),
-        ("busy", _duration(workload.passes * expected.store_s), "the busiest Redis"),
-        ("", _duration(workload.passes * expected.worker_s), "the busiest worker"),
-        ("", _duration(workload.passes * expected.network_s), "the busiest link"),
+        ("busy", duration(workload.passes * expected.store_s), "the busiest Redis"),
+        ("", duration(workload.passes * expected.worker_s), "the busiest worker"),
+        ("", duration(workload.passes * expected.network_s), "the busiest link"),
     ]
     if workload.cores:
-        rows[-1] = ("", _duration(workload.passes * expected.cores_s), "all cores of the machine")
-    return _columns(rows, "<><")
+        rows[-1] = ("", duration(workload.passes * expected.cores_s), "all cores of the machine")
+    return columns(rows, "<><")
 
 
 def _variant_lines(found: dict[str, tuple[Workload, Estimate]]) -> list[str]:
@@ -207,16 +206,16 @@ def _variant_lines(found: dict[str, tuple[Workload, Estimate]]) -> list[str]:
     rows = [
         (
             name,
-            _duration(e.total_s),
+            duration(e.total_s),
             f"{e.examples_per_second:,.0f}",
             str(e.bound),
-            _bytes(e.node_ram),
-            _bytes(e.worker_ram),
-            _bytes(e.bytes_per_example),
+            size(e.node_ram),
+            size(e.worker_ram),
+            size(e.bytes_per_example),
         )
         for name, (_, e) in found.items()
     ]
-    return _columns([head, *rows], "<>>>>>>")
+    return columns([head, *rows], "<>>>>>>")
 
 
 def _assumption_lines(costs: Costs) -> list[str]:
@@ -228,44 +227,9 @@ def _assumption_lines(costs: Costs) -> list[str]:
     rows = [(f"  {number(a.value)}", f"{a.unit}: {a.meaning}") for a in assumptions(costs).values()]
     return [
         "assumed (measured on one machine of two cores over loopback, unless it says otherwise):",
-        *_columns(rows, "><"),
+        *columns(rows, "><"),
         "and: features are spread evenly over partitions, partitions over nodes at random; reading, pulling,",
         "training and pushing overlap; links carry their full rate in both directions, and cost nothing else",
         "(nothing was measured over a network); no filter saves a pull or a push; no worker waits for",
         "another, nothing is tried again, and no checkpoint is written",
     ]
-
-
-def _columns(rows: Sequence[tuple[str, ...]], aligned: str) -> list[str]:
-    """The rows as lines, each column as wide as its widest cell and aligned `<` or `>`."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            f"{cell:{side}{width}}" for cell, side, width in zip(row, aligned, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def _some(count: int, noun: str) -> str:
-    """`1 worker`, `2 workers`, `3 passes`."""
-    plural = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{count:,} {noun}{plural}"
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 999.5:
-            return f"{size:.0f} {unit}" if size >= 99.5 or unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:,.1f} PiB"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 99.5:
-        return f"{seconds:.1f} s" if seconds >= 0.05 else f"{seconds * 1e3:.1f} ms"
-    for limit, size, large, small in ((5_970, 60, "min", "s"), (172_800, 3_600, "h", "min")):
-        if seconds < limit:
-            whole, rest = divmod(seconds, size)
-            return f"{whole:.0f} {large} {rest * 60 / size:.0f} {small}"
-    return f"{seconds / 86_400:,.1f} days"

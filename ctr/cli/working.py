@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
+import signal
 from threading import Event, Thread, Timer
 from typing import Annotated
 
@@ -11,7 +11,7 @@ import typer
 
 from ctr.cli.jobs import STOPPED, stopping
 
-_LONGEST_END_S = 10.0
+_LONGEST_END_S = 5.0
 
 
 def worker(
@@ -45,19 +45,32 @@ def worker(
     from ps import parse_redis_url
 
     url = parse_redis_url(store)
+    if with_parent:
+        take_part(url, job, lease_s=lease, stop=_parents_end())
+        return
     with stopping("The other workers go on."), stop_requests() as stop:
-        if with_parent:
-            Thread(target=_leave_with_parent, args=(stop,), daemon=True).start()
         report = take_part(url, job, lease_s=lease, stop=stop)
-    examples = report.progressive.examples + report.seen_again.examples
-    typer.echo(f"trained {examples:,} examples")
-    if stop.is_set() and not with_parent:
+    typer.echo(f"trained {report.examples:,} examples")
+    if stop.is_set():
         raise typer.Exit(STOPPED)
 
 
-def _leave_with_parent(stop: Event) -> None:
-    """Leave when the process that started this one closes our standard input, or dies."""
-    sys.stdin.buffer.read()
+def _parents_end() -> Event:
+    """Set when the process that started this one closes our standard input, or dies.
+
+    Signals that go to all processes of a job are the parent's to act on, which still needs its workers then.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    stop = Event()
+    Thread(target=_wait_for_parent, args=(stop,), daemon=True).start()
+    return stop
+
+
+def _wait_for_parent(stop: Event) -> None:
+    # Not through `sys.stdin`: its lock may not be held by a thread when Python ends.
+    while os.read(0, 1):
+        pass
     stop.set()
     # The store may have died with the parent; then nobody is left to wait for.
     timer = Timer(_LONGEST_END_S, os._exit, (1,))

@@ -414,9 +414,9 @@ def test_parts_read_one_after_the_other_equal_one_pass(tmp_path: Path) -> None:
     """Each goes on in the block in which the last one stopped; going back starts from the beginning."""
     paths = [tmp_path / "a.tsv", tmp_path / "b.tsv"]
     for path in paths:
-        path.write_text("".join(f"{i % 2}\t{path.name}{i}\n" for i in range(5_000)))
+        path.write_text("".join(f"{i % 2},{path.name}{i}\n" for i in range(5_000)))
     spec = parse_spec(
-        "version: 1\nsource: {format: delimited, delimiter: '\\t', header: false, columns: [y, c]}\n"
+        "version: 1\nsource: {format: delimited, delimiter: ',', header: false, columns: [y, c]}\n"
         "label: y\nbits: 20\nfields: [{name: c, type: category}]\n",
         "test",
     )

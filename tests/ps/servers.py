@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from time import monotonic, sleep
 
 import pytest
 
@@ -31,6 +32,14 @@ needs_redis = pytest.mark.skipif(
 )
 
 StartRedis = Callable[..., EmbeddedRedis]
+
+
+def eventually(what: Callable[[], object], seconds: float = 30.0) -> None:
+    """Waits until it is so."""
+    deadline = monotonic() + seconds
+    while not what():
+        assert monotonic() < deadline, "waited in vain"
+        sleep(0.01)
 
 
 def flush(servers: EmbeddedRedis) -> None:

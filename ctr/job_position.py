@@ -1,0 +1,79 @@
+"""`JobPosition`: which chunks of a job are in the store, and how many examples that comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.data_plan import DataPlan
+from ps import BoardView
+
+_NO_ROWS = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class JobPosition:
+    """How far a job has come; what a checkpoint keeps of its board."""
+
+    begun: int
+    """So many data shards, from the first, were claimed at least once."""
+    progress: Mapping[int, int]
+    """Of those that are unfinished: the chunks that are wholly in the store."""
+    lanes: tuple[int, ...]
+    """The last round of each lane that is in the store, or -1; empty for a job that goes by clocks."""
+
+    @classmethod
+    def of(cls, view: BoardView) -> JobPosition:
+        """From a view of the board that has its data shards."""
+        progress = {shard: each.progress for shard, each in view.unfinished.items()}
+        return cls(view.begun, progress, tuple(lane.pushed for lane in view.lanes))
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> JobPosition:
+        """What `to_json` gave."""
+        progress = {int(shard): chunks for shard, chunks in found["progress"].items()}
+        return cls(found["begun"], progress, tuple(found["lanes"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """As a checkpoint keeps it."""
+        progress = {str(shard): chunks for shard, chunks in self.progress.items()}
+        return {"begun": self.begun, "progress": progress, "lanes": list(self.lanes)}
+
+    def examples(self, plan: DataPlan, bad: NDArray[np.int64] = _NO_ROWS) -> list[int]:
+        """Examples that were learnt, by pass; `bad` are the positions, int64[k] ascending, of bad rows."""
+        counts = [0] * plan.passes
+        for pass_, rows in self._clocked(plan, bad):
+            counts[pass_] += rows
+        good = plan.rows - int(np.searchsorted(bad, plan.rows))
+        for pass_, chunks in self._in_rounds(plan):
+            counts[pass_] += chunks * plan.chunk
+        return [min(count, good) for count in counts]
+
+    def passes(self, plan: DataPlan) -> int:
+        """Passes of which anything was learnt; at least 1."""
+        counts = self.examples(plan)
+        return max((pass_ + 1 for pass_, count in enumerate(counts) if count), default=1)
+
+    def _clocked(self, plan: DataPlan, bad: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+        """The pass of each data shard, and how many examples of it were learnt."""
+        if self.lanes:
+            return
+        for shard in range(self.begun):
+            start, stop = plan.rows_of(shard)
+            first, last = np.searchsorted(bad, (start, stop)).tolist()
+            rows = stop - start - (last - first)
+            if shard in self.progress:
+                rows = min(self.progress[shard] * plan.chunk, rows)
+            yield plan.pass_of(shard), rows
+
+    def _in_rounds(self, plan: DataPlan) -> Iterator[tuple[int, int]]:
+        """A pass, and how many of its chunks a lane has learnt: for each of both."""
+        for lane, pushed in enumerate(self.lanes):
+            for pass_ in range(plan.passes):
+                first = plan.rounds_before(lane, pass_ * plan.shards_in_pass)
+                end = plan.rounds_before(lane, (pass_ + 1) * plan.shards_in_pass)
+                yield pass_, max(min(pushed + 1, end) - first, 0)

@@ -1,0 +1,179 @@
+"""Where a job through Redis is, read from its board: what `ctr ps status` shows and `ctr ps export` notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from ctr.errors import StoreError
+from ctr.job_description import JobDescription
+from ctr.job_position import JobPosition
+from ps import BoardView
+from ps.redis_status import BoardStatus, StoreStatus
+
+_LIFE = "life:"  # begins the name of a report with a worker's sign of life
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A live worker."""
+
+    id: str
+    host: str
+    """And its process there."""
+    clock: int | None
+    """None while it has no data shard in work, and in rounds."""
+    lag: int | None
+    """Chunks that it is behind the furthest of the live ones."""
+    lease_left_s: float
+    examples: int | None
+    """That it has trained; None before it has told."""
+    logloss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """A data shard that is begun and unfinished."""
+
+    shard: int
+    owner: str | None
+    """A live worker's id; None when it is free."""
+    pushed: int
+    """Chunks that are wholly in the store."""
+    chunks: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatus:
+    """A lane of a job in rounds."""
+
+    lane: int
+    owner: str | None
+    """A live worker's id; None when it is free."""
+    staged: int
+    """Rounds whose move is staged."""
+    pushed: int
+    """Rounds that are wholly in the store."""
+    rounds: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job. What only its description tells is None when `problem` says why it cannot be read."""
+
+    id: str
+    state: str
+    message: str
+    """Why it failed."""
+    problem: str | None
+    coordinator_alive: bool
+    hold: int | None
+    """The clock or round that nobody may begin."""
+    consistency: str | None
+    staleness: int | None
+    """None but for `ssp`."""
+    examples: int | None
+    """Rows of the chunks that are in the store, all passes together."""
+    examples_in_all: int | None
+    passes_begun: int | None
+    """Of which anything is in the store; at least 1."""
+    passes: int | None
+    logloss: float | None
+    """Of the workers' signs of life: over their examples of this pass so far."""
+    shards: int
+    begun: int
+    """Data shards."""
+    finished: int
+    """Data shards."""
+    unfinished: tuple[ShardStatus, ...]
+    """Those that are begun."""
+    workers: tuple[WorkerStatus, ...]
+    lanes: tuple[LaneStatus, ...]
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it goes on."""
+        return self.state in ("running", "stopping") and (self.coordinator_alive or bool(self.workers))
+
+
+def lives(board: BoardStatus) -> list[str]:
+    """The names of the reports in which the live workers say how far they are."""
+    return [_LIFE + worker.id for worker in board.view.workers]
+
+
+def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
+    """What the board says, and those of the `reports` whose names `lives` gives."""
+    job, view, position = board.job, board.view, JobPosition.of(board.view)
+    told = {name.removeprefix(_LIFE): orjson.loads(blob) for name, blob in reports.items()}
+    judged = [(each["judged"], each["logloss"]) for each in told.values() if each["judged"]]
+    count = sum(examples for examples, _ in judged)
+    description, plan, problem = None, None, None
+    try:
+        description = JobDescription.from_bytes(job.description)
+        plan = description.plan()
+    except StoreError as error:
+        problem = str(error)
+    return JobStatus(
+        id=job.id,
+        state=view.state,
+        message=view.message,
+        problem=problem,
+        coordinator_alive=view.coordinator_alive,
+        hold=view.hold,
+        consistency=None if description is None else description.consistency,
+        staleness=None if description is None or description.consistency != "ssp" else description.staleness,
+        examples=None if plan is None else sum(position.examples(plan)),
+        examples_in_all=None if plan is None else plan.rows * plan.passes,
+        passes_begun=None if plan is None else position.passes(plan),
+        passes=None if plan is None else plan.passes,
+        logloss=sum(examples * loss for examples, loss in judged) / count if count else None,
+        shards=view.shards,
+        begun=view.begun,
+        finished=view.finished,
+        unfinished=tuple(
+            ShardStatus(shard, each.owner, each.progress, None if plan is None else plan.chunks_of(shard))
+            for shard, each in view.unfinished.items()
+        ),
+        workers=_workers(view, told),
+        lanes=tuple(
+            LaneStatus(
+                number,
+                lane.owner,
+                lane.staged + 1,
+                lane.pushed + 1,
+                None if plan is None else plan.rounds_of(number),
+            )
+            for number, lane in enumerate(view.lanes)
+        ),
+    )
+
+
+def _workers(view: BoardView, told: Mapping[str, Any]) -> tuple[WorkerStatus, ...]:
+    furthest = max((worker.clock for worker in view.workers if worker.clock is not None), default=0)
+    return tuple(
+        WorkerStatus(
+            id=worker.id,
+            host=worker.host,
+            clock=worker.clock,
+            lag=None if worker.clock is None else furthest - worker.clock,
+            lease_left_s=worker.lease_left_s,
+            examples=told.get(worker.id, {}).get("examples"),
+            logloss=told.get(worker.id, {}).get("logloss"),
+        )
+        for worker in view.workers
+    )
+
+
+def status_to_json(store: StoreStatus, job: JobStatus | None) -> dict[str, Any]:
+    """All of it as JSON values."""
+    facts = asdict(store)
+    del facts["board"]
+    return {
+        **facts,
+        "partition_balance": store.partition_balance,
+        "byte_balance": store.byte_balance,
+        "job": None if job is None else asdict(job),
+    }

@@ -1,0 +1,366 @@
+"""Jobs through Redis for tests: small data, real servers, workers that are processes of their own."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ctr.coordinator import CheckpointSettings
+from ctr.distributed import DistributedResult, StoreSettings, train_distributed
+from ctr.errors import StoreError
+from ctr.ftrl import WIDTH, Float32, Ftrl
+from ctr.job_description import (
+    FilterSettings,
+    JobDescription,
+    OptimizerSettings,
+    absolute,
+    input_bytes,
+)
+from ctr.participant import take_part
+from ctr.synth import write_click_log
+from ctr.trainer import TrainSettings, read_out, train
+from ctr.worker_processes import WorkerProcesses
+from ctr.worker_report import WorkerReport
+from features import (
+    BLOCK_ROWS,
+    DatasetSource,
+    ExampleSource,
+    FeatureSpec,
+    RawSource,
+    Slots,
+    load_spec,
+    open_source,
+    write_dataset,
+)
+from ps import BoardView, Filters, JobBoard, MemoryStore, RedisStore, Token, parse_redis_url
+
+LEASE_S = 0.6
+DEADLINE_S = 60.0
+SHARD_CHUNKS = 5
+
+ADDITIVE = Ftrl(alpha=1.0, beta=1e20)
+"""With steps so small, every move is the sum of its examples' gradients at zero, exact in fixed point: so the
+result is the same to the bit in whatever order chunks are trained, if each counts once."""
+
+State = tuple[Slots, Float32]
+
+
+@pytest.fixture(scope="session")
+def job_spec() -> FeatureSpec:
+    """Criteo's columns, hashed to 2**18 slots."""
+    return load_spec("criteo").model_copy(update={"bits": 18})
+
+
+@pytest.fixture(scope="session")
+def job_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """5,950 synthetic rows: the last of 60 chunks is smaller. Not to be changed by a test."""
+    path = tmp_path_factory.mktemp("job") / "clicks.tsv"
+    write_click_log(path, 5_950, seed=1)
+    return path
+
+
+@pytest.fixture(scope="session")
+def job_data(job_log: Path, job_spec: FeatureSpec) -> Path:
+    """The same rows, hashed."""
+    path = job_log.with_name("hashed")
+    write_dataset(RawSource(job_spec, [job_log]).batches(BLOCK_ROWS), job_spec, path)
+    return path
+
+
+StartJob = Callable[..., "RunningJob"]
+
+
+@pytest.fixture
+def start_job() -> Iterator[StartJob]:
+    """Starts jobs, with the arguments of `RunningJob`; those that run at the test's end are stopped."""
+    started: list[RunningJob] = []
+
+    def start(*arguments: object, **settings: object) -> RunningJob:
+        started.append(RunningJob(*arguments, **settings))
+        return started[-1]
+
+    yield start
+    for job in started:
+        job.stop.set()
+    for job in started:
+        with suppress(Exception):
+            job.result()
+
+
+def describe(
+    inputs: Path,
+    spec: FeatureSpec | None = None,
+    *,
+    filters: Filters | None = None,
+    ftrl: Ftrl | None = None,
+    **changes: object,
+) -> JobDescription:
+    """A job on a data set, or with a `spec` on a raw file: chunks of 100 rows, two workers, in rounds."""
+    source = open_source([inputs], spec)
+    consistency = changes.get("consistency", "bsp")
+    facts: dict[str, object] = {
+        "inputs": absolute([inputs]),
+        "input_bytes": input_bytes([inputs]),
+        "hashed": isinstance(source, DatasetSource),
+        "spec": source.spec.to_yaml(),
+        "on_bad_rows": "fail",
+        "rows": source.count_rows(),
+        "chunk": 100,
+        "shard_chunks": 1 if consistency == "bsp" else SHARD_CHUNKS,
+        "passes": 1,
+        "passes_before": 0,
+        "workers": 2,
+        "safe_adding": 0.75,
+        "consistency": consistency,
+        "staleness": 2,
+        "optimizer": OptimizerSettings(**asdict(ftrl or Ftrl())),
+        "filters": FilterSettings(**(filters or Filters()).to_json()),
+    }
+    return JobDescription.model_validate({**facts, **changes})
+
+
+def source_of(job: JobDescription) -> ExampleSource:
+    """The examples of a job."""
+    return job.open_source()
+
+
+def in_memory(job: JobDescription, start: State | None = None) -> tuple[State, float]:
+    """What the job comes to without Redis: the state, and the log loss as it went."""
+    store = MemoryStore(job.feature_spec().bits, WIDTH)
+    if start is not None:
+        store.push(*start, Token("warm-start", 0, 0))
+    settings = TrainSettings(job.workers, job.chunk, job.passes, job.safe_adding)
+    result = train(source_of(job), store, job.ftrl(0), settings, passes_before=job.passes_before)
+    return read_out(store), result.progressive.logloss
+
+
+def same(one: State, other: State) -> bool:
+    """Whether two states are equal to the bit."""
+    return np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1])
+
+
+def weights(state: State, job: JobDescription) -> Float32:
+    """The weight of every slot."""
+    dense = np.zeros(1 << job.feature_spec().bits, np.float32)
+    dense[state[0]] = job.ftrl(job.passes - 1).weights(state[1])
+    return dense
+
+
+class RunningJob:
+    """`train_distributed` on a thread of its own, which the test watches through the board."""
+
+    def __init__(
+        self,
+        job: JobDescription,
+        url: str,
+        *,
+        checkpoints: CheckpointSettings | None = None,
+        resume: bool = False,
+        start: State | None = None,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        self.job = job
+        self.url = url
+        self.stop = Event()
+        self.fractions: list[float] = []
+        self._settings = StoreSettings(url, checkpoints, resume, lease_s)
+        self._start = start
+        self._workers: list[WorkerProcesses] = []
+        self._outcome: list[DistributedResult | BaseException] = []
+        self._thread = Thread(target=self._run, name="train_distributed")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._outcome.append(
+                train_distributed(
+                    self.job,
+                    source_of(self.job),
+                    self._settings,
+                    start=self._start,
+                    stop=self.stop,
+                    on_start=self._workers.append,
+                    on_progress=lambda progress: self.fractions.append(progress.fraction),
+                )
+            )
+        except BaseException as error:  # noqa: BLE001  (raised by `result`)
+            self._outcome.append(error)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return not self._thread.is_alive()
+
+    def pids(self) -> list[int]:
+        """The worker processes."""
+        return wait_for(lambda: self._workers)[0].pids()
+
+    def result(self) -> DistributedResult:
+        """What came of it; raises what it raised."""
+        self._thread.join(DEADLINE_S)
+        assert self.over, "the job did not end"
+        (outcome,) = self._outcome
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    @contextmanager
+    def board(self) -> Iterator[JobBoard]:
+        """The job's board, as soon as it is there."""
+        with closing(JobBoard(parse_redis_url(self.url), lease_s=LEASE_S)) as board:
+            wait_for(lambda: board.job() is not None or self.over)
+            yield board
+
+    def once(self, ready: Callable[[BoardView], bool]) -> BoardView | None:
+        """Wait until the board shows that; None when the job ended before."""
+        with suppress(StoreError), self.board() as board:  # which is dropped at the end
+            while not self.over:
+                view = board.look()
+                if view.state != "running":
+                    return None
+                if ready(view):
+                    return view
+                time.sleep(0.001)
+        return None
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = DEADLINE_S) -> object:
+    """What `condition` returns once that is not false."""
+    deadline = time.monotonic() + timeout_s
+    while not (result := condition()):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+    return result
+
+
+def pushed(view: BoardView) -> int:
+    """Chunks that are in the store; of `describe`'s data shards, all count as whole."""
+    if view.lanes:
+        return sum(lane.pushed + 1 for lane in view.lanes)
+    return SHARD_CHUNKS * view.finished + sum(shard.progress for shard in view.unfinished.values())
+
+
+def process_of(view: BoardView, number: int) -> int:
+    """The process id of a live worker."""
+    return int(view.workers[number % len(view.workers)].host.rpartition(":")[2])
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """Stops a process for the time of the block."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+class Helpers:
+    """Workers that are threads of this process."""
+
+    def __init__(self, url: str, count: int, *, lease_s: float = LEASE_S) -> None:
+        self.stop = Event()
+        self.reports: list[WorkerReport] = []
+        self.errors: list[BaseException] = []
+        self._threads = [Thread(target=self._run, args=(url, lease_s)) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, url: str, lease_s: float) -> None:
+        try:
+            self.reports.append(take_part(parse_redis_url(url), None, lease_s=lease_s, stop=self.stop))
+        except BaseException as error:  # noqa: BLE001  (looked at by the test)
+            self.errors.append(error)
+
+    def join(self) -> Sequence[WorkerReport]:
+        """Wait for them."""
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+        return self.reports
+
+
+def in_threads(job: JobDescription, url: str, workers: int) -> tuple[State, WorkerReport]:
+    """What the job comes to with so many workers that are threads, and nobody who leads it."""
+    parsed, plan = parse_redis_url(url), job.plan()
+    with closing(RedisStore(parsed, bits=job.feature_spec().bits, width=WIDTH, facts=job.facts())) as store:
+        with closing(JobBoard(parsed, lease_s=LEASE_S)) as board:
+            board.create("threads", job.to_bytes(), shards=plan.shards, lanes=job.lanes)
+            helpers = Helpers(url, workers)
+            reports = helpers.join()
+            for error in helpers.errors:
+                raise error
+            total = WorkerReport()
+            for report in reports:
+                total.add(report)
+            state = read_out(store)
+        store.drop()
+    return state, total
+
+
+CTR = Path(sys.executable).with_name("ctr")
+
+
+class Command:
+    """A `ctr` command as a process group of its own, whose processes can all be found."""
+
+    def __init__(self, *words: object, **options: Any) -> None:
+        self._mark = secrets.token_hex(8)
+        self.popen = subprocess.Popen(
+            [CTR, *map(str, words)],
+            env={**os.environ, "CTR_TEST_MARK": self._mark},
+            process_group=0,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,
+        )
+
+    def processes(self) -> list[int]:
+        """All live processes that this command has started, and its own: workers and servers too."""
+        mark = f"CTR_TEST_MARK={self._mark}".encode()
+        return [
+            pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mark in _environment(pid)
+        ]
+
+    def workers(self) -> list[int]:
+        """Those of them that are workers."""
+        return [pid for pid in self.processes() if b"worker" in _of(pid, "cmdline").split(b"\0")]
+
+    def kill(self) -> None:
+        """Kill all of them with -9, in no particular order."""
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.popen.communicate()
+
+    def end(self) -> tuple[int, str]:
+        """Its exit code, and what it said on standard error; checks that no process is left behind."""
+        _, said = self.popen.communicate(timeout=DEADLINE_S)
+        assert "Traceback" not in said
+        wait_for(lambda: not self.processes(), 20)
+        return self.popen.returncode, said
+
+
+def _environment(pid: int) -> list[bytes]:
+    return _of(pid, "environ").split(b"\0")
+
+
+def _of(pid: int, file: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{file}").read_bytes()
+    except OSError:  # it has ended, or is not ours
+        return b""

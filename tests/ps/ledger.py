@@ -1,0 +1,102 @@
+"""What training adds to a store, written down: after whatever happened to the store, it must hold that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ps import Filters, Pulled, RedisStore, Slots, Token, WorkerStore, slot_dtype
+from ps.worker_store import PUSH, SMALL, ZERO
+
+Float32 = NDArray[np.float32]
+
+
+def judge(seen: Float32, mine: Float32, filters: Filters) -> NDArray[np.uint8]:
+    """Holds back small moves, and those whose first number stays small."""
+    verdict = np.full(len(seen), PUSH, np.uint8)
+    verdict[np.abs(mine - seen).sum(axis=1) < filters.hold_back] = SMALL
+    if filters.kkt:
+        verdict[np.abs(mine[:, 0]) < 0.5] = ZERO
+    return verdict
+
+
+def worked(state: Float32, seed: int) -> Float32:
+    """A delta that depends on the state to the bit, as training does."""
+    rng = np.random.default_rng(seed)
+    delta = rng.normal(0, 0.5, state.shape) + 0.01 * state
+    delta[:, 1] = np.abs(delta[:, 1])
+    return delta.astype(np.float32)
+
+
+def chunks_of(bits: int, sizes: Sequence[int], seed: int) -> list[Slots]:
+    """Chunks of so many slots, all over a store: half of them among the same few."""
+    rng = np.random.default_rng(seed)
+    hot = rng.choice(1 << bits, max(sizes), replace=False)
+    chunks = []
+    for size in sizes:
+        slots = np.union1d(
+            rng.choice(hot, size - size // 2, replace=False), rng.integers(0, 1 << bits, size // 2)
+        )
+        chunks.append(slots.astype(slot_dtype(bits)))
+    return chunks
+
+
+class Ledger:
+    """The sums of all increments that workers have pushed, and the workers' training."""
+
+    def __init__(self, bits: int) -> None:
+        self.sums = np.zeros(1 << bits, np.int64)
+        self._lock = Lock()
+
+    def train(
+        self,
+        worker: WorkerStore,
+        store: RedisStore,
+        shard: int,
+        chunks: Sequence[Slots],
+        *,
+        clock: int = 0,
+        alone: bool = True,
+    ) -> None:
+        """Train a data shard with each chunk pulled one ahead, and flush; `job` is the job's name.
+
+        Nobody else trains, if `alone`: then every state must be what the ledger says.
+        """
+        pulled = worker.pull(chunks[0], shard, clock, clock)
+        for number, slots in enumerate(chunks):
+            now, clock = pulled, clock + 1
+            if number + 1 < len(chunks):
+                pulled = worker.pull(chunks[number + 1], shard, clock, clock - 1)
+            self.step(worker, store, now, number, alone=alone)
+            assert now.slots is slots
+        worker.flush(shard, 2 * len(chunks))
+
+    def step(
+        self,
+        worker: WorkerStore,
+        store: RedisStore,
+        pulled: Pulled,
+        number: int,
+        *,
+        alone: bool = True,
+        on_done: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Train one chunk that was pulled."""
+        state = worker.settle(pulled)
+        if alone:
+            assert np.array_equal(pulled.packed, self.sums[pulled.slots])
+        delta = worked(state, 1000 * pulled.shard + number)
+        token = Token("job", pulled.shard, 2 * number)
+        with self._lock:
+            self.sums[pulled.slots] += store.increments(pulled.slots, delta, token, state)
+        worker.push(pulled, state, delta, 2 * number, on_done)
+
+    def require(self, store: RedisStore) -> None:
+        """Raise AssertionError unless the store holds the sums."""
+        everything = np.arange(self.sums.size, dtype=slot_dtype(store.bits))
+        packed, _ = store.pull_packed(everything)
+        wrong = np.flatnonzero(packed != self.sums)
+        assert not wrong.size, f"{wrong.size} slots differ, the first is {wrong[0]}"
