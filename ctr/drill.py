@@ -25,7 +25,6 @@ from ctr.worker_processes import WorkerProcesses
 from ps import RedisStore
 from ps.embedded import EmbeddedRedis
 
-_START_S, _FAULT_S = 4.0, 4.0  # of training: in all, and for each fault
 _CHECKPOINT_EVERY_S = 3.0
 _OOM = "memory limit"  # of the error that workers raise
 
@@ -56,6 +55,12 @@ class DrillSettings:
     """After which a silent server counts as failed."""
     allowance_s: float = 3.0
     """After that time, training must have gone on within so much more."""
+    tolerance: float = 0.003
+    """By how much of it the log loss may differ: several workers never train twice alike."""
+    fault_s: float = 4.0
+    """How long the job is to train for each fault, and once more, without what the faults take; so pushes
+    are slowed down.
+    """
 
     @property
     def recovery_s(self) -> float:
@@ -170,7 +175,7 @@ class _Disturbed:
         resume: Checkpoint | None = None,
     ) -> CtrError | None:
         """Train while faults strike; the error that ended it."""
-        seconds = _START_S + _FAULT_S * len(planned) if planned else 0.0
+        seconds = self._settings.fault_s * (len(planned) + 1) if planned else 0.0
         saboteur = Saboteur(
             planned,
             self._seed,

@@ -11,9 +11,6 @@ from ctr.fault_plan import FaultReport
 from ctr.freezes import FreezeReport
 from ctr.proof import Books, Proof
 
-TOLERANCE = 0.003
-"""By how much of it the log loss may differ: several workers never train twice alike."""
-
 
 @dataclass(slots=True)
 class JobReport:
@@ -51,9 +48,9 @@ class DrillReport:
         for number, job in enumerate(self.disturbed, 1):
             found += _problems_of(f"round {number}", job)
             change = self._change(job)
-            if change is not None and not abs(change) <= TOLERANCE:
+            if change is not None and not abs(change) <= self._tolerance:
                 found.append(
-                    f"round {number}: the log loss is off by {change:+.2%}, allowed are {TOLERANCE:.1%}"
+                    f"round {number}: the log loss is off by {change:+.2%}, allowed are {self._tolerance:.1%}"
                 )
         if self.freezes is not None:
             found += self.freezes.problems
@@ -69,7 +66,6 @@ class DrillReport:
             "problems": self.problems,
             "seconds": self.seconds,
             "settings": dict(self.settings),
-            "logloss_tolerance": TOLERANCE,
             "jobs": {name: _job_json(job) for name, job in jobs},
             "freezes": None
             if freezes is None
@@ -93,8 +89,13 @@ class DrillReport:
         problems = self.problems
         lines.append("")
         lines += [f"  {problem}" for problem in problems]
-        verdict = f"FAILED: {len(problems)} problems" if problems else "PASSED: nothing lost, nothing doubled"
+        count = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
+        verdict = f"FAILED: {count}" if problems else "PASSED: nothing lost, nothing doubled"
         return [*lines, f"{verdict} ({self.seconds:.0f} s)"]
+
+    @property
+    def _tolerance(self) -> float:
+        return float(self.settings["tolerance"])
 
     def _change(self, job: JobReport) -> float | None:
         """By how much of it a job's log loss differs from the undisturbed one's."""
@@ -107,7 +108,7 @@ class DrillReport:
         if change is not None and self.undisturbed is not None:
             yield (
                 f"round {number}: log loss on held-out rows {job.logloss:.5f}, undisturbed "
-                f"{self.undisturbed.logloss:.5f}: {change:+.3%} (allowed: {TOLERANCE:.1%})"
+                f"{self.undisturbed.logloss:.5f}: {change:+.3%} (allowed: {self._tolerance:.1%})"
             )
 
     def _proof_table(self) -> list[str]:

@@ -98,7 +98,9 @@ def _described(url: RedisUrl, model: ModelStatus, board: BoardStatus | None) -> 
 def _read(url: RedisUrl, model: ModelStatus, description: JobDescription) -> tuple[Slots, Float32]:
     """All that the store holds of this very model."""
     facts = description.facts()
-    with closing(RedisStore(url, bits=model.bits, width=WIDTH, facts=facts, join=True)) as store:
+    with closing(
+        RedisStore(url, bits=model.bits, width=WIDTH, facts=facts, join=True, create=False)
+    ) as store:
         if store.run != model.run:
             raise _gone(url, model)
         return read_out(store)

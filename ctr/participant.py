@@ -55,7 +55,7 @@ def _work(
     name = f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
     spec = job.feature_spec()
     source = job.open_source()
-    store = RedisStore(url, bits=spec.bits, width=WIDTH, facts=job.facts(), join=True)
+    store = RedisStore(url, bits=spec.bits, width=WIDTH, facts=job.facts(), join=True, create=False)
     try:
         pushes = in_ledger(store, name)
         warm_up(source, spec.bits, job.ftrl(0), job.safe_adding, job.workers)

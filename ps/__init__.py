@@ -9,7 +9,7 @@ from ps.memory import MemoryStore
 from ps.outbox import Outbox, Parcel, PushStore
 from ps.partitions import Partitions, Slots, slot_dtype
 from ps.redis_nodes import RedisUrl, parse_redis_url
-from ps.redis_store import PartitionDump, RedisStore, drop_parameters
+from ps.redis_store import PartitionDump, RedisStore
 from ps.store import Store, Token, check_delta, check_slots, open_store, without_password
 from ps.worker_store import Pulled, WorkerStore
 
@@ -37,7 +37,6 @@ __all__ = [
     "WorkerStore",
     "check_delta",
     "check_slots",
-    "drop_parameters",
     "open_store",
     "parse_redis_url",
     "slot_dtype",

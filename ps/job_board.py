@@ -58,10 +58,6 @@ class JobBoard:
         """The job on the board; raises StoreError when `name` is given and it is none or another."""
         return self._record.find(name)
 
-    def drop(self) -> None:
-        """Delete all that the board keeps of this job; nothing when it is gone already."""
-        self._record.drop()
-
     def close(self) -> None:
         """Close all connections; the job stays on the board."""
         self._record.close()

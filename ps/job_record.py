@@ -155,25 +155,6 @@ class JobRecord:
         """Begins or renews it."""
         return (b"SET", self.key[BoardPart.COORDINATOR], b"1", b"PX", b"%d" % self.lease_ms)
 
-    def drop(self) -> None:
-        """See `JobBoard.drop`."""
-        known = self._found[0] if self._found is not None else None
-        key = self.key
-
-        def is_ours(found: list[Any]) -> bool:
-            return found[0] is not None and known in (None, found[0])
-
-        reads = [(b"GET", key[BoardPart.RUN]), (b"HGET", key[BoardPart.JOB], b"lanes")]
-        found = self.line.ask(key[BoardPart.RUN], reads)
-        if is_ours(found):
-            self._unlink_lanes(int(found[1]))
-            self.line.update(
-                [key[BoardPart.RUN]],
-                reads,
-                lambda found: ([(b"DEL", *key.values())] if is_ours(found) else (), lambda _: None),
-            )
-        self._found = None
-
     def close(self) -> None:
         """Close all connections."""
         self.line.close()

@@ -1,15 +1,64 @@
-"""What a node's INFO says of itself and of its replicas."""
+"""`NodeLook`: what is found out about one node, and what its INFO says of itself and of its replicas."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ps.redis_nodes import Address
-from ps.redis_status import Persistence, ReplicaStatus
+from ps.redis_status import NodeStatus, Persistence, ReplicaStatus
+from ps.redis_topology import Primary
 
 Info = Mapping[str, Any]
 """The answer to INFO, as redis-py gives it; empty when there was none."""
+
+
+@dataclass(slots=True)
+class NodeLook:
+    """What is known of a primary, as a look goes on."""
+
+    primary: Primary
+    problem: Exception | None
+    at_home: bool
+    """Whether the model's description and the job board belong here."""
+    info: Any = None
+    size: Any = None
+    save: Any = None
+    meta: Any = None
+    partitions: list[int] = field(default_factory=list)
+    looked_at: int = 0
+    """The first so many of those."""
+    refused: list[int] = field(default_factory=list)
+    refusal: Exception | None = None
+    moving: list[int] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    bytes: int = 0
+
+    @property
+    def refused_meta(self) -> Exception | None:
+        """Why the node did not give the model's description."""
+        return self.meta if isinstance(self.meta, Exception) else None
+
+    def status(self) -> NodeStatus:
+        """What is told of it."""
+        info = self.info if isinstance(self.info, dict) else {}
+        problem = self.problem or self.refusal
+        return NodeStatus(
+            address=host_port(self.primary.address),
+            role="replica" if info.get("role") == "slave" else "primary",
+            problem=None if problem is None else reason(problem),
+            version=version_of(info),
+            memory_used=info.get("used_memory"),
+            memory_max=info.get("maxmemory"),
+            eviction=info.get("maxmemory_policy"),
+            persistence=persistence_of(info, self.save),
+            keys=self.size if isinstance(self.size, int) else None,
+            hash_slots=self.primary.hash_slots,
+            replicas=replicas_of(info, self.primary.replicas),
+            partitions=tuple(self.partitions),
+            partition_bytes=self.bytes,
+        )
 
 
 def version_of(info: Info) -> str | None:
@@ -41,5 +90,15 @@ def replicas_of(info: Info, known: Iterable[Address]) -> tuple[ReplicaStatus, ..
         if told["state"] == "online":
             lag = max(int(info["master_repl_offset"]) - int(told["offset"]), 0)
         seen[at] = ReplicaStatus(at, str(told["state"]), lag)
-    others = (f"{host}:{port}" for host, port in known)
+    others = map(host_port, known)
     return (*seen.values(), *(ReplicaStatus(at, "away", None) for at in others if at not in seen))
+
+
+def host_port(address: Address) -> str:
+    """An address as people write it."""
+    return f"{address[0]}:{address[1]}"
+
+
+def reason(error: Exception) -> str:
+    """An error in one line."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -20,7 +20,9 @@ _CREATION_S = 30.0
 _RECORDS_AT_A_TIME = 1_000
 
 
-def open_model(client: Any, keys: Keys, partitions: int, facts: Mapping[str, str], *, join: bool) -> bytes:
+def open_model(
+    client: Any, keys: Keys, partitions: int, facts: Mapping[str, str], *, join: bool, create: bool
+) -> bytes:
     """Create the model, or with `join` check that it has the same `facts`; return its run id.
 
     Of several who join at once, one creates and the others wait. Every partition's record gets the run id,
@@ -28,6 +30,8 @@ def open_model(client: Any, keys: Keys, partitions: int, facts: Mapping[str, str
     """
     wanted = {"layout": LAYOUT_VERSION, "partitions": str(partitions), **facts}
     run = secrets.token_hex(8).encode()
+    if not create and not client.exists(keys.meta):
+        raise StoreError(f"there is no model {keys.model!r} in this store (any more): has its job ended?")
     if client.hsetnx(keys.meta, RUN, run):
         client.hset(keys.meta, mapping=wanted)
         for first in range(0, partitions, _RECORDS_AT_A_TIME):

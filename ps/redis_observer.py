@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from itertools import chain, islice
 from time import sleep
 from typing import Any, TypeVar
@@ -15,11 +14,11 @@ from redis.exceptions import AskError, AuthenticationError, MovedError, RedisErr
 from ctr.errors import StoreError
 from ps.board_answers import pairs, view_of, view_reads
 from ps.board_view import Job
-from ps.redis_info import persistence_of, replicas_of, version_of
+from ps.redis_info import NodeLook, host_port, reason
 from ps.redis_keys import RUN, BoardPart, Keys
 from ps.redis_nodes import Address, RedisUrl
-from ps.redis_status import BoardStatus, ModelStatus, NodeStatus, StoreStatus
-from ps.redis_topology import Primary, Topology, cluster_topology, single_server
+from ps.redis_status import BoardStatus, ModelStatus, StoreStatus
+from ps.redis_topology import Topology, cluster_topology, single_server
 from ps.redis_transactions import Command
 
 T = TypeVar("T")
@@ -97,7 +96,8 @@ class StoreObserver:
         self._known = tuple(primary.address for primary in topology.primaries)
         home = topology.owner_of(self._keys.meta)
         nodes = [
-            _Node(each, dead.get(each.address), at_home=each.address == home) for each in topology.primaries
+            NodeLook(each, dead.get(each.address), at_home=each.address == home)
+            for each in topology.primaries
         ]
         self._each(nodes, self._look_at_node)
         found = next((node for node in nodes if node.at_home), None)
@@ -109,7 +109,7 @@ class StoreObserver:
                 return None
             raise StoreError(f"{self._url}: is one node of a cluster; write redis+cluster://.")
         if refusal is not None:
-            problem = f"the model's description cannot be read: {_reason(refusal)}"
+            problem = f"the model's description cannot be read: {reason(refusal)}"
             return self._status(topology, nodes, problem, None)
         model = self._model(found.meta)
         if model is None:
@@ -123,7 +123,7 @@ class StoreObserver:
         try:
             board = self._board(found.primary.address)
         except _BROKEN as failure:
-            problem = f"the job board cannot be read: {_reason(failure)}"
+            problem = f"the job board cannot be read: {reason(failure)}"
             return self._status(topology, nodes, problem, model)
         return self._status(topology, nodes, None, model, board)
 
@@ -156,15 +156,15 @@ class StoreObserver:
             return StoreError(f"{self._url}: user or password was refused ({error}).")
         if isinstance(error, ResponseError):
             hint = "; it is in no cluster, write redis://" if "cluster support disabled" in str(error) else ""
-            return StoreError(f"{self._url}: {_name(host)} refused ({error}){hint}.")
+            return StoreError(f"{self._url}: {host_port(host)} refused ({error}){hint}.")
         return StoreError(
             f"{self._url}: cannot be reached ({error}); is it running, and is the scheme right?"
         )
 
-    def _each(self, nodes: list[_Node], look: Callable[[_Node], None]) -> None:
+    def _each(self, nodes: list[NodeLook], look: Callable[[NodeLook], None]) -> None:
         """Look at all nodes that have answered so far, side by side."""
 
-        def guarded(node: _Node) -> None:
+        def guarded(node: NodeLook) -> None:
             try:
                 look(node)
             except _BROKEN as error:
@@ -174,7 +174,7 @@ class StoreObserver:
         if not self._url.cluster and nodes[0].problem is not None:
             raise self._unreachable(nodes[0].primary.address, nodes[0].problem)
 
-    def _look_at_node(self, node: _Node) -> None:
+    def _look_at_node(self, node: NodeLook) -> None:
         pipe = self._client(node.primary.address).pipeline(transaction=False)
         pipe.info()
         pipe.dbsize()
@@ -186,7 +186,7 @@ class StoreObserver:
         if isinstance(node.info, Exception):  # not everybody may ask for it
             node.refusal = node.info
 
-    def _look_at_partitions(self, node: _Node, model: ModelStatus) -> None:
+    def _look_at_partitions(self, node: NodeLook, model: ModelStatus) -> None:
         for first in range(0, len(node.partitions), _PARTITIONS_AT_A_TIME):
             some = node.partitions[first : first + _PARTITIONS_AT_A_TIME]
             reads = [self._partition_reads(p) for p in some]
@@ -251,7 +251,7 @@ class StoreObserver:
     def _status(
         self,
         topology: Topology,
-        nodes: list[_Node],
+        nodes: list[NodeLook],
         problem: str | None,
         model: ModelStatus | None,
         board: BoardStatus | None = None,
@@ -294,61 +294,6 @@ class StoreObserver:
         return answers
 
 
-@dataclass(slots=True)
-class _Node:
-    """What is known of a primary, as a look goes on."""
-
-    primary: Primary
-    problem: Exception | None
-    at_home: bool
-    """Whether the model's description and the job board belong here."""
-    info: Any = None
-    size: Any = None
-    save: Any = None
-    meta: Any = None
-    partitions: list[int] = field(default_factory=list)
-    looked_at: int = 0
-    """The first so many of those."""
-    refused: list[int] = field(default_factory=list)
-    refusal: Exception | None = None
-    moving: list[int] = field(default_factory=list)
-    lost: list[int] = field(default_factory=list)
-    bytes: int = 0
-
-    @property
-    def refused_meta(self) -> Exception | None:
-        """Why the node did not give the model's description."""
-        return self.meta if isinstance(self.meta, Exception) else None
-
-    def status(self) -> NodeStatus:
-        """What is told of it."""
-        info = self.info if isinstance(self.info, dict) else {}
-        problem = self.problem or self.refusal
-        return NodeStatus(
-            address=_name(self.primary.address),
-            role="replica" if info.get("role") == "slave" else "primary",
-            problem=None if problem is None else _reason(problem),
-            version=version_of(info),
-            memory_used=info.get("used_memory"),
-            memory_max=info.get("maxmemory"),
-            eviction=info.get("maxmemory_policy"),
-            persistence=persistence_of(info, self.save),
-            keys=self.size if isinstance(self.size, int) else None,
-            hash_slots=self.primary.hash_slots,
-            replicas=replicas_of(info, self.primary.replicas),
-            partitions=tuple(self.partitions),
-            partition_bytes=self.bytes,
-        )
-
-
 def _side_by_side(task: Callable[[Any], T], each: list[Any]) -> list[T]:
     with ThreadPoolExecutor(max(len(each), 1), thread_name_prefix="observer") as pool:
         return list(pool.map(task, each))
-
-
-def _name(address: Address) -> str:
-    return f"{address[0]}:{address[1]}"
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -27,7 +27,7 @@ from ps.redis_commands import (
 )
 from ps.redis_keys import RUN, Keys, applied_field
 from ps.redis_model import drop_model, open_model
-from ps.redis_nodes import Address, Link, RedisUrl, connect, is_near, parse_redis_url
+from ps.redis_nodes import Address, Link, RedisUrl, is_near
 from ps.redis_replies import ServerError
 from ps.store import Token, check_delta, check_slots
 
@@ -84,11 +84,14 @@ class RedisStore:
         facts: Mapping[str, str] | None = None,
         z_bits: int = 13,
         join: bool = False,
+        create: bool = True,
         timeout_s: float = 10.0,
         patience_s: float = PATIENCE_S,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the model `url.model` (default: `default`); with `join`, open it if it is there.
+
+        Without `create`, it must be there.
 
         A server that is silent for `timeout_s` counts as broken; what was sent is then repeated as needed,
         until nothing has helped for `patience_s`.
@@ -110,7 +113,9 @@ class RedisStore:
         self._writes = Channel(url, self.keys, timeout_s, patience_s)
         facts = {"bits": str(bits), "z_bits": str(z_bits), **(facts or {})}
         try:
-            self._run = open_model(self._reads.nodes.client(), self.keys, count, facts, join=join)
+            self._run = open_model(
+                self._reads.nodes.client(), self.keys, count, facts, join=join, create=create
+            )
         except BaseException as error:
             self._reads.close()
             self._writes.close()
@@ -561,21 +566,3 @@ class RedisStore:
 
 def _density(address: Address) -> int:
     return NEAR_DENSITY if is_near(address) else FAR_DENSITY
-
-
-def drop_parameters(url: str) -> int:
-    """Delete the model that a Redis URL names, finished or not; returns how many partitions it had.
-
-    Raises StoreError when the server cannot be reached or has no such model.
-    """
-    parsed = parse_redis_url(url)
-    keys = Keys(parsed.model or "default")
-    nodes = connect(parsed, keys, timeout_s=10.0)
-    try:
-        found = nodes.client().hget(keys.meta, b"partitions")
-        if found is None:
-            raise StoreError(f"{parsed}: there is no model {keys.model!r} in this store.")
-        drop_model(nodes.client(), keys, int(found))
-        return int(found)
-    finally:
-        nodes.close()

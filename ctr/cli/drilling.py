@@ -46,6 +46,9 @@ def drill(
             "many seconds.",
         ),
     ] = 3.0,
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="Share by which the log loss may differ from the undisturbed one.")
+    ] = 0.003,
     keep: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Keep data and ledgers in this new folder.", show_default=False),
@@ -84,6 +87,7 @@ def drill(
         freezes=freezes,
         freeze_s=freeze_s,
         allowance_s=allowance_s,
+        tolerance=tolerance,
     )
     with ExitStack() as opened:
         opened.enter_context(stopping("The servers and workers of the drill have ended."))

@@ -301,6 +301,7 @@ class TestBadRows:
     ) -> None:
         code, said = Command(*self.words(torn, redis_url, job_spec, *flags)).end()
         assert code == 1
+        assert re.search(r"torn\.tsv:(61|3001|5901): ", said)
         assert "--on-bad-rows" in said
 
     @pytest.mark.parametrize("consistency", ["bsp", "asp"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import pairwise
 from threading import Barrier, Event
 from typing import Any
@@ -13,6 +14,9 @@ import pytest
 
 from ctr.errors import StoreError
 from ps.job_board import JobBoard
+from ps.redis_keys import Keys
+from ps.redis_model import drop_model
+from ps.redis_nodes import connect, parse_redis_url
 from tests.ps.job_boards import LONG_S, SHORT_S, Boards, at_once, opened_boards, until
 from tests.ps.servers import needs_redis
 
@@ -60,7 +64,6 @@ class TestJob:
         for request in (board.look, board.stop, lambda: board.enter("here"), board.reports):
             with pytest.raises(StoreError, match="no job"):
                 request()
-        board.drop()
 
     def test_another_job(self, url: str, board: JobBoard, boards: Boards) -> None:
         board.create("job-1", b"", shards=1)
@@ -140,7 +143,6 @@ class TestJob:
                 request()
         board.stage(0, 0, b"late")
         assert other.stage(0, 0, b"mine") == b"mine"
-        board.drop()
         view = other.look()
         assert (view.state, view.begun, view.clock, view.lanes[0].pushed) == ("running", 0, 0, -1)
 
@@ -183,12 +185,13 @@ class TestJob:
             board.announce_staged(lane, 0)
         board.report("r", b"")
         board.hold(1)
-        boards(url).drop()  # also by one who did not create it
+        parsed = parse_redis_url(url)
+        with closing(connect(parsed, Keys("default"), 5.0)) as nodes:
+            drop_model(nodes.client(), Keys("default"), 0)
         servers = request.getfixturevalue("shared_redis" if url.startswith("redis:") else "shared_cluster")
         for server in servers.servers:
             with server.connect() as client:
                 assert list(client.scan_iter("*")) == []
-        board.drop()
 
 
 class TestQueue:

@@ -1,0 +1,277 @@
+"""Jobs that are stopped or killed, and go on from their checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from ctr.artifact import load_model
+from ctr.checkpoint import read_checkpoint
+from ctr.coordinator import CheckpointSettings
+from ctr.errors import CtrError, ModelError
+from ctr.job_description import JobDescription
+from ctr.job_position import JobPosition
+from ps import Filters
+from tests.ctr.distributed_jobs import (
+    ADDITIVE,
+    Command,
+    StartJob,
+    describe,
+    in_memory,
+    in_threads,
+    process_of,
+    pushed,
+    same,
+    wait_for,
+)
+from tests.ps.servers import needs_redis
+
+pytestmark = needs_redis
+
+OFTEN = 0.25  # seconds
+
+
+def one_worker(data: Path) -> JobDescription:
+    filters = Filters(cache=True, presence=True, hold_back=1e-5)
+    return describe(data, consistency="ssp", workers=1, passes=2, filters=filters)
+
+
+class TestStopped:
+    @pytest.mark.parametrize("seed", [1, 2])
+    @pytest.mark.parametrize("consistency", ["ssp", "bsp"])
+    def test_it_goes_on_to_the_same_bits(
+        self,
+        start_job: StartJob,
+        job_data: Path,
+        redis_url: str,
+        cluster_url: str,
+        tmp_path: Path,
+        consistency: str,
+        seed: int,
+    ) -> None:
+        """One worker, or rounds of two; from one Redis to a cluster."""
+        job = one_worker(job_data) if consistency == "ssp" else describe(job_data, passes=2)
+        whole, report = in_threads(job, redis_url, job.workers)
+        settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
+        running = start_job(job, redis_url, checkpoints=settings)
+        at = random.Random(seed).randrange(2, 110)
+        assert running.once(lambda view: pushed(view) >= at)
+        running.stop.set()
+        first = running.result()
+        position = JobPosition.from_json(read_checkpoint(settings.folder).position)
+        assert first.coordinated.interrupted
+        assert first.coordinated.examples == sum(position.examples(job.plan())) < 2 * job.rows
+        assert first.coordinated.checkpoints == 1
+        judged = first.coordinated.report
+        assert judged.progressive.examples + judged.seen_again.examples == first.coordinated.examples
+
+        second = start_job(job, cluster_url, checkpoints=settings, resume=True).result()
+        assert second.resumed_from is not None
+        assert same(second.state, whole)
+        did = second.coordinated
+        assert (did.examples, did.rows, did.passes, did.interrupted) == (2 * job.rows, job.rows, 2, False)
+        for judged, undisturbed in (
+            (did.report.progressive, report.progressive),
+            (did.report.seen_again, report.seen_again),
+        ):
+            assert judged.examples == undisturbed.examples == job.rows
+            assert judged.logloss == pytest.approx(undisturbed.logloss, rel=1e-12)
+            assert judged.summary().auc == pytest.approx(undisturbed.summary().auc, rel=1e-12)
+        assert did.report.examples == 2 * job.rows
+
+    def test_with_other_workers(
+        self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
+    ) -> None:
+        """What counts is that every chunk counts once."""
+        flags = {"consistency": "asp", "passes": 3, "ftrl": ADDITIVE}
+        job = describe(job_data, **flags)
+        settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
+        running = start_job(job, redis_url, checkpoints=settings)
+        assert running.once(lambda view: pushed(view) > 50)
+        running.stop.set()
+        assert running.result().coordinated.interrupted
+        job = describe(job_data, **flags, workers=1, shard_chunks=64)
+        second = start_job(job, redis_url, checkpoints=settings, resume=True).result()
+        assert same(second.state, in_memory(job)[0])
+        assert second.coordinated.report.examples == 3 * job.rows
+
+    def test_checkpoints_meanwhile_disturb_nothing(
+        self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
+    ) -> None:
+        """Also with one that cannot be written, which ends no job."""
+        job = describe(job_data, passes=4)
+        settings = CheckpointSettings(tmp_path / "checkpoint", every_s=0.05)
+        running = start_job(job, redis_url, checkpoints=settings)
+        wait_for(settings.folder.exists)
+        foreign = settings.folder / "mine.txt"
+        for _ in range(1_000):
+            try:
+                foreign.write_text("mine")
+                break
+            except FileNotFoundError:
+                continue  # just being replaced
+        result = running.result()
+        assert same(result.state, in_threads(job, redis_url, 2)[0])
+        assert result.coordinated.report.progressive.examples == job.rows
+        assert result.coordinated.checkpoints > 0
+        assert all("mine.txt" in problem for problem in result.coordinated.failed_checkpoints)
+
+    def test_a_worker_is_killed_while_all_are_held(
+        self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
+    ) -> None:
+        job = describe(job_data, passes=4, workers=3)
+        settings = CheckpointSettings(tmp_path / "checkpoint", every_s=0.05)
+        running = start_job(job, redis_url, checkpoints=settings)
+        view = running.once(
+            lambda view: len(view.workers) == 3 and view.hold is not None and pushed(view) > 20
+        )
+        assert view is not None
+        os.kill(process_of(view, 1), signal.SIGKILL)
+        result = running.result()
+        assert same(result.state, in_threads(job, redis_url, 3)[0])
+        assert result.coordinated.report.progressive.examples == job.rows
+
+    def test_other_settings_are_refused(
+        self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
+    ) -> None:
+        job = describe(job_data, consistency="ssp", workers=1, passes=50)
+        settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
+        running = start_job(job, redis_url, checkpoints=settings)
+        assert running.once(lambda view: pushed(view) > 10)
+        running.stop.set()
+        running.result()
+        for change, told in (
+            ({"chunk": 99}, "chunk 100, this one 99"),
+            ({"passes": 51}, "passes 50, this one 51"),
+            ({"rows": 5_000}, "rows 5950"),
+            ({"consistency": "bsp"}, "consistency ssp"),
+        ):
+            other = start_job(job.model_copy(update=change), redis_url, checkpoints=settings, resume=True)
+            with pytest.raises(ModelError, match=told):
+                other.result()
+
+
+class Trained:
+    """A job on the command line, with a checkpoint every so often."""
+
+    def __init__(self, data: Path, folder: Path, store: str, *flags: object) -> None:
+        self.folder = folder
+        self.folder.mkdir(exist_ok=True)
+        self.checkpoint = folder / "checkpoint"
+        self.words = [
+            *("train", data, "--store", store, "--chunk", 100, "--epochs", 4, "--lease", 1, *flags),
+            *("--checkpoint", self.checkpoint, "--checkpoint-every", f"{OFTEN}s"),
+        ]
+
+    def start(self, *flags: object, model: str = "model") -> Command:
+        named = ("--model", self.folder / model, "--json", self.folder / f"{model}.json")
+        return Command(*self.words, *flags, *named)
+
+    def finish(self, *flags: object, model: str = "model") -> tuple[str, dict]:
+        """Run it to its end; the model's id, and the summary."""
+        code, said = self.start(*flags, model=model).end()
+        assert code == 0, said
+        summary = json.loads((self.folder / f"{model}.json").read_bytes())
+        return load_model(self.folder / model).id, summary
+
+    def taken(self) -> tuple[str, int] | None:
+        """When the checkpoint was taken, and how many examples it has; None when there is none."""
+        try:
+            found = read_checkpoint(self.checkpoint)
+        except CtrError:
+            return None
+        job = JobDescription.model_validate(found.job)
+        return found.created, sum(JobPosition.from_json(found.position).examples(job.plan()))
+
+
+FLAGS = {
+    "one worker": ("--workers", 1),
+    "rounds": ("--workers", 2, "--consistency", "bsp"),
+}
+
+
+class TestKilled:
+    @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS.keys())
+    def test_everything(self, job_data: Path, tmp_path: Path, flags: tuple[object, ...]) -> None:
+        """The command, its workers and its servers, twice; then the rest onto other servers."""
+        chances = random.Random(str(flags))
+        undisturbed, summary = Trained(job_data, tmp_path / "whole", "embedded://", *flags).finish()
+        job = Trained(job_data, tmp_path / "killed", "embedded://", *flags)
+        resume: tuple[object, ...] = ()
+        for _ in range(2):
+            before = job.taken()
+            command = job.start(*resume)
+            wait_for(lambda: job.taken() not in (None, before) or command.popen.poll() is not None)  # noqa: B023
+            time.sleep(chances.random() * OFTEN)
+            command.kill()
+            assert not command.processes()
+            resume = ("--resume",)
+        other = Trained(job_data, job.folder, "embedded://?shards=2", *flags)
+        id_, its_summary = other.finish("--resume")
+        assert id_ == undisturbed
+        for name in ("examples", "rows"):
+            assert its_summary[name] == summary[name]
+        for name in ("logloss", "auc"):
+            assert its_summary[name] == pytest.approx(summary[name], rel=1e-12)
+
+    def test_the_command_alone(self, job_data: Path, tmp_path: Path, redis_url: str) -> None:
+        """Its workers end; it can be gone on with at once, and that can be killed before a checkpoint."""
+        job = Trained(job_data, tmp_path, f"{redis_url}?model=m", "--workers", 2, "--epochs", 30)
+        for resume, every in (((), f"{OFTEN}s"), (("--resume",), "1h")):
+            command = job.start(*resume, "--checkpoint-every", every)
+            if not resume:
+                wait_for(job.taken)
+            wait_for(lambda: len(command.workers()) == 2)  # noqa: B023
+            time.sleep(0.2)
+            command.popen.kill()
+            wait_for(lambda: not command.processes(), 20)  # noqa: B023
+            command.popen.communicate()
+        left = job.taken()
+        command = job.start("--resume")
+        wait_for(lambda: job.taken() != left)
+        command.popen.send_signal(signal.SIGTERM)
+        assert command.end()[0] == 130
+
+    def test_the_command_alone_with_its_servers(self, job_data: Path, tmp_path: Path) -> None:
+        command = Trained(job_data, tmp_path, "embedded://", "--workers", 2, "--epochs", 900).start()
+        wait_for((tmp_path / "checkpoint").exists)
+        assert len(command.processes()) > 3
+        command.popen.kill()
+        wait_for(lambda: not command.processes(), 20)
+        command.popen.communicate()
+
+
+class TestInterrupted:
+    @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS.keys())
+    def test_ctrl_c(self, job_data: Path, tmp_path: Path, flags: tuple[object, ...]) -> None:
+        """To the whole group of processes, as a terminal does it."""
+        undisturbed, _ = Trained(job_data, tmp_path / "whole", "embedded://", *flags).finish()
+        job = Trained(job_data, tmp_path / "stopped", "embedded://", *flags)
+        command = job.start()
+        wait_for(job.checkpoint.exists)
+        os.killpg(command.popen.pid, signal.SIGINT)
+        code, said = command.end()
+        assert code == 130, said
+        assert (job.folder / "model.interrupted").is_dir()
+        assert not (job.folder / "model").exists()
+        assert job.finish("--resume")[0] == undisturbed
+
+    def test_a_signal_to_all_processes(self, job_data: Path, tmp_path: Path, redis_url: str) -> None:
+        """As a batch system ends a job: the workers still bring the round to its end."""
+        flags = ("--workers", 2, "--consistency", "bsp", "--epochs", 900, "--checkpoint-every", "1h")
+        job = Trained(job_data, tmp_path, redis_url, *flags)
+        command = job.start()
+        wait_for(lambda: len(command.workers()) == 2)
+        time.sleep(2)
+        for pid in command.processes():
+            os.kill(pid, signal.SIGTERM)
+        assert command.end()[0] == 130
+        taken = job.taken()
+        assert taken is not None
+        assert taken[1] > 0
