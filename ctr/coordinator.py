@@ -22,9 +22,8 @@ from ctr.job_description import JobDescription
 from ctr.job_hold import JobHold
 from ctr.job_position import JobPosition
 from ctr.participant import LEASE_S
-from ctr.staged_move import StagedMove
 from ctr.worker_processes import WorkerProcesses
-from ctr.worker_report import WorkerReport, read_failure
+from ctr.worker_report import WorkerReport, collect, read_failure
 from ps import BoardView, JobBoard, RedisStore
 
 _POLL_S = 0.02
@@ -307,26 +306,15 @@ class Coordinator:
             self._store,
             job=orjson.loads(self._job.to_bytes()),
             position={"job": self.id, **position.to_json()},
-            reports={"earlier": self._earlier.to_bytes(), **self._results(view)},
+            reports={"earlier": self._earlier.to_bytes(), **collect(self.board, view, self._store.bits)},
         )
 
     # Reports
 
-    def _results(self, view: BoardView) -> dict[str, bytes]:
-        """What the workers have reported of their work, and what goes with the lanes' moves, by name."""
-        reports = self.board.reports()
-        found = {name: blob for name, blob in reports.items() if name.startswith("result:")}
-        for number, lane in enumerate(view.lanes):
-            blob = self.board.staged(number, lane.pushed) or self.board.staged(number, lane.staged)
-            if blob is not None:  # else it has not begun, or a failover has lost it
-                judged = StagedMove.from_bytes(blob, self._store.bits).metrics
-                found[f"lane:{number}"] = WorkerReport(*judged).to_bytes()
-        return found
-
     def _result(self, watch: _Watch, seconds: float, *, interrupted: bool) -> CoordinatedResult:
         view = self.board.look()
         report = self._earlier
-        for blob in self._results(view).values():
+        for blob in collect(self.board, view, self._store.bits).values():
             report.add(WorkerReport.from_bytes(blob))
         position = JobPosition.of(view)
         examples = position.examples(self._plan, np.array(report.bad_rows, np.int64))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -107,15 +108,10 @@ def run_drill(
     return report
 
 
-def _servers(settings: DrillSettings) -> EmbeddedRedis:
-    timeout_ms = str(round(1000 * settings.node_timeout_s))
-    return EmbeddedRedis(settings.shards, settings.replicas, {"cluster-node-timeout": timeout_ms})
-
-
 def _undisturbed(settings: DrillSettings, job: DrillJob, folder: Path) -> JobReport:
     """Train without faults, as fast as it goes."""
     report = JobReport()
-    with _servers(settings) as servers:
+    with EmbeddedRedis(settings.shards) as servers:
         store = job.open(servers.url, "undisturbed")
         try:
             name = job.run(store, folder)
@@ -148,7 +144,8 @@ class _Disturbed:
     def run(self, undisturbed: JobReport) -> JobReport:
         """Train, and compare."""
         self._folder.mkdir()
-        with _servers(self._settings) as servers:
+        timeout = {"cluster-node-timeout": str(round(1000 * self._settings.node_timeout_s))}
+        with EmbeddedRedis(self._settings.shards, self._settings.replicas, timeout) as servers:
             store = self._job.open(servers.url, "drill")
             try:
                 ended = self._train(store, servers, self._ledger, self._planned)
@@ -190,7 +187,7 @@ class _Disturbed:
 
         def begin(name: str, workers: WorkerProcesses) -> None:
             self._name = name
-            saboteur.start(workers)
+            saboteur.start(workers, partial(store.applied, name))
 
         def follow(progress: Progress) -> None:
             saboteur.fraction = progress.fraction

@@ -81,6 +81,11 @@ class DrillReport:
         ]
         for number, job in enumerate(self.disturbed, 1):
             lines += ["", *_fault_table(number, job)]
+        if self.disturbed:
+            lines += [
+                "  went on: until the first push was acknowledged that was sent after the fault",
+                "  whole: until nothing was missing of all that had ever been acknowledged",
+            ]
         lines += ["", *self._proof_table()]
         for number, job in enumerate(self.disturbed, 1):
             lines += self._logloss_line(number, job)
@@ -145,7 +150,7 @@ def _problems_of(name: str, job: JobReport) -> list[str]:
 
 
 def _fault_table(number: int, job: JobReport) -> list[str]:
-    heads = (f"faults of round {number}", "at", "lasted", "pushes went on after", "sent again")
+    heads = (f"faults of round {number}", "at", "lasted", "went on", "whole", "sent again")
     return _table(
         heads,
         [
@@ -154,6 +159,7 @@ def _fault_table(number: int, job: JobReport) -> list[str]:
                 f"{fault.began - job.began:.1f} s",
                 "" if fault.ended is None else f"{fault.ended - fault.began:.1f} s",
                 "never" if fault.recovery_s is None else f"{fault.recovery_s:.2f} s",
+                "" if fault.repair_s is None else f"{fault.repair_s:.2f} s",
                 f"{fault.sent_again:,}",
             )
             for fault in job.faults
@@ -199,6 +205,7 @@ def _job_json(job: JobReport) -> dict[str, Any]:
                 "at_fraction": fault.fraction,
                 "lasted_s": None if fault.ended is None else fault.ended - fault.began,
                 "recovery_s": fault.recovery_s,
+                "repair_s": fault.repair_s,
                 "sent_again": fault.sent_again,
                 "problem": fault.problem,
             }

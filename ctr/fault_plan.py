@@ -49,6 +49,8 @@ class FaultReport:
     recovered: float | None = None
     """When the first push was acknowledged that was sent since: one to those partitions, or of the dead
     worker's data shard, or the first of the resumed job. None: never."""
+    repaired: float | None = None
+    """When nothing was missing any more of what had been acknowledged; None: not looked at, or never."""
     sent_again: int = 0
     """Partitions' shares of pushes that were sent again, until the next fault."""
     problem: str | None = None
@@ -57,6 +59,11 @@ class FaultReport:
     def recovery_s(self) -> float | None:
         """From the moment of the fault, in seconds."""
         return None if self.recovered is None else self.recovered - self.began
+
+    @property
+    def repair_s(self) -> float | None:
+        """From the moment of the fault until nothing was missing any more, in seconds."""
+        return None if self.repaired is None else self.repaired - self.began
 
 
 def plan_faults(kinds: Sequence[str], seed: str) -> list[PlannedFault]:

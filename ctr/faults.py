@@ -11,6 +11,9 @@ from functools import partial
 from threading import Event, Thread
 from time import monotonic
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ctr.cluster import Cluster, Shard
 from ctr.data_plan import DataPlan
 from ctr.errors import CtrError, StoreError
@@ -21,6 +24,11 @@ from ps.redis_server import RedisServer
 
 _PATIENCE_S = 60.0
 _POLL_S = 0.05
+_REPLICATED_S = 10.0  # what was pushed so long before a fault was surely replicated
+
+
+Applied = Callable[[int], NDArray[np.int64]]
+"""int64[partitions]: the last chunk applied of a data shard, -1 for none."""
 
 
 class _JobOverError(Exception):
@@ -60,12 +68,13 @@ class Saboteur:
         self._tell = tell
         self._over = Event()
         self._workers: WorkerProcesses | None = None
+        self._applied: Applied = lambda _: np.empty(0, np.int64)
         self._full: Shard | None = None
         self._thread = Thread(target=self._run, name="saboteur")
 
-    def start(self, workers: WorkerProcesses) -> None:
-        """Begin, when the job's workers have been started."""
-        self._workers = workers
+    def start(self, workers: WorkerProcesses, applied: Applied) -> None:
+        """Begin, when the job's workers have been started; `applied` asks its store."""
+        self._workers, self._applied = workers, applied
         self._thread.start()
 
     def end(self) -> None:
@@ -123,7 +132,7 @@ class Saboteur:
         # Not before: it would come back as the primary that it was, and empty.
         self._settle(lambda: self._is_replaced(shard), f"{self._name(shard)} was not replaced by its replica")
         shard.primary.restart()
-        self._await_recovery(report, lambda push: bool(push.arrived.intersection(shard.partitions)))
+        self._await_repair(report, shard)
 
     def _freeze(self) -> None:
         shard = self._choose_shard()
@@ -138,7 +147,7 @@ class Saboteur:
         with self._cluster.frozen(servers):
             self._pause(self._freeze_s)
         report.ended = monotonic()
-        self._await_recovery(report, lambda push: bool(push.arrived.intersection(shard.partitions)))
+        self._await_repair(report, shard)
 
     def _kill_worker(self) -> None:
         assert self._workers is not None
@@ -224,6 +233,29 @@ class Saboteur:
 
         self._until(has_recovered)
         self._settle(self._cluster.is_whole, "the cluster did not become whole again")
+
+    def _await_repair(self, report: FaultReport, shard: Shard) -> None:
+        """The same, and until all that a failover lost was sent again, or a dying worker could not."""
+        self._await_recovery(report, lambda push: bool(push.arrived.intersection(shard.partitions)))
+        deadline = monotonic() + _PATIENCE_S
+        while self._is_missing(report.began - _REPLICATED_S):
+            if self._over.wait(_POLL_S):
+                return  # the proof will tell
+            if monotonic() > deadline:
+                raise StoreError(f"what a failover had lost was not sent again within {_PATIENCE_S:g} s")
+        report.repaired = monotonic()
+
+    def _is_missing(self, since: float) -> bool:
+        """Whether the store lacks anything that it has acknowledged since then."""
+        expected: dict[int, dict[int, int]] = {}
+        for push in self._ledger.read():
+            if push.acknowledged is not None and push.acknowledged > since:
+                chunks = expected.setdefault(push.shard, {})
+                chunks.update({p: max(chunks.get(p, -1), push.chunk) for p in push.arrived})
+        return any(
+            (self._applied(shard)[list(chunks)] < list(chunks.values())).any()
+            for shard, chunks in expected.items()
+        )
 
     def _until(self, ready: Callable[[], bool]) -> None:
         """Wait, as long as the job runs; raises StoreError when it stands still."""

@@ -20,7 +20,7 @@ from ctr.lane_worker import LaneWorker
 from ctr.ledger import in_ledger
 from ctr.worker import warm_up
 from ctr.worker_report import WorkerReport, report_failure, sign_of_life
-from ps import JobBoard, RedisStore, RedisUrl
+from ps import JobBoard, RedisStore, RedisUrl, warm_up_requests
 
 LEASE_S = 10.0
 _BEATS = 5  # in the time of a lease
@@ -58,6 +58,7 @@ def _work(
     store = RedisStore(url, bits=spec.bits, width=WIDTH, facts=job.facts(), join=True, create=False)
     try:
         pushes = in_ledger(store, name)
+        warm_up_requests(spec.bits)
         warm_up(source, spec.bits, job.ftrl(0), job.safe_adding, job.workers)
         if job.lanes:
             worker: LaneWorker | ClockedWorker = LaneWorker(board, store, job, job_id, pushes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import isnan
 from time import monotonic
 from typing import Protocol
 
@@ -47,9 +48,8 @@ def progress(what: str) -> Iterator[Report]:
         if now < due:
             return
         due = now + _PLAIN_EVERY_S
-        left = (now - started) * (1 - fraction) / fraction if fraction > 0 else float("nan")
-        facts = _facts(rows, now - started, logloss)
-        sys.stderr.write(f"{what}: {fraction:.0%}, {facts}, {left:.0f} s left\n")
+        left = f", {(now - started) * (1 - fraction) / fraction:.0f} s left" if fraction > 0 else ""
+        sys.stderr.write(f"{what}: {fraction:.0%}, {_facts(rows, now - started, logloss)}{left}\n")
         sys.stderr.flush()
 
     yield plain
@@ -57,4 +57,4 @@ def progress(what: str) -> Iterator[Report]:
 
 def _facts(rows: int, seconds: float, logloss: float | None) -> str:
     facts = f"{rows:,} rows, {rows / max(seconds, 1e-9):,.0f} rows/s"
-    return facts if logloss is None else f"{facts}, log loss {logloss:.5f}"
+    return facts if logloss is None or isnan(logloss) else f"{facts}, log loss {logloss:.5f}"

@@ -11,8 +11,9 @@ import orjson
 
 from ctr.errors import CtrError, DataError, ModelError, SpecError, StoreError
 from ctr.metrics import Metrics
+from ctr.staged_move import StagedMove
 from ctr.worker import Learner, Timings
-from ps import FilterCounts, JobBoard
+from ps import BoardView, FilterCounts, JobBoard
 
 TELL_EVERY_S = 1.0
 """How often a worker reports what it did so far: what is lost with it is no more."""
@@ -88,6 +89,20 @@ _PLAIN = (
 _KINDS: dict[str, type[CtrError]] = {
     each.__name__: each for each in (SpecError, DataError, ModelError, StoreError)
 }
+
+
+def collect(board: JobBoard, view: BoardView, bits: int) -> dict[str, bytes]:
+    """What workers have reported of their work, and what goes with the lanes' moves, by name.
+
+    All are `WorkerReport`s as bytes. `bits` is the model's.
+    """
+    found = {name: blob for name, blob in board.reports().items() if name.startswith("result:")}
+    for number, lane in enumerate(view.lanes):
+        blob = board.staged(number, lane.pushed) or board.staged(number, lane.staged)
+        if blob is not None:  # else it has not begun, or a failover has lost it
+            judged = StagedMove.from_bytes(blob, bits).metrics
+            found[f"lane:{number}"] = WorkerReport(*judged).to_bytes()
+    return found
 
 
 def report_failure(board: JobBoard, name: str, error: CtrError) -> None:

@@ -11,6 +11,7 @@ from ps.partitions import Partitions, Slots, slot_dtype
 from ps.redis_nodes import RedisUrl, parse_redis_url
 from ps.redis_store import PartitionDump, RedisStore
 from ps.store import Store, Token, check_delta, check_slots, open_store, without_password
+from ps.warm_up import warm_up as warm_up_requests
 from ps.worker_store import Pulled, WorkerStore
 
 __all__ = [
@@ -40,5 +41,6 @@ __all__ = [
     "open_store",
     "parse_redis_url",
     "slot_dtype",
+    "warm_up_requests",
     "without_password",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from time import monotonic, sleep
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from ctr.errors import StoreError
 from ps.redis_keys import RUN, BoardPart, Keys
@@ -79,7 +79,7 @@ def drop_run(url: str, run: str, job: str | None = None) -> None:
         if found is not None and (found == run.encode() or (job is not None and its_job == job.encode())):
             # One that was being made may not have all of its facts yet.
             drop_model(nodes.client(), keys, int(partitions or 0))
-    except RedisError as error:
+    except (RedisError, RedisClusterException, OSError) as error:
         raise StoreError(f"{parsed}: the model could not be looked up ({error}).") from error
     finally:
         nodes.close()

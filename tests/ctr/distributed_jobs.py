@@ -29,11 +29,12 @@ from ctr.job_description import (
     absolute,
     input_bytes,
 )
+from ctr.model import Model
 from ctr.participant import take_part
 from ctr.synth import write_click_log
 from ctr.trainer import TrainSettings, read_out, train
 from ctr.worker_processes import WorkerProcesses
-from ctr.worker_report import WorkerReport
+from ctr.worker_report import WorkerReport, collect
 from features import (
     BLOCK_ROWS,
     DatasetSource,
@@ -49,6 +50,7 @@ from ps import BoardView, Filters, JobBoard, MemoryStore, RedisStore, Token, par
 
 LEASE_S = 0.6
 DEADLINE_S = 60.0
+ROWS = 2_950
 SHARD_CHUNKS = 5
 
 ADDITIVE = Ftrl(alpha=1.0, beta=1e20)
@@ -66,9 +68,9 @@ def job_spec() -> FeatureSpec:
 
 @pytest.fixture(scope="session")
 def job_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """5,950 synthetic rows: the last of 60 chunks is smaller. Not to be changed by a test."""
+    """2,950 synthetic rows: the last of 30 chunks is smaller. Not to be changed by a test."""
     path = tmp_path_factory.mktemp("job") / "clicks.tsv"
-    write_click_log(path, 5_950, seed=1)
+    write_click_log(path, ROWS, seed=1)
     return path
 
 
@@ -152,6 +154,12 @@ def same(one: State, other: State) -> bool:
     return np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1])
 
 
+def model_id(state: State, job: JobDescription) -> str:
+    """The id of the model that the job comes to, from its state."""
+    nonzero = job.ftrl(job.passes - 1).weights(state[1])
+    return Model.of_weights(job.feature_spec(), state[0], nonzero, {}).id
+
+
 def weights(state: State, job: JobDescription) -> Float32:
     """The weight of every slot."""
     dense = np.zeros(1 << job.feature_spec().bits, np.float32)
@@ -223,6 +231,13 @@ class RunningJob:
         with closing(JobBoard(parse_redis_url(self.url), lease_s=LEASE_S)) as board:
             wait_for(lambda: board.job() is not None or self.over)
             yield board
+
+    def gather(self) -> None:
+        """Let nobody begin until all workers of the job are there: one could be done before the others."""
+        with self.board() as board:
+            board.hold(-1)
+            wait_for(lambda: len(board.look().workers) == self.job.workers)
+            board.hold(None)
 
     def once(self, ready: Callable[[BoardView], bool]) -> BoardView | None:
         """Wait until the board shows that; None when the job ended before."""
@@ -300,12 +315,12 @@ def in_threads(job: JobDescription, url: str, workers: int) -> tuple[State, Work
         with closing(JobBoard(parsed, lease_s=LEASE_S)) as board:
             board.create("threads", job.to_bytes(), shards=plan.shards, lanes=job.lanes)
             helpers = Helpers(url, workers)
-            reports = helpers.join()
+            helpers.join()
             for error in helpers.errors:
                 raise error
             total = WorkerReport()
-            for report in reports:
-                total.add(report)
+            for blob in collect(board, board.look(), store.bits).values():
+                total.add(WorkerReport.from_bytes(blob))
             state = read_out(store)
         store.drop()
     return state, total

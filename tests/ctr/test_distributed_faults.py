@@ -1,50 +1,169 @@
-"""Jobs through real Redis servers while processes are killed and frozen."""
+"""Jobs through real Redis servers while processes are killed and frozen, and servers fail."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
+from ctr.errors import StoreError
 from features import FeatureSpec
+from ps import Filters
 from tests.ctr.distributed_jobs import (
+    ADDITIVE,
+    LEASE_S,
+    ROWS,
     StartJob,
     describe,
+    frozen,
+    in_memory,
     in_threads,
     process_of,
     pushed,
     same,
 )
-from tests.ps.servers import needs_redis
+from tests.ps.servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
 
 
-@pytest.mark.parametrize(("seed", "hashed", "passes"), [(1, True, 1), (2, False, 2), (3, True, 2)])
-def test_a_killed_worker_changes_no_bit_of_rounds(
-    start_job: StartJob,
-    job_log: Path,
-    job_spec: FeatureSpec,
-    job_data: Path,
-    redis_url: str,
-    seed: int,
-    hashed: bool,
-    passes: int,
-) -> None:
-    chances = random.Random(seed)
-    inputs = (job_data, None) if hashed else (job_log, job_spec)
-    job = describe(*inputs, workers=2, passes=passes)
-    undisturbed, _ = in_threads(job, redis_url, 2)
-    running = start_job(job, redis_url)
-    at = chances.randrange(1, 45 * passes)
-    view = running.once(lambda view: len(view.workers) == 2 and pushed(view) >= at)
-    assert view is not None
-    os.kill(process_of(view, chances.randrange(2)), signal.SIGKILL)
-    result = running.result()
-    assert same(result.state, undisturbed)
-    assert result.coordinated.examples == job.rows * passes
-    assert len(result.coordinated.dead_workers) == 1
-    assert "signal 9" in result.coordinated.dead_workers[0]
+class TestWorkers:
+    @pytest.mark.parametrize(("seed", "hashed", "passes"), [(1, True, 1), (2, False, 2), (3, True, 2)])
+    def test_a_killed_one_changes_no_bit_of_rounds(
+        self,
+        start_job: StartJob,
+        job_log: Path,
+        job_spec: FeatureSpec,
+        job_data: Path,
+        redis_url: str,
+        seed: int,
+        hashed: bool,
+        passes: int,
+    ) -> None:
+        chances = random.Random(seed)
+        job = describe(*((job_data, None) if hashed else (job_log, job_spec)), passes=passes)
+        undisturbed, report = in_threads(job, redis_url, 1)
+        running = start_job(job, redis_url)
+        running.gather()
+        at = chances.randrange(1, 22 * passes)
+        view = running.once(lambda view: pushed(view) >= at)
+        assert view is not None
+        os.kill(process_of(view, chances.randrange(2)), signal.SIGKILL)
+        result = running.result()
+        did = result.coordinated
+        assert same(result.state, undisturbed)
+        assert (did.examples, did.rows) == (passes * ROWS, ROWS)
+        assert did.report.progressive.examples == ROWS
+        assert did.report.progressive.logloss == pytest.approx(report.progressive.logloss, rel=1e-12)
+        assert len(did.dead_workers) == 1
+        assert "signal 9" in did.dead_workers[0]
+
+    @pytest.mark.parametrize(("seed", "consistency"), [(1, "ssp"), (2, "asp")])
+    def test_a_killed_ones_shard_is_trained_to_its_end(
+        self, start_job: StartJob, job_data: Path, redis_url: str, seed: int, consistency: str
+    ) -> None:
+        """Every chunk counts once."""
+        chances = random.Random(seed)
+        filters = Filters(cache=True, presence=True)
+        job = describe(job_data, consistency=consistency, passes=3, ftrl=ADDITIVE, filters=filters, workers=3)
+        running = start_job(job, redis_url)
+        running.gather()
+        at = chances.randrange(5, 40)
+        view = running.once(lambda view: pushed(view) >= at)
+        assert view is not None
+        os.kill(process_of(view, chances.randrange(3)), signal.SIGKILL)
+        result = running.result()
+        assert same(result.state, in_memory(job)[0])
+        assert result.coordinated.examples == 3 * ROWS
+        assert len(result.coordinated.dead_workers) == 1
+
+    @pytest.mark.parametrize("consistency", ["bsp", "ssp"])
+    def test_one_that_wakes_up_after_it_was_taken_for_dead(
+        self, start_job: StartJob, job_data: Path, redis_url: str, consistency: str
+    ) -> None:
+        """It goes on where it was, on what others have long trained; then it helps again."""
+        flags = {} if consistency == "bsp" else {"consistency": "ssp", "ftrl": ADDITIVE}
+        job = describe(job_data, passes=8, **flags)
+        running = start_job(job, redis_url)
+        running.gather()
+        view = running.once(lambda view: pushed(view) > 20)
+        assert view is not None
+        with frozen(process_of(view, 0)):
+            alone = running.once(lambda view: len(view.workers) == 1)
+            assert alone is not None
+            assert running.once(lambda view: pushed(view) > pushed(alone) + 6)
+        assert running.once(lambda view: len(view.workers) == 2)
+        result = running.result()
+        whole = in_threads(job, redis_url, 1)[0] if consistency == "bsp" else in_memory(job)[0]
+        assert same(result.state, whole)
+        assert result.coordinated.dead_workers == []
+        assert result.coordinated.workers_seen == 2
+        if consistency == "bsp":
+            assert result.coordinated.report.progressive.examples == ROWS
+
+    @pytest.mark.parametrize("consistency", ["bsp", "asp"])
+    def test_the_last_one_is_killed(
+        self, start_job: StartJob, job_data: Path, redis_url: str, consistency: str
+    ) -> None:
+        running = start_job(describe(job_data, consistency=consistency, passes=500), redis_url)
+        running.gather()
+        assert running.once(lambda view: pushed(view) > 5)
+        for pid in running.pids():
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(StoreError, match=r"no worker is left.*signal 9.*signal 9"):
+            running.result()
+
+    def test_all_are_killed_while_the_job_is_stopped(
+        self, start_job: StartJob, job_data: Path, redis_url: str
+    ) -> None:
+        """Nobody is left to bring the round to its end."""
+        running = start_job(describe(job_data, passes=500), redis_url)
+        running.gather()
+        assert running.once(lambda view: pushed(view) > 5)
+        pids = running.pids()
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        running.stop.set()
+        time.sleep(LEASE_S / 2)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        assert running.result().coordinated.interrupted
+
+
+class TestServers:
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_a_primary_that_comes_back_empty_ends_the_job(
+        self, start_job: StartJob, start_redis: StartRedis, job_data: Path, workers: int
+    ) -> None:
+        with start_redis() as servers:
+            job = describe(job_data, consistency="ssp", workers=workers, passes=500)
+            running = start_job(job, servers.url)
+            running.gather()
+            assert running.once(lambda view: pushed(view) > 5)
+            servers.servers[0].restart()
+            with pytest.raises(StoreError, match=r"lost (its|the) data"):
+                running.result()
+
+    @pytest.mark.parametrize("staleness", [0, 2])
+    def test_full_memory_ends_the_job(
+        self, start_job: StartJob, start_redis: StartRedis, job_data: Path, staleness: int
+    ) -> None:
+        """Of one of two nodes, which is not the board's: pushes to it fail, and nothing else does."""
+        servers = start_redis(shards=2)
+        job = describe(job_data, consistency="ssp", staleness=staleness, passes=500)
+        running = start_job(job, servers.url)
+        running.gather()
+        with running.board() as board:
+            assert running.once(lambda view: pushed(view) > 5)
+            node = board._record._nodes.client().get_node_from_key(board._record.key["job"])
+        (other,) = [server for server in servers.servers if server.port != node.port]
+        with other.connect() as client:
+            client.config_set("maxmemory", "1mb")
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="maxmemory"):
+            running.result()
+        assert time.monotonic() - began < 20

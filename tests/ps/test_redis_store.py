@@ -74,7 +74,7 @@ class TestCluster(StoreContract):
     """The contract on a Redis Cluster of two."""
 
     spread_bits = 22
-    algebra_bits = (1, 8, 22)
+    algebra_bits = (8, 22)
 
     @pytest.fixture
     def store_factory(self, cluster: EmbeddedRedis) -> Iterator[StoreFactory]:
@@ -84,6 +84,7 @@ class TestCluster(StoreContract):
 class TestSlotBySlot(TestOneRedis):
     """The contract when no request travels as ranges."""
 
+    spread_bits = 14
     algebra_bits = (8,)
 
     @pytest.fixture(autouse=True)
