@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-inp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help install demo test check format bench bench-ps clean
+.PHONY: help install demo test check format bench bench-ps drill clean
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,10 @@ bench: $(VENV)/.bench ## Speed beside Vowpal Wabbit, memory and start-up, in one
 
 bench-ps: $(VENV)/.bench ## Parameters in Redis: requests, memory, training beside Vowpal Wabbit
 	$(BIN)/python -m benchmarks parameters --rows 2000000 --rounds 3
+
+drill: install ## Break Redis clusters while they train: is any update lost or doubled? (about 10 minutes)
+	$(BIN)/ctr drill --rounds 3 --freezes 100
+	$(BIN)/ctr drill --rounds 2 --freezes 0 --consistency bsp --seed 1
 
 clean: ## Remove everything that the other verbs made
 	rm -rf "$(VENV)" demo bench-data build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ctr.errors import ModelError
 from ctr.prefetch import Prefetch
-from ps.redis_store import PartitionDump, RedisStore
+from ps import PartitionDump, RedisStore
 
 FORMAT = "ctr checkpoint"
 FORMAT_VERSION = 1

@@ -34,7 +34,7 @@ from ctr.errors import ModelError
 from ctr.outputs import require_writable
 from ctr.prefetch import Prefetch
 from features import replace_folder
-from ps.redis_store import PartitionDump, RedisStore
+from ps import PartitionDump, RedisStore
 
 _YOUNG_S = 60.0  # an empty draft of this age may be one that its writer is about to lock
 

@@ -226,17 +226,12 @@ class Saboteur:
 
     def _await_recovery(self, report: FaultReport, counts: Callable[[Push], bool]) -> None:
         """Wait for a push that shows it, and until the servers are ready for the next fault."""
-
-        def has_recovered() -> bool:
-            report.recovered = went_on(self._ledger.read(), report.began, counts)
-            return report.recovered is not None
-
-        self._until(has_recovered)
+        self._await_push(report, counts)
         self._settle(self._cluster.is_whole, "the cluster did not become whole again")
 
     def _await_repair(self, report: FaultReport, shard: Shard) -> None:
-        """The same, and until all that a failover lost was sent again, or a dying worker could not."""
-        self._await_recovery(report, lambda push: bool(push.arrived.intersection(shard.partitions)))
+        """The same, and in between until what a failover lost was sent again: by workers who must live."""
+        self._await_push(report, lambda push: bool(push.arrived.intersection(shard.partitions)))
         deadline = monotonic() + _PATIENCE_S
         while self._is_missing(report.began - _REPLICATED_S):
             if self._over.wait(_POLL_S):
@@ -244,6 +239,14 @@ class Saboteur:
             if monotonic() > deadline:
                 raise StoreError(f"what a failover had lost was not sent again within {_PATIENCE_S:g} s")
         report.repaired = monotonic()
+        self._settle(self._cluster.is_whole, "the cluster did not become whole again")
+
+    def _await_push(self, report: FaultReport, counts: Callable[[Push], bool]) -> None:
+        def has_recovered() -> bool:
+            report.recovered = went_on(self._ledger.read(), report.began, counts)
+            return report.recovered is not None
+
+        self._until(has_recovered)
 
     def _is_missing(self, since: float) -> bool:
         """Whether the store lacks anything that it has acknowledged since then."""

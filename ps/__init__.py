@@ -8,8 +8,9 @@ from ps.job_board import JobBoard
 from ps.memory import MemoryStore
 from ps.outbox import Outbox, Parcel, PushStore
 from ps.partitions import Partitions, Slots, slot_dtype
+from ps.redis_dumps import PartitionDump
 from ps.redis_nodes import RedisUrl, parse_redis_url
-from ps.redis_store import PartitionDump, RedisStore
+from ps.redis_store import RedisStore
 from ps.store import Store, Token, check_delta, check_slots, open_store, without_password
 from ps.warm_up import warm_up as warm_up_requests
 from ps.worker_store import Pulled, WorkerStore

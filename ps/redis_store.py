@@ -19,16 +19,17 @@ from ps.redis_commands import (
     Outcome,
     PullRequest,
     PushRequest,
-    body_slots,
     command,
-    read_queued,
     read_record,
     require_passing,
 )
+from ps.redis_dumps import Dumps, PartitionDump
 from ps.redis_keys import RUN, Keys, applied_field
 from ps.redis_model import drop_model, open_model
 from ps.redis_nodes import Address, Link, RedisUrl, is_near
+from ps.redis_replicas import Replicas
 from ps.redis_replies import ServerError
+from ps.redis_run import Run
 from ps.store import Token, check_delta, check_slots
 
 LARGEST_PARTITION_BITS = 21
@@ -50,17 +51,6 @@ class Traffic:
 
     sent: int
     received: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionDump:
-    """Everything that a partition holds, as of one moment."""
-
-    partition: int
-    state: bytes
-    """8 bytes per slot, from the first; slots beyond its end are zeros."""
-    applied: dict[str, int]
-    """The last chunk applied, by `job:shard`."""
 
 
 class RedisStore:
@@ -107,21 +97,22 @@ class RedisStore:
         self.keys = Keys(url.model or "default")
         self.z_bits = z_bits
         self._least_density = min(_density(address) for address in url.hosts)
-        self._with_replica: set[Address] = set()
         self._on_close = on_close
         self._reads = Channel(url, self.keys, timeout_s, patience_s)
         self._writes = Channel(url, self.keys, timeout_s, patience_s)
         facts = {"bits": str(bits), "z_bits": str(z_bits), **(facts or {})}
         try:
-            self._run = open_model(
-                self._reads.nodes.client(), self.keys, count, facts, join=join, create=create
-            )
+            client = self._reads.nodes.client()
+            run = open_model(client, self.keys, count, facts, join=join, create=create)
         except BaseException as error:
             self._reads.close()
             self._writes.close()
             if isinstance(error, RedisError | RedisClusterException | OSError):
                 raise StoreError(f"{url}: the model could not be opened ({error}).") from error
             raise
+        self._run = Run(run, url, self.keys)
+        self._replicas = Replicas(self._writes, self.keys, count, self._run)
+        self._dumps = Dumps(self._reads, self._writes, self.keys, self.partitions, self._run)
 
     @property
     def bits(self) -> int:
@@ -134,11 +125,6 @@ class RedisStore:
         return _WIDTH
 
     @property
-    def _body_bytes(self) -> int:
-        """Of a partition's main string, at most."""
-        return body_slots(self.partitions.size) * 8
-
-    @property
     def news_limit(self) -> int:
         """Entries from which a partition's news have told enough: all of its slots count as pushed."""
         return max(self.partitions.size // NEWS_DENSITY, 16)
@@ -146,7 +132,7 @@ class RedisStore:
     @property
     def run(self) -> str:
         """The random id of the model's creation."""
-        return self._run.decode()
+        return self._run.id.decode()
 
     @property
     def traffic(self) -> Traffic:
@@ -215,7 +201,7 @@ class RedisStore:
             moved = []
             for request in requests:
                 p = request.partition
-                chunk = request.read(link.replies, packed[cuts[p] : cuts[p + 1]], self._check_run)
+                chunk = request.read(link.replies, packed[cuts[p] : cuts[p + 1]], self._run.check)
                 if chunk is None:
                     moved.append(p)
                 else:
@@ -310,7 +296,7 @@ class RedisStore:
             link.send(each.look())
         scratch = np.empty(max(each.scratch_size for each in wave), np.uint8)
         for link, each in zip(links, wave, strict=True):
-            outcomes[each] = each.read_look(link.replies, self._check_run)
+            outcomes[each] = each.read_look(link.replies, self._run.check)
             if outcomes[each] is Outcome.TODO:
                 link.send(*each.write(scratch))
             elif outcomes[each] is not Outcome.ELSEWHERE:  # whose links are closed
@@ -333,7 +319,7 @@ class RedisStore:
             again = []
             for p in partitions:
                 try:
-                    found[p] = read_record(link.replies, self._check_run)
+                    found[p] = read_record(link.replies, self._run.check)
                 except ServerError as error:
                     require_passing(error)
                     again.append(p)
@@ -371,68 +357,12 @@ class RedisStore:
         return [(p, offsets) for p, offsets in found.items() if offsets.size]
 
     def replicated(self, timeout_s: float) -> bool:
-        """Whether a replica of every node has what was pushed so far; waits for it up to `timeout_s`.
-
-        True also for nodes that never had a replica, but not for one that has lost sight of it: that replica
-        may take over all the same.
-        """
-        safe = True
-        wait = command(b"WAIT", b"1", b"%d" % max(1, round(timeout_s * 1000)))
-
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            nonlocal safe
-            (link,) = self._writes.nodes.links(address, 1)
-            found = self._look_for_replica(address, link)
-            if found is None:
-                return list(partitions)
-            if not found:
-                if address in self._with_replica:
-                    safe = False
-                return []
-            record = self.keys.record(partitions[0])
-            try:
-                link.send(command(b"HGET", record, RUN))
-                self._check_run(link.replies.bulk())
-                # WAIT waits for what this connection wrote, and all that the server was told before.
-                link.send(command(b"HSET", record, RUN, self._run) + wait)
-                link.replies.pass_over()
-                if link.replies.integer() == 0:
-                    safe = False  # not `&=`, which looks at `safe` before it waits: nodes run side by side
-            except ServerError as error:
-                require_passing(error)
-                return list(partitions)
-            return []
-
-        self._writes.everywhere(list(range(self.partitions.count)), on_node)
-        return safe
+        """See `Replicas.have_everything`."""
+        return self._replicas.have_everything(timeout_s)
 
     def has_replicas(self) -> bool:
-        """Whether any node has a replica that may take over from it."""
-        found = False
-
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            nonlocal found
-            (link,) = self._writes.nodes.links(address, 1)
-            has_one = self._look_for_replica(address, link)
-            if has_one is None:
-                return list(partitions)
-            if has_one:
-                found = True
-            return []
-
-        self._writes.everywhere(list(range(self.partitions.count)), on_node)
-        return found
-
-    def _look_for_replica(self, address: Address, link: Link) -> bool | None:
-        """Whether a replica follows this primary now; None when the node is a replica itself by now."""
-        link.send(command(b"INFO", b"replication"))
-        info = link.replies.text()
-        if b"role:master" not in info:
-            return None
-        found = b"connected_slaves:0" not in info
-        if found:
-            self._with_replica.add(address)
-        return found
+        """See `Replicas.exist`."""
+        return self._replicas.exist()
 
     def is_dense(self, slots: int) -> bool:
         """Whether requests for so many slots travel as ranges, so that leaving some out saves nothing."""
@@ -440,7 +370,7 @@ class RedisStore:
 
     def scan(self) -> Iterator[tuple[Slots, NDArray[np.float32]]]:
         """See `Store.scan`; a block is one partition."""
-        for p in np.flatnonzero(self._sizes()).tolist():
+        for p in np.flatnonzero(self._dumps.sizes()).tolist():
             packed = np.frombuffer(self.dump(p).state, ">i8").astype(np.int64)
             used = np.flatnonzero(packed)
             if used.size:
@@ -448,94 +378,11 @@ class RedisStore:
 
     def dump(self, partition: int) -> PartitionDump:
         """Everything that a partition holds, read at one moment."""
-        found: list[PartitionDump] = []
-
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._reads.nodes.links(address, 1)
-            link.send(
-                command(b"MULTI")
-                + command(b"HGETALL", self.keys.record(partition))
-                + command(b"GET", self.keys.state(partition))
-                + command(b"GET", self.keys.tail(partition))
-                + command(b"EXEC")
-            )
-            if read_queued(link.replies, 3) is None:
-                return list(partitions)
-            words = [link.replies.text() for _ in range(link.replies.array())]
-            record = dict(zip(words[::2], words[1::2], strict=True))
-            run = record.pop(RUN, None)
-            self._check_run(None if run is None else np.frombuffer(run, np.uint8))
-            state, tail = link.replies.text(), link.replies.text()
-            if tail:
-                state = state.ljust(self._body_bytes, b"\0") + tail
-            applied = {field.decode(): int(chunk) for field, chunk in record.items()}
-            found.append(PartitionDump(partition, state, applied))
-            return []
-
-        self._reads.everywhere([partition], on_node)
-        return found[-1]
+        return self._dumps.take(partition)
 
     def restore(self, dump: PartitionDump) -> None:
         """Make a partition hold what was dumped; for a model that is being made."""
-        whole = self.partitions.size * 8
-        if len(dump.state) > whole or len(dump.state) % 8:
-            raise StoreError(
-                f"partition {dump.partition} was dumped with {len(dump.state)} bytes, not {whole}."
-            )
-        record, state = self.keys.record(dump.partition), self.keys.state(dump.partition)
-        tail, news = self.keys.tail(dump.partition), self.keys.news(dump.partition)
-        body, rest = memoryview(dump.state)[: self._body_bytes], dump.state[self._body_bytes :]
-        commands = command(b"MULTI") + command(b"DEL", record, state, tail, news)
-        used = np.flatnonzero(np.frombuffer(dump.state, np.int64))[: self.news_limit]
-        if used.size:
-            commands += command(b"SET", news, used.astype("<u4").tobytes())
-        if rest:
-            commands += command(b"SET", tail, rest)
-        after = b""
-        if dump.state:
-            # SET would let the string keep up to 1 MiB of the buffer that it came in.
-            head = b"*4\r\n$8\r\nSETRANGE\r\n$%d\r\n%b\r\n$1\r\n0\r\n$%d\r\n"
-            commands += head % (len(state), state, len(body))
-            after = b"\r\n"
-        fields = [RUN, self._run]
-        for name, chunk in dump.applied.items():
-            fields += [name.encode(), b"%d" % chunk]
-        after += command(b"HSET", record, *fields) + command(b"EXEC")
-        count = 2 + bool(used.size) + bool(dump.state) + bool(rest)
-
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._writes.nodes.links(address, 1)
-            link.send(commands, body, after)
-            length = read_queued(link.replies, count)
-            if length is None:
-                return list(partitions)
-            for _ in range(length):
-                link.replies.pass_over()
-            return []
-
-        self._writes.everywhere([dump.partition], on_node)
-
-    def _sizes(self) -> NDArray[np.int64]:
-        """int64[partitions]: bytes of each partition's state; checks that no node has lost its data."""
-        sizes = np.zeros(self.partitions.count, np.int64)
-
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._reads.nodes.links(address, 1)
-            again = []
-            for p in partitions:
-                check = command(b"HGET", self.keys.record(p), RUN)
-                sizes_of = command(b"STRLEN", self.keys.state(p)) + command(b"STRLEN", self.keys.tail(p))
-                link.send(command(b"MULTI") + check + sizes_of + command(b"EXEC"))
-            for p in partitions:
-                if read_queued(link.replies, 3) is None:
-                    again.append(p)
-                    continue
-                self._check_run(link.replies.bulk())
-                sizes[p] = link.replies.integer() + link.replies.integer()
-            return again
-
-        self._reads.everywhere(list(range(self.partitions.count)), on_node)
-        return sizes
+        self._dumps.restore(dump, self.news_limit)
 
     def drop(self) -> None:
         """Delete the model from the store, and close."""
@@ -555,13 +402,6 @@ class RedisStore:
 
     def _offsets(self, slots: Slots) -> NDArray[np.uint32]:
         return (slots & slots.dtype.type(self.partitions.size - 1)).astype(np.uint32)
-
-    def _check_run(self, run: NDArray[np.uint8] | None) -> None:
-        if run is None or run.tobytes() != self._run:
-            raise StoreError(
-                f"{self.url}: a node has lost the data of {self.keys.model!r} (restarted empty?). "
-                "Training stops here; start again, or restore the node."
-            )
 
 
 def _density(address: Address) -> int:

@@ -55,6 +55,7 @@ def store_lines(summary: dict[str, Any]) -> list[str]:
         lines.append(f"went on from the checkpoint of {moved['resumed_from']}")
     if moved["checkpoints"]:
         lines.append(f"wrote {moved['checkpoints']} checkpoints")
+    lines += [f"no checkpoint was written: {told}" for told in moved["failed_checkpoints"]]
     if moved["repeated_requests"] or moved["sent_again"]:
         lines.append(
             f"repeated {moved['repeated_requests']} requests after trouble with the store; sent "

@@ -271,7 +271,7 @@ def _lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
             "training part is unlike it? `ctr features build --shuffle 0` mixes them"
         )
     lines += store_lines(summary)
-    if outcome.result.interrupted and outcome.job.checkpoint is not None:
+    if outcome.result.interrupted and outcome.result.store is not None and outcome.result.store.checkpoints:
         lines.append(
             f"stopped early, with a checkpoint: go on with --resume; what was learnt so far is also in "
             f"{outcome.saved_to}; {outcome.job.model} was not touched"

@@ -14,7 +14,7 @@ import pytest
 from ctr.artifact import load_model
 from ctr.checkpoint import read_checkpoint
 from ctr.coordinator import CheckpointSettings
-from ctr.errors import CtrError, ModelError
+from ctr.errors import CtrError, ModelError, StoreError
 from ctr.job_description import JobDescription
 from ctr.job_position import JobPosition
 from ctr.worker_report import WorkerReport
@@ -129,15 +129,16 @@ class TestStopped:
     def test_a_worker_is_killed_while_all_are_held(
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
     ) -> None:
-        job = describe(job_data, passes=4, workers=3)
+        job = describe(job_data, passes=4)
         settings = CheckpointSettings(tmp_path / "checkpoint", every_s=0.05)
         running = start_job(job, redis_url, checkpoints=settings)
-        running.gather()
-        view = running.once(lambda view: view.hold is not None and pushed(view) > 20)
+        view = running.once(
+            lambda view: len(view.workers) == 2 and view.hold is not None and pushed(view) > 20
+        )
         assert view is not None
         os.kill(process_of(view, 1), signal.SIGKILL)
         result = running.result()
-        assert same(result.state, in_threads(job, redis_url, 3)[0])
+        assert same(result.state, in_threads(job, redis_url, 1)[0])
         assert result.coordinated.report.progressive.examples == job.rows
 
     def test_other_settings_are_refused(
@@ -259,6 +260,23 @@ class TestKilled:
         command.popen.kill()
         wait_for(lambda: not command.processes(), 20)
         command.popen.communicate()
+
+    def test_all_workers(self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path) -> None:
+        """Checkpoints of several workers are taken while they train; still every chunk counts once."""
+        job = describe(job_data, consistency="asp", passes=6, ftrl=ADDITIVE)
+        settings = CheckpointSettings(tmp_path / "checkpoint", every_s=0.05)
+        running = start_job(job, redis_url, checkpoints=settings)
+        running.gather()
+        assert running.once(lambda view: pushed(view) > 60)
+        for pid in running.pids():
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(StoreError, match="no worker is left"):
+            running.result()
+        position = JobPosition.from_json(read_checkpoint(settings.folder).position)
+        assert 0 < sum(position.examples(job.plan())) < 6 * ROWS
+        second = start_job(job, redis_url, checkpoints=settings, resume=True).result()
+        assert same(second.state, in_memory(job)[0])
+        assert second.coordinated.examples == 6 * ROWS
 
 
 class TestInterrupted:

@@ -14,9 +14,10 @@ import redis
 from ctr.errors import StoreError
 from ps import Store, Token
 from ps.embedded import EmbeddedRedis
+from ps.redis_dumps import PartitionDump
 from ps.redis_nodes import parse_redis_url
 from ps.redis_replies import ServerError
-from ps.redis_store import PartitionDump, RedisStore
+from ps.redis_store import RedisStore
 from tests.ps.contract import StoreContract, StoreFactory, at_once, scanned
 from tests.ps.servers import StartRedis, eventually, needs_redis
 

@@ -1,0 +1,131 @@
+"""`Dumps`: whole partitions, read and written as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import StoreError
+from ps.partitions import Partitions
+from ps.redis_channel import Channel
+from ps.redis_commands import body_slots, command, read_queued
+from ps.redis_keys import RUN, Keys
+from ps.redis_nodes import Address
+from ps.redis_run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDump:
+    """Everything that a partition holds, as of one moment."""
+
+    partition: int
+    state: bytes
+    """8 bytes per slot, from the first; slots beyond its end are zeros."""
+    applied: dict[str, int]
+    """The last chunk applied, by `job:shard`."""
+
+
+class Dumps:
+    """Of the partitions of one model."""
+
+    def __init__(self, reads: Channel, writes: Channel, keys: Keys, partitions: Partitions, run: Run) -> None:
+        self._reads = reads
+        self._writes = writes
+        self._keys = keys
+        self._partitions = partitions
+        self._run = run
+        self._body_bytes = body_slots(partitions.size) * 8  # of a partition's main string, at most
+
+    def take(self, partition: int) -> PartitionDump:
+        """Everything that a partition holds, read at one moment."""
+        found: list[PartitionDump] = []
+
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            (link,) = self._reads.nodes.links(address, 1)
+            link.send(
+                command(b"MULTI")
+                + command(b"HGETALL", self._keys.record(partition))
+                + command(b"GET", self._keys.state(partition))
+                + command(b"GET", self._keys.tail(partition))
+                + command(b"EXEC")
+            )
+            if read_queued(link.replies, 3) is None:
+                return list(partitions)
+            words = [link.replies.text() for _ in range(link.replies.array())]
+            record = dict(zip(words[::2], words[1::2], strict=True))
+            run = record.pop(RUN, None)
+            self._run.check(None if run is None else np.frombuffer(run, np.uint8))
+            state, tail = link.replies.text(), link.replies.text()
+            if tail:
+                state = state.ljust(self._body_bytes, b"\0") + tail
+            applied = {field.decode(): int(chunk) for field, chunk in record.items()}
+            found.append(PartitionDump(partition, state, applied))
+            return []
+
+        self._reads.everywhere([partition], on_node)
+        return found[-1]
+
+    def restore(self, dump: PartitionDump, news_limit: int) -> None:
+        """Make a partition of a new model hold what was dumped, with at most so many news."""
+        whole = self._partitions.size * 8
+        if len(dump.state) > whole or len(dump.state) % 8:
+            raise StoreError(
+                f"partition {dump.partition} was dumped with {len(dump.state)} bytes, not {whole}."
+            )
+        record, state = self._keys.record(dump.partition), self._keys.state(dump.partition)
+        tail, news = self._keys.tail(dump.partition), self._keys.news(dump.partition)
+        body, rest = memoryview(dump.state)[: self._body_bytes], dump.state[self._body_bytes :]
+        commands = command(b"MULTI") + command(b"DEL", record, state, tail, news)
+        used = np.flatnonzero(np.frombuffer(dump.state, np.int64))[:news_limit]
+        if used.size:
+            commands += command(b"SET", news, used.astype("<u4").tobytes())
+        if rest:
+            commands += command(b"SET", tail, rest)
+        after = b""
+        if dump.state:
+            # SET would let the string keep up to 1 MiB of the buffer that it came in.
+            head = b"*4\r\n$8\r\nSETRANGE\r\n$%d\r\n%b\r\n$1\r\n0\r\n$%d\r\n"
+            commands += head % (len(state), state, len(body))
+            after = b"\r\n"
+        fields = [RUN, self._run.id]
+        for name, chunk in dump.applied.items():
+            fields += [name.encode(), b"%d" % chunk]
+        after += command(b"HSET", record, *fields) + command(b"EXEC")
+        count = 2 + bool(used.size) + bool(dump.state) + bool(rest)
+
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            (link,) = self._writes.nodes.links(address, 1)
+            link.send(commands, body, after)
+            length = read_queued(link.replies, count)
+            if length is None:
+                return list(partitions)
+            for _ in range(length):
+                link.replies.pass_over()
+            return []
+
+        self._writes.everywhere([dump.partition], on_node)
+
+    def sizes(self) -> NDArray[np.int64]:
+        """int64[partitions]: bytes of each partition's state; checks that no node has lost its data."""
+        sizes = np.zeros(self._partitions.count, np.int64)
+
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            (link,) = self._reads.nodes.links(address, 1)
+            again = []
+            for p in partitions:
+                check = command(b"HGET", self._keys.record(p), RUN)
+                sizes_of = command(b"STRLEN", self._keys.state(p)) + command(b"STRLEN", self._keys.tail(p))
+                link.send(command(b"MULTI") + check + sizes_of + command(b"EXEC"))
+            for p in partitions:
+                if read_queued(link.replies, 3) is None:
+                    again.append(p)
+                    continue
+                self._run.check(link.replies.bulk())
+                sizes[p] = link.replies.integer() + link.replies.integer()
+            return again
+
+        self._reads.everywhere(list(range(self._partitions.count)), on_node)
+        return sizes
