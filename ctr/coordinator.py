@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from time import perf_counter, sleep
 from typing import Any
 from uuid import uuid4
@@ -15,13 +14,13 @@ import numpy as np
 import orjson
 
 from ctr.checkpoint import Checkpoint
-from ctr.checkpoint_writer import CheckpointDraft, draft_checkpoint
-from ctr.errors import DataError, ModelError, StoreError
+from ctr.checkpoint_taker import CheckpointSettings, CheckpointTaker
+from ctr.errors import StoreError
 from ctr.heartbeat import Heartbeat
 from ctr.job_description import JobDescription
 from ctr.job_hold import JobHold
 from ctr.job_position import JobPosition
-from ctr.participant import LEASE_S
+from ctr.participant import FAREWELL_S, LEASE_S
 from ctr.worker_processes import WorkerProcesses
 from ctr.worker_report import WorkerReport, collect, read_failure
 from ps import BoardView, JobBoard, RedisStore
@@ -33,18 +32,12 @@ _LONGEST_FAREWELL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointSettings:
-    """Where checkpoints go, and how often."""
-
-    folder: Path
-    every_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
 class Progress:
     """Where a running job is."""
 
     examples: int
+    resumed: int
+    """Of these, those of before a resumption."""
     seconds: float
     fraction: float
     """Of the whole job, 0 to 1."""
@@ -65,7 +58,7 @@ class CoordinatedResult:
     rows: int
     """Learnt in the first pass."""
     seconds: float
-    """From the first data shard's beginning to the last one's end."""
+    """From the first data shard's beginning to the last one's end; with those before a resumption."""
     interrupted: bool
     """Whether it was told to stop before its end."""
     passes: int
@@ -82,24 +75,24 @@ class CoordinatedResult:
 class _Watch:
     """What was seen of a job."""
 
+    earlier_s: float
+    """What it took before a resumption."""
     started: float = field(default_factory=perf_counter)
     began: float | None = None
     """When the first data shard was."""
     workers: set[str] = field(default_factory=set)
     dead: list[str] = field(default_factory=list)
 
-    def see(self, view: BoardView) -> float:
-        """Note what the board says; the seconds since the first data shard."""
-        now = perf_counter()
+    def see(self, view: BoardView) -> None:
+        """Note what the board says."""
         self.workers |= {worker.host for worker in view.workers}
         at_work = any(worker.clock is not None for worker in view.workers)
         if self.began is None and (at_work or any(lane.owner for lane in view.lanes)):
-            self.began = now
-        return 0.0 if self.began is None else now - self.began
+            self.began = perf_counter()
 
     def seconds(self) -> float:
-        """The same, of a job that is over: one may have been over before it was seen to begin."""
-        return perf_counter() - (self.started if self.began is None else self.began)
+        """Since the first data shard; a short job may be over before it was seen to begin."""
+        return self.earlier_s + perf_counter() - (self.started if self.began is None else self.began)
 
 
 class Coordinator:
@@ -122,27 +115,28 @@ class Coordinator:
         self._job = job
         self._plan = job.plan()
         self._store = store
-        self._checkpoints = checkpoints
         self._lease_s = lease_s
         self.id = (job_id or uuid4().hex[:12]) if resume is None else str(resume.position["job"])
+        self._resumed = 0
+        self._earlier_s = 0.0
         self._earlier = WorkerReport()
         for blob in {} if resume is None else resume.reports.values():
             self._earlier.add(WorkerReport.from_bytes(blob))
-        self._last_taken = perf_counter()
-        self._taking: Thread | None = None
-        self._problem: BaseException | None = None
-        self._taken = 0
-        self._failed_checkpoints: list[str] = []
         self.board = JobBoard(store.url, lease_s=lease_s)
         try:
             self.board.create(self.id, job.to_bytes(), shards=self._plan.shards, lanes=job.lanes)
             if resume is not None:
                 position = JobPosition.from_json(resume.position)
+                self._resumed = sum(position.examples(self._plan))
+                self._earlier_s = float(resume.position["seconds"])
                 self.board.restore(position.progress, position.lanes, begun=position.begun)
         except BaseException:
             self.board.close()
             raise
         self._hold = JobHold(self.board, self._plan, job.lanes)
+        self._checkpoints = CheckpointTaker(
+            checkpoints, job, self.id, store, self.board, self._hold, self._earlier
+        )
 
     def run(
         self,
@@ -157,7 +151,7 @@ class Coordinator:
         """
         workers = WorkerProcesses(self._store.url, self.id, self._job.workers, self._lease_s)
         try:
-            self._last_taken = perf_counter()
+            self._checkpoints.begin()
             with Heartbeat(self._lease_s / _BEATS, self.board.beat_coordinator) as heart:
                 on_start(workers)
                 result = self._look_after(workers, heart, stop, on_progress)
@@ -166,8 +160,7 @@ class Coordinator:
             raise
         finally:
             workers.close()
-            if self._taking is not None:
-                self._taking.join()
+            self._checkpoints.join()
         return result
 
     def close(self) -> None:
@@ -181,12 +174,12 @@ class Coordinator:
         stop: Event,
         on_progress: Callable[[Progress], None],
     ) -> CoordinatedResult:
-        watch = _Watch()
+        watch = _Watch(self._earlier_s)
         told = watch.started
         while True:
             any_alive = workers.alive()  # asked first: who leaves in between has seen the job to its end
             view = self.board.look(shards=False)
-            seconds = watch.see(view)
+            watch.see(view)
             self._bury_dead(workers, view, watch)
             if view.state == "failed":
                 raise read_failure(view.message, self.board.reports())
@@ -201,21 +194,23 @@ class Coordinator:
                 return self._result(watch, seconds, interrupted=True)
             if not any_alive and not view.workers:
                 self._raise_for_dead(workers, watch.dead)
-            for problem in (heart.failure, self._problem):
+            for problem in (heart.failure, self._checkpoints.problem):
                 if problem is not None:
                     raise problem
             if watch.began is not None and perf_counter() - told > _LIVES_EVERY_S:
-                on_progress(self._progress(self.board.look(), seconds))
+                on_progress(self._progress(self.board.look(), watch.seconds()))
                 told = perf_counter()
-            self._take_checkpoint_if_due(workers)
+            self._checkpoints.take_if_due(watch.seconds(), workers.alive)
             sleep(_POLL_S)
 
     def _bury_dead(self, workers: WorkerProcesses, view: BoardView, watch: _Watch) -> None:
         """What a process had in work is free at once when it is known to be dead."""
-        for host, said in workers.newly_dead():
-            watch.dead.append(f"{host}: {said}")
+        for dead in workers.newly_dead():
+            # When the job is over, those that only come now find nothing to join.
+            if view.state == "running" or dead.killed:
+                watch.dead.append(f"{dead.host}: {dead.said}")
             for worker in view.workers:
-                if worker.host == host:
+                if worker.host == dead.host:
                     self.board.bury(worker.id)
 
     def _raise_for_dead(self, workers: WorkerProcesses, dead: list[str]) -> None:
@@ -226,13 +221,12 @@ class Coordinator:
 
     def _stop_workers(self, workers: WorkerProcesses, watch: _Watch) -> None:
         """End the job between chunks, and where rounds matter, between rounds; with a last checkpoint."""
-        if self._taking is not None:
-            self._taking.join()
+        self._checkpoints.join()
         at_rest = not self._job.lanes or self._hold.close(workers.alive)
         self.board.stop()
         self._see_off(workers, watch)
-        if self._checkpoints is not None and at_rest:
-            self._write_checkpoint(self._draft)
+        if at_rest:
+            self._checkpoints.take(watch.seconds())
 
     def _see_off(self, workers: WorkerProcesses, watch: _Watch) -> None:
         """Wait until the workers, those of other machines too, have reported and left."""
@@ -243,73 +237,14 @@ class Coordinator:
         self._bury_dead(workers, view, watch)
 
     def _give_up(self) -> None:
-        """The job ends with an error here: tell the workers."""
-        try:
-            self.board.fail("the command that led the job has ended")
-        except StoreError:
-            return  # the store is not there to be told
-
-    # Checkpoints
-
-    @property
-    def _exact(self) -> bool:
-        """Whether training has to be held while the store is read, so that nothing is half done in it.
-
-        Otherwise the store may be read while it changes: what is ahead of the position has its tokens.
-        """
-        return bool(self._job.lanes) or self._job.workers == 1 or self._job.store_filters().hold_anything
-
-    def _take_checkpoint_if_due(self, workers: WorkerProcesses) -> None:
-        settings = self._checkpoints
-        if settings is None or (self._taking is not None and self._taking.is_alive()):
-            return
-        if perf_counter() - self._last_taken > settings.every_s:
-            self._last_taken = perf_counter()
-            self._taking = Thread(target=self._take_checkpoint, args=(workers,), name="checkpoint")
-            self._taking.start()
-
-    def _take_checkpoint(self, workers: WorkerProcesses) -> None:
-        """While training goes on, but for the time that it takes to read the store."""
-
-        def held() -> CheckpointDraft | None:
-            try:
-                return self._draft() if self._hold.close(workers.alive) else None
-            finally:
-                self._hold.open()
-
-        try:
-            self._write_checkpoint(held if self._exact else self._draft)
-        except BaseException as error:  # noqa: BLE001  (raised by the thread that looks after the job)
-            self._problem = error
-
-    def _write_checkpoint(self, drafted: Callable[[], CheckpointDraft | None]) -> None:
-        try:
-            draft = drafted()
-            if draft is not None:
-                with draft:
-                    draft.commit()
-                self._taken += 1
-        except (DataError, ModelError) as error:
-            # The disk's: better a job without this checkpoint than none.
-            self._failed_checkpoints.append(str(error))
-            sys.stderr.write(f"\nno checkpoint was written: {error}\n")
-
-    def _draft(self) -> CheckpointDraft | None:
-        """What the store holds now; None when that is nothing, which is not to replace a checkpoint."""
-        assert self._checkpoints is not None
-        view = self.board.look()  # before the store is read
-        position = JobPosition.of(view)
-        if not any(position.examples(self._plan)):
-            return None
-        return draft_checkpoint(
-            self._checkpoints.folder,
-            self._store,
-            job=orjson.loads(self._job.to_bytes()),
-            position={"job": self.id, **position.to_json()},
-            reports={"earlier": self._earlier.to_bytes(), **collect(self.board, view, self._store.bits)},
-        )
-
-    # Reports
+        """The job ends with an error here: tell the workers, if the store is there to be told."""
+        url, lease_s = self._store.url, self._lease_s
+        with (
+            suppress(StoreError),
+            closing(JobBoard(url, lease_s=lease_s, timeout_s=FAREWELL_S, patience_s=FAREWELL_S)) as board,
+        ):
+            board.job(self.id)
+            board.fail("the command that led the job has ended")
 
     def _result(self, watch: _Watch, seconds: float, *, interrupted: bool) -> CoordinatedResult:
         view = self.board.look()
@@ -327,8 +262,8 @@ class Coordinator:
             passes=position.passes(self._plan),
             workers_seen=len(watch.workers),
             dead_workers=watch.dead,
-            checkpoints=self._taken,
-            failed_checkpoints=self._failed_checkpoints,
+            checkpoints=self._checkpoints.taken,
+            failed_checkpoints=self._checkpoints.failures,
         )
 
     def _progress(self, view: BoardView, seconds: float) -> Progress:
@@ -339,4 +274,4 @@ class Coordinator:
         total = sum(count for count, _ in judged)
         logloss = sum(count * loss for count, loss in judged) / total if total else float("nan")
         fraction = done / max(self._plan.rows * self._plan.passes, 1)
-        return Progress(done, seconds, min(fraction, 1.0), logloss, len(view.workers))
+        return Progress(done, self._resumed, seconds, min(fraction, 1.0), logloss, len(view.workers))

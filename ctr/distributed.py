@@ -14,7 +14,8 @@ from uuid import uuid4
 import numpy as np
 
 from ctr.checkpoint import Checkpoint, read_checkpoint, restore_checkpoint
-from ctr.coordinator import CheckpointSettings, CoordinatedResult, Coordinator, Progress
+from ctr.checkpoint_taker import CheckpointSettings
+from ctr.coordinator import CoordinatedResult, Coordinator, Progress
 from ctr.errors import ModelError, StoreError
 from ctr.ftrl import WIDTH, Float32
 from ctr.job_description import JobDescription

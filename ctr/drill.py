@@ -11,8 +11,9 @@ from time import monotonic
 from typing import Any
 
 from ctr.checkpoint import Checkpoint, read_checkpoint, restore_checkpoint
+from ctr.checkpoint_taker import CheckpointSettings
 from ctr.cluster import Cluster
-from ctr.coordinator import CheckpointSettings, Progress
+from ctr.coordinator import Progress
 from ctr.drill_job import DrillJob
 from ctr.drill_report import DrillReport, JobReport
 from ctr.errors import CtrError

@@ -9,7 +9,8 @@ from pathlib import Path
 from threading import Event
 
 from ctr.checkpoint import Checkpoint
-from ctr.coordinator import CheckpointSettings, Coordinator, Progress
+from ctr.checkpoint_taker import CheckpointSettings
+from ctr.coordinator import Coordinator, Progress
 from ctr.evaluation import evaluate
 from ctr.ftrl import WIDTH, Ftrl
 from ctr.job_description import (

@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from ctr.artifact import SavedState, load_state, require_model_or_nothing, save_model
 from ctr.checkpoint import read_job
+from ctr.checkpoint_taker import CheckpointSettings
 from ctr.checkpoint_writer import require_checkpoint_or_nothing
-from ctr.coordinator import CheckpointSettings, CoordinatedResult
+from ctr.coordinator import CoordinatedResult
 from ctr.data_plan import shard_chunks_for
 from ctr.distributed import StoreSettings, train_distributed
 from ctr.errors import CtrError, DataError, ModelError
@@ -382,7 +383,7 @@ def _learn_distributed(
             StoreSettings(job.store, checkpoints, job.resume, job.lease_s),
             start=adopted,
             stop=stop,
-            on_progress=lambda p: report(p.examples, p.fraction, p.logloss),
+            on_progress=lambda p: report(p.examples - p.resumed, p.fraction, p.logloss),
         )
     did = found.coordinated
     if did.examples == 0 and not did.interrupted:

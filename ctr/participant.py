@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from secrets import token_hex
 from threading import Event
+
+import numpy as np
 
 from ctr.clocked_worker import ClockedWorker
 from ctr.errors import CtrError, StoreError
@@ -23,6 +25,8 @@ from ctr.worker_report import WorkerReport, report_failure, sign_of_life
 from ps import JobBoard, RedisStore, RedisUrl, warm_up_requests
 
 LEASE_S = 10.0
+FAREWELL_S = 2.0
+"""How long whoever has failed tries to tell the others."""
 _BEATS = 5  # in the time of a lease
 
 
@@ -69,7 +73,7 @@ def _work(
             def tell() -> None:
                 board.report(f"result:{name}", _report(worker, store).to_bytes())
 
-            _run(board, worker, name, lease_s, stop, tell)
+            _run(url, board, job_id, worker, name, lease_s, stop, tell)
             return _report(worker, store)
         finally:
             worker.close()
@@ -78,7 +82,9 @@ def _work(
 
 
 def _run(
+    url: RedisUrl,
     board: JobBoard,
+    job_id: str,
     worker: LaneWorker | ClockedWorker,
     name: str,
     lease_s: float,
@@ -86,7 +92,8 @@ def _run(
     tell: Callable[[], None],
 ) -> None:
     """Enter, work, report and leave; enter again after having been buried."""
-    while True:
+    over = False
+    while not over:
         seat = board.enter(f"{socket.gethostname()}:{os.getpid()}")
         try:
             with Heartbeat(lease_s / _BEATS, partial(_beat, board, seat, worker)) as heart:
@@ -95,17 +102,27 @@ def _run(
                     tell()
             if heart.failure is not None:
                 raise heart.failure
-            if over:
-                _require_not_failed(board)
-                return
-        except CtrError as error:
-            with suppress(CtrError):  # the store may not be there to be told
-                if board.beat(seat):
-                    report_failure(board, name, error)
+        except BaseException as error:
+            _leave_with(error, url, job_id, seat, name, lease_s)
             raise
-        finally:
-            with suppress(CtrError):
-                board.leave(seat)
+        board.leave(seat)
+    view = board.look(shards=False)
+    if view.state == "failed":
+        raise StoreError(f"the job has failed: {view.message}")
+
+
+def _leave_with(
+    error: BaseException, url: RedisUrl, job_id: str, seat: str, name: str, lease_s: float
+) -> None:
+    """Leave because of an error; if others have not gone on without this worker, it is the job's error."""
+    with (
+        suppress(CtrError),  # the store may not be there to be told
+        closing(JobBoard(url, lease_s=lease_s, timeout_s=FAREWELL_S, patience_s=FAREWELL_S)) as board,
+    ):
+        board.job(job_id)
+        if isinstance(error, CtrError) and board.beat(seat):
+            report_failure(board, name, error)
+        board.leave(seat)
 
 
 def _beat(board: JobBoard, seat: str, worker: LaneWorker | ClockedWorker) -> None:
@@ -113,14 +130,8 @@ def _beat(board: JobBoard, seat: str, worker: LaneWorker | ClockedWorker) -> Non
     board.report(f"life:{seat}", sign_of_life(worker.examples, worker.learners))
 
 
-def _require_not_failed(board: JobBoard) -> None:
-    view = board.look(shards=False)
-    if view.state == "failed":
-        raise StoreError(f"the job has failed: {view.message}")
-
-
 def _report(worker: LaneWorker | ClockedWorker, store: RedisStore) -> WorkerReport:
-    bad_rows = [source.bad_rows for source in worker.sources]
+    bad_rows, no_rows = [source.bad_rows for source in worker.sources], np.empty(0, np.int64)
     progressive, seen_again = worker.judged
     return WorkerReport(
         progressive=progressive,
@@ -132,6 +143,6 @@ def _report(worker: LaneWorker | ClockedWorker, store: RedisStore) -> WorkerRepo
         bytes_received=store.traffic.received,
         sent_again=worker.sent_again,
         troubles=store.troubles,
-        bad_rows=sorted({int(row) for each in bad_rows for row in each.ordinals}),
+        bad_rows=np.unique(np.concatenate([no_rows, *(each.ordinals for each in bad_rows)])).tolist(),
         bad_row_examples=[text for each in bad_rows for text in each.examples],
     )

@@ -28,6 +28,18 @@ class _Process:
     seen_dead: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class DeadWorker:
+    """One that ended badly."""
+
+    host: str
+    """And its process there, as the board names it."""
+    said: str
+    """The last of it."""
+    killed: bool
+    """Whether by a signal."""
+
+
 class WorkerProcesses:
     """`count` processes that run `ctr worker` on a job; a single worker is a thread of this process instead.
 
@@ -72,17 +84,18 @@ class WorkerProcesses:
         """Whether any worker is."""
         return bool(self.pids()) or (self._thread is not None and self._thread.is_alive())
 
-    def newly_dead(self) -> list[tuple[str, str]]:
-        """Those that ended badly since the last call: host and process, and the last that they said."""
+    def newly_dead(self) -> list[DeadWorker]:
+        """Those that ended badly since the last call."""
         found = []
         for each in self._processes:
             if not each.seen_dead and each.popen.poll() is not None:
                 each.seen_dead = True
-                if each.popen.returncode != 0:
+                code = each.popen.returncode
+                if code != 0:
                     each.said.seek(0)
                     last = each.said.read().decode(errors="replace").strip().split("\n")[-1]
-                    said = last or f"ended by signal {-each.popen.returncode}"
-                    found.append((f"{socket.gethostname()}:{each.popen.pid}", said))
+                    host = f"{socket.gethostname()}:{each.popen.pid}"
+                    found.append(DeadWorker(host, last or f"ended by signal {-code}", killed=code < 0))
         return found
 
     def failure(self) -> BaseException | None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctr.coordinator import CheckpointSettings
+from ctr.checkpoint_taker import CheckpointSettings
 from ctr.distributed import DistributedResult, StoreSettings, train_distributed
 from ctr.errors import StoreError
 from ctr.ftrl import WIDTH, Float32, Ftrl

@@ -35,7 +35,6 @@ from tests.ctr.distributed_jobs import (
     pushed,
     same,
     source_of,
-    wait_for,
     weights,
 )
 from tests.ps.servers import needs_redis
@@ -115,7 +114,6 @@ class TestClocks:
         running.gather()
         did = running.result().coordinated
         _, alone = in_threads(describe(job_data, consistency="ssp", workers=1, passes=3), redis_url, 1)
-        print(did.report.progressive.logloss, did.report.seen_again.logloss, alone.progressive.logloss, alone.seen_again.logloss)
         assert did.report.seen_again.logloss == pytest.approx(alone.seen_again.logloss, rel=0.04)
         assert (did.examples, did.rows, did.workers_seen) == (3 * ROWS, ROWS, 2)
         assert 0 < did.seconds < 30
@@ -151,7 +149,7 @@ class TestClocks:
 class TestStraggler:
     """A worker that gets the processor only now and then."""
 
-    @pytest.mark.parametrize("staleness", [0, 2])
+    @pytest.mark.parametrize("staleness", [0, 1])
     def test_the_others_wait_within_the_bound(
         self, start_job: StartJob, job_data: Path, redis_url: str, staleness: int
     ) -> None:
@@ -261,13 +259,6 @@ class TestJoining:
                 take_part(url, "one", stop=Event())
             assert board.look().state == "running"
 
-    def test_files_where_the_command_runs_are_not_imported(
-        self, job_data: Path, redis_url: str, tmp_path: Path
-    ) -> None:
-        (tmp_path / "numpy.py").write_text("raise SystemExit('imported')")
-        words = ("train", job_data, "--model", "model", "--store", redis_url, "--workers", 2, "--chunk", 1000)
-        assert Command(*words, cwd=tmp_path).end()[0] == 0
-
 
 class TestWarmStart:
     @pytest.mark.parametrize("scale", [1.0, 3e6])
@@ -308,7 +299,9 @@ class TestBadRows:
     def test_the_first_that_is_met_ends_the_job(
         self, torn: Path, job_spec: FeatureSpec, redis_url: str, flags: list[object]
     ) -> None:
-        code, said = Command(*self.words(torn, redis_url, job_spec, *flags)).end()
+        # Files where the command runs are not taken for modules.
+        (torn.parent / "numpy.py").write_text("raise SystemExit('this is not numpy')")
+        code, said = Command(*self.words(torn, redis_url, job_spec, *flags), cwd=torn.parent).end()
         assert code == 1
         assert re.search(r"torn\.tsv:(61|1501|2901): ", said)
         assert "--on-bad-rows" in said
@@ -378,8 +371,3 @@ class TestWrongUse:
         before = running.once(lambda view: True)
         assert before is not None
         assert running.once(lambda view: pushed(view) > pushed(before))
-
-
-def test_a_view_of_nothing(redis_url: str) -> None:
-    """Waiting for what is there at once costs nothing."""
-    assert wait_for(lambda: redis_url)

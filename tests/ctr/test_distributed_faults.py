@@ -7,12 +7,15 @@ import random
 import signal
 import time
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
+import redis
 
 from ctr.errors import StoreError
 from features import FeatureSpec
 from ps import Filters
+from ps.redis_keys import Keys
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
     LEASE_S,
@@ -87,10 +90,10 @@ class TestWorkers:
     ) -> None:
         """It goes on where it was, on what others have long trained; then it helps again."""
         flags = {} if consistency == "bsp" else {"consistency": "ssp", "ftrl": ADDITIVE}
-        job = describe(job_data, passes=8, **flags)
+        job = describe(job_data, passes=6, **flags)
         running = start_job(job, redis_url)
         running.gather()
-        view = running.once(lambda view: pushed(view) > 20)
+        view = running.once(lambda view: pushed(view) > 10)
         assert view is not None
         with frozen(process_of(view, 0)):
             alone = running.once(lambda view: len(view.workers) == 1)
@@ -135,6 +138,23 @@ class TestWorkers:
 
 
 class TestServers:
+    def test_moves_that_a_failover_loses_are_staged_again(self, job_data: Path, redis_url: str) -> None:
+        job, over = describe(job_data, passes=2), Event()
+        undisturbed, _ = in_threads(job, redis_url, 2)
+
+        def lose(lanes: random.Random = random.Random(0)) -> None:
+            with redis.Redis.from_url(redis_url) as client:
+                while not over.wait(0.03 * lanes.random()):
+                    client.delete(Keys("default").lane(lanes.randrange(2)))
+
+        thread = Thread(target=lose)
+        thread.start()
+        try:
+            assert same(in_threads(job, redis_url, 2)[0], undisturbed)
+        finally:
+            over.set()
+            thread.join()
+
     @pytest.mark.parametrize("workers", [1, 2])
     def test_a_primary_that_comes_back_empty_ends_the_job(
         self, start_job: StartJob, start_redis: StartRedis, job_data: Path, workers: int

@@ -34,7 +34,18 @@ KEYS = Keys("ads")
 PARTITION_BYTES = 8 << BITS - 6
 """Of 64 partitions, all of whose slots were pushed."""
 READS = {
-    *("auth", "hello", "client", "client|setinfo", "select", "info", "config", "config|get", "dbsize"),
+    *(
+        "auth",
+        "hello",
+        "client",
+        "client|setinfo",
+        "select",
+        "info",
+        "config",
+        "config|get",
+        "config|resetstat",
+        "dbsize",
+    ),
     *("cluster", "cluster|info", "cluster|nodes", "cluster|slots", "multi", "exec", "time"),
     *("get", "hget", "hmget", "hgetall", "hlen", "strlen", "exists"),
     *("zscore", "zmscore", "zrange"),
