@@ -24,6 +24,7 @@ from ps.partitions import no_slots
 
 _POLL_S = 0.001
 _CLAIM_EVERY_S = 0.1
+_REPLICAS_WAIT_S, _REPLICAS_POLL_S = 10.0, 0.02
 
 
 class LaneWorker:
@@ -55,6 +56,8 @@ class LaneWorker:
         self._learners: dict[int, tuple[int, Learner, tuple[bytes, bytes]]] = {}
         """By lane: the same round, what has judged the lane up to then, and that as it was staged."""
         self._outbox = Outbox(pushes or store, job_id)
+        self._has_replicas = store.has_replicas()
+        self._replicas_wait_s = _REPLICAS_WAIT_S
 
     def run(self, worker: str, stopping: Callable[[], bool], tell: Callable[[], None]) -> bool:
         """Work until the job is over or `stopping`; False when the worker was buried and has to enter anew.
@@ -213,7 +216,23 @@ class LaneWorker:
         token = Token(self._job_id, lane, round_)
         self._outbox.put(Parcel(token, move.slots, move.increments, None, touched, lambda: None))
         self._outbox.drain()
+        if self._has_replicas:
+            self._secure()
         self._board.announce_pushed(lane, round_)
+
+    def _secure(self) -> None:
+        """Wait until replicas have what was pushed: the next round must find it, also after a failover.
+
+        Where a replica stays away, that is waited for once: then the sum is still right, as what a failover
+        loses is sent again, but not to the bit what it would have been.
+        """
+        deadline = perf_counter() + self._replicas_wait_s
+        while not self._outbox.settle(timeout_s=1.0 if self._replicas_wait_s else 0.01):
+            if perf_counter() > deadline:
+                self._replicas_wait_s = 0.0
+                return
+            sleep(_REPLICAS_POLL_S)
+        self._replicas_wait_s = _REPLICAS_WAIT_S
 
     def _reader(self, lane: int, round_: int) -> _Reader:
         reader = self._readers.get(lane)

@@ -127,10 +127,11 @@ class Outbox:
         with self._changed:
             self._wait_for(lambda: not self._queue)
 
-    def settle(self, timeout_s: float = 1.0) -> None:
+    def settle(self, timeout_s: float = 1.0) -> bool:
         """Drain, make sure that the store has every push that is kept, and forget those if they are safe.
 
-        Safe means that a replica has them, or that there is none; it is waited for up to `timeout_s`.
+        Safe means that a replica has them, or that there is none; it is waited for up to `timeout_s`. Returns
+        whether they are.
         """
         self.drain()
         while True:
@@ -145,6 +146,7 @@ class Outbox:
                     self._kept.popleft()
                 self._expected.clear()
                 self._forgotten.clear()
+        return safe
 
     def overlay(
         self, shard: int, slots: Slots, packed: NDArray[np.int64], applied: NDArray[np.int64]

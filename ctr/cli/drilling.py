@@ -104,6 +104,11 @@ def drill(
             stop,
             lambda line: typer.echo(f"{monotonic() - started:6.1f} s  {line}", err=True),
         )
-    report(found.lines(), found.to_json(), json)
+    lines = found.lines()
+    if found.problems:
+        lines.append(
+            f"{folder} has the ledgers" if keep else "with --keep DIR and this seed, look at the ledgers"
+        )
+    report(lines, found.to_json(), json)
     if found.problems:
         raise typer.Exit(1)

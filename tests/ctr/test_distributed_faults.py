@@ -142,7 +142,8 @@ class TestServers:
         job, over = describe(job_data, passes=2), Event()
         undisturbed, _ = in_threads(job, redis_url, 2)
 
-        def lose(lanes: random.Random = random.Random(0)) -> None:
+        def lose() -> None:
+            lanes = random.Random(0)
             with redis.Redis.from_url(redis_url) as client:
                 while not over.wait(0.03 * lanes.random()):
                     client.delete(Keys("default").lane(lanes.randrange(2)))
