@@ -122,7 +122,10 @@ def measure_filters(folder: Path, rows: int) -> None:
 
 def measure_workers(folder: Path, rows: int) -> None:
     """Print the log loss of several workers beside that of one."""
-    hashed = folder / f"speed-{rows}.hashed"
+    log, hashed = folder / f"speed-{rows}.tsv", folder / f"speed-{rows}.hashed"
+    if not log.exists():
+        ctr("synth", "--rows", rows, "--out", log)
+    ctr("features", "build", "--spec", "criteo", log, "--out", hashed)
     print(f"\nlog loss on the last 10% of {rows:,} rows, one pass")
     losses = []
     for workers, flags in ((1, []), (4, ["--consistency", "ssp", "--staleness", 2])):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+from hypothesis import HealthCheck, settings
+
 from tests.ps.servers import cluster_url, redis_url, shared_cluster, shared_redis, start_redis
 
 __all__ = ["cluster_url", "redis_url", "shared_cluster", "shared_redis", "start_redis"]
@@ -11,3 +13,7 @@ __all__ = ["cluster_url", "redis_url", "shared_cluster", "shared_redis", "start_
 # A shell gives its background jobs a SIGINT that is ignored, and they pass it on: tests that interrupt a
 # process of their own would wait for ever. A handler here is a default there.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says nothing: machines are busy, and kernels compile when they are first called.
+settings.register_profile("ctr", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ctr")
