@@ -24,6 +24,7 @@ from ps import Claim, FilterCounts, JobBoard, Pulled, PushStore, RedisStore, Wor
 
 _POLL_S = 0.002
 _IDLE_S = 0.05
+_REPLICAS_WAIT_S = 5.0  # more than a failover takes
 _READ_AHEAD = 2  # chunks
 
 
@@ -78,8 +79,11 @@ class ClockedWorker:
             judge=job.ftrl(0).judge,
             pushes=pushes,
         )
+        self._applied = partial(store.applied, job_id)
         self._stash: Chunk | None = None
         self._lost = False
+        self._safe = True
+        """Whether replicas have everything that was pushed, if there are any."""
         self._stopping: Callable[[], bool] = lambda: False
         self._tell: Callable[[], None] = lambda: None
 
@@ -106,9 +110,20 @@ class ClockedWorker:
             if not gate.live:
                 return False
             if gate.state != "running" or gate.finished == self._plan.shards:
+                if gate.state in ("running", "finished"):
+                    self._await_replicas()
                 return True
+            if not self._safe:
+                self._safe = self.store.secure()
             self._waited(_IDLE_S)  # somebody may die and leave a data shard behind
         return True
+
+    def _await_replicas(self) -> None:
+        """Stay until replicas have what was pushed, for a while: who else should send it again?"""
+        deadline = perf_counter() + _REPLICAS_WAIT_S
+        while not self._safe and perf_counter() < deadline:
+            self._waited(_IDLE_S)
+            self._safe = self.store.secure()
 
     def close(self) -> None:
         """Stop pushing."""
@@ -151,6 +166,8 @@ class ClockedWorker:
 
     def _train_shard(self, worker: str, claim: Claim) -> None:
         shard, number, clock = claim.shard, claim.progress, claim.clock
+        if number:
+            number = min(number, self._first_missing(shard))
         self._lost, self._stash = False, None
         first_pass = self._plan.pass_of(shard) == 0
         optimizer = self._job.ftrl(self._plan.pass_of(shard))
@@ -188,12 +205,20 @@ class ClockedWorker:
                 raise
             started = perf_counter()
             self.store.flush(shard, 2 * number - 1)
-            self.store.secure()
+            self._safe = self.store.secure()
             self.timings.wait += perf_counter() - started
         if ready is Order.NOTHING_LEFT:
             self._board.done(worker, shard)
         else:
             self._board.release(worker, shard)
+
+    def _first_missing(self, shard: int) -> int:
+        """The first chunk of a data shard, begun by another worker, that some partition may not have.
+
+        A failover may have lost what was acknowledged, and a dead worker sends nothing again. Chunks that do
+        not touch all partitions make this less than it need be; what counted already does not count again.
+        """
+        return int(self._applied(shard).min()) // 2 + 1
 
     def _chunks(self, shard: int, first: int) -> Iterator[Chunk]:
         """The chunks of a data shard from number `first` on, read and de-duplicated."""

@@ -69,6 +69,11 @@ class Cluster:
                 return self._shards(_nodes(server))
         raise StoreError("no server of the cluster answers")
 
+    def holds(self, server: RedisServer, key: bytes) -> bool:
+        """Whether a key is at this primary."""
+        (mine,) = (node for node in _nodes(server) if "myself" in node.flags)
+        return mine.holds(int(key_slot(key)))
+
     @contextmanager
     def frozen(self, servers: Sequence[RedisServer]) -> Iterator[None]:
         """Meanwhile these servers stand still."""
@@ -124,7 +129,7 @@ class Cluster:
     def fill(self, shard: Shard) -> None:
         """Write to a primary until it takes no more."""
         names = (b"{ballast-%d}" % number for number in range(1 << 20))
-        ballast = next(name for name in names if self._is_at(shard.primary, name))
+        ballast = next(name for name in names if self.holds(shard.primary, name))
         with _refusals(), shard.primary.connect() as client, suppress(redis.OutOfMemoryError):
             while True:
                 client.append(ballast, b"\0" * _PIECE)
@@ -140,10 +145,6 @@ class Cluster:
         finally:
             for replica in replicas:
                 _ask(replica, "CONFIG", "SET", "masterauth", replica.password)
-
-    def _is_at(self, server: RedisServer, key: bytes) -> bool:
-        (mine,) = (node for node in _nodes(server) if "myself" in node.flags)
-        return mine.holds(int(key_slot(key)))
 
     def _shards(self, nodes: Sequence[_Node]) -> list[Shard]:
         by_port = {server.port: server for server in self._servers.servers}

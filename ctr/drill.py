@@ -58,7 +58,7 @@ class DrillSettings:
     allowance_s: float = 3.0
     """After that time, training must have gone on within so much more."""
     tolerance: float = 0.003
-    """By how much of it the log loss may differ: several workers never train twice alike."""
+    """By how much of it the log loss may be worse: several workers never train twice alike."""
     fault_s: float = 4.0
     """How long the job is to train for each fault, and once more, without what the faults take; so pushes
     are slowed down.

@@ -48,10 +48,9 @@ class DrillReport:
         for number, job in enumerate(self.disturbed, 1):
             found += _problems_of(f"round {number}", job)
             change = self._change(job)
-            if change is not None and not abs(change) <= self._tolerance:
-                found.append(
-                    f"round {number}: the log loss is off by {change:+.2%}, allowed are {self._tolerance:.1%}"
-                )
+            # Where it is better, that is because pushes are slowed down: the weights are fresher.
+            if change is not None and not change <= self._tolerance:
+                found.append(f"round {number}: the log loss is {change:.2%} worse than undisturbed")
         if self.freezes is not None:
             found += self.freezes.problems
         return found
@@ -113,7 +112,7 @@ class DrillReport:
         if change is not None and self.undisturbed is not None:
             yield (
                 f"round {number}: log loss on held-out rows {job.logloss:.5f}, undisturbed "
-                f"{self.undisturbed.logloss:.5f}: {change:+.3%} (allowed: {self._tolerance:.1%})"
+                f"{self.undisturbed.logloss:.5f}: {change:+.3%} (allowed: +{self._tolerance:.1%})"
             )
 
     def _proof_table(self) -> list[str]:

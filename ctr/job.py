@@ -4,47 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 from typing import Any, Literal
 
 from ctr.artifact import SavedState, load_state, require_model_or_nothing, save_model
 from ctr.checkpoint import read_job
-from ctr.checkpoint_taker import CheckpointSettings
 from ctr.checkpoint_writer import require_checkpoint_or_nothing
 from ctr.coordinator import CoordinatedResult
-from ctr.data_plan import shard_chunks_for
-from ctr.distributed import StoreSettings, train_distributed
+from ctr.distributed_job import describe_job, learn_distributed
 from ctr.errors import CtrError, DataError, ModelError
 from ctr.evaluation import evaluate
 from ctr.ftrl import WIDTH, Float32, Ftrl
 from ctr.interrupts import stop_requests
-from ctr.job_description import (
-    Consistency,
-    FilterSettings,
-    JobDescription,
-    OptimizerSettings,
-    absolute,
-    input_bytes,
-)
+from ctr.job_description import Consistency
 from ctr.metrics import MetricSummary
 from ctr.model import Model
 from ctr.outputs import beside, printable, require_writable
 from ctr.participant import LEASE_S
 from ctr.progress import Report, progress
 from ctr.trainer import TrainResult, TrainSettings, default_chunk, read_out, train
-from ctr.worker_report import WorkerReport
-from features import (
-    BLOCK_ROWS,
-    BadRows,
-    DatasetSource,
-    ExampleSource,
-    FeatureSpec,
-    Slots,
-    load_spec,
-    open_source,
-)
+from features import BadRows, ExampleSource, FeatureSpec, Slots, load_spec, open_source
 from ps import Filters, Token, open_store, without_password
 
 DEFAULT_FILTERS = Filters(cache=True, presence=True)
@@ -308,8 +289,8 @@ def _learn(
     passes_before = 0 if start is None else start.passes - 1
     stop_row = None if judged_on is None else judged_on.training_stops
     if not job.in_memory:
-        description = _description(job, settings, source, optimizer, passes_before, stop_row)
-        return _learn_distributed(job, description, source, adopted, show, stop)
+        description = describe_job(job, settings, source, optimizer, passes_before, stop_row)
+        return learn_distributed(job, description, source, adopted, show, stop)
     store = open_store(job.store, bits=source.spec.bits, width=WIDTH)
     try:
         if adopted is not None:
@@ -330,90 +311,6 @@ def _learn(
         return result, state
     finally:
         store.close()
-
-
-def _description(
-    job: TrainJob,
-    settings: TrainSettings,
-    source: ExampleSource,
-    optimizer: Ftrl,
-    passes_before: int,
-    stop_row: int | None,
-) -> JobDescription:
-    """What the workers of a job through Redis have to know."""
-    rows = source.count_rows() if stop_row is None else stop_row
-    if rows == 0:
-        raise DataError("the input has no row to learn from: check the file, or the hold-out fraction.")
-    consistency = job.consistency or "ssp"
-    return JobDescription(
-        inputs=absolute(job.inputs),
-        input_bytes=input_bytes(job.inputs),
-        hashed=isinstance(source, DatasetSource),
-        spec=source.spec.to_yaml(),
-        on_bad_rows=job.on_bad_rows,
-        rows=rows,
-        chunk=settings.chunk,
-        shard_chunks=1 if consistency == "bsp" else shard_chunks_for(rows, settings.chunk, settings.workers),
-        passes=settings.epochs,
-        passes_before=passes_before,
-        workers=settings.workers,
-        safe_adding=settings.safe_adding,
-        consistency=consistency,
-        staleness=job.staleness,
-        optimizer=OptimizerSettings(**asdict(optimizer)),
-        filters=FilterSettings(**job.filters.to_json()),
-    )
-
-
-def _learn_distributed(
-    job: TrainJob,
-    description: JobDescription,
-    source: ExampleSource,
-    adopted: tuple[Slots, Float32] | None,
-    show: Callable[[str], AbstractContextManager[Report]],
-    stop: Event,
-) -> tuple[TrainResult, tuple[Slots, Float32]]:
-    checkpoints = None
-    if job.checkpoint is not None:
-        checkpoints = CheckpointSettings(job.checkpoint, job.checkpoint_every_s)
-    with show("training") as report:
-        found = train_distributed(
-            description,
-            source,
-            StoreSettings(job.store, checkpoints, job.resume, job.lease_s),
-            start=adopted,
-            stop=stop,
-            on_progress=lambda p: report(p.examples - p.resumed, p.fraction, p.logloss),
-        )
-    did = found.coordinated
-    if did.examples == 0 and not did.interrupted:
-        raise DataError("the input has no good row to learn from: check the file, or the feature spec.")
-    if job.quarantine is not None and did.report.bad_rows:
-        _quarantine(source, did.report)
-    result = TrainResult(
-        examples=did.examples,
-        seconds=did.seconds,
-        rows=did.rows,
-        progressive=did.report.progressive,
-        timings=did.report.timings,
-        passes=description.passes_before + did.passes,
-        interrupted=did.interrupted,
-        store=did,
-        resumed_from=found.resumed_from,
-    )
-    return result, found.state
-
-
-def _quarantine(source: ExampleSource, told: WorkerReport) -> None:
-    """Write the bad rows that workers have passed over to the file of `source`, each once and in order.
-
-    They are read again for it: some workers are on other machines, some have died, and several may have met
-    the same row.
-    """
-    for _ in source.batches(BLOCK_ROWS, 0, told.bad_rows[-1] + 1):
-        pass
-    told.bad_rows = source.bad_rows.ordinals.tolist()
-    told.bad_row_examples = list(source.bad_rows.examples)
 
 
 def _facts(job: TrainJob, settings: TrainSettings, optimizer: Ftrl, result: TrainResult) -> dict[str, Any]:

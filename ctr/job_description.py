@@ -139,8 +139,12 @@ class JobDescription(BaseModel):
 
 
 def input_bytes(inputs: Sequence[str | Path]) -> int:
-    """The size of the input: of its files, or of those in a data set's folder."""
-    files = [file for path in map(Path, inputs) for file in (path.iterdir() if path.is_dir() else (path,))]
+    """The size of the input: of its files, or of a data set's shards."""
+    files = [
+        file
+        for path in map(Path, inputs)
+        for file in (path.glob("shard-*.arrow") if path.is_dir() else (path,))
+    ]
     return sum(file.stat().st_size for file in files)
 
 

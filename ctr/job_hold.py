@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import sleep
+from time import monotonic, sleep
 
 from ctr.data_plan import DataPlan
 from ps import BoardView, JobBoard
 
 _POLL_S = 0.005
+_AGAIN_S = 3.0
 _ROUNDS_AHEAD = 3
 
 
@@ -35,7 +36,7 @@ class JobHold:
         the same one. `anyone` tells whether there are processes that may become workers yet. False: it will
         not come to rest, as the job is over, or as its last worker has gone in the middle of a round.
         """
-        at = self._set()
+        at, since = self._set(), monotonic()
         while True:
             expected = anyone()
             view = self._board.look(shards=False)
@@ -45,6 +46,9 @@ class JobHold:
                 return True
             if not expected and not view.workers:
                 return False
+            if view.hold != at or (self._are_there(view, at) and monotonic() > since + _AGAIN_S):
+                # A failover may have lost the hold, or what a worker has said.
+                at, since = self._set(), monotonic()
             sleep(_POLL_S)
 
     def open(self) -> None:
@@ -69,9 +73,13 @@ class JobHold:
         """The last round that any lane has pushed."""
         return max(lane.pushed for lane in self._board.look(shards=False).lanes)
 
-    def _at_rest(self, view: BoardView, at: int) -> bool:
+    def _are_there(self, view: BoardView, at: int) -> bool:
+        """Whether all lanes have come as far as they may."""
         lanes = zip(view.lanes, self._rounds, strict=True)
-        if any(lane.pushed + 1 < min(at, rounds) for lane, rounds in lanes):
+        return all(lane.pushed + 1 >= min(at, rounds) for lane, rounds in lanes)
+
+    def _at_rest(self, view: BoardView, at: int) -> bool:
+        if not self._are_there(view, at):
             return False
         busy = [f"parked:{w.id}" for w in view.workers if self._rounds or w.clock is not None]
         parked = self._board.reports(busy)  # after the view: a worker takes its word back before it goes on

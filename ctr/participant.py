@@ -92,7 +92,7 @@ def _run(
     tell: Callable[[], None],
 ) -> None:
     """Enter, work, report and leave; enter again after having been buried."""
-    over = False
+    over, end = False, ""
     while not over:
         seat = board.enter(f"{socket.gethostname()}:{os.getpid()}")
         try:
@@ -100,15 +100,16 @@ def _run(
                 over = worker.run(seat, lambda: stop.is_set() or heart.failure is not None, tell)
                 if over:
                     tell()
+                    view = board.look(shards=False)  # while this worker is here, the job is, too
+                    end = f"the job has failed: {view.message}" if view.state == "failed" else ""
             if heart.failure is not None:
                 raise heart.failure
         except BaseException as error:
             _leave_with(error, url, job_id, seat, name, lease_s)
             raise
         board.leave(seat)
-    view = board.look(shards=False)
-    if view.state == "failed":
-        raise StoreError(f"the job has failed: {view.message}")
+    if end:
+        raise StoreError(end)
 
 
 def _leave_with(

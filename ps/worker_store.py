@@ -182,9 +182,9 @@ class WorkerStore:
         """Raise what a push raised, if one did."""
         self._outbox.require_sound()
 
-    def secure(self) -> None:
-        """Make sure that all pushes are in the store, and known to a replica if there are any."""
-        self._outbox.settle()
+    def secure(self) -> bool:
+        """Make sure that all pushes are in the store; whether a replica has them too, if there are any."""
+        return self._outbox.settle()
 
     def close(self) -> None:
         """Stop pushing."""

@@ -47,7 +47,7 @@ def drill(
         ),
     ] = 3.0,
     tolerance: Annotated[
-        float, typer.Option(min=0, help="Share by which the log loss may differ from the undisturbed one.")
+        float, typer.Option(min=0, help="Share by which the log loss may be worse than undisturbed.")
     ] = 0.003,
     keep: Annotated[
         Path | None,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -329,14 +330,28 @@ def in_threads(job: JobDescription, url: str, workers: int) -> tuple[State, Work
 CTR = Path(sys.executable).with_name("ctr")
 
 
+_commands: list[Command] = []
+
+
+@pytest.fixture(autouse=True)
+def no_command_is_left() -> Iterator[None]:
+    """Kills what a failed test has left running."""
+    yield
+    while _commands:
+        _commands.pop().kill()
+
+
 class Command:
     """A `ctr` command as a process group of its own, whose processes can all be found."""
 
     def __init__(self, *words: object, **options: Any) -> None:
-        self._mark = secrets.token_hex(8)
+        self.out = ""
+        """What it said on standard output, when it has ended."""
+        self._folder = Path(tempfile.mkdtemp(prefix="ctr-command-"))
+        _commands.append(self)
         self.popen = subprocess.Popen(
             [CTR, *map(str, words)],
-            env={**os.environ, "CTR_TEST_MARK": self._mark},
+            env={**os.environ, "TMPDIR": str(self._folder)},
             process_group=0,
             text=True,
             stdout=subprocess.PIPE,
@@ -346,9 +361,12 @@ class Command:
 
     def processes(self) -> list[int]:
         """All live processes that this command has started, and its own: workers and servers too."""
-        mark = f"CTR_TEST_MARK={self._mark}".encode()
+        mark, folder = f"TMPDIR={self._folder}".encode(), str(self._folder)
         return [
-            pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mark in _environment(pid)
+            pid
+            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+            # A redis-server overwrites its environment. It works in a folder of its own.
+            if mark in _of(pid, "environ").split(b"\0") or _place(pid).startswith(folder)
         ]
 
     def workers(self) -> list[int]:
@@ -357,21 +375,33 @@ class Command:
 
     def kill(self) -> None:
         """Kill all of them with -9, in no particular order."""
-        for pid in self.processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        while pids := self.processes():
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         self.popen.communicate()
+        shutil.rmtree(self._folder, ignore_errors=True)  # nobody is left to do it
 
     def end(self) -> tuple[int, str]:
-        """Its exit code, and what it said on standard error; checks that no process is left behind."""
-        _, said = self.popen.communicate(timeout=DEADLINE_S)
+        """Its exit code, and what it said on standard error; checks that it leaves nothing behind."""
+        self.out, said = self.popen.communicate(timeout=DEADLINE_S)
         assert "Traceback" not in said
-        wait_for(lambda: not self.processes(), 20)
+        self.require_gone()
         return self.popen.returncode, said
 
+    def require_gone(self) -> None:
+        """Wait until all processes have ended, and have removed what was theirs."""
+        wait_for(lambda: not self.processes(), 20)
+        wait_for(lambda: not list(self._folder.iterdir()), 20)
+        self._folder.rmdir()
+        self.popen.communicate()
 
-def _environment(pid: int) -> list[bytes]:
-    return _of(pid, "environ").split(b"\0")
+
+def _place(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return ""
 
 
 def _of(pid: int, file: str) -> bytes:

@@ -202,9 +202,9 @@ class TestJoining:
         interrupted.popen.send_signal(signal.SIGINT)
         terminated.popen.send_signal(signal.SIGTERM)
         for left in (interrupted, terminated):
-            out, said = left.popen.communicate(timeout=60)
-            assert left.popen.returncode == 130, said
-            assert int(re.fullmatch(r"trained ([\d,]+) examples\n", out)[1].replace(",", "")) > 0
+            code, said = left.end()
+            assert code == 130, said
+            assert int(re.fullmatch(r"trained ([\d,]+) examples\n", left.out)[1].replace(",", "")) > 0
         went_on = running.once(lambda view: len(view.workers) == 3)
         assert went_on is not None
         assert running.once(lambda view: pushed(view) > pushed(went_on) + 50)

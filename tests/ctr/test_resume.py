@@ -244,8 +244,7 @@ class TestKilled:
             wait_for(lambda: len(command.workers()) == 2)  # noqa: B023
             time.sleep(0.2)
             command.popen.kill()
-            wait_for(lambda: not command.processes(), 20)  # noqa: B023
-            command.popen.communicate()
+            command.require_gone()
         left = job.taken()
         command = job.start("--resume")
         wait_for(lambda: job.taken() != left)
@@ -257,8 +256,7 @@ class TestKilled:
         wait_for((tmp_path / "checkpoint").exists)
         assert len(command.processes()) > 3
         command.popen.kill()
-        wait_for(lambda: not command.processes(), 20)
-        command.popen.communicate()
+        command.require_gone()
 
     def test_all_workers(self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path) -> None:
         """Checkpoints of several workers are taken while they train; still every chunk counts once."""

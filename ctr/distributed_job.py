@@ -1,0 +1,117 @@
+"""`ctr train` with the parameters in Redis: what its workers are told, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from threading import Event
+from typing import TYPE_CHECKING
+
+from ctr.checkpoint_taker import CheckpointSettings
+from ctr.data_plan import shard_chunks_for
+from ctr.distributed import StoreSettings, train_distributed
+from ctr.errors import DataError
+from ctr.ftrl import Float32, Ftrl
+from ctr.job_description import (
+    FilterSettings,
+    JobDescription,
+    OptimizerSettings,
+    absolute,
+    input_bytes,
+)
+from ctr.progress import Report
+from ctr.trainer import TrainResult, TrainSettings
+from ctr.worker_report import WorkerReport
+from features import BLOCK_ROWS, DatasetSource, ExampleSource, Slots
+
+if TYPE_CHECKING:
+    from ctr.job import TrainJob
+
+
+def describe_job(
+    job: TrainJob,
+    settings: TrainSettings,
+    source: ExampleSource,
+    optimizer: Ftrl,
+    passes_before: int,
+    stop_row: int | None,
+) -> JobDescription:
+    """What the workers of a job have to know. Raises DataError when there is nothing to learn from."""
+    rows = source.count_rows() if stop_row is None else stop_row
+    if rows == 0:
+        raise DataError("the input has no row to learn from: check the file, or the hold-out fraction.")
+    consistency = job.consistency or "ssp"
+    return JobDescription(
+        inputs=absolute(job.inputs),
+        input_bytes=input_bytes(job.inputs),
+        hashed=isinstance(source, DatasetSource),
+        spec=source.spec.to_yaml(),
+        on_bad_rows=job.on_bad_rows,
+        rows=rows,
+        chunk=settings.chunk,
+        shard_chunks=1 if consistency == "bsp" else shard_chunks_for(rows, settings.chunk, settings.workers),
+        passes=settings.epochs,
+        passes_before=passes_before,
+        workers=settings.workers,
+        safe_adding=settings.safe_adding,
+        consistency=consistency,
+        staleness=job.staleness,
+        optimizer=OptimizerSettings(**asdict(optimizer)),
+        filters=FilterSettings(**job.filters.to_json()),
+    )
+
+
+def learn_distributed(
+    job: TrainJob,
+    description: JobDescription,
+    source: ExampleSource,
+    adopted: tuple[Slots, Float32] | None,
+    show: Callable[[str], AbstractContextManager[Report]],
+    stop: Event,
+) -> tuple[TrainResult, tuple[Slots, Float32]]:
+    """Train through Redis; return what happened and everything that the store held in the end.
+
+    Raises DataError when there was nothing to learn from, and as `train_distributed` does.
+    """
+    checkpoints = None
+    if job.checkpoint is not None:
+        checkpoints = CheckpointSettings(job.checkpoint, job.checkpoint_every_s)
+    with show("training") as report:
+        found = train_distributed(
+            description,
+            source,
+            StoreSettings(job.store, checkpoints, job.resume, job.lease_s),
+            start=adopted,
+            stop=stop,
+            on_progress=lambda p: report(p.examples - p.resumed, p.fraction, p.logloss),
+        )
+    did = found.coordinated
+    if did.examples == 0 and not did.interrupted:
+        raise DataError("the input has no good row to learn from: check the file, or the feature spec.")
+    if job.quarantine is not None and did.report.bad_rows:
+        _quarantine(source, did.report)
+    result = TrainResult(
+        examples=did.examples,
+        seconds=did.seconds,
+        rows=did.rows,
+        progressive=did.report.progressive,
+        timings=did.report.timings,
+        passes=description.passes_before + did.passes,
+        interrupted=did.interrupted,
+        store=did,
+        resumed_from=found.resumed_from,
+    )
+    return result, found.state
+
+
+def _quarantine(source: ExampleSource, told: WorkerReport) -> None:
+    """Write the bad rows that workers have passed over to the file of `source`, each once and in order.
+
+    They are read again for it: some workers are on other machines, some have died, and several may have met
+    the same row.
+    """
+    for _ in source.batches(BLOCK_ROWS, 0, told.bad_rows[-1] + 1):
+        pass
+    told.bad_rows = source.bad_rows.ordinals.tolist()
+    told.bad_row_examples = list(source.bad_rows.examples)
