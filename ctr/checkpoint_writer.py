@@ -156,19 +156,6 @@ def draft_checkpoint(
         return CheckpointDraft(folder, path, opened.pop_all(), manifest, started, held)
 
 
-def write_checkpoint(
-    folder: Path,
-    store: RedisStore,
-    *,
-    job: Mapping[str, Any],
-    position: Mapping[str, Any],
-    reports: Mapping[str, bytes],
-) -> CheckpointFacts:
-    """Draft a checkpoint and commit it at once; see `draft_checkpoint`."""
-    with draft_checkpoint(folder, store, job=job, position=position, reports=reports) as draft:
-        return draft.commit()
-
-
 def require_checkpoint_or_nothing(folder: Path) -> None:
     """Raise unless a checkpoint can be written to `folder`; for before training, too.
 

@@ -74,7 +74,7 @@ class ClockedWorker:
         self.store = WorkerStore(
             store,
             job_id,
-            filters=job.store_filters(),
+            filters=job.filters,
             staleness=job.bound,
             judge=job.ftrl(0).judge,
             pushes=pushes,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -14,10 +13,10 @@ from ctr.distributed import StoreSettings, train_distributed
 from ctr.errors import DataError
 from ctr.ftrl import Float32, Ftrl
 from ctr.job_description import (
-    FilterSettings,
+    CONSISTENCY,
     JobDescription,
-    OptimizerSettings,
     absolute,
+    filters_for,
     input_bytes,
 )
 from ctr.progress import Report
@@ -41,7 +40,7 @@ def describe_job(
     rows = source.count_rows() if stop_row is None else stop_row
     if rows == 0:
         raise DataError("the input has no row to learn from: check the file, or the hold-out fraction.")
-    consistency = job.consistency or "ssp"
+    consistency = job.consistency or CONSISTENCY
     return JobDescription(
         inputs=absolute(job.inputs),
         input_bytes=input_bytes(job.inputs),
@@ -57,8 +56,8 @@ def describe_job(
         safe_adding=settings.safe_adding,
         consistency=consistency,
         staleness=job.staleness,
-        optimizer=OptimizerSettings(**asdict(optimizer)),
-        filters=FilterSettings(**job.filters.to_json()),
+        optimizer=optimizer,
+        filters=filters_for(consistency, job.filters),
     )
 
 

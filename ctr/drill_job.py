@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from threading import Event
 
@@ -13,13 +12,7 @@ from ctr.checkpoint_taker import CheckpointSettings
 from ctr.coordinator import Coordinator, Progress
 from ctr.evaluation import evaluate
 from ctr.ftrl import WIDTH, Ftrl
-from ctr.job_description import (
-    Consistency,
-    FilterSettings,
-    JobDescription,
-    OptimizerSettings,
-    absolute,
-)
+from ctr.job_description import Consistency, JobDescription, absolute, filters_for
 from ctr.ledger import keeping_ledgers
 from ctr.model import Model
 from ctr.proof import Books
@@ -27,7 +20,7 @@ from ctr.synth import write_click_log
 from ctr.trainer import read_out
 from ctr.worker_processes import WorkerProcesses
 from features import BLOCK_ROWS, DatasetSource, RawSource, load_spec, write_dataset
-from ps import Filters, RedisStore, parse_redis_url
+from ps import RedisStore, parse_redis_url
 
 _SPEC = "criteo"
 _HELD_OUT = 0.2  # of the rows
@@ -71,8 +64,8 @@ class DrillJob:
             safe_adding=0.75,
             consistency=consistency,
             staleness=staleness,
-            optimizer=OptimizerSettings(**asdict(Ftrl())),
-            filters=FilterSettings(**(Filters() if rounds else Filters(cache=True, presence=True)).to_json()),
+            optimizer=Ftrl(),
+            filters=filters_for(consistency, {}),
         )
         self.plan = self.description.plan()
 

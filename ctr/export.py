@@ -11,7 +11,7 @@ import numpy as np
 
 from ctr.artifact import require_model_or_nothing, save_model
 from ctr.errors import StoreError
-from ctr.ftrl import WIDTH, Float32, Ftrl
+from ctr.ftrl import WIDTH, Float32
 from ctr.job_description import JobDescription
 from ctr.job_position import JobPosition
 from ctr.job_status import JobStatus, job_status, lives
@@ -74,7 +74,7 @@ def export_model(url: RedisUrl, path: Path) -> Exported:
         raise StoreError(f"{url}: nothing was learnt yet; try again when the job has begun to train.")
     assert job.passes_begun is not None  # the description could be read
     passes = description.passes_before + job.passes_begun
-    optimizer = Ftrl(**description.optimizer.model_dump())
+    optimizer = description.optimizer
     facts = {
         "optimizer": {**optimizer.to_json(), "passes": passes},
         **_facts(url, board, job, description, work),

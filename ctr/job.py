@@ -26,10 +26,7 @@ from ctr.participant import LEASE_S
 from ctr.progress import Report, progress
 from ctr.trainer import TrainResult, TrainSettings, default_chunk, read_out, train
 from features import BadRows, ExampleSource, FeatureSpec, Slots, load_spec, open_source
-from ps import Filters, Token, open_store, without_password
-
-DEFAULT_FILTERS = Filters(cache=True, presence=True)
-"""Measured to be fastest at equal log loss, see `make bench-ps`."""
+from ps import Token, open_store, without_password
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,8 @@ class TrainJob:
     """None: `bsp` in memory, which can do no other, and `ssp` through Redis."""
     staleness: int = 2
     """Chunks that a worker may be ahead of the slowest, with `ssp`."""
-    filters: Filters = DEFAULT_FILTERS
+    filters: Mapping[str, bool | float] = field(default_factory=dict)
+    """Settings of `Filters` that were chosen; the others are the defaults."""
     checkpoint: Path | None = None
     checkpoint_every_s: float = 60.0
     resume: bool = False

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import isfinite
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ctr.data_plan import DataPlan
-from ctr.errors import DataError, StoreError
+from ctr.errors import DataError, ModelError, StoreError
 from ctr.ftrl import Ftrl
 from features import DatasetSource, FeatureSpec, RawSource, open_source, parse_spec
-from ps import Filters
+from ps import DEFAULT_FILTERS, Filters
 
 Consistency = Literal["bsp", "ssp", "asp"]
 
+CONSISTENCY: Consistency = "ssp"
+"""Of jobs through Redis, unless another is chosen."""
+
 _REMEDY = "every worker needs the same data at the same path"
-
-
-class OptimizerSettings(BaseModel):
-    """Settings of FTRL, see `Ftrl`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    alpha: float
-    beta: float
-    l1: float
-    l2: float
-
-
-class FilterSettings(BaseModel):
-    """See `Filters`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    cache: bool
-    presence: bool
-    hold_back: float
-    kkt: bool
 
 
 class JobDescription(BaseModel):
@@ -66,8 +49,8 @@ class JobDescription(BaseModel):
     safe_adding: float
     consistency: Consistency
     staleness: int
-    optimizer: OptimizerSettings
-    filters: FilterSettings
+    optimizer: Ftrl
+    filters: Filters
 
     @property
     def lanes(self) -> int:
@@ -85,11 +68,7 @@ class JobDescription(BaseModel):
 
     def ftrl(self, shard_pass: int) -> Ftrl:
         """The optimizer in a pass of this job, from 0."""
-        return Ftrl(**self.optimizer.model_dump()).in_pass(self.passes_before + shard_pass + 1)
-
-    def store_filters(self) -> Filters:
-        """The filters, as the store takes them."""
-        return Filters(**self.filters.model_dump())
+        return self.optimizer.in_pass(self.passes_before + shard_pass + 1)
 
     def feature_spec(self) -> FeatureSpec:
         """The feature spec."""
@@ -97,10 +76,9 @@ class JobDescription(BaseModel):
 
     def facts(self) -> dict[str, str]:
         """What the model in the store is described by."""
-        optimizer = Ftrl(**self.optimizer.model_dump()).to_json()
         return {
             "fingerprint": self.feature_spec().fingerprint,
-            **{name: str(value) for name, value in optimizer.items()},
+            **{name: str(value) for name, value in self.optimizer.to_json().items()},
         }
 
     def open_source(self) -> RawSource | DatasetSource:
@@ -146,6 +124,24 @@ def input_bytes(inputs: Sequence[str | Path]) -> int:
         for file in (path.glob("shard-*.arrow") if path.is_dir() else (path,))
     ]
     return sum(file.stat().st_size for file in files)
+
+
+def filters_for(consistency: Consistency, chosen: Mapping[str, Any]) -> Filters:
+    """The filters of a job in which these settings were chosen, by name, and the others are the defaults.
+
+    Raises ModelError for filters that a job in rounds cannot have.
+    """
+    if not isfinite(chosen.get("hold_back", 0.0)):
+        raise ModelError("hold-back is not a number: give nats, such as 0.01, or 0.")
+    if consistency != "bsp":
+        return replace(DEFAULT_FILTERS, **chosen)
+    wrong = [name.replace("_", "-") for name, value in chosen.items() if value]
+    if wrong:
+        raise ModelError(
+            f"--{wrong[0]} does not go with bsp, where all see everything of the round before; leave it out, "
+            "or train with --consistency ssp."
+        )
+    return Filters()
 
 
 def absolute(paths: Sequence[Path]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ps.board_view import BoardView, Claim, ClockGate, Job, LaneGate
-from ps.filters import FilterCounts, Filters
+from ps.filters import DEFAULT_FILTERS, FilterCounts, Filters
 from ps.job_board import JobBoard
 from ps.memory import MemoryStore
 from ps.outbox import Outbox, Parcel, PushStore
@@ -16,6 +16,7 @@ from ps.warm_up import warm_up as warm_up_requests
 from ps.worker_store import Pulled, WorkerStore
 
 __all__ = [
+    "DEFAULT_FILTERS",
     "BoardView",
     "Claim",
     "ClockGate",

@@ -35,6 +35,13 @@ class Filters:
         return asdict(self)
 
 
+DEFAULT_FILTERS = Filters(cache=True, presence=True)
+"""What a job uses unless others are chosen.
+
+`hold_back` measures faster (`make bench-ps`), but a worker that is killed takes along what it held back.
+"""
+
+
 @dataclass(slots=True)
 class FilterCounts:
     """Slots that chunks had, and what became of them; add up over workers."""

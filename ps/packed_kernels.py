@@ -207,33 +207,6 @@ def _copy(
     return at + (max(begin, end) - begin)
 
 
-@njit(nogil=True, cache=True)
-def split(
-    slots: Slots,
-    increments: NDArray[np.int64],
-    keep: Bytes,
-    kept_slots: Slots,
-    kept_increments: NDArray[np.int64],
-    rest_slots: Slots,
-    rest_increments: NDArray[np.int64],
-) -> int:
-    """Writes the entries whose byte in `keep` is not 0 to `kept`, the others to `rest`, both in order.
-
-    Both have room for all entries; `kept` may be `slots` and `increments` themselves. Returns how many were
-    kept: what lies behind them, and behind the others in `rest`, is of no meaning.
-    """
-    kept = np.uint64(0)
-    for i in range(np.uint64(slots.size)):
-        slot, increment = slots[i], increments[i]
-        # Written to both sides: the next entry covers it where it does not belong.
-        rest_slots[i - kept] = slot
-        rest_increments[i - kept] = increment
-        kept_slots[kept] = slot
-        kept_increments[kept] = increment
-        kept += np.uint64(keep[i] != 0)
-    return int(np.int64(kept))
-
-
 @njit(nogil=True, cache=True, inline="always")
 def _halve(a_slots: Slots, b_slots: Slots) -> tuple[np.uint64, np.uint64]:
     """Where two places to merge at meet: no slot before either position is also after the other."""

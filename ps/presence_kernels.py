@@ -1,11 +1,10 @@
-"""Numba loops over marks: a bit for each partition, page or slot, and a byte for each slot of a request.
+"""Numba loops over marks: a bit for each slot of a store, and a byte for each slot of a request.
 
 Bit `b` of a map of marks is bit `b % 8` of byte `b // 8`, counted from the lowest, as in
-`np.packbits(bitorder="little")`; the bit of a slot is `slot >> shift`. Slots are sorted. A mask is uint8,
-one byte per slot of a request, and what is not 0 is chosen.
+`np.packbits(bitorder="little")`; the bit of a slot is `slot >> shift`. Slots are sorted.
 
-None of these loops branches on a bit or a byte of a mask, which a processor cannot foresee. Indices are
-unsigned, because Numba tests a signed index for being negative.
+Neither loop branches on a bit, which a processor cannot foresee. Indices are unsigned, because Numba tests a
+signed index for being negative.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
-Values = Slots | NDArray[np.int64]
 
 
 @njit(nogil=True, cache=True)
@@ -37,32 +35,3 @@ def unmarked(bits: Bytes, slots: Slots, shift: int, out: Bytes) -> int:
         out[i] = np.uint8(absent)
         count += absent
     return int(np.int64(count))
-
-
-@njit(nogil=True, cache=True)
-def select(values: Values, mask: Bytes, out: Values) -> int:
-    """Writes the chosen ones of `values` to `out`, in order; returns how many they are.
-
-    `out` has room for as many as are chosen, or more; it may be `values` itself.
-    """
-    count = np.uint64(0)
-    room = np.uint64(out.size)
-    for i in range(np.uint64(values.size)):
-        if count == room:
-            break
-        out[count] = values[i]
-        count += np.uint64(mask[i] != 0)
-    return int(np.int64(count))
-
-
-@njit(nogil=True, cache=True)
-def scatter(part: Values, mask: Bytes, out: Values) -> None:
-    """Writes the values in `part`, one for each that is chosen, to their places in `out`: undoes `select`."""
-    count = np.uint64(0)
-    size = np.uint64(part.size)
-    for i in range(np.uint64(out.size)):
-        if count == size:
-            break
-        chosen = mask[i] != 0
-        out[i] = part[count] if chosen else out[i]
-        count += np.uint64(chosen)

@@ -21,11 +21,6 @@ Bytes = NDArray[np.uint8]
 LONGEST_INTEGER = 23
 """Bytes of the longest integer reply: `:`, sign, 19 digits, CR LF."""
 
-INCOMPLETE = 0
-"""The kind of a reply of which too little has come."""
-MALFORMED = 255
-"""The kind of what is no reply."""
-
 
 def _text(text: bytes) -> Bytes:
     """Bytes as a global array, which Numba compiles into its code as constants."""
@@ -38,7 +33,7 @@ _GET = _text(b"$3\r\nGET\r\n$3\r\ni64\r\n$")
 _INCRBY = _text(b"$6\r\nINCRBY\r\n$3\r\ni64\r\n$")
 _POWERS = np.array([10**k for k in range(20)], np.uint64)
 
-_CR, _LF, _PLUS, _MINUS, _COLON = 13, 10, 43, 45, 58
+_CR, _LF, _MINUS, _COLON = 13, 10, 45, 58
 _HASH, _DOLLAR, _STAR, _ZERO = 35, 36, 42, 48
 
 # Instead of the position after a number, which is never so low.
@@ -235,37 +230,6 @@ def encode_push(
         _put_offset(buffer, place, _INCRBY, offset)
         place = after
     return int(np.int64(place))
-
-
-@njit(nogil=True, cache=True)
-def read_header(buffer: Bytes, start: int, end: int) -> tuple[int, int, int]:
-    """Reads the first line of the reply at `buffer[start:end]`: its kind, its number, the position after it.
-
-    The kind is the reply's first byte, and the number for
-
-    - an array `*` or a string `$`: its length, or -1 for nil, as EXEC gives when a watched key has changed;
-    - an integer `:`: its value;
-    - an error `-` or a status `+`: the bytes of its text, which ends 2 before the position that is returned.
-
-    While the line is not complete the kind is INCOMPLETE, and for what is none of these MALFORMED: then the
-    position is `start`.
-    """
-    if start >= end:
-        return INCOMPLETE, 0, start
-    kind = int(buffer[start])
-    if kind in (_PLUS, _MINUS):
-        for at in range(start + 1, end - 1):
-            if buffer[at] == _CR and buffer[at + 1] == _LF:
-                return kind, at - start - 1, at + 2
-        return INCOMPLETE, 0, start
-    if kind not in (_COLON, _DOLLAR, _STAR):
-        return MALFORMED, 0, start
-    number, after = _integer(buffer, np.uint64(start + 1), np.uint64(end))
-    if after == _CUT_OFF:
-        return INCOMPLETE, 0, start
-    if after == _WRONG or (kind != _COLON and number < -1):
-        return MALFORMED, 0, start
-    return kind, int(number), int(np.int64(after))
 
 
 @njit(nogil=True, cache=True)

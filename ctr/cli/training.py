@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ctr.job import TrainOutcome
 
 IN_REDIS = "Parameters in Redis"
-# Measured to be fastest at equal log loss: see `make bench-ps`.
-DEFAULT_CACHE, DEFAULT_PRESENCE, DEFAULT_HOLD_BACK, DEFAULT_KKT = True, True, 0.0, False
+
+T = TypeVar("T")
 
 
 def train(
@@ -126,31 +126,43 @@ def train(
         typer.Option(min=0, help="With ssp: chunks that a worker may be ahead.", rich_help_panel=IN_REDIS),
     ] = 2,
     cache: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            help="Do not pull again what was pulled within the staleness bound.", rich_help_panel=IN_REDIS
+            "--cache/--no-cache",
+            help="Do not pull again what was pulled within the staleness bound. Default: on; off with bsp.",
+            show_default=False,
+            rich_help_panel=IN_REDIS,
         ),
-    ] = DEFAULT_CACHE,
+    ] = None,
     presence: Annotated[
-        bool,
-        typer.Option(help="Do not pull what nobody has pushed yet.", rich_help_panel=IN_REDIS),
-    ] = DEFAULT_PRESENCE,
+        bool | None,
+        typer.Option(
+            "--presence/--no-presence",
+            help="Do not pull what nobody has pushed yet. Default: on; off with bsp.",
+            show_default=False,
+            rich_help_panel=IN_REDIS,
+        ),
+    ] = None,
     hold_back: Annotated[
-        float,
+        float | None,
         typer.Option(
             min=0,
             metavar="NATS",
-            help="Keep a slot's change back while others would gain less than this by it, per chunk; 0: "
-            "never.",
+            help="Keep a slot's change back while others would gain less than this by it, per chunk. "
+            "Default: 0, never.",
+            show_default=False,
             rich_help_panel=IN_REDIS,
         ),
-    ] = DEFAULT_HOLD_BACK,
+    ] = None,
     kkt: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            help="Keep changes back that leave a weight at zero; with --l1.", rich_help_panel=IN_REDIS
+            "--kkt/--no-kkt",
+            help="Keep changes back that leave a weight at zero; with --l1. Default: off.",
+            show_default=False,
+            rich_help_panel=IN_REDIS,
         ),
-    ] = DEFAULT_KKT,
+    ] = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(
@@ -190,7 +202,6 @@ def train(
     - `ctr train --spec my.yaml day2.csv --warm-start model --model model`
     """
     from ctr.job import TrainJob, run_train_job
-    from ps import Filters
 
     if holdout and holdout_fraction is not None:
         raise typer.BadParameter("give either --holdout or --holdout-fraction, not both.")
@@ -201,25 +212,23 @@ def train(
     if alpha == 0:
         raise typer.BadParameter("--alpha 0 learns nothing; give a number above 0, such as 0.1.")
     every_s = seconds_of(checkpoint_every, "--checkpoint-every")
+    filters = _chosen(cache=cache, presence=presence, hold_back=hold_back, kkt=kkt)
     in_redis = not store.startswith("memory:")
-    if not in_redis and (checkpoint or resume or consistency not in (None, Consistency.BSP)):
+    if not in_redis and (checkpoint or resume or filters or consistency not in (None, Consistency.BSP)):
         raise typer.BadParameter(
-            "--checkpoint, --resume and --consistency ssp and asp need the parameters in Redis; add --store, "
-            "such as --store embedded://?shards=1."
+            "--checkpoint, --resume, filters and --consistency ssp and asp need the parameters in Redis; add "
+            "--store, such as --store embedded://?shards=1."
         )
     if resume and checkpoint is None:
         raise typer.BadParameter("--resume goes on from --checkpoint DIR; name it.")
     if resume and warm_start is not None:
         raise typer.BadParameter("--resume has a state already; leave out --warm-start.")
-    # Rounds have nothing that may be old.
-    exact = consistency is Consistency.BSP
     require_apart(json, [*inputs, spec, *(holdout or [])])
-    chosen = {"alpha": alpha, "beta": beta, "l1": l1, "l2": l2}
     job = TrainJob(
         inputs=inputs,
         spec=spec,
         model=model,
-        optimizer={name: value for name, value in chosen.items() if value is not None},
+        optimizer=_chosen(alpha=alpha, beta=beta, l1=l1, l2=l2),
         workers=workers,
         chunk=chunk,
         epochs=epochs,
@@ -227,7 +236,7 @@ def train(
         store=store,
         consistency=None if consistency is None else consistency.value,
         staleness=staleness,
-        filters=Filters() if exact else Filters(cache, presence, hold_back, kkt),
+        filters=filters,
         checkpoint=checkpoint,
         checkpoint_every_s=every_s,
         resume=resume,
@@ -251,6 +260,11 @@ def train(
     report(lines, summary, json)
     if outcome.stopped:
         raise typer.Exit(STOPPED)
+
+
+def _chosen(**settings: T | None) -> dict[str, T]:
+    """The settings that were given, by name; the others are left to their defaults."""
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:

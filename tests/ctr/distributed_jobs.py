@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -23,13 +22,7 @@ from ctr.checkpoint_taker import CheckpointSettings
 from ctr.distributed import DistributedResult, StoreSettings, train_distributed
 from ctr.errors import StoreError
 from ctr.ftrl import WIDTH, Float32, Ftrl
-from ctr.job_description import (
-    FilterSettings,
-    JobDescription,
-    OptimizerSettings,
-    absolute,
-    input_bytes,
-)
+from ctr.job_description import JobDescription, absolute, input_bytes
 from ctr.model import Model
 from ctr.participant import take_part
 from ctr.synth import write_click_log
@@ -129,8 +122,8 @@ def describe(
         "safe_adding": 0.75,
         "consistency": consistency,
         "staleness": 2,
-        "optimizer": OptimizerSettings(**asdict(ftrl or Ftrl())),
-        "filters": FilterSettings(**(filters or Filters()).to_json()),
+        "optimizer": ftrl or Ftrl(),
+        "filters": filters or Filters(),
     }
     return JobDescription.model_validate({**facts, **changes})
 

@@ -21,12 +21,7 @@ import numpy as np
 import pytest
 
 from ctr.checkpoint import Checkpoint, read_checkpoint, restore_checkpoint
-from ctr.checkpoint_writer import (
-    CheckpointFacts,
-    draft_checkpoint,
-    require_checkpoint_or_nothing,
-    write_checkpoint,
-)
+from ctr.checkpoint_writer import CheckpointFacts, draft_checkpoint, require_checkpoint_or_nothing
 from ctr.errors import DataError, ModelError, StoreError
 from ps import Token
 from ps.redis_nodes import parse_redis_url
@@ -50,6 +45,11 @@ def opened(url: str, bits: int = 12, **options: Any) -> RedisStore:
 def train(store: RedisStore, chunk: int, shard: int = 0, slots: np.ndarray = SLOTS) -> None:
     """Push a chunk: each one a unit of z and two of n."""
     store.push(slots, np.full((slots.size, 2), [1, 2], np.float32), Token("job", shard, chunk))
+
+
+def write_checkpoint(folder: Path, store: RedisStore, **facts: Any) -> CheckpointFacts:
+    with draft_checkpoint(folder, store, **facts) as draft:
+        return draft.commit()
 
 
 def write(folder: Path, store: RedisStore, n: int = 0) -> CheckpointFacts:

@@ -336,3 +336,16 @@ def test_more_memory_than_there_is(cli: Cli, tmp_path: Path, model: Path) -> Non
     done = cli("train", "--spec", spec, log, "--model", tmp_path / "new", "--chunk", 10**15)
     assert done.code == 1
     assert "memory" in done.err
+
+
+def test_a_filter_that_a_job_cannot_have(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "good.csv").write_text(CSV)
+    train = ["train", "--spec", tmp_path / "spec.yaml", tmp_path / "good.csv", "--model", tmp_path / "model"]
+    in_memory = cli(*train, "--cache")
+    assert in_memory.code == 2
+    assert "--store" in in_memory.err
+    in_rounds = cli(*train, "--store", "embedded://", "--consistency", "bsp", "--cache")
+    assert in_rounds.code == 1
+    assert "--cache does not go with bsp" in in_rounds.err
+    assert not (tmp_path / "model").exists()

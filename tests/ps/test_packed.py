@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps.packed_kernels import add_matching, add_to_range, merge, split
-from ps.presence_kernels import mark, scatter, select, unmarked
+from ps.packed_kernels import add_matching, add_to_range, merge
+from ps.presence_kernels import mark, unmarked
 from tests.reference import packed as reference
 
 DTYPES = [np.uint32, np.uint64]
@@ -199,36 +199,6 @@ def test_adding_to_single_partitions() -> None:
     }
 
 
-# Splitting
-
-
-@FEW
-@given(increments(slot64), st.data())
-def test_splits_in_order(entries: dict[int, int], data: st.DataObject) -> None:
-    keep = data.draw(st.lists(st.sampled_from([0, 1, 255]), min_size=len(entries), max_size=len(entries)))
-    slots, numbers = arrays(entries, np.uint64)
-    outputs = [np.full_like(part, 7) for part in (slots, numbers, slots, numbers)]
-    count = split(slots, numbers, np.array(keep, np.uint8), *outputs)
-    kept = paired(outputs[0][:count], outputs[1][:count])
-    rest = paired(outputs[2][: len(entries) - count], outputs[3][: len(entries) - count])
-    assert (kept, rest) == reference.split(entries, keep)
-    assert [list(kept), list(rest)] == [sorted(kept), sorted(rest)]
-    assert merged(kept, rest, np.uint64) == entries
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_splits_in_place(dtype: type) -> None:
-    entries = {3: -3, 5: -5, 2**32 - 2: 9, 2**32 - 1: 2**63 - 1}
-    for keep in ([0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 1], [1, 0, 0, 0]):
-        slots, numbers = arrays(entries, dtype)
-        rest_slots, rest_numbers = np.zeros_like(slots), np.zeros_like(numbers)
-        count = split(slots, numbers, np.array(keep, np.uint8), slots, numbers, rest_slots, rest_numbers)
-        assert (
-            paired(slots[:count], numbers[:count]),
-            paired(rest_slots[: 4 - count], rest_numbers[: 4 - count]),
-        ) == reference.split(entries, keep)
-
-
 # Marks
 
 
@@ -268,39 +238,6 @@ def test_marks_are_counted_from_the_lowest_bit() -> None:
     assert np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist() == [0, 9, 23]
 
 
-# Masks
-
-
-@pytest.mark.parametrize("dtype", [*DTYPES, np.int64])
-@FEW
-@given(cases=st.lists(st.tuples(near, st.sampled_from([0, 1, 255]))), room=st.integers(0, 3))
-def test_selects_and_puts_back(dtype: type, cases: list[tuple[int, int]], room: int) -> None:
-    values = np.array([value for value, _ in cases], dtype)
-    mask = np.array([chosen for _, chosen in cases], np.uint8)
-    expected = [value for value, chosen in cases if chosen]
-    out = np.full(len(expected) + room, 7, dtype)
-    assert select(values, mask, out) == len(expected)
-    assert out[: len(expected)].tolist() == expected
-    fresh = np.full(len(values), 99, dtype)
-    scatter(out[: len(expected)], mask, fresh)
-    assert fresh.tolist() == reference.scatter(expected, mask.tolist(), [99] * len(cases))
-    in_place = values.copy()
-    assert select(in_place, mask, in_place) == len(expected)
-    assert in_place[: len(expected)].tolist() == expected
-
-
-def test_selects_the_largest_numbers() -> None:
-    for dtype in (*DTYPES, np.int64):
-        limits = np.iinfo(dtype)
-        values, mask = np.array([limits.min, 3, limits.max], dtype), np.array([1, 0, 1], np.uint8)
-        out = np.zeros(2, dtype)
-        assert select(values, mask, out) == 2
-        assert out.tolist() == [limits.min, limits.max]
-        back = np.zeros(3, dtype)
-        scatter(out, mask, back)
-        assert back.tolist() == [limits.min, 0, limits.max]
-
-
 # Read-only arrays are types of their own to Numba.
 
 
@@ -323,13 +260,7 @@ def test_read_only_inputs() -> None:
     union = outputs(4)
     assert merge(slots, numbers, slots, numbers, *union) == 2
     assert [part[:2].tolist() for part in union] == [[2, 4], [-2, 20]]
-    kept = outputs(2)
-    assert split(slots, numbers, mask, *kept, *outputs(2)) == 2
-    assert [part.tolist() for part in kept] == [[2, 4], [-1, 10]]
 
     bits, out = np.zeros(1, np.uint8), np.zeros(2, np.uint8)
     mark(bits, slots[:1], 0)
     assert unmarked(*locked(bits), slots, 0, out) == 1
-    assert select(slots, mask, kept[0]) == 2
-    scatter(numbers, mask, state)
-    assert state.tolist() == [-1, 10]

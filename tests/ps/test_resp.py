@@ -169,8 +169,6 @@ def test_another_reply_stops_the_reading(rest: bytes) -> None:
 )
 def test_what_is_no_integer_is_told(text: bytes) -> None:
     assert parsed(b":5\r\n" + text, 9) == (~4, [5])
-    buffer = as_bytes(text)
-    assert resp_kernels.read_header(buffer, 0, buffer.size) == (resp_kernels.MALFORMED, 0, 0)
 
 
 # Skipping
@@ -194,35 +192,6 @@ def test_skipping_tells_what_is_too_long_to_be_an_integer() -> None:
     text = b":5\r\n" + b":" + b"1" * 2000
     assert resp_kernels.skip_integers(as_bytes(text), 0, len(text), 9, 0) == (~4, 1)
     assert resp_kernels.skip_integers(as_bytes(text), 0, 20, 9, 0) == (4, 1)
-
-
-# First lines
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "number"),
-    [
-        (b"*3\r\n", "*", 3),
-        (b"*0\r\n", "*", 0),
-        (b"*-1\r\n", "*", -1),
-        (b"$16777216\r\n", "$", 2**24),
-        (b"$-1\r\n", "$", -1),
-        (b":-9223372036854775808\r\n", ":", -(2**63)),
-        (b"+OK\r\n", "+", 2),
-        (b"+\r\n", "+", 0),
-        (b"-MOVED 3999 127.0.0.1:6381\r\n", "-", 25),
-    ],
-)
-def test_first_lines(text: bytes, kind: str, number: int) -> None:
-    buffer = as_bytes(b"??" + text + b":1\r\n")
-    assert resp_kernels.read_header(buffer, 2, buffer.size) == (ord(kind), number, 2 + len(text))
-    for end in range(2, 2 + len(text)):
-        assert resp_kernels.read_header(buffer, 2, end) == (resp_kernels.INCOMPLETE, 0, 2)
-
-
-@pytest.mark.parametrize("text", [b"*-2\r\n", b"$-2\r\n", b"OK\r\n", b"\r\n", b"_\r\n", b"*1,\r\n"])
-def test_no_first_lines(text: bytes) -> None:
-    assert resp_kernels.read_header(as_bytes(text), 0, len(text)) == (resp_kernels.MALFORMED, 0, 0)
 
 
 # Ranges

@@ -33,15 +33,5 @@ def merge(a: Mapping[int, int], b: Mapping[int, int]) -> dict[int, int]:
     return {slot: wrapped(a.get(slot, 0) + b.get(slot, 0)) for slot in sorted({*a, *b})}
 
 
-def split(increments: Mapping[int, int], keep: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
-    pairs = list(zip(increments.items(), keep, strict=True))
-    return dict(pair for pair, kept in pairs if kept), dict(pair for pair, kept in pairs if not kept)
-
-
 def bits_of(marks: bytes) -> set[int]:
     return {8 * at + bit for at, byte in enumerate(marks) for bit in range(8) if byte & 1 << bit}
-
-
-def scatter(part: Sequence[int], mask: Sequence[int], out: Sequence[int]) -> list[int]:
-    values = iter(part)
-    return [next(values) if chosen else old for chosen, old in zip(mask, out, strict=True)]
