@@ -194,9 +194,9 @@ class JobBoard:
         `holding` are the data shards that it has in work. One that the board says is its own and is not
         among them comes first: the answer to an earlier claim was lost. So one thread claims for a worker.
 
-        None: nothing to claim now, as all are in work or finished, or the worker was buried, or the job is to
-        stop. A worker that has nothing in work then holds up nobody: its clock ends, and its next claim gives
-        it the least clock of the others, as the first claim does.
+        None: nothing to claim now, as all are in work or finished, or the worker was buried or its lease has
+        run out, or the job is to stop. A worker that has nothing in work then holds up nobody: its clock
+        ends, and its next claim gives it the least clock of the others, as the first claim does.
         """
         self._leases.bury_overdue()
         return self._queue.claim(worker, holding)

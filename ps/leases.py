@@ -68,20 +68,24 @@ class Leases:
         if not self.may_bury() or not (at_once or now >= self._looks_again):
             return
         self._looks_again = now + self._lease_s / 20
-        time, first = self._record.ask(TIME, (b"ZRANGE", self._leases, b"0", b"0", b"WITHSCORES"))
-        if not first or float(first[1]) > milliseconds(time):
-            return
+        reads: list[Command] = [
+            TIME,
+            (b"ZRANGE", self._leases, b"0", b"%d" % (_MOST_BURIED - 1), b"WITHSCORES"),
+            # Clocks without a lease, should there ever be one: all would wait for it.
+            (b"ZDIFF", b"2", self._record.key[BoardPart.CLOCKS], self._leases),
+        ]
 
         def decide(found: list[Any]) -> Decision[bool]:
-            time, leases = found
+            time, leases, stray = found
             dead = [worker for worker, until in pairs(leases).items() if float(until) <= milliseconds(time)]
             if not self.may_bury():  # not any more, as these answers came late
                 dead = []
-            return self._burial(dead), lambda _: len(dead) == _MOST_BURIED
+            return self._burial([*dead, *stray]), lambda _: len(dead) == _MOST_BURIED
 
-        some = (b"ZRANGE", self._leases, b"0", b"%d" % (_MOST_BURIED - 1), b"WITHSCORES")
-        while self._record.update([TIME, some], decide, BoardPart.LEASES):
-            pass
+        commands, _ = decide(self._record.ask(*reads))
+        if commands:
+            while self._record.update(reads, decide, BoardPart.LEASES):
+                pass
 
     def may_bury(self) -> bool:
         """Whether this process has been in touch with the server for long enough."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ps.board_answers import number, pairs
+from ps.board_answers import TIME, milliseconds, number, pairs
 from ps.board_view import Claim
 from ps.job_record import JobRecord
 from ps.redis_keys import BoardPart
@@ -27,20 +27,21 @@ class ShardQueue:
         key, shards, me = self._record.key, self._record.job.shards, worker.encode()
 
         def decide(found: list[Any]) -> Decision[Claim | None]:
-            (state, its_begun), its_owners, leases, clock, least, highest = found
-            live, begun = set(leases), int(its_begun)
-            if me not in live or state != b"running":
+            time, (state, its_begun), its_owners, its_leases, its_clocks, highest = found
+            leases, clocks, begun = pairs(its_leases), pairs(its_clocks), int(its_begun)
+            if float(leases.get(me, 0)) <= milliseconds(time) or state != b"running":
                 return (), lambda _: None
             owners = {int(shard): owner for shard, owner in pairs(its_owners).items()}
             owned = [shard for shard, owner in owners.items() if owner == me]
             known = [shard for shard in owned if shard not in holding]
-            free = known or [shard for shard, owner in owners.items() if owner not in live]
+            free = known or [shard for shard, owner in owners.items() if owner not in leases]
             if not free and begun == shards:
-                if owned or clock is None:
+                if owned or me not in clocks:
                     return (), lambda _: None
                 return [(b"ZREM", key[BoardPart.CLOCKS], me)], lambda _: None
             shard = b"%d" % min(free, default=begun)
-            begins = least[1] if least else highest or b"0"
+            others = [int(float(clock)) for worker, clock in clocks.items() if worker in leases]
+            begins = b"%d" % min(others, default=number(highest) or 0)
             commands: list[Command] = [
                 (b"ZADD", key[BoardPart.PROGRESS], b"NX", b"0", shard),
                 (b"ZSCORE", key[BoardPart.PROGRESS], shard),
@@ -54,16 +55,18 @@ class ShardQueue:
                 int(shard), number(answers[1]) or 0, number(answers[3]) or 0
             )
 
+        everything = (b"0", b"-1", b"WITHSCORES")
         reads: list[Command] = [
+            TIME,
             (b"HMGET", key[BoardPart.JOB], b"state", b"begun"),
             (b"HGETALL", key[BoardPart.OWNERS]),
-            (b"ZRANGE", key[BoardPart.LEASES], b"0", b"-1"),
-            (b"ZSCORE", key[BoardPart.CLOCKS], me),
-            (b"ZRANGE", key[BoardPart.CLOCKS], b"0", b"0", b"WITHSCORES"),
+            (b"ZRANGE", key[BoardPart.LEASES], *everything),
+            (b"ZRANGE", key[BoardPart.CLOCKS], *everything),
             (b"ZSCORE", key[BoardPart.MARKS], b"clock"),
         ]
-        # The leases need not be watched: whoever has none any more never gets one again.
-        return self._record.update(reads, decide, BoardPart.JOB, BoardPart.OWNERS)
+        # The leases are watched, too: a worker that is frozen here until it was buried must not leave a clock
+        # behind, for which everybody would wait.
+        return self._record.update(reads, decide, BoardPart.JOB, BoardPart.OWNERS, BoardPart.LEASES)
 
     def advance(self, worker: str, shard: int, progress: int, clock: int) -> bool:
         """See `JobBoard.advance`."""

@@ -14,6 +14,7 @@ import pytest
 from ctr.errors import StoreError
 from ps.embedded import EmbeddedRedis
 from ps.job_board import JobBoard
+from ps.redis_keys import BoardPart, Keys
 from ps.redis_nodes import parse_redis_url
 from tests.ps.job_boards import Boards, at_once, opened_boards, until
 from tests.ps.servers import StartRedis, needs_redis
@@ -318,3 +319,81 @@ def test_a_wrong_password(start_redis: StartRedis, boards: Boards) -> None:
     with pytest.raises(StoreError, match="refused") as refusal:
         boards(url)
     assert "wrong-secret" not in str(refusal.value)
+
+
+class Delaying(Forgetful):
+    """A proxy that holds back one transaction while it is `armed`, until it is `freed`."""
+
+    def __init__(self, port: int) -> None:
+        self.armed, self.reached, self.freed = Event(), Event(), Event()
+        super().__init__(port)
+
+    def _serve(self, client: socket.socket) -> None:
+        with suppress(OSError), client, socket.create_connection(("127.0.0.1", self._target)) as server:
+            while request := client.recv(1 << 20):
+                if b"EXEC" in request and self.armed.is_set():
+                    self.armed.clear()
+                    self.reached.set()
+                    self.freed.wait(30)
+                server.sendall(request)
+                client.sendall(server.recv(1 << 20))
+
+
+@pytest.mark.parametrize("claimed_before", [False, True])
+def test_one_that_is_buried_in_the_middle_of_a_claim(
+    start_redis: StartRedis, boards: Boards, claimed_before: bool
+) -> None:
+    """As a worker that is frozen there for longer than its lease: it leaves no clock to wait for."""
+    servers = start_redis()
+    (server,) = servers.servers
+    board = boards(servers.url)
+    board.create("job", b"", shards=9)
+    with closing(Delaying(server.port)) as proxy:
+        frozen = boards(servers.url.replace(f":{server.port}/", f":{proxy.port}/"))
+        worker, other = frozen.enter("frozen"), board.enter("other")
+        assert board.claim(other).shard == 0
+        held = [1] if claimed_before and frozen.claim(worker).shard == 1 else []
+        proxy.armed.set()
+        claims: list[object] = []
+        claiming = Thread(target=lambda: claims.append(frozen.claim(worker, held)))
+        claiming.start()
+        assert proxy.reached.wait(30)
+        board.bury(worker)
+        board.advance(other, 0, 5, 5)
+        proxy.freed.set()
+        claiming.join(30)
+        assert claims == [None]
+        gate = board.clock_gate(other)
+        assert (gate.least_clock, gate.working) == (5, 1)
+        assert board.look().begun == 1 + claimed_before
+
+
+def test_a_claim_after_the_lease(start_redis: StartRedis, boards: Boards) -> None:
+    """It fails until the lease is renewed, also before anybody has buried the worker."""
+    servers = start_redis()
+    board = boards(servers.url)
+    brief = boards(servers.url, lease_s=0.05)
+    board.create("job", b"", shards=9)
+    worker = brief.enter("here")
+    until(lambda: board.look().workers[0].lease_left_s < 0)
+    assert board.claim(worker) is None
+    assert board.look().workers[0].clock is None
+    assert board.beat(worker)
+    assert board.claim(worker).shard == 0
+
+
+def test_a_clock_without_a_lease_is_removed(start_redis: StartRedis, boards: Boards) -> None:
+    servers = start_redis()
+    board = boards(servers.url, lease_s=0.4)
+    board.create("job", b"", shards=9)
+    worker = board.enter("here")
+    board.claim(worker)
+    board.advance(worker, 0, 5, 5)
+    with servers.servers[0].connect() as client:
+        client.zadd(Keys("default").board(BoardPart.CLOCKS), {"dead": 0})
+
+    def gone() -> bool:
+        assert board.beat(worker)
+        return board.clock_gate(worker).least_clock == 5
+
+    until(gone)
