@@ -18,8 +18,9 @@ features that share one weight: both moves are added.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
 
 # What LLVM may do to float arithmetic, here and nowhere else: reorder sums, fuse multiply-adds,
 # multiply by reciprocals. Never the flags that assume NaN and infinity away: a poisoned weight has to

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
 
 SHIFT = 12
 """Bits of a float32 prediction that its bin forgets; 11 bits of the mantissa remain."""

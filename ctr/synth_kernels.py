@@ -6,8 +6,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
 
 NUMBERS, CATEGORIES = 13, 26
 ROW_BYTES = 400

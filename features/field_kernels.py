@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ctr.numba_cache import njit
 from features.hashing import load_u64, xxh64, xxh64_u64
 from features.number_kernels import edge_bucket, log_bucket_of_whole
 

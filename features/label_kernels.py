@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
 
 # What can be wrong with it; the numbers are those of `RowStatus`.
 BAD_LABEL = 2

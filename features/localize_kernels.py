@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
 
 WORD = np.uint64(6)  # log2 of the 64 bits of a word
 IN_WORD = np.uint64(63)

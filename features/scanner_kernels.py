@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ctr.numba_cache import njit
 from features.byte_masks import count_bits, equal_bytes, lowest_bit
 
 # What can be wrong with a row when it is split.

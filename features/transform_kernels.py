@@ -10,9 +10,9 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ctr.numba_cache import njit
 from features.field_kernels import (
     TILE,
     edge_buckets,

@@ -14,8 +14,9 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
 
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
 

@@ -7,8 +7,9 @@ partitions that the loop touches.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
 
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
 

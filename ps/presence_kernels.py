@@ -10,8 +10,9 @@ signed index for being negative.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
 
 Bytes = NDArray[np.uint8]
 Slots = NDArray[np.uint32] | NDArray[np.uint64]

@@ -13,8 +13,9 @@ touched. Positions are unsigned, because Numba tests a signed index for being ne
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
 
 Bytes = NDArray[np.uint8]
 

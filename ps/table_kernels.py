@@ -12,10 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
 
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
 

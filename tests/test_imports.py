@@ -17,7 +17,9 @@ MAY_IMPORT = {
     "api": {"api", "ctr", "features"},
 }
 ERRORS = "ctr.errors"
-"""The one module of ctr that every package may import: the error tree has one root."""
+NUMBA_CACHE = "ctr.numba_cache"
+LEAVES = {ERRORS, NUMBA_CACHE}
+"""The modules of ctr that every package may import: one root of the errors, one cache of the kernels."""
 SERVE = "ctr.cli.serving"
 """The command line is where the doors meet: `ctr serve` loads api when it runs."""
 OURS = {*MAY_IMPORT, "tests", "benchmarks", "docs", "docker", "examples"}
@@ -53,7 +55,10 @@ def imported(nodes: Iterator[ast.AST] | list[ast.stmt]) -> set[str]:
 
 
 KERNEL_MODULES = sorted(
-    name for name, tree in TREES.items() if "numba" in map(package_of, imported(ast.walk(tree)))
+    name
+    for name, tree in TREES.items()
+    if name != NUMBA_CACHE
+    and {"numba", NUMBA_CACHE} & {*imported(tree.body), *map(package_of, imported(tree.body))}
 )
 
 
@@ -82,13 +87,18 @@ def top_level_names(tree: ast.Module, only_ours: bool = False) -> set[str]:
 def test_imports_run_one_way(module: str) -> None:
     package = package_of(module)
     first_party = {name for name in imported(ast.walk(TREES[module])) if package_of(name) in OURS}
-    wrong = {name for name in first_party if package_of(name) not in MAY_IMPORT[package]} - {ERRORS}
+    wrong = {name for name in first_party if package_of(name) not in MAY_IMPORT[package]} - LEAVES
     if module == SERVE:
         wrong -= {"api"} - imported(TREES[module].body)
     assert not wrong, f"{module} imports {sorted(wrong)}; {package} may import {sorted(MAY_IMPORT[package])}"
 
 
-def test_the_error_tree_is_a_leaf() -> None:
+@pytest.mark.parametrize("module", sorted(LEAVES))
+def test_a_leaf_imports_nothing_of_ours(module: str) -> None:
+    assert not {package_of(name) for name in imported(ast.walk(TREES[module]))} & OURS
+
+
+def test_the_error_tree_imports_nothing() -> None:
     assert imported(ast.walk(TREES[ERRORS])) <= {"__future__"}
 
 
@@ -108,7 +118,20 @@ def test_kernel_modules_import_only_numpy_and_numba(module: str) -> None:
     # the end is still only these.
     allowed = {"numpy", "numba", "llvmlite", *sys.stdlib_module_names}
     others = {name for name in imported(ast.walk(TREES[module])) if package_of(name) not in allowed}
-    assert others <= set(KERNEL_MODULES), f"{module} holds Numba kernels and imports {sorted(others)}"
+    assert others <= {NUMBA_CACHE, *KERNEL_MODULES}, (
+        f"{module} holds Numba kernels and imports {sorted(others)}"
+    )
+
+
+@pytest.mark.parametrize("module", KERNEL_MODULES)
+def test_kernels_are_compiled_with_our_cache(module: str) -> None:
+    names = {
+        alias.name
+        for node in ast.walk(TREES[module])
+        if isinstance(node, ast.ImportFrom) and node.module == "numba"
+        for alias in node.names
+    }
+    assert not names & {"njit", "jit", "vectorize", "guvectorize"}, f"take njit from {NUMBA_CACHE}"
 
 
 @pytest.mark.parametrize("package", INITS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ctr.numba_cache import njit
 from features.hashing import xxh64_u64
 from features.label_kernels import BAD_LABEL, label_problem
 from features.number_kernels import NUMBER, parse_number
