@@ -56,7 +56,7 @@ class NumberField(BaseModel):
     """The column it reads; None: the one of its own name."""
     missing: Missing = "skip"
     """`skip`: a missing value adds no feature; `feature`: it is a value like any other."""
-    transform: Literal["log", "edges"] = "log"
+    transform: Literal["log", "edges"]
     """`log`: floor(v) up to 2, above it 2 + floor(ln(v)**2); `edges`: how many edges are <= v."""
     edges: Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(strict=False)] = ()
     """Strictly increasing; for the transform `edges` only."""
@@ -131,14 +131,15 @@ class FeatureSpec(BaseModel):
         Where the values stand (source, columns, label, weight) does not enter: data of one
         fingerprint may be mixed.
         """
+        # A key that is added here later enters only where it is not at its default, as in `_decisive`.
         decisive = {
             "version": self.version,
             "libsvm": self.source.format == "libsvm",
             "bits": self.bits,
             "seed": self.seed,
             "bias": self.bias,
-            "fields": [field.model_dump(exclude={"column"}) for field in self.fields],
-            "crosses": [cross.model_dump() for cross in self.crosses],
+            "fields": [_decisive(field) for field in self.fields],
+            "crosses": [_decisive(cross) for cross in self.crosses],
         }
         canonical = json.dumps(decisive, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(canonical.encode()).hexdigest()
@@ -149,6 +150,24 @@ class FeatureSpec(BaseModel):
         if self.source.format != "delimited":
             data["source"] = {"format": self.source.format, "ignore": list(self.source.ignore)}
         return dump_yaml(_without_empty(data))
+
+
+# The keys that the parts of a spec had when format version 1 was fixed.
+_FIRST_KEYS = frozenset({"name", "type", "missing", "transform", "edges", "of"})
+
+
+def _decisive(part: NumberField | CategoryField | Cross) -> dict[str, Any]:
+    """What of a part of a spec enters the fingerprint.
+
+    Keys that came after `_FIRST_KEYS` enter only where they are not at their default, so that a new one
+    changes no fingerprint of a spec that does not use it: its models and data sets stay usable.
+    """
+    fields = type(part).model_fields
+    return {
+        key: value
+        for key, value in part.model_dump(exclude={"column"}).items()
+        if key in _FIRST_KEYS or value != fields[key].get_default(call_default_factory=True)
+    }
 
 
 _VOCABULARY = {

@@ -46,7 +46,9 @@ class SpecText:
         A key that pydantic does not know is compared with `vocabulary`, the keys of each part of a spec.
         """
         details = error.errors(include_url=False)
-        place, problem = _complaint(details[0], vocabulary)
+        # A misspelt key is the reason why the right one is missing.
+        first = min(details, key=lambda detail: detail["type"] == "missing")
+        place, problem = _complaint(first, vocabulary)
         more = f" ({len(details) - 1} more after it)" if len(details) > 1 else ""
         return self._error(place, problem + "." + more)
 
@@ -172,6 +174,11 @@ def _complaint(detail: ErrorDetails, vocabulary: Mapping[str, Sequence[str]]) ->
         return place, _unknown_key(detail["loc"], vocabulary)
     if kind == "invalid_key":
         return place[:-1], f"every key must be text (put it in quotes), met {_shown(place[-1])}"
+    if kind == "missing" and place[-1] == "transform":
+        return place[:-1], (
+            "a number needs a `transform`; add transform: log if it is a count (a missing one meant that so"
+            " far; all of [0, 1) is one bucket), or transform: edges with a list of `edges`"
+        )
     if kind == "missing":
         return place[:-1], f"the key {place[-1]!r} is missing; add it"
     if kind == "union_tag_not_found":

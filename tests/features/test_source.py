@@ -29,7 +29,7 @@ SPEC = parse_spec(
 version: 1
 source: {format: delimited, header: true}
 label: y
-fields: [{name: n, type: number}, {name: c, type: category}]
+fields: [{name: n, type: number, transform: log}, {name: c, type: category}]
 """,
     "test.yaml",
 )

@@ -3,9 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import Field
 
 from ctr.errors import DataError, SpecError
-from features.spec import FeatureSpec, load_spec, parse_spec
+from features.spec import FeatureSpec, NumberField, load_spec, parse_spec
 from features.transform import Transform
 
 HEAD = """version: 1
@@ -20,7 +21,7 @@ seed: 18446744073709551615
 bias: false
 fields:
   - {name: a, type: category, missing: feature}
-  - {name: raw, column: a, type: number}
+  - {name: raw, column: a, type: number, transform: log}
   - {name: b, type: number, transform: edges, edges: [-1, 0.5, 1.0e+3]}
 crosses:
   - {name: axb, of: [a, b]}
@@ -74,6 +75,51 @@ def test_fingerprint_tells_what_decides_the_slots_and_nothing_else() -> None:
     assert len({fingerprint, *(changed(*change).fingerprint for change in other)}) == len(other) + 1
 
 
+GOLDEN = {
+    "criteo": "c96f1f9f1b7897f98f2b9ff5034eee00aa1160d425497dbf75aa88539034739d",
+    "avazu": "e5e92a327ca9e97c3e73c21b2e847ad929b4be5a0c0349cd8d391f72339a96cf",
+    "libsvm": "1f1dec4b7e50a63e62d95f51cf89243a19cfea447be1b3d03d614d18b46304d4",
+}
+
+
+def test_fingerprints_never_change() -> None:
+    """With another one, every model and data set that was ever saved would be refused."""
+    assert {name: load_spec(name).fingerprint for name in GOLDEN} == GOLDEN
+    every_key = parse_spec(GOOD, "").fingerprint
+    assert every_key == "5ba24f4bc302bc6e849d3e02f4b0e492bf32a469a18d98a0caf576228a2103b6"
+
+
+class LaterNumber(NumberField):
+    scale: float = 1.0
+    steps: tuple[str, ...] = Field(default_factory=tuple)
+
+
+def test_a_key_that_a_later_version_adds_changes_only_the_specs_that_use_it() -> None:
+    def later(**keys: object) -> str:
+        spec = parse_spec(GOOD, "")
+        number = LaterNumber.model_validate(spec.fields[1].model_dump() | keys)
+        return spec.model_copy(update={"fields": (spec.fields[0], number, spec.fields[2])}).fingerprint
+
+    fingerprint = parse_spec(GOOD, "").fingerprint
+    assert later() == later(scale=1.0, steps=()) == fingerprint
+    assert len({fingerprint, later(scale=2.0), later(steps=("x",))}) == 3
+
+
+def test_a_spec_that_was_saved_when_transform_had_a_default_still_loads() -> None:
+    saved = """version: 1
+source: {format: delimited, delimiter: ',', header: true, quote: false}
+label: click
+bits: 22
+seed: 0
+bias: true
+fields:
+- {name: n, type: number, missing: skip, transform: log}
+"""
+    spec = parse_spec(saved, "features.yaml")
+    assert spec.to_yaml() == saved
+    assert spec.fingerprint == "156e1707dab03dcd5e83dc992568210b8606f1494569dc29bf936dc7cf959af7"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -95,8 +141,17 @@ def test_fingerprint_tells_what_decides_the_slots_and_nothing_else() -> None:
         ("name: raw", "name: a", r"my\.yaml:10: fields\[1\]\.name: 'a' is there twice"),
         ("name: raw", "name: ''", r"fields\[1\]\.name: expected a name"),
         ("name: raw, ", "", r"fields\[1\]: the key 'name' is missing"),
-        (", type: number}", "}", r"fields\[1\]: the key 'type' is missing"),
-        (", type: number}", ", type: text}", r"fields\[1\]\.type: expected 'number' or 'category'"),
+        (", type: number, transform: log}", "}", r"fields\[1\]: the key 'type' is missing"),
+        (
+            ", type: number, transform: log}",
+            ", type: text}",
+            r"fields\[1\]\.type: expected 'number' or 'category'",
+        ),
+        (
+            ", transform: log",
+            "",
+            r"my\.yaml:10: fields\[1\]: a number needs a `transform`; add transform: log .* transform: edges",
+        ),
         ("transform: edges", "transform: sqrt", r"fields\[2\]\.transform: expected 'log' or 'edges'"),
         ("transform: edges", "transfrom: edges", r"fields\[2\]\.transfrom: .*write 'transform'"),
         ("transform: edges", "transform: log", r"fields\[2\]\.edges: only `transform: edges`"),

@@ -37,8 +37,8 @@ bits: 22
 seed: 3
 fields:
   - {name: c, type: category}
-  - {name: n, type: number}
-  - {name: n missing, column: n, type: number, missing: feature}
+  - {name: n, type: number, transform: log}
+  - {name: n missing, column: n, type: number, transform: log, missing: feature}
   - {name: e, type: number, transform: edges, edges: [-2.5, 0, 0.1, 7, 1.0e+9]}
   - {name: é, type: category, missing: feature}
 crosses:
