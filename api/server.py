@@ -24,6 +24,8 @@ KEEP_ALIVE_S = 75
 DRAIN_TIMEOUT_S = 10
 """After a signal to stop, requests under way have this long to finish."""
 
+_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 def serve(model_dir: Path, host: str = "127.0.0.1", port: int = 8000) -> None:
     """Load the model in `model_dir` and answer requests on `host:port` until SIGINT or SIGTERM, then return.
@@ -102,12 +104,13 @@ def _signals_end_quietly() -> Iterator[None]:
 
     uvicorn shuts down gracefully on either, then sends the signal once more to whoever handled it before.
     By default that would be a `KeyboardInterrupt`, or death by SIGTERM with a status that says failure.
+    SIGHUP is for the terminal that a server may outlive, so it does nothing at all.
     """
 
     def ignore(_signal: int, _frame: FrameType | None) -> None:
         return None
 
-    before = {number: signal.signal(number, ignore) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ignore) for number in _HANDLED}
     try:
         yield
     finally:

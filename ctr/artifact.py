@@ -19,11 +19,11 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load, save_file
 
 from ctr.errors import ModelError, SpecError
 from ctr.ftrl import Float32, Ftrl
-from ctr.model import FORMAT, FORMAT_VERSION, Model
+from ctr.model import FORMAT, FORMAT_VERSION, Model, model_id
 from features import FeatureSpec, Slots, Transform, parse_spec, replace_folder, slot_dtype
 
 MANIFEST = "manifest.json"
@@ -78,22 +78,28 @@ def require_model_or_nothing(path: Path) -> None:
 def load_model(path: Path) -> Model:
     """Load the model in the folder `path`.
 
+    A training job may replace the folder meanwhile: the model is then the old or the new one, whole.
     Raises ModelError when it is missing, torn, of a newer format, or its parts do not belong together.
     """
-    manifest = _read_manifest(path)
-    _verify(path, manifest, (_SPEC, _WEIGHTS))
+    manifest, files = _read(path, (_SPEC, _WEIGHTS))
     try:
-        spec = parse_spec((path / _SPEC).read_text(encoding="utf-8"), where=str(path / _SPEC))
-    except SpecError as error:
+        spec = parse_spec(files[_SPEC].decode(), where=str(path / _SPEC))
+    except (SpecError, UnicodeDecodeError) as error:
         raise ModelError(f"{error} The model was written by another version; train it again.") from error
     if spec.fingerprint != manifest["spec_fingerprint"]:
         raise ModelError(
             f"{path}: the model was trained with the transform {manifest['spec_fingerprint'][:12]}, but its "
             f"{_SPEC} gives {spec.fingerprint[:12]}; restore the folder or train again."
         )
-    tensors = _tensors(path / _WEIGHTS, {"slots": (slot_dtype(spec.bits), 1), "weights": (np.float32, 1)})
-    transform = Transform(spec, with_label=False)
-    return Model(spec, tensors["slots"], tensors["weights"], manifest, transform)
+    wanted = {"slots": (slot_dtype(spec.bits), 1), "weights": (np.float32, 1)}
+    tensors = _tensors(path / _WEIGHTS, files[_WEIGHTS], wanted)
+    found = model_id(spec, tensors["slots"], tensors["weights"])
+    if found != manifest["id"]:
+        raise ModelError(
+            f"{path}: {MANIFEST} names model {manifest['id']}, but the weights are those of model "
+            f"{found}; restore the folder or train again."
+        )
+    return Model(spec, tensors["slots"], tensors["weights"], manifest, Transform(spec, with_label=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +121,14 @@ def load_state(path: Path, spec: FeatureSpec) -> SavedState:
 
     Raises ModelError as `load_model` does, also when the model's transform is not that of `spec`.
     """
-    manifest = _read_manifest(path)
+    manifest, files = _read(path, (_STATE,))
     if manifest["spec_fingerprint"] != spec.fingerprint:
         raise ModelError(
             f"{path}: the model was trained with the transform {manifest['spec_fingerprint'][:12]}, this job "
             f"uses {spec.fingerprint[:12]}; use the model's own {_SPEC} as --spec, or start afresh."
         )
-    _verify(path, manifest, (_STATE,))
-    tensors = _tensors(path / _STATE, {"slots": (slot_dtype(spec.bits), 1), "state": (np.float32, 2)})
+    wanted = {"slots": (slot_dtype(spec.bits), 1), "state": (np.float32, 2)}
+    tensors = _tensors(path / _STATE, files[_STATE], wanted)
     settings = dict(manifest["optimizer"])
     passes = settings.pop("passes")
     del settings["name"]
@@ -179,27 +185,44 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
-def _verify(path: Path, manifest: Mapping[str, Any], names: Sequence[str]) -> None:
-    for name in names:
+def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The manifest of the model in `path` and the content of its files `names`, which it vouches for.
+
+    What is checked are the bytes that are used: a file read twice could be another one the second time.
+    """
+    manifest = _read_manifest(path)
+    while True:
         try:
-            found = _sha256(path / name)
-        except PermissionError as error:
-            raise ModelError(f"{path}: {name} may not be read by this user ({error}).") from error
-        except OSError as error:
-            raise ModelError(
-                f"{path}: {name} cannot be read ({error}); the model is torn, train it again."
-            ) from error
-        if found != manifest["sha256"].get(name):
-            raise ModelError(
-                f"{path}: {name} is not the file that was saved (SHA-256 {found[:12]} instead of "
-                f"{str(manifest['sha256'].get(name))[:12]}); restore it or train again."
-            )
+            return manifest, {name: _content(path, manifest, name) for name in names}
+        except ModelError:
+            before, manifest = manifest, _read_manifest(path)
+            if manifest == before:
+                raise
+            # Another model has taken the folder's place since its manifest was read.
 
 
-def _tensors(path: Path, wanted: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
+def _content(path: Path, manifest: Mapping[str, Any], name: str) -> bytes:
     try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
+        content = (path / name).read_bytes()
+    except PermissionError as error:
+        raise ModelError(f"{path}: {name} may not be read by this user ({error}).") from error
+    except OSError as error:
+        raise ModelError(
+            f"{path}: {name} cannot be read ({error}); the model is torn, train it again."
+        ) from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != manifest["sha256"].get(name):
+        raise ModelError(
+            f"{path}: {name} is not the file that was saved (SHA-256 {found[:12]} instead of "
+            f"{str(manifest['sha256'].get(name))[:12]}); restore it or train again."
+        )
+    return content
+
+
+def _tensors(path: Path, content: bytes, wanted: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
+    try:
+        tensors = load(content)
+    except SafetensorError as error:
         raise ModelError(f"{path}: cannot be read ({error}); train the model again.") from error
     for name, (dtype, ndim) in wanted.items():
         found = tensors.get(name)

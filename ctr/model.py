@@ -56,13 +56,10 @@ class Model:
         kept = weights != 0
         if not kept.all():
             slots, weights = slots[kept], weights[kept]
-        digest = hashlib.sha256(spec.fingerprint.encode())
-        digest.update(slots.data)
-        digest.update(weights.data)
         manifest = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
-            "id": digest.hexdigest()[:12],
+            "id": model_id(spec, slots, weights),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "bits": spec.bits,
             "spec_fingerprint": spec.fingerprint,
@@ -101,3 +98,11 @@ class Model:
         at = np.searchsorted(self.slots, slots)
         at[at == self.slots.size] = 0
         return np.where(self.slots[at] == slots, self.weights[at], np.float32(0))
+
+
+def model_id(spec: FeatureSpec, slots: Slots, weights: Float32) -> str:
+    """12 hex digits of the SHA-256 of the transform and of non-zero weights float32[k] at sorted slots."""
+    digest = hashlib.sha256(spec.fingerprint.encode())
+    digest.update(slots.data)
+    digest.update(weights.data)
+    return digest.hexdigest()[:12]

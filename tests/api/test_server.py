@@ -44,6 +44,7 @@ def test_a_process_serves_until_it_is_told_to_stop(
     with server_process(model_dir) as (process, line):
         told = re.fullmatch(rf"serving model {model.id} on (http://127\.0\.0\.1:(\d+))\n", line)
         assert told is not None, line or process.communicate()[1]
+        process.send_signal(signal.SIGHUP)  # the terminal was closed
         # Ready when it says so: a newcomer's first request must not be refused.
         response = httpx.post(f"{told[1]}/v1/predict", json={"rows": [{"city": "Köln"}]})
         assert response.json()["predictions"] == pytest.approx(
