@@ -20,10 +20,10 @@ from ctr.heartbeat import Heartbeat
 from ctr.job_description import JobDescription
 from ctr.job_hold import JobHold
 from ctr.job_position import JobPosition
-from ctr.participant import FAREWELL_S, LEASE_S
+from ctr.participant import FAREWELL_S
 from ctr.worker_processes import WorkerProcesses
 from ctr.worker_report import WorkerReport, collect, read_failure
-from ps import BoardView, JobBoard, RedisStore
+from ps import LEASE_S, BoardView, JobBoard, RedisStore
 
 _POLL_S = 0.02
 _LIVES_EVERY_S = 0.3
@@ -115,7 +115,6 @@ class Coordinator:
         self._job = job
         self._plan = job.plan()
         self._store = store
-        self._lease_s = lease_s
         self.id = (job_id or uuid4().hex[:12]) if resume is None else str(resume.position["job"])
         self._resumed = 0
         self._earlier_s = 0.0
@@ -124,7 +123,8 @@ class Coordinator:
             self._earlier.add(WorkerReport.from_bytes(blob))
         self.board = JobBoard(store.url, lease_s=lease_s)
         try:
-            self.board.create(self.id, job.to_bytes(), shards=self._plan.shards, lanes=job.lanes)
+            created = self.board.create(self.id, job.to_bytes(), shards=self._plan.shards, lanes=job.lanes)
+            self._incarnation = created.incarnation
             if resume is not None:
                 position = JobPosition.from_json(resume.position)
                 self._resumed = sum(position.examples(self._plan))
@@ -149,10 +149,10 @@ class Coordinator:
 
         Raises the error that ended the job, and StoreError when no worker is left.
         """
-        workers = WorkerProcesses(self._store.url, self.id, self._job.workers, self._lease_s)
+        workers = WorkerProcesses(self._store.url, self.id, self._job.workers)
         try:
             self._checkpoints.begin()
-            with Heartbeat(self._lease_s / _BEATS, self.board.beat_coordinator) as heart:
+            with Heartbeat(self.board.lease_s / _BEATS, self.board.beat_coordinator) as heart:
                 on_start(workers)
                 result = self._look_after(workers, heart, stop, on_progress)
         except BaseException:
@@ -238,12 +238,12 @@ class Coordinator:
 
     def _give_up(self) -> None:
         """The job ends with an error here: tell the workers, if the store is there to be told."""
-        url, lease_s = self._store.url, self._lease_s
+        url, ours = self._store.url, self._incarnation
         with (
-            suppress(StoreError),
-            closing(JobBoard(url, lease_s=lease_s, timeout_s=FAREWELL_S, patience_s=FAREWELL_S)) as board,
+            suppress(StoreError),  # also when the job was resumed elsewhere while this process was frozen
+            closing(JobBoard(url, timeout_s=FAREWELL_S, patience_s=FAREWELL_S)) as board,
         ):
-            board.job(self.id)
+            board.job(self.id, ours)
             board.fail("the command that led the job has ended")
 
     def _result(self, watch: _Watch, seconds: float, *, interrupted: bool) -> CoordinatedResult:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
-from time import monotonic, sleep
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
 
-from ctr.checkpoint import Checkpoint, read_checkpoint, restore_checkpoint
+from ctr.checkpoint import Checkpoint, read_checkpoint, read_job, restore_checkpoint
 from ctr.checkpoint_taker import CheckpointSettings
 from ctr.coordinator import CoordinatedResult, Coordinator, Progress
 from ctr.errors import ModelError, StoreError
 from ctr.ftrl import WIDTH, Float32
 from ctr.job_description import JobDescription
-from ctr.participant import LEASE_S
 from ctr.trainer import read_out
 from ctr.worker import warm_up
 from ctr.worker_processes import WorkerProcesses
 from features import ExampleSource, Slots
-from ps import JobBoard, RedisStore, Token, open_store, parse_redis_url
+from ps import LEASE_S, JobBoard, ModelExistsError, RedisStore, Token, open_store, parse_redis_url
 from ps.redis_model import drop_run
 
 _POLL_S = 0.1
@@ -75,10 +74,13 @@ def train_distributed(
         job = str(checkpoint.position["job"])
         # A shard's chunks are numbered in it, whoever works on it now.
         description = description.model_copy(update={"shard_chunks": checkpoint.job["shard_chunks"]})
-        _require_over(settings, job)
+        _require_over(settings, job, stop)
         drop_run(settings.url, checkpoint.store.run, job)
     facts = {**description.facts(), "job": job}
-    store = open_store(settings.url, bits=description.feature_spec().bits, width=WIDTH, facts=facts)
+    try:
+        store = open_store(settings.url, bits=description.feature_spec().bits, width=WIDTH, facts=facts)
+    except ModelExistsError as error:
+        raise _refusal(error, settings) from None
     if not isinstance(store, RedisStore):
         raise StoreError(f"{settings.url}: is no store for several processes.")
     try:
@@ -132,25 +134,44 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
     return found
 
 
-def _require_over(settings: StoreSettings, job: str) -> None:
-    """Raise StoreError when the job that is to be resumed is led by another process.
+def _refusal(error: ModelExistsError, settings: StoreSettings) -> StoreError:
+    """Why no job begins on this store; if there is a checkpoint, that is what to go on from."""
+    if settings.checkpoints is None:
+        return error
+    folder = settings.checkpoints.folder
+    try:
+        read_job(folder)
+    except ModelError:
+        return error
+    return StoreError(f"{folder} has a checkpoint: to go on from it, add --resume. Otherwise: {error}")
 
-    One that has just died holds its lease for a while.
+
+def _require_over(settings: StoreSettings, job: str, stop: Event) -> None:
+    """Wait for the lease of the command that led the job so far, if that has died.
+
+    Raises StoreError when it renews its lease, and KeyboardInterrupt when `stop` is set meanwhile.
     """
     if settings.url.startswith("embedded:"):
         return
-    with closing(JobBoard(parse_redis_url(settings.url), lease_s=settings.lease_s)) as board:
+    with closing(JobBoard(parse_redis_url(settings.url))) as board:
         found = board.job()
         if found is None or found.id != job:
             return
-        deadline = monotonic() + settings.lease_s + _POLL_S
+        before = float("inf")
         while (view := board.look(shards=False)).coordinator_alive and view.state == "running":
-            if monotonic() > deadline:
+            left = view.coordinator_lease_left_s
+            if left > before:
                 raise StoreError(
                     f"the job {job!r} is still running, led by another `ctr train`; stop that before you "
                     "resume the job."
                 )
-            sleep(_POLL_S)
+            if before == float("inf") and left > _POLL_S:
+                sys.stderr.write(
+                    f"waiting until the lease of the job's last command is over ({left:.1f} s)\n"
+                )
+            if stop.wait(_POLL_S):
+                raise KeyboardInterrupt
+            before = left
 
 
 def _adopt(store: RedisStore, slots: Slots, state: Float32) -> None:

@@ -22,11 +22,10 @@ from ctr.job_description import Consistency
 from ctr.metrics import MetricSummary
 from ctr.model import Model
 from ctr.outputs import beside, printable, require_writable
-from ctr.participant import LEASE_S
 from ctr.progress import Report, progress
 from ctr.trainer import TrainResult, TrainSettings, default_chunk, read_out, train
 from features import BadRows, ExampleSource, FeatureSpec, Slots, load_spec, open_source
-from ps import Token, open_store, without_password
+from ps import LEASE_S, Token, open_store, without_password
 
 
 @dataclass(frozen=True, slots=True)

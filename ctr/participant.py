@@ -22,21 +22,22 @@ from ctr.lane_worker import LaneWorker
 from ctr.ledger import in_ledger
 from ctr.worker import warm_up
 from ctr.worker_report import WorkerReport, report_failure, sign_of_life
-from ps import JobBoard, RedisStore, RedisUrl, warm_up_requests
+from ps import Job, JobBoard, RedisStore, RedisUrl, warm_up_requests
 
-LEASE_S = 10.0
 FAREWELL_S = 2.0
 """How long whoever has failed tries to tell the others."""
 _BEATS = 5  # in the time of a lease
 
 
-def take_part(url: RedisUrl, job_id: str | None, *, lease_s: float = LEASE_S, stop: Event) -> WorkerReport:
+def take_part(
+    url: RedisUrl, job_id: str | None, *, lease_s: float | None = None, stop: Event
+) -> WorkerReport:
     """Work on the job of the model that `url` names until it is over, or until `stop` is set.
 
-    `job_id` makes sure that it is that job. Raises StoreError when there is no such job, when it has failed,
-    or the store fails. What goes wrong at work ends the whole job, as every worker would meet it; but not
-    what goes wrong before, such as input that is not found, nor that which a worker meets whose lease has run
-    out: then it was the only one.
+    `job_id` makes sure that it is that job; `lease_s` is the job's unless it is given. Raises StoreError when
+    there is no such job, when it has failed, or the store fails. What goes wrong at work ends the whole job,
+    as every worker would meet it; but not what goes wrong before, such as input that is not found, nor that
+    which a worker meets whose lease has run out: then it was the only one.
     """
     board = JobBoard(url, lease_s=lease_s)
     try:
@@ -47,14 +48,12 @@ def take_part(url: RedisUrl, job_id: str | None, *, lease_s: float = LEASE_S, st
         if view.state != "running":
             raise StoreError(f"{url}: the job {found.id!r} is over ({view.message or view.state}).")
         job = JobDescription.from_bytes(found.description)
-        return _work(url, board, found.id, job, lease_s, stop)
+        return _work(url, board, found, job, stop)
     finally:
         board.close()
 
 
-def _work(
-    url: RedisUrl, board: JobBoard, job_id: str, job: JobDescription, lease_s: float, stop: Event
-) -> WorkerReport:
+def _work(url: RedisUrl, board: JobBoard, found: Job, job: JobDescription, stop: Event) -> WorkerReport:
     # Several may have one name and number: containers do.
     name = f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
     spec = job.feature_spec()
@@ -65,15 +64,15 @@ def _work(
         warm_up_requests(spec.bits)
         warm_up(source, spec.bits, job.ftrl(0), job.safe_adding, job.workers)
         if job.lanes:
-            worker: LaneWorker | ClockedWorker = LaneWorker(board, store, job, job_id, pushes)
+            worker: LaneWorker | ClockedWorker = LaneWorker(board, store, job, found.id, pushes)
         else:
-            worker = ClockedWorker(board, store, source, job, job_id, pushes)
+            worker = ClockedWorker(board, store, source, job, found.id, pushes)
         try:
 
             def tell() -> None:
                 board.report(f"result:{name}", _report(worker, store).to_bytes())
 
-            _run(url, board, job_id, worker, name, lease_s, stop, tell)
+            _run(url, board, found, worker, name, stop, tell)
             return _report(worker, store)
         finally:
             worker.close()
@@ -84,10 +83,9 @@ def _work(
 def _run(
     url: RedisUrl,
     board: JobBoard,
-    job_id: str,
+    found: Job,
     worker: LaneWorker | ClockedWorker,
     name: str,
-    lease_s: float,
     stop: Event,
     tell: Callable[[], None],
 ) -> None:
@@ -96,7 +94,7 @@ def _run(
     while not over:
         seat = board.enter(f"{socket.gethostname()}:{os.getpid()}")
         try:
-            with Heartbeat(lease_s / _BEATS, partial(_beat, board, seat, worker)) as heart:
+            with Heartbeat(board.lease_s / _BEATS, partial(_beat, board, seat, worker)) as heart:
                 over = worker.run(seat, lambda: stop.is_set() or heart.failure is not None, tell)
                 if over:
                     tell()
@@ -105,22 +103,20 @@ def _run(
             if heart.failure is not None:
                 raise heart.failure
         except BaseException as error:
-            _leave_with(error, url, job_id, seat, name, lease_s)
+            _leave_with(error, url, found, seat, name)
             raise
         board.leave(seat)
     if end:
         raise StoreError(end)
 
 
-def _leave_with(
-    error: BaseException, url: RedisUrl, job_id: str, seat: str, name: str, lease_s: float
-) -> None:
+def _leave_with(error: BaseException, url: RedisUrl, found: Job, seat: str, name: str) -> None:
     """Leave because of an error; if others have not gone on without this worker, it is the job's error."""
     with (
         suppress(CtrError),  # the store may not be there to be told
-        closing(JobBoard(url, lease_s=lease_s, timeout_s=FAREWELL_S, patience_s=FAREWELL_S)) as board,
+        closing(JobBoard(url, timeout_s=FAREWELL_S, patience_s=FAREWELL_S)) as board,
     ):
-        board.job(job_id)
+        board.job(found.id, found.incarnation)
         if isinstance(error, CtrError) and board.beat(seat):
             report_failure(board, name, error)
         board.leave(seat)

@@ -47,19 +47,19 @@ class WorkerProcesses:
     a pipe whose writing end is here.
     """
 
-    def __init__(self, url: RedisUrl, job: str, count: int, lease_s: float) -> None:
+    def __init__(self, url: RedisUrl, job: str, count: int) -> None:
         self._stop = Event()
         self._thread: Thread | None = None
         self._failure: BaseException | None = None
         self._processes: list[_Process] = []
         if count == 1:
-            self._thread = Thread(target=self._run, args=(url, job, lease_s), name="worker")
+            self._thread = Thread(target=self._run, args=(url, job), name="worker")
             self._thread.start()
             return
         # Like this process, they import what lies in the current folder only if it is on their path.
         safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
         command = [sys.executable, *safe, "-m", "ctr", "worker", "--store", url.public, "--job", job]
-        command += ["--lease", str(lease_s), "--with-parent"]
+        command.append("--with-parent")
         try:
             for _ in range(count):
                 said = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
@@ -118,8 +118,8 @@ class WorkerProcesses:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, url: RedisUrl, job: str, lease_s: float) -> None:
+    def _run(self, url: RedisUrl, job: str) -> None:
         try:
-            take_part(url, job, lease_s=lease_s, stop=self._stop)
+            take_part(url, job, stop=self._stop)
         except BaseException as error:  # noqa: BLE001  (raised by the coordinator)
             self._failure = error

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ps.board_view import BoardView, Claim, ClockGate, Job, LaneGate
+from ps.board_view import LEASE_S, BoardView, Claim, ClockGate, Job, LaneGate
 from ps.filters import DEFAULT_FILTERS, FilterCounts, Filters
 from ps.job_board import JobBoard
 from ps.memory import MemoryStore
 from ps.outbox import Outbox, Parcel, PushStore
 from ps.partitions import Partitions, Slots, slot_dtype
 from ps.redis_dumps import PartitionDump
+from ps.redis_model import ModelExistsError
 from ps.redis_nodes import RedisUrl, parse_redis_url
 from ps.redis_store import RedisStore
 from ps.store import Store, Token, check_delta, check_slots, open_store, without_password
@@ -17,6 +18,7 @@ from ps.worker_store import Pulled, WorkerStore
 
 __all__ = [
     "DEFAULT_FILTERS",
+    "LEASE_S",
     "BoardView",
     "Claim",
     "ClockGate",
@@ -26,6 +28,7 @@ __all__ = [
     "JobBoard",
     "LaneGate",
     "MemoryStore",
+    "ModelExistsError",
     "Outbox",
     "Parcel",
     "PartitionDump",

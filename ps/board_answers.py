@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from ps.board_view import BoardView, JobState, LaneView, ShardView, WorkerView
+from ps.board_view import LEASE_S, BoardView, Job, JobState, LaneView, ShardView, WorkerView
 from ps.redis_keys import BoardPart
 from ps.redis_transactions import Command
 
@@ -37,6 +37,17 @@ def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
+JOB_FACTS = (b"run", b"id", b"lease", b"description", b"shards", b"lanes")
+"""The fields of a job that never change."""
+
+
+def job_of(facts: Sequence[Any]) -> Job:
+    """The job, from the answers for `JOB_FACTS` of one that is there."""
+    run, name, lease, description, shards, lanes = facts
+    lease_s = LEASE_S if lease is None else int(lease) / 1_000  # jobs of earlier versions tell none
+    return Job(name.decode(), run.decode(), lease_s, description, int(shards), int(lanes))
+
+
 def marks(key: bytes, kind: str, lanes: int) -> Command:
     """Asks for the last round of every lane that is staged (`kind` "s") or pushed ("p")."""
     return (b"ZMSCORE", key, *(f"{kind}{lane}".encode() for lane in range(lanes)))
@@ -48,7 +59,7 @@ def view_reads(key: Mapping[BoardPart, bytes], lanes: int, *, shards: bool) -> d
     reads: dict[str, Command] = {
         "job": (b"HMGET", key[BoardPart.JOB], b"state", b"message", b"hold", b"shards", b"begun"),
         "time": TIME,
-        "coordinator": (b"EXISTS", key[BoardPart.COORDINATOR]),
+        "coordinator": (b"PTTL", key[BoardPart.COORDINATOR]),
         "clock": (b"ZSCORE", key[BoardPart.MARKS], b"clock"),
         "leases": (b"ZRANGE", key[BoardPart.LEASES], *everything),
         "clocks": (b"ZRANGE", key[BoardPart.CLOCKS], *everything),
@@ -96,7 +107,7 @@ def view_of(reads: Iterable[str], answers: Sequence[Any]) -> BoardView:
         state=job_state(state),
         message=(message or b"").decode(),
         hold=number(hold),
-        coordinator_alive=bool(found["coordinator"]),
+        coordinator_lease_left_s=max(found["coordinator"], 0) / 1_000,
         clock=number(found["clock"]) or 0,
         workers=tuple(workers),
         shards=int(shards),

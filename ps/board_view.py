@@ -9,12 +9,20 @@ from typing import Literal
 JobState = Literal["running", "stopping", "finished", "failed"]
 """`stopping`: the workers are asked to leave; the job can be resumed. The last two are for good."""
 
+LEASE_S = 10.0
+"""How long a lease lasts, unless a job says otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """What was created."""
 
     id: str
+    """A resumed job keeps its own."""
+    incarnation: str
+    """The random id of this creation: a resumed job has another one."""
+    lease_s: float
+    """The coordinator's, and that of every worker that is not told another."""
     description: bytes
     """What a worker needs to know to take part, as the coordinator wrote it."""
     shards: int
@@ -113,8 +121,8 @@ class BoardView:
     """Why the job failed."""
     hold: int | None
     """The clock or round that nobody may begin."""
-    coordinator_alive: bool
-    """Whether the coordinator's own lease lasts."""
+    coordinator_lease_left_s: float
+    """Of the coordinator's own lease; 0 when it has run out."""
     clock: int
     """The highest that any worker ever reached."""
     workers: tuple[WorkerView, ...]
@@ -129,6 +137,11 @@ class BoardView:
     """The others of those, in ascending order; empty when they were not asked for."""
     lanes: tuple[LaneView, ...]
     """Empty for a job that goes by clocks."""
+
+    @property
+    def coordinator_alive(self) -> bool:
+        """Whether the coordinator's own lease lasts."""
+        return self.coordinator_lease_left_s > 0
 
     @property
     def least_clock(self) -> int | None:

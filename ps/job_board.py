@@ -33,11 +33,18 @@ class JobBoard:
     """
 
     def __init__(
-        self, url: RedisUrl, *, lease_s: float = 10.0, timeout_s: float = 10.0, patience_s: float = 30.0
+        self,
+        url: RedisUrl,
+        *,
+        lease_s: float | None = None,
+        timeout_s: float = 10.0,
+        patience_s: float = 30.0,
     ) -> None:
         """Connect; a server that is silent for `timeout_s` counts as broken, and is asked again.
 
-        Raises StoreError when it cannot be reached or refuses.
+        `lease_s` is how long the leases last that this process takes. By default they are as long as the
+        coordinator's, which its job tells, and those of a job that is created here `LEASE_S`. Raises
+        StoreError when the server cannot be reached or refuses.
         """
         self._record = JobRecord(url, lease_s=lease_s, timeout_s=timeout_s, patience_s=patience_s)
         self._key = self._record.key
@@ -45,18 +52,26 @@ class JobBoard:
         self._queue = ShardQueue(self._record)
         self._lanes = Lanes(self._record)
 
-    def create(self, job: str, description: bytes, *, shards: int, lanes: int = 0) -> None:
-        """Put a new job on the board, running, with the coordinator's lease begun.
+    def create(self, job: str, description: bytes, *, shards: int, lanes: int = 0) -> Job:
+        """Put a new job on the board, running, with the coordinator's lease begun; return it.
 
         `shards` data shards are in the queue; with `lanes` the job goes by rounds instead of clocks. Raises
         StoreError when a job is there that is not over. One is over when it has finished or failed, and when
         no worker is alive and either it was stopped or its coordinator is dead.
         """
-        self._record.create(job, description, shards, lanes)
+        return self._record.create(job, description, shards, lanes)
 
-    def job(self, name: str | None = None) -> Job | None:
-        """The job on the board; raises StoreError when `name` is given and it is none or another."""
-        return self._record.find(name)
+    @property
+    def lease_s(self) -> float:
+        """How long a lease lasts that this process takes."""
+        return self._record.lease_s
+
+    def job(self, name: str | None = None, incarnation: str | None = None) -> Job | None:
+        """The job on the board; raises StoreError when `name` is given and it is none or another.
+
+        With `incarnation`, also when it is another creation of that job: one that was resumed since.
+        """
+        return self._record.find(name, incarnation)
 
     def close(self) -> None:
         """Close all connections; the job stays on the board."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ctr.errors import StoreError
-from ps.board_answers import TIME, milliseconds
-from ps.board_view import Job
+from ps.board_answers import JOB_FACTS, TIME, job_of, milliseconds
+from ps.board_view import LEASE_S, Job
 from ps.redis_keys import BoardPart, Keys
 from ps.redis_nodes import Nodes, RedisUrl, connect
 from ps.redis_transactions import Command, Decision, Transactions
@@ -23,19 +23,35 @@ class JobRecord:
     writes into a later job of the same name, nor into a node that has restarted empty. Thread-safe.
     """
 
-    def __init__(self, url: RedisUrl, *, lease_s: float, timeout_s: float, patience_s: float) -> None:
+    def __init__(self, url: RedisUrl, *, lease_s: float | None, timeout_s: float, patience_s: float) -> None:
+        """`lease_s` is that of this process; None: the job's."""
         self.url = url
-        self.lease_ms = int(lease_s * 1_000)
+        self._own_lease_s = lease_s
         self._names = Keys(url.model or "default")
         self._nodes: Nodes = connect(url, self._names, timeout_s)
-        self.line = Transactions(self._nodes, url, patience_s=patience_s, slow_s=lease_s / 4)
+        self.line = Transactions(self._nodes, url, patience_s=patience_s)
         self.key = {part: self._names.board(part) for part in BoardPart}
-        self._found: tuple[bytes, Job] | None = None
+        self._found: Job | None = None
+        self._run = b""
 
     @property
     def job(self) -> Job:
         """The job that is known, or else found now. Raises StoreError when there is none."""
-        return self._known()[1]
+        if self._found is None:
+            self.find()
+        if self._found is None:
+            raise self._unknown(None)
+        return self._found
+
+    @property
+    def lease_s(self) -> float:
+        """How long a lease lasts that this process takes."""
+        return self.job.lease_s if self._own_lease_s is None else self._own_lease_s
+
+    @property
+    def lease_ms(self) -> int:
+        """The same in ms."""
+        return int(self.lease_s * 1_000)
 
     def lane_key(self, lane: int) -> bytes:
         """See `Keys.lane`."""
@@ -43,12 +59,13 @@ class JobRecord:
 
     def round_field(self, round_: int) -> bytes:
         """The field of a round's move in its lane's hash; moves of earlier jobs have others."""
-        return b"%b:%d" % (self._known()[0], round_)
+        return b"%b:%d" % (self._known(), round_)
 
-    def create(self, job: str, description: bytes, shards: int, lanes: int) -> None:
+    def create(self, job: str, description: bytes, shards: int, lanes: int) -> Job:
         """See `JobBoard.create`."""
-        created = Job(job, description, shards, lanes)
-        run = secrets.token_hex(8).encode()
+        lease_s = LEASE_S if self._own_lease_s is None else self._own_lease_s
+        created = Job(job, secrets.token_hex(8), lease_s, description, shards, lanes)
+        run = created.incarnation.encode()
         key = self.key
         reads = [
             (b"GET", key[BoardPart.RUN]),
@@ -77,6 +94,7 @@ class JobRecord:
             facts = {
                 b"run": run,
                 b"id": job.encode(),
+                b"lease": b"%d" % (lease_s * 1_000),
                 b"description": description,
                 b"shards": b"%d" % shards,
                 b"lanes": b"%d" % lanes,
@@ -89,7 +107,7 @@ class JobRecord:
                 (b"DEL", *key.values()),
                 (b"SET", key[BoardPart.RUN], run),
                 (b"HSET", key[BoardPart.JOB], *words),
-                self.coordinator_lease(),
+                self._coordinator_lease(lease_s),
             ]
             return commands, lambda _: None
 
@@ -99,28 +117,27 @@ class JobRecord:
             self.line.update(watched, reads, lambda found: ((), _always(previous_lanes(found))))
         )
         self.line.update(watched, reads, decide)
-        self._found = run, created
+        self._remember(created)
+        return created
 
-    def find(self, name: str | None) -> Job | None:
+    def find(self, name: str | None = None, incarnation: str | None = None) -> Job | None:
         """See `JobBoard.job`."""
-        ((run, *facts),) = self.line.ask(
-            self.key[BoardPart.JOB],
-            [(b"HMGET", self.key[BoardPart.JOB], b"run", b"id", b"description", b"shards", b"lanes")],
-        )
-        if run is None:
+        (facts,) = self.line.ask(self.key[BoardPart.JOB], [(b"HMGET", self.key[BoardPart.JOB], *JOB_FACTS)])
+        if facts[0] is None:
             if self._found is not None:
                 raise self._gone()
             if name is not None:
                 raise self._unknown(name)
             return None
-        identity, description, shards, lanes = facts
-        job = Job(identity.decode(), description, int(shards), int(lanes))
+        job = job_of(facts)
         if name is not None and name != job.id:
             raise StoreError(
                 f"{self.url}: the job of the model {self._names.model!r} is {job.id!r}, not {name!r}; give "
                 "that id, or the other job's store."
             )
-        self._found = run, job
+        if incarnation not in (None, job.incarnation):
+            raise self._another(job.id)
+        self._remember(job)
         return job
 
     def ask(self, *commands: Command) -> list[Any]:
@@ -152,8 +169,8 @@ class JobRecord:
         self.update((), lambda _: (commands, lambda _: None))
 
     def coordinator_lease(self) -> Command:
-        """Begins or renews it."""
-        return (b"SET", self.key[BoardPart.COORDINATOR], b"1", b"PX", b"%d" % self.lease_ms)
+        """Renews it."""
+        return self._coordinator_lease(self.lease_s)
 
     def close(self) -> None:
         """Close all connections."""
@@ -167,31 +184,37 @@ class JobRecord:
     def _get_run(self) -> Command:
         return (b"GET", self.key[BoardPart.RUN])
 
-    def _known(self) -> tuple[bytes, Job]:
-        if self._found is None:
-            self.find(None)
-        if self._found is None:
-            raise self._unknown(None)
-        return self._found
+    def _coordinator_lease(self, lease_s: float) -> Command:
+        return (b"SET", self.key[BoardPart.COORDINATOR], b"1", b"PX", b"%d" % (lease_s * 1_000))
+
+    def _remember(self, job: Job) -> None:
+        self._found = job
+        self._run = job.incarnation.encode()
+        self.line.slow_s = self.lease_s / 4
+
+    def _known(self) -> bytes:
+        """The incarnation of the job that this process belongs to."""
+        return self._run or self.job.incarnation.encode()
 
     def _checked(self, found: list[Any]) -> list[Any]:
         """The answers without the first, which must be the job's run id."""
         run, *rest = found
-        known, job = self._known()
         if run is None:
             raise self._gone()
-        if run != known:
-            raise StoreError(
-                f"{self.url}: the job {job.id!r} is over, and another one has begun on its model; this "
-                "process belongs to the former and stops."
-            )
+        if run != self._known():
+            raise self._another(self.job.id)
         return rest
 
-    def _gone(self) -> StoreError:
-        _, job = self._known()
+    def _another(self, name: str) -> StoreError:
         return StoreError(
-            f"{self.url}: the job {job.id!r} is gone: the node has lost its data (restarted empty?), or the "
-            "job was dropped. Training stops here; start again, or resume from a checkpoint."
+            f"{self.url}: the job {name!r} is over, and another one has begun on its model, or the same one "
+            "was resumed; this process belongs to the former and stops."
+        )
+
+    def _gone(self) -> StoreError:
+        return StoreError(
+            f"{self.url}: the job {self.job.id!r} is gone: the node has lost its data (restarted empty?), "
+            "or the job was dropped. Training stops here; start again, or resume from a checkpoint."
         )
 
     def _unknown(self, name: str | None) -> StoreError:

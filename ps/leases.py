@@ -26,7 +26,6 @@ class Leases:
     def __init__(self, record: JobRecord) -> None:
         self._record = record
         self._leases = record.key[BoardPart.LEASES]
-        self._lease_s = record.lease_ms / 1_000
         self._began = self._looks_again = monotonic()
 
     def enter(self, host: str) -> str:
@@ -67,7 +66,7 @@ class Leases:
         now = monotonic()
         if not self.may_bury() or not (at_once or now >= self._looks_again):
             return
-        self._looks_again = now + self._lease_s / 20
+        self._looks_again = now + self._record.lease_s / 20
         reads: list[Command] = [
             TIME,
             (b"ZRANGE", self._leases, b"0", b"%d" % (_MOST_BURIED - 1), b"WITHSCORES"),
@@ -89,7 +88,7 @@ class Leases:
 
     def may_bury(self) -> bool:
         """Whether this process has been in touch with the server for long enough."""
-        return monotonic() > max(self._began, self._record.line.last_trouble) + self._lease_s / 2
+        return monotonic() > max(self._began, self._record.line.last_trouble) + self._record.lease_s / 2
 
     def _burial(self, workers: Sequence[bytes]) -> list[Command]:
         if not workers:

@@ -15,7 +15,8 @@ class BoardPart(StrEnum):
     RUN = "run"
     """A string: the random id of the job's creation. Every write to the board watches it."""
     JOB = "job"
-    """A hash: run, id, description, shards, lanes, created (ms), state, message, hold, begun, restored."""
+    """A hash: run, id, lease (ms), description, shards, lanes, created (ms), and what changes: state,
+    message, hold, begun, restored."""
     LEASES = "leases"
     """A sorted set: until when each live worker's lease lasts, in ms of the server's clock."""
     HOSTS = "hosts"

@@ -20,6 +20,10 @@ _CREATION_S = 30.0
 _RECORDS_AT_A_TIME = 1_000
 
 
+class ModelExistsError(StoreError):
+    """A model of this name is in the store already."""
+
+
 def open_model(
     client: Any, keys: Keys, partitions: int, facts: Mapping[str, str], *, join: bool, create: bool
 ) -> bytes:
@@ -42,7 +46,7 @@ def open_model(
         client.hset(keys.meta, _READY, b"1")
         return run
     if not join:
-        raise StoreError(
+        raise ModelExistsError(
             f"the model {keys.model!r} is in this store already; name another (?model=NAME), or remove it "
             "with `ctr ps drop`."
         )

@@ -12,8 +12,7 @@ from redis import Redis
 from redis.exceptions import AskError, AuthenticationError, MovedError, RedisError, ResponseError
 
 from ctr.errors import StoreError
-from ps.board_answers import pairs, view_of, view_reads
-from ps.board_view import Job
+from ps.board_answers import JOB_FACTS, job_of, pairs, view_of, view_reads
 from ps.redis_info import NodeLook, host_port, reason
 from ps.redis_keys import RUN, BoardPart, Keys
 from ps.redis_nodes import Address, RedisUrl
@@ -76,7 +75,7 @@ class StoreObserver:
     def moves(self, board: BoardStatus) -> dict[int, bytes]:
         """By lane: the move that was staged last, if there is one. Raises StoreError as `reports` does."""
         moves = {}
-        prefix = f"{board.run}:".encode()
+        prefix = f"{board.job.incarnation}:".encode()
         for lane in range(board.job.lanes):
             found = pairs(self._answer(self._keys.lane(lane), b"HGETALL"))
             rounds = {int(name[len(prefix) :]): name for name in found if name.startswith(prefix)}
@@ -216,18 +215,15 @@ class StoreObserver:
 
     def _board(self, address: Address) -> BoardStatus | None:
         key = {part: self._keys.board(part) for part in BoardPart}
-        facts = (b"run", b"id", b"description", b"shards", b"lanes")
-        ((run, name, description, shards, lanes),) = self._ask(
-            address, [(b"HMGET", key[BoardPart.JOB], *facts)]
-        )
-        if run is None:
+        (facts,) = self._ask(address, [(b"HMGET", key[BoardPart.JOB], *JOB_FACTS)])
+        if facts[0] is None:
             return None
-        job = Job(name.decode(), description, int(shards), int(lanes))
+        job = job_of(facts)
         reads = view_reads(key, job.lanes, shards=True)
         now, *answers = self._ask(address, [(b"GET", key[BoardPart.RUN]), *reads.values()], together=True)
-        if now != run:  # it was dropped just now, perhaps for another
+        if now != facts[0]:  # it was dropped just now, perhaps for another
             return None
-        return BoardStatus(run.decode(), job, view_of(reads, answers))
+        return BoardStatus(job, view_of(reads, answers))
 
     def _answer(self, key: bytes, verb: bytes, *words: bytes) -> list[bytes]:
         """Of the node that holds a key."""

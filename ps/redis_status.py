@@ -70,8 +70,6 @@ class ModelStatus:
 class BoardStatus:
     """The job on the model's board."""
 
-    run: str
-    """The random id of its creation."""
     job: Job
     view: BoardView
 

@@ -52,11 +52,14 @@ class Transactions:
     All methods raise StoreError when that time is over, and at once when the server refuses.
     """
 
-    def __init__(self, nodes: Nodes, url: RedisUrl, *, patience_s: float, slow_s: float) -> None:
+    def __init__(
+        self, nodes: Nodes, url: RedisUrl, *, patience_s: float, slow_s: float = float("inf")
+    ) -> None:
         self._nodes = nodes
         self._url = url
         self._patience_s = patience_s
-        self._slow_s = slow_s
+        self.slow_s = slow_s
+        """Seconds for an answer from which it is taken for trouble."""
         self._idle: dict[Address, deque[ConnectionInterface]] = {}
         self.last_trouble = -float("inf")
         """When answers last failed to come, or took more than `slow_s`; on `time.monotonic`."""
@@ -146,7 +149,7 @@ class Transactions:
         connection.send_packed_command([b"".join(command(*words) for words in commands)], check_health=False)
         answers = [connection.read_response() for _ in commands]
         ended = monotonic()
-        if ended - began > self._slow_s:
+        if ended - began > self.slow_s:
             self.last_trouble = ended
         return answers
 

@@ -28,9 +28,13 @@ def worker(
         typer.Option(metavar="ID", help="The job, if it must be that one.", show_default=False),
     ] = None,
     lease: Annotated[
-        float,
-        typer.Option(min=0.5, help="Seconds of silence after which the others count this worker as dead."),
-    ] = 10.0,
+        float | None,
+        typer.Option(
+            min=0.5,
+            help="Seconds of silence after which the others count this worker as dead. Default: the job's.",
+            show_default=False,
+        ),
+    ] = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
     """Help with a training job that `ctr train --store` runs elsewhere; join and leave at any time.

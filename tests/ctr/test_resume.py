@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,18 @@ from ctr.artifact import load_model
 from ctr.checkpoint import read_checkpoint
 from ctr.checkpoint_taker import CheckpointSettings
 from ctr.errors import CtrError, ModelError, StoreError
+from ctr.heartbeat import Heartbeat
 from ctr.job_description import JobDescription
 from ctr.job_position import JobPosition
 from ctr.worker_report import WorkerReport
-from ps import Filters
+from ps import Filters, Job, JobBoard, RedisStore, parse_redis_url
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
     ROWS,
     Command,
     StartJob,
     describe,
+    frozen,
     in_memory,
     in_threads,
     model_id,
@@ -159,12 +162,42 @@ class TestStopped:
             with pytest.raises(ModelError, match=told):
                 other.result()
 
+    def test_the_lease_of_the_one_before_is_waited_for(
+        self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
+    ) -> None:
+        """Its own, not that of the command that resumes; one that is renewed belongs to somebody alive."""
+        job = describe(job_data, consistency="ssp", workers=1, passes=5)
+        settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
+        running = start_job(job, redis_url, checkpoints=settings)
+        assert running.once(lambda view: pushed(view) > 10)
+        running.stop.set()
+        assert running.result().coordinated.checkpoints == 1
+        lease_s, name = 2.5, read_checkpoint(settings.folder).position["job"]
+        url = parse_redis_url(redis_url)
+        with (
+            closing(RedisStore(url, bits=18, width=2, facts={"job": name})),
+            closing(JobBoard(url, lease_s=lease_s)) as board,
+        ):
+            board.create(name, job.to_bytes(), shards=job.plan().shards)
+            with pytest.raises(StoreError, match=r"checkpoint: .*--resume\. Otherwise.*ps drop"):
+                start_job(job, redis_url, checkpoints=settings).result()
+            with (
+                Heartbeat(0.3, board.beat_coordinator),
+                pytest.raises(StoreError, match="still running"),
+            ):
+                start_job(job, redis_url, checkpoints=settings, resume=True, lease_s=0.6).result()
+            board.beat_coordinator()
+            began = time.monotonic()
+        resumed = start_job(job, redis_url, checkpoints=settings, resume=True, lease_s=0.6)
+        assert resumed.result().coordinated.examples == 5 * ROWS
+        assert time.monotonic() - began > lease_s - 0.1
+
 
 class Trained:
     """A job on the command line, with a checkpoint every so often."""
 
     def __init__(self, data: Path, folder: Path, store: str, *flags: object) -> None:
-        self.folder = folder
+        self.folder, self.store = folder, store
         self.folder.mkdir(exist_ok=True)
         self.checkpoint = folder / "checkpoint"
         self.words = [
@@ -191,6 +224,11 @@ class Trained:
             return None
         job = JobDescription.model_validate(found.job)
         return found.created, sum(JobPosition.from_json(found.position).examples(job.plan()))
+
+    def on_board(self) -> Job | None:
+        """What is on the board now."""
+        with closing(JobBoard(parse_redis_url(self.store))) as board:
+            return board.job()
 
     def undisturbed(self, job: JobDescription, url: str) -> tuple[str, WorkerReport]:
         """The id of the model that the same comes to when nothing happens, and what the workers report."""
@@ -274,6 +312,33 @@ class TestKilled:
         second = start_job(job, redis_url, checkpoints=settings, resume=True).result()
         assert same(second.state, in_memory(job)[0])
         assert second.coordinated.examples == 6 * ROWS
+
+
+class TestFrozen:
+    def test_one_that_wakes_up_after_the_job_was_resumed(
+        self, job_data: Path, tmp_path: Path, redis_url: str
+    ) -> None:
+        """The resumed job has the same id, and does not notice it."""
+        job = Trained(job_data, tmp_path, f"{redis_url}?model=m", "--workers", 1, "--epochs", 90)
+        former = job.start(model="former")
+        wait_for(job.taken)
+        with frozen(former.popen.pid), closing(JobBoard(parse_redis_url(job.store))) as board:
+            first = job.on_board()
+            resumed = job.start("--resume", "--checkpoint-every", "1h")
+            wait_for(lambda: job.on_board() not in (None, first))
+            board.hold(-1)
+            wait_for(lambda: board.look().workers)
+            os.kill(former.popen.pid, signal.SIGCONT)
+            code, said = former.end()
+            assert code == 1
+            assert "another" in said or "gone" in said
+            at = board.look().clock
+            board.hold(None)
+            wait_for(lambda: board.look().clock > at)
+        resumed.popen.send_signal(signal.SIGINT)
+        code, said = resumed.end()
+        assert code == 130, said
+        assert not (tmp_path / "former").exists()
 
 
 class TestInterrupted:

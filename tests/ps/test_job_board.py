@@ -57,6 +57,29 @@ class TestJob:
         assert [(lane.owner, lane.staged, lane.pushed) for lane in view.lanes] == [(None, -1, -1)] * 2
         assert view.coordinator_alive
 
+    def test_the_lease_is_the_jobs(self, url: str, boards: Boards) -> None:
+        """Unless a worker is told another."""
+        boards(url, lease_s=70.0).create("job", b"", shards=1)
+        told, asked = boards(url, lease_s=30.0), boards(url, lease_s=None)
+        assert asked.job().lease_s == asked.lease_s == 70
+        told.enter("told")
+        asked.enter("asked")
+        view = asked.look()
+        left = {worker.host: worker.lease_left_s for worker in view.workers}
+        assert 60 < view.coordinator_lease_left_s <= 70
+        assert 20 < left["told"] <= 30
+        assert 60 < left["asked"] <= 70
+
+    def test_one_creation_of_a_job(self, url: str, board: JobBoard, boards: Boards) -> None:
+        """A job that is resumed keeps its id. Who belongs to it from before must not take it for its own."""
+        before = board.create("job", b"", shards=1)
+        assert boards(url).job("job", before.incarnation) == before
+        board.stop()
+        after = boards(url).create("job", b"", shards=1)
+        with pytest.raises(StoreError, match="resumed"):
+            boards(url).job("job", before.incarnation)
+        assert boards(url).job("job", after.incarnation) == after
+
     def test_no_job(self, board: JobBoard) -> None:
         assert board.job() is None
         with pytest.raises(StoreError, match=r"no job 'x'.*ctr train"):

@@ -37,6 +37,7 @@ READS = {
     *(
         "auth",
         "hello",
+        "pttl",
         "client",
         "client|setinfo",
         "select",
