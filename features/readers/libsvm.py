@@ -74,7 +74,7 @@ class LibsvmBlock:
 
     def problem(self, row: int) -> str:
         rest = self.file.text(int(self.token[row]), min(int(self.ends[row]), int(self.token[row]) + 80))
-        token = (rest.split() or [b""])[0].decode("utf-8", "backslashreplace")
+        token = (rest.partition(b"#")[0].split() or [b""])[0].decode("utf-8", "backslashreplace")
         status = int(self.status[row])
         if status == BAD_LABEL:
             return f"label: found {token!r}, expected 0 or 1, or -1 or 1"
@@ -93,7 +93,7 @@ class LibsvmBlock:
 
 
 class LibsvmReader:
-    """Reads a libsvm file. Blank lines and what follows `#` are no data.
+    """Reads a libsvm file. Blank lines are no data, nor is everything from the first `#` of a line on.
 
     The feature `index:value` has the slot of XXH64 of the index's 8 little-endian bytes, seeded by XXH64 of
     "index" with the spec's seed; zero values are left out.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
@@ -69,6 +69,9 @@ LINES = [
     b"+1 0:1e3 9223372036854775807:-2.5e-3 7:0",
     b"0",
     b"1   5:1\t6:2  # 7:3 comment",
+    b"1 0:0# #",
+    b"0 5:1 6:2#7:3 8:4",
+    b"1#5:1",
     b"1.0 5:.5 5:.5",
     b"0 1:1e-60 2:1e38",
 ]
@@ -100,7 +103,8 @@ lines = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
+@example(lines=[b"1 0:0# #"], rows=1, read_bytes=50)
 @given(st.lists(lines, min_size=1, max_size=20), st.integers(1, 7), st.integers(1, 50))
 def test_any_rows(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], rows: int, read_bytes: int
@@ -128,6 +132,7 @@ def test_any_rows(
         (b"1 1:1 2=5 3:x", "found '2=5', expected index:value with a whole number as index"),
         (b"1 1:1 99999999999999999999:1", "found '99999999999999999999:1', expected index:value"),
         (b"1 1:abc", "found '1:abc', expected a finite number after the colon"),
+        (b"1 1:#5", "found '1:', expected a finite number after the colon"),
         (b"1 1:\xff", r"found '1:\xff', expected a finite number"),
     ],
 )
@@ -151,7 +156,7 @@ def test_raw_is_the_row_as_it_stands(tmp_path: Path) -> None:
 def test_ignored_labels(tmp_path: Path) -> None:
     spec = spec_of()
     labelled = write(tmp_path, b"0 5:1\n-1 6:1\n", "labelled.svm")
-    odd = write(tmp_path, b" 5:1 # none\nwhat? 6:1\n", "odd.svm")
+    odd = write(tmp_path, b" 5:1# none\nwhat? 6:1\n", "odd.svm")
     bare = write(tmp_path, b"5:1\n6:1\n", "bare.svm")
     (first,), _ = read(labelled, spec, with_label=False)
     (second,), problems = read(bare, spec, with_label=False)

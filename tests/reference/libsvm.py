@@ -13,7 +13,7 @@ def parse_row(
     line: bytes, spec: FeatureSpec, kinds: set[float] | None = None
 ) -> tuple[float, list[int], list[np.float32]] | None:
     """Label, slots and values of a row; None if it is bad. `kinds`: as for `transform.transform_row`."""
-    tokens = line.partition(b"#")[0].split() if b" #" in line or b"\t#" in line else line.split()
+    tokens = line.partition(b"#")[0].split()
     label = number(tokens[0]) if _is_number(tokens[0]) else None
     if label not in (0, 1, -1):
         return None
