@@ -2,13 +2,18 @@
 SHELL := /bin/sh
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Tests that depend on timing form one group, which one process runs: see CONTRIBUTING.md.
+PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist loadgroup
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --constraint constraints.txt
 
 # The first Python of at least 3.11 on PATH; `make PYTHON=...` overrides it.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help install demo test check format bench bench-ps drill clean
+# Test processes at once.
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+
+.PHONY: help install demo test fuzz kernels check format bench bench-ps drill clean
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,7 +24,16 @@ demo: install ## Make a click log, train on it, judge, serve one prediction (und
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.test ## Run all tests
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+FUZZ_S ?= 600
+fuzz: $(VENV)/.test ## The property tests with new random examples, round after round for FUZZ_S=600 seconds
+	@end=$$(($$(date +%s) + $(FUZZ_S))); while [ $$(date +%s) -lt $$end ]; do \
+		seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); \
+		echo "seed $$seed (make fuzz FUZZ_S=1 SEED=$$seed repeats this round)"; \
+		$(PYTEST) -q -m hypothesis --hypothesis-profile fuzz --hypothesis-seed $$seed || { \
+			echo "seed $$seed found something: pin it with @example(...), then mend it"; exit 1; }; \
+	done
 
 check: $(VENV)/.check ## Format, lint and types, without changing anything
 	$(BIN)/ruff format --check .

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]  # what Numba itself compiles with
-from numba import types
+from numba import config, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -44,17 +44,36 @@ def _count_bits(typing_context: Any, mask: Any) -> Any:
     return types.uint64(types.uint64), emit
 
 
-# Numba's stubs give an intrinsic the parameters of its definition, not those of its calls.
-_as_intrinsic: Any = intrinsic
+def _equal_bytes_in_python(buffer: NDArray[np.uint8], index: np.intp | int, byte: np.uint8) -> np.uint64:
+    found = np.packbits(buffer[int(index) : int(index) + 64] == byte, bitorder="little")
+    return np.uint64(int.from_bytes(found.tobytes(), "little"))
 
-equal_bytes: Callable[[NDArray[np.uint8], np.intp | int, np.uint8], np.uint64] = _as_intrinsic(_equal_bytes)
+
+def _lowest_bit_in_python(mask: np.uint64) -> np.uint64:
+    word = int(mask)
+    return np.uint64((word & -word).bit_length() - 1 if word else 64)
+
+
+def _count_bits_in_python(mask: np.uint64) -> np.uint64:
+    return np.uint64(int(mask).bit_count())
+
+
+def _as_intrinsic(code: Any, in_python: Any) -> Any:
+    """The intrinsic; its plain form where kernels run as Python, with `NUMBA_DISABLE_JIT=1`."""
+    disabled: bool = config.DISABLE_JIT  # type: ignore[attr-defined,unused-ignore]  # set from the environment
+    return in_python if disabled else intrinsic(code)
+
+
+equal_bytes: Callable[[NDArray[np.uint8], np.intp | int, np.uint8], np.uint64] = _as_intrinsic(
+    _equal_bytes, _equal_bytes_in_python
+)
 """In kernels: bit `i` tells whether `buffer[index + i] == byte`, for `i` in 0..63.
 
 The caller sees to it that those 64 bytes exist: nothing is checked.
 """
 
-lowest_bit: Callable[[np.uint64], np.uint64] = _as_intrinsic(_lowest_bit)
+lowest_bit: Callable[[np.uint64], np.uint64] = _as_intrinsic(_lowest_bit, _lowest_bit_in_python)
 """In kernels: the place of the lowest bit set in a mask; 64 if none is."""
 
-count_bits: Callable[[np.uint64], np.uint64] = _as_intrinsic(_count_bits)
+count_bits: Callable[[np.uint64], np.uint64] = _as_intrinsic(_count_bits, _count_bits_in_python)
 """In kernels: how many bits of a mask are set."""

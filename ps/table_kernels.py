@@ -9,10 +9,11 @@ whoever calls keeps the arrays alive and holds the locks of the partitions `firs
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
-from numba import types
+from numba import config, types
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 from numpy.typing import NDArray
@@ -36,7 +37,13 @@ def _pointer_code(typing_context: Any, address: Any) -> Any:
     return types.voidptr(address), generate
 
 
-_pointer: Any = intrinsic(_pointer_code)
+def _pointer_in_python(address: np.uint64) -> Any:
+    """The same where kernels run as Python, with `NUMBA_DISABLE_JIT=1`."""
+    return ctypes.c_void_p(int(address))
+
+
+_disabled: bool = config.DISABLE_JIT  # type: ignore[attr-defined,unused-ignore]  # set from the environment
+_pointer: Any = _pointer_in_python if _disabled else intrinsic(_pointer_code)
 
 
 @njit(nogil=True, cache=True, inline="always")

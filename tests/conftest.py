@@ -15,5 +15,8 @@ __all__ = ["cluster_url", "redis_url", "shared_cluster", "shared_redis", "start_
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says nothing: machines are busy, and kernels compile when they are first called.
-settings.register_profile("ctr", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("ctr")
+_patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A gate gives the same verdict twice: `make test` tries the same examples every time, `make fuzz` others.
+settings.register_profile("gate", _patient, derandomize=True)
+settings.register_profile("fuzz", _patient, print_blob=True)
+settings.load_profile("gate")

@@ -177,8 +177,12 @@ def _next_token(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
 
 @njit(nogil=True, cache=True)
 def _token_end(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
-    while True:
-        byte = buffer[at]
-        if byte == _SPACE or byte == _TAB or byte == _RETURN or byte == _NEWLINE or byte == _HASH:
-            return at
+    while (
+        buffer[at] != _SPACE
+        and buffer[at] != _TAB
+        and buffer[at] != _RETURN
+        and buffer[at] != _NEWLINE
+        and buffer[at] != _HASH
+    ):
         at += _U1
+    return at

@@ -23,6 +23,7 @@ def generated(running: Running) -> OpenApiSchema:
     )
 
 
+@pytest.mark.hypothesis
 # Not by `schemathesis.pytest.from_fixture`, which 4.32 of it breaks with pytest 9.2; this is all it adds.
 @pytest.mark.parametrize(
     ("method", "path", "mode"),
@@ -38,7 +39,7 @@ def test_every_answer_is_as_documented(
     generated: OpenApiSchema, method: str, path: str, mode: GenerationMode
 ) -> None:
     @given(case=generated[path][method].as_strategy(generation_mode=mode))
-    @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=40, suppress_health_check=list(HealthCheck))
     def check(case: schemathesis.Case) -> None:
         case.call_and_validate()
 

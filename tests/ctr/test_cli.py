@@ -5,18 +5,23 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
+from typer.main import get_command
 
 from ctr.artifact import load_model
+from ctr.cli.app import app
 from features import RawSource, load_spec
 from tests.ctr.conftest import Cli
 
@@ -173,15 +178,38 @@ def test_bad_rows_are_counted_quarantined_and_leave_a_gap(cli: Cli, click_log: P
     assert {i for i, cell in enumerate(cells) if cell == "nan"} == {0, 1_500, 2_999}
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["", "features", "features build", "features describe", "train", "evaluate", "predict", "serve", "synth"],
-)
-def test_help_has_examples(cli: Cli, command: str) -> None:
-    shown = cli(*command.split(), "--help")
+def commands_in(group: Any, *words: str) -> Iterator[tuple[str, Any]]:
+    """Every command below a group, by the words that call it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_in(command, *words, name)
+        else:
+            yield " ".join((*words, name)), command
+
+
+COMMANDS = dict(commands_in(get_command(app)))
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_help_has_examples_whose_options_exist(cli: Cli, words: str) -> None:
+    command = COMMANDS[words]
+    shown = cli(*words.split(), "--help")
     assert shown.code == 0
-    if command != "features":
-        assert "ctr " in shown.out
+    examples = re.findall(rf"`(ctr {words} [^`]+)`", command.help)
+    assert examples
+    options = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+    for example in examples:
+        assert example in " ".join(shown.out.split())
+        assert {word for word in example.split() if word.startswith("--")} <= options
+
+
+@pytest.mark.parametrize("group", ["", "features", "ps"])
+def test_help_lists_the_commands(cli: Cli, group: str) -> None:
+    shown = cli(*group.split(), "--help")
+    assert shown.code == 0
+    for words in COMMANDS:
+        if words.startswith(group):
+            assert f"│ {words.removeprefix(group).split()[0]} " in shown.out
 
 
 def test_version(cli: Cli) -> None:

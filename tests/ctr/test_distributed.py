@@ -37,7 +37,7 @@ from tests.ctr.distributed_jobs import (
     source_of,
     weights,
 )
-from tests.ps.servers import needs_redis
+from tests.ps.servers import needs_redis, timing_sensitive
 
 pytestmark = needs_redis
 
@@ -146,6 +146,7 @@ class TestClocks:
             board.leave(idle)
 
 
+@timing_sensitive
 class TestStraggler:
     """A worker that gets the processor only now and then."""
 

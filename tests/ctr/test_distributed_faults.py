@@ -29,9 +29,9 @@ from tests.ctr.distributed_jobs import (
     pushed,
     same,
 )
-from tests.ps.servers import StartRedis, needs_redis
+from tests.ps.servers import StartRedis, needs_redis, timing_sensitive
 
-pytestmark = needs_redis
+pytestmark = [needs_redis, timing_sensitive]
 
 
 class TestWorkers:

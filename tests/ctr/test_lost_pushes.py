@@ -15,9 +15,9 @@ from ctr.drill_job import DrillJob
 from ctr.ledger import Ledger, Push
 from ctr.proof import Proof, prove
 from ps import JobBoard, RedisStore
-from tests.ps.servers import StartRedis, needs_redis
+from tests.ps.servers import StartRedis, needs_redis, timing_sensitive
 
-pytestmark = needs_redis
+pytestmark = [needs_redis, timing_sensitive]
 
 Strike = Callable[[RedisStore, Cluster, Shard, Ledger], None]
 

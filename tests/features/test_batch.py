@@ -55,7 +55,7 @@ def test_from_scipy_drops_values_that_are_all_one_and_copies() -> None:
         assert not np.shares_memory(mine, other)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.tuples(st.integers(0, 63), st.sampled_from([1.0, 0.5, -2.0]))), max_size=20))
 def test_scipy_and_back_is_the_identity(rows: list[list[tuple[int, float]]]) -> None:
     flat = [cell for row in rows for cell in row]

@@ -108,7 +108,7 @@ def test_lines_are_counted_through_quoted_newlines(tmp_path: Path) -> None:
         assert count(path, spec_of(quote=True), read_bytes) == 4
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     lines=st.lists(st.text(',,,1é"\r', max_size=12), min_size=1, max_size=12),
     quote=st.booleans(),

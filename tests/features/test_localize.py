@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 
 from features.batch import Batch
 from features.chunk import Chunk
-from features.localize import localize, slice_chunk, slot_counts, warm_up
+from features.localize import localize, slice_chunk, slot_counts
 from tests.reference import localize as reference
 
 MAX32, MAX64 = 2**32 - 1, 2**64 - 1
@@ -53,7 +56,7 @@ def test_slots_are_numbered_in_their_order(slots: list[int], dtype: type) -> Non
     check(one_row(slots, dtype))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     slots=st.lists(st.one_of(st.integers(0, 300), st.integers(0, MAX64)), max_size=400),
     bits=st.integers(1, 64),
@@ -143,6 +146,25 @@ def test_a_slice_holds_just_its_rows_and_slots(start: int, stop: int) -> None:
     assert part.weights.tolist() == weights[start:stop].tolist()
 
 
-@pytest.mark.parametrize("bits", [1, 8, 22, 32, 33, 40])
-def test_warm_up_takes_any_width(bits: int) -> None:
+def test_after_a_warm_up_nothing_is_compiled() -> None:
+    """In a process of its own, where no other test has compiled anything."""
+    code = """
+import numpy as np
+from features import Batch, localize_kernels, slot_dtype
+from features.localize import localize, slice_chunk, slot_counts, warm_up
+
+def compiled():
+    kernels = vars(localize_kernels).values()
+    return {kernel.__name__: len(kernel.signatures) for kernel in kernels if hasattr(kernel, "signatures")}
+
+for bits in (1, 8, 22, 32, 33, 40):
     warm_up(bits)
+    warm = compiled()
+    assert sum(warm.values()) > 0
+    rng = np.random.default_rng(bits)
+    for rows in (2, 5_000):  # few slots, and more than a small table holds
+        slots = rng.integers(0, 2**bits, rows).astype(slot_dtype(bits))
+        slot_counts(slice_chunk(localize(Batch(np.arange(rows + 1), slots)), 0, rows // 2))
+    assert compiled() == warm, (bits, warm, compiled())
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -112,21 +112,18 @@ layouts = st.integers(1, 4).flatmap(
 )
 
 
-@settings(deadline=None)  # the first call compiles
 @given(lines_of("\t\t\t\n\r1aé"), layouts, st.integers(1, 5))
 def test_plain_text(text: bytes, layout: tuple[int, list[int]], rows: int) -> None:
     scan = plain(text, *layout, rows)
     expect(scan, split_plain(text, b"\t"), *layout)
 
 
-@settings(deadline=None)  # the first call compiles
 @given(lines_of(',,,\n\r1é""""'), layouts, st.integers(1, 5))
 def test_quoted_text(text: bytes, layout: tuple[int, list[int]], rows: int) -> None:
     scan = quoted(text, *layout, rows)
     expect(scan, split_quoted(text, b","), *layout)
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.lists(st.lists(st.text('ab,"\n\r', max_size=8), min_size=3, max_size=3), min_size=1, max_size=20))
 def test_quoted_cells_read_as_they_were_written(rows: list[list[str]]) -> None:
     written = "".join(",".join('"' + c.replace('"', '""') + '"' for c in row) + "\r\n" for row in rows)
@@ -170,7 +167,6 @@ def test_after_text_behind_a_quote_the_next_line_is_a_row() -> None:
     assert scan.cells[1] == (b"3", b"4")
 
 
-@settings(deadline=None)  # the first call compiles
 @given(lines_of("\n\n\nab"), st.integers(0, 200))
 def test_count_lines(text: bytes, begin: int) -> None:
     begin = min(begin, len(text))

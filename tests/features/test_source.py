@@ -83,7 +83,7 @@ def test_batches_have_the_size_asked_for_across_files(files: list[Path], rows: i
     assert source.bad_rows.count == 0
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 110), st.integers(0, 110), st.integers(1, 50))
 def test_start_and_stop(tmp_path_factory: pytest.TempPathFactory, start: int, stop: int, rows: int) -> None:
     folder = tmp_path_factory.getbasetemp()

@@ -117,7 +117,7 @@ WEIGHTS = st.sampled_from([*b"1 0.5 1e-3 3 0 -1 inf 1e39 1e-60 w".split(), b""])
 GOOD_ROW = [b"1", b"2", b"68fd1e64", b"5", b"7.5", b"x"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from(SPECS),
     st.lists(st.tuples(LABELS, WEIGHTS, TEXTS, NUMBERS, NUMBERS, TEXTS), max_size=8),
@@ -127,7 +127,7 @@ def test_rows_come_out_as_the_reference_says(spec, rows, tail) -> None:
     assert_as_reference(Transform(spec, with_label=True), rows, tail)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(TEXTS, NUMBERS, NUMBERS, TEXTS), max_size=5))
 def test_rows_without_label(rows) -> None:
     transform = Transform(SPEC, with_label=False)

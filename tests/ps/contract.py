@@ -26,7 +26,6 @@ StoreFactory = Callable[[int], Store]
 ALL_BITS = pytest.mark.parametrize("bits", [1, 8, 22, 32, 34])
 EXAMPLES = settings(
     max_examples=30,
-    deadline=None,
     # The factory makes a store per example; the suite is inherited by one class per store.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
 )

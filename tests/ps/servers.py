@@ -31,6 +31,10 @@ needs_redis = pytest.mark.skipif(
     "Pythons need the package of the system",
 )
 
+timing_sensitive = pytest.mark.xdist_group("timing")
+"""For tests that race a lease, a failover or a frozen process: one process runs all of them, so that they do
+not take the processor from each other."""
+
 StartRedis = Callable[..., EmbeddedRedis]
 
 

@@ -18,7 +18,7 @@ def wrapped(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(moves=st.lists(st.tuples(st.booleans(), move), max_size=8), bits=st.sampled_from([4, 34]))
 def test_nothing_is_lost_or_doubled(moves: list[tuple[bool, dict[int, int]]], bits: int) -> None:
     held, reference = HeldBack(bits), dict[int, int]()

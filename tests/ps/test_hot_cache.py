@@ -14,7 +14,7 @@ def slots_of(numbers: object, dtype: type = np.uint32) -> np.ndarray:
     return np.array(sorted(numbers), dtype)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(steps=st.lists(step, max_size=8), bits=st.sampled_from([4, 34]))
 def test_it_is_a_dict_whose_old_rows_go(steps: list[tuple[dict[int, int], int]], bits: int) -> None:
     cache, reference = HotCache(bits), {}

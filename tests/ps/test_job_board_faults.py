@@ -17,9 +17,9 @@ from ps.job_board import JobBoard
 from ps.redis_keys import BoardPart, Keys
 from ps.redis_nodes import parse_redis_url
 from tests.ps.job_boards import Boards, at_once, opened_boards, until
-from tests.ps.servers import StartRedis, needs_redis
+from tests.ps.servers import StartRedis, needs_redis, timing_sensitive
 
-pytestmark = needs_redis
+pytestmark = [needs_redis, timing_sensitive]
 
 
 @pytest.fixture

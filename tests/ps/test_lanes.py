@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ps.lanes import share_lanes
 
 
-@settings(deadline=None)
 @given(
     lanes=st.integers(1, 12),
     events=st.lists(st.tuples(st.sampled_from(["enter", "die", "claim"]), st.integers(0, 9)), max_size=40),

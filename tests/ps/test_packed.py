@@ -13,7 +13,7 @@ from ps.presence_kernels import mark, unmarked
 from tests.reference import packed as reference
 
 DTYPES = [np.uint32, np.uint64]
-FEW = settings(max_examples=100, deadline=None)
+FEW = settings(max_examples=100)
 
 int64 = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63), 2**32, -(2**32)])
 # Few of them, so that sides have slots in common; and the largest of each dtype.

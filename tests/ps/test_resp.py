@@ -17,7 +17,7 @@ EDGES = sorted(
 )
 OFFSETS = [number for number in EDGES if number < 2**32] + [2**32 - 1]
 INT64 = [*EDGES, *(-number for number in EDGES), 2**63 - 1, -(2**63)]
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=60)
 
 int64 = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(INT64) | st.integers(-9, 9)
 

@@ -17,9 +17,9 @@ from ps.redis_server import RedisServer
 from ps.resharding import hash_slot_of, hash_slots_at, move_hash_slots
 from tests.ps.contract import scanned
 from tests.ps.ledger import Ledger, chunks_of, judge
-from tests.ps.servers import StartRedis, eventually, needs_redis
+from tests.ps.servers import StartRedis, eventually, needs_redis, timing_sensitive
 
-pytestmark = needs_redis
+pytestmark = [needs_redis, timing_sensitive]
 
 _names = count()
 NODE_TIMEOUT_S = 1.0

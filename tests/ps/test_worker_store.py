@@ -78,7 +78,7 @@ def compare_with_a_plain_store(
 chunks = st.sets(st.integers(0, 47), min_size=1, max_size=32)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     bits=st.sampled_from([10, 24]),
     shards=st.lists(st.lists(chunks, min_size=1, max_size=6), min_size=1, max_size=3),
