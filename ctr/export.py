@@ -54,6 +54,9 @@ def export_model(url: RedisUrl, path: Path) -> Exported:
         if found.model is None:
             why = found.problem or f"there is no model {found.model_name!r} in this store"
             raise StoreError(f"{url}: {why}.")
+        if found.model.state != "ready":
+            what = {"creating": "created", "dropping": "dropped"}[found.model.state]
+            raise StoreError(f"{url}: the model {found.model_name!r} is being {what}, see `ctr ps status`.")
         if not found.whole:
             lacking = f"{len(found.unreachable)} partitions cannot be reached, {len(found.lost)} are lost"
             raise StoreError(

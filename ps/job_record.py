@@ -113,7 +113,7 @@ class JobRecord:
 
         watched = [key[part] for part in (BoardPart.RUN, BoardPart.JOB, BoardPart.LEASES)]
         # Its moves first, as the new job's workers may come as soon as it is there.
-        self._unlink_lanes(
+        self._delete_lanes(
             self.line.update(watched, reads, lambda found: ((), _always(previous_lanes(found))))
         )
         self.line.update(watched, reads, decide)
@@ -177,9 +177,9 @@ class JobRecord:
         self.line.close()
         self._nodes.close()
 
-    def _unlink_lanes(self, lanes: int) -> None:
+    def _delete_lanes(self, lanes: int) -> None:
         for lane in range(lanes):
-            self.line.ask(self.lane_key(lane), [(b"UNLINK", self.lane_key(lane))])
+            self.line.ask(self.lane_key(lane), [(b"DEL", self.lane_key(lane))])
 
     def _get_run(self) -> Command:
         return (b"GET", self.key[BoardPart.RUN])

@@ -199,7 +199,7 @@ class StoreObserver:
                 elif error is not None:
                     node.refused.append(p)
                     node.refusal = error
-                elif model.ready and run != model.run.encode():
+                elif model.state == "ready" and run != model.run.encode():
                     node.lost.append(p)
                 else:
                     node.bytes += sum(sizes)
@@ -238,11 +238,18 @@ class StoreObserver:
 
     def _model(self, meta: Any) -> ModelStatus | None:
         facts = {name.decode(): value.decode() for name, value in pairs(meta).items()}
-        if not {"bits", "partitions", "run"} <= facts.keys():
+        run = facts.pop("run", None)
+        if run is None:
             return None
-        ready = facts.pop("ready", None) is not None
-        bits, partitions, run = int(facts.pop("bits")), int(facts.pop("partitions")), facts.pop("run")
-        return ModelStatus(self._keys.model, bits, partitions, run, ready, dict(sorted(facts.items())))
+        ready, creating = (facts.pop(name, None) is not None for name in ("ready", "creating"))
+        return ModelStatus(
+            self._keys.model,
+            int(facts.pop("bits", 0)),
+            int(facts.pop("partitions", 0)),
+            run,
+            "creating" if creating else "ready" if ready else "dropping",
+            dict(sorted(facts.items())),
+        )
 
     def _status(
         self,

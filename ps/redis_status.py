@@ -60,8 +60,8 @@ class ModelStatus:
     partitions: int
     run: str
     """The random id of its creation."""
-    ready: bool
-    """False while it is being created."""
+    state: Literal["creating", "ready", "dropping"]
+    """Only `ready` can be used; what began the others may have been interrupted."""
     facts: Mapping[str, str]
     """All that it is described by, such as `fingerprint` and the optimizer's settings."""
 
@@ -112,7 +112,8 @@ class StoreStatus:
     @property
     def whole(self) -> bool:
         """Whether the model is there and all of it can be used."""
-        return self.model is not None and not (self.problem or self.unreachable or self.lost)
+        ready = self.model is not None and self.model.state == "ready"
+        return ready and not (self.problem or self.unreachable or self.lost)
 
     def _shared_out(self) -> list[NodeStatus]:
         """The nodes that could hold partitions; not what is left of a primary that was replaced."""

@@ -102,8 +102,10 @@ class RedisStore:
         self._writes = Channel(url, self.keys, timeout_s, patience_s)
         facts = {"bits": str(bits), "z_bits": str(z_bits), **(facts or {})}
         try:
-            client = self._reads.nodes.client()
-            run = open_model(client, self.keys, count, facts, join=join, create=create)
+            nodes = self._reads.nodes
+            run = open_model(
+                url, nodes, self.keys, count, facts, join=join, create=create, patience_s=patience_s
+            )
         except BaseException as error:
             self._reads.close()
             self._writes.close()
@@ -385,9 +387,15 @@ class RedisStore:
         self._dumps.restore(dump, self.news_limit)
 
     def drop(self) -> None:
-        """Delete the model from the store, and close."""
+        """Delete the model from the store, and close; a later model of that name is left alone."""
         self._reads.require_open()
-        drop_model(self._reads.nodes.client(), self.keys, self.partitions.count)
+        try:
+            drop_model(self._reads.nodes.client(), self.keys, self._run.id)
+        except (RedisError, RedisClusterException, OSError) as error:
+            raise StoreError(
+                f"{self.url}: the model {self.keys.model!r} could not be dropped ({error}); finish that with "
+                "`ctr ps drop`."
+            ) from error
         self.close()
 
     def close(self) -> None:

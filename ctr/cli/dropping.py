@@ -37,10 +37,10 @@ def drop(
         if found.model is None:
             why = found.problem or f"there is no model {found.model_name!r} in this store"
             raise StoreError(f"{url}: {why}.")
-        if found.problem or found.unreachable:
-            why = found.problem or f"{len(found.unreachable)} partitions cannot be reached"
+        if found.unreachable:
             raise StoreError(
-                f"{url}: {why}, and would be left behind; bring the nodes back first (see `ctr ps status`)."
+                f"{url}: {len(found.unreachable)} partitions cannot be reached, and would be left behind; "
+                "bring the nodes back first (see `ctr ps status`)."
             )
         for line in _lines(found, job):
             typer.echo(line)
@@ -63,8 +63,12 @@ def _lines(found: StoreStatus, job: JobStatus | None) -> list[str]:
         f"model {model.name!r} in {found.url}: 2**{model.bits} slots in "
         f"{some(model.partitions, 'partition')}, {size(held)}"
     ]
+    if model.state != "ready":
+        lines.append(
+            {"creating": "its creation", "dropping": "its removal"}[model.state] + " is not finished"
+        )
     if job is None:
-        return [*lines, "no job is on its board"]
+        return [*lines, found.problem or "no job is on its board"]
     done = (
         "" if not job.examples_in_all else f", {job.examples:,} of {job.examples_in_all:,} examples trained"
     )

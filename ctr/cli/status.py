@@ -32,8 +32,8 @@ def status(
     """Show the nodes of a store, how the model's partitions are spread over them, and where its job is.
 
     *Clock* is the number of chunks that a worker has pushed, *lag* how many it is behind the furthest.
-    It only looks: neither model nor job notice it. Exit code 1 when there is no model, or a part of it
-    cannot be reached.
+    It only looks: neither model nor job notice it. Exit code 1 when there is no model, when it is being
+    dropped, and when a part of it cannot be reached.
 
     Examples:
 
@@ -118,6 +118,8 @@ def _trouble(store: StoreStatus) -> str | None:
             f"there is no model {store.model_name!r} in this store; name another (?model=NAME), or begin "
             "with `ctr train --store`"
         )
+    if store.model.state == "dropping":
+        return "the model is being dropped; if that was interrupted, `ctr ps drop` finishes it"
     count = store.model.partitions
     if store.unreachable:
         return (

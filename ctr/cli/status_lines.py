@@ -71,8 +71,8 @@ def _model_lines(store: StoreStatus) -> list[str]:
         f"model {model.name}: 2**{model.bits} slots in {some(model.partitions, 'partition')}, {seen}; "
         f"{optimizer} ({settings}); transform {fingerprint}, run {model.run}"
     ]
-    if not model.ready:
-        lines.append("it is being created")
+    if model.state == "creating":
+        lines.append("it is being created; if nobody is at it any more, `ctr ps drop` removes what there is")
     if store.partition_balance is not None and store.cluster_state is not None:
         of_bytes = "" if store.byte_balance is None else f", {store.byte_balance:.2f} of their bytes"
         lines.append(

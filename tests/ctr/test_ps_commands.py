@@ -31,6 +31,7 @@ from ps.redis_keys import Keys
 from ps.redis_store import RedisStore
 from tests.api.running import run_server
 from tests.ctr.conftest import Cli
+from tests.ps.cut_lines import cut_line
 from tests.ps.job_boards import until
 from tests.ps.servers import StartRedis, needs_redis
 
@@ -413,6 +414,38 @@ class TestDrop:
         assert re.search(r"job \w+: failed, .* of 20,001 examples trained, 0 live workers", shown.out)
         assert keys_in(failed) == 0
         assert cli("ps", "drop", "--store", named(failed), "--yes").code == 1
+
+    def test_killed_on_the_way(self, cli: Cli, click_log: Path, tmp_path: Path, redis_url: str) -> None:
+        """The rest is seen, and the next job of that name learns what it would have learnt without."""
+
+        def kill_drop(most: int) -> int:
+            make_model(redis_url).close()
+            with cut_line(redis_url, most, silent=True) as line:
+                words = (*CTR, "ps", "drop", "--store", named(line.url), "--yes")
+                with subprocess.Popen(words, stdout=subprocess.DEVNULL) as drop:
+                    until(lambda: drop.poll() is not None or line.cut, timeout_s=60)
+                    drop.kill()
+                return line.passed
+
+        kill_drop(kill_drop(1 << 30) - 700)
+        assert keys_in(redis_url) > 1
+        shown = cli("ps", "status", "--store", named(redis_url))
+        assert shown.code == 1
+        assert "is being dropped" in shown.err
+        assert facts_of(cli, redis_url)["model"]["state"] == "dropping"
+        exported = cli("ps", "export", "--store", named(redis_url), "--model", tmp_path / "exported")
+        assert exported.code == 1
+        assert "is being dropped" in exported.err
+        words = ("train", "--spec", "criteo", click_log, "--model", tmp_path / "model", "--json", "-")
+        ids = [json.loads(cli(*words, "--store", named(redis_url)).out)["model"]]
+        assert keys_in(redis_url) == 0
+        ids += [json.loads(cli(*words, "--store", named(redis_url)).out)["model"]]
+        assert ids[0] == ids[1]
+        kill_drop(kill_drop(1 << 30) - 700)
+        shown = cli("ps", "drop", "--store", named(redis_url), "--yes")
+        assert shown.code == 0
+        assert "its removal is not finished" in shown.out
+        assert keys_in(redis_url) == 0
 
     def test_a_running_job_is_warned_of(
         self,

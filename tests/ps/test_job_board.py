@@ -210,7 +210,8 @@ class TestJob:
         board.hold(1)
         parsed = parse_redis_url(url)
         with closing(connect(parsed, Keys("default"), 5.0)) as nodes:
-            drop_model(nodes.client(), Keys("default"), 0)
+            nodes.client().hset(Keys("default").meta, b"run", b"1")
+            drop_model(nodes.client(), Keys("default"), b"1")
         servers = request.getfixturevalue("shared_redis" if url.startswith("redis:") else "shared_cluster")
         for server in servers.servers:
             with server.connect() as client:

@@ -101,7 +101,7 @@ class TestOneServer:
         assert found.whole
         assert found.model is not None
         assert (found.model.name, found.model.bits, found.model.partitions) == ("ads", BITS, 64)
-        assert found.model.ready
+        assert found.model.state == "ready"
         assert found.model.facts["fingerprint"] == "abc"
         (node,) = found.nodes
         assert node.partitions == tuple(range(64))
