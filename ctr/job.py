@@ -25,7 +25,7 @@ from ctr.outputs import beside, printable, require_writable
 from ctr.progress import Report, progress
 from ctr.trainer import TrainResult, TrainSettings, default_chunk, read_out, train
 from features import BadRows, ExampleSource, FeatureSpec, Slots, load_spec, open_source
-from ps import LEASE_S, Token, open_store, without_password
+from ps import LEASE_S, Token, open_store, require_store_url, without_password
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,7 @@ def run_train_job(
 
     Raises the errors of the parts; what can be checked is checked before training.
     """
+    require_store_url(job.store)
     for place in (job.model, job.interrupted):
         require_model_or_nothing(place)
         require_writable(place)

@@ -12,7 +12,7 @@ from ps.redis_dumps import PartitionDump
 from ps.redis_model import ModelExistsError
 from ps.redis_nodes import RedisUrl, parse_redis_url
 from ps.redis_store import RedisStore
-from ps.store import Store, Token, check_delta, check_slots, open_store, without_password
+from ps.store import Store, Token, check_delta, check_slots, open_store, require_store_url, without_password
 from ps.warm_up import warm_up as warm_up_requests
 from ps.worker_store import Pulled, WorkerStore
 
@@ -45,6 +45,7 @@ __all__ = [
     "check_slots",
     "open_store",
     "parse_redis_url",
+    "require_store_url",
     "slot_dtype",
     "warm_up_requests",
     "without_password",

@@ -271,16 +271,21 @@ def _follows(replica: RedisServer) -> bool:
     return bool(_call(replica, "INFO", "replication").get("master_link_status") == "up")
 
 
+def embedded_shards(query: str) -> int:
+    """The number of servers of `embedded://?shards=N`. Raises StoreError for another query."""
+    found = parse_qs(query.removeprefix("/").removeprefix("?"), keep_blank_values=True)
+    shards = found.pop("shards", ["1"])[-1]
+    if found or not (shards.isascii() and shards.isdigit()):
+        raise StoreError("embedded:// takes nothing but a number of servers: write embedded://?shards=2")
+    return int(shards)
+
+
 def open_embedded(query: str, *, bits: int, width: int, facts: Mapping[str, str] | None) -> RedisStore:
     """The store of `embedded://?shards=N`, on servers of its own that end when it is closed.
 
     Raises StoreError for another query, and when the servers cannot be started.
     """
-    found = parse_qs(query.removeprefix("/").removeprefix("?"), keep_blank_values=True)
-    shards = found.pop("shards", ["1"])[-1]
-    if found or not (shards.isascii() and shards.isdigit()):
-        raise StoreError(f"embedded://{query}: write embedded://?shards=2, with a number of servers")
-    servers = EmbeddedRedis(int(shards))
+    servers = EmbeddedRedis(embedded_shards(query))
     try:
         url = parse_redis_url(servers.url)
         return RedisStore(url, bits=bits, width=width, facts=facts, on_close=servers.close)

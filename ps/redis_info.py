@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ps.redis_nodes import Address
+from ps.redis_nodes import Address, host_port
 from ps.redis_status import NodeStatus, Persistence, ReplicaStatus
 from ps.redis_topology import Primary
 
@@ -86,17 +86,12 @@ def replicas_of(info: Info, known: Iterable[Address]) -> tuple[ReplicaStatus, ..
         told = info.get(f"slave{number}")
         if not isinstance(told, Mapping):
             continue
-        at, lag = f"{told['ip']}:{told['port']}", None
+        at, lag = host_port((str(told["ip"]), int(told["port"]))), None
         if told["state"] == "online":
             lag = max(int(info["master_repl_offset"]) - int(told["offset"]), 0)
         seen[at] = ReplicaStatus(at, str(told["state"]), lag)
     others = map(host_port, known)
     return (*seen.values(), *(ReplicaStatus(at, "away", None) for at in others if at not in seen))
-
-
-def host_port(address: Address) -> str:
-    """An address as people write it."""
-    return f"{address[0]}:{address[1]}"
 
 
 def reason(error: Exception) -> str:

@@ -178,7 +178,7 @@ def _refusal(keys: Keys, meta: Mapping[bytes, bytes]) -> str:
         )
     if _CREATING in meta:
         return (
-            f"the creation of the model {keys.model!r} in this store was begun and is not finished; if it was "
+            f"the creation of the model {keys.model!r} in this store is not finished; if it was "
             "interrupted, remove what there is with `ctr ps drop`."
         )
     return f"the model {keys.model!r} is being dropped; `ctr ps drop` finishes that if it was interrupted."

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-from urllib.parse import parse_qs, unquote, urlencode, urlsplit
+from urllib.parse import parse_qs, unquote, urlencode
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -60,8 +61,7 @@ class RedisUrl:
         return self.scheme in CLUSTER_SCHEMES
 
     def __str__(self) -> str:
-        hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
-        return f"{self.scheme}://{hosts}/{self.db}"
+        return f"{self.scheme}://{','.join(map(host_port, self.hosts))}/{self.db}"
 
     @property
     def public(self) -> str:
@@ -103,39 +103,76 @@ def parse_redis_url(url: str) -> RedisUrl:
     """Parse `redis://[user[:password]@]host:port[,host:port…]/db?model=NAME&ca=FILE`.
 
     User and password may also come from the environment: `CTR_REDIS_USER`, `CTR_REDIS_PASSWORD`. Raises
-    StoreError, without the password in the message.
+    StoreError without what may be a password: of a URL that cannot be read, it shows the scheme alone.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in SINGLE_SCHEMES + CLUSTER_SCHEMES:
-        raise StoreError(f"{parts.scheme}:// names no Redis store.")
-    login, _, hosts = parts.netloc.rpartition("@")
-    user, _, password = login.partition(":")
-    try:
-        addresses = tuple(_address(host) for host in hosts.split(","))
-        db = int(parts.path.strip("/") or 0)
-    except ValueError as error:
+    scheme = url.partition("://")[0]
+    if scheme not in SINGLE_SCHEMES + CLUSTER_SCHEMES:
+        shown = f"{scheme}://" if scheme.isalpha() else "this URL"
         raise StoreError(
-            f"{parts.scheme}://{hosts}{parts.path}: {error}; write host:port and a number."
-        ) from None
-    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+            f"{shown} names no Redis store; write redis://host:port/0 or redis+cluster://host:port,host:port."
+        )
+    parts = _URL.fullmatch(url)
+    hosts = None if parts is None else [_HOST.fullmatch(host) for host in parts["hosts"].split(",")]
+    if parts is None or hosts is None or not all(host and int(host["port"] or 0) < 1 << 16 for host in hosts):
+        raise StoreError(
+            f"{scheme}://…: the URL cannot be read (it is not shown, as it may hold a password); write "
+            f"{scheme}://user:password@host:port/0?model=NAME, with %2F for a / in user or password, %3F "
+            "for ?, %23 for #, %40 for @ and %25 for %, and an IPv6 address in brackets, as in [::1]:6379."
+        )
+    addresses = tuple(
+        (host["name"].strip("[]"), int(host["port"] or 6379)) for host in hosts if host is not None
+    )
+    shown = f"{scheme}://{','.join(map(host_port, addresses))}"
+    query = {name: values[-1] for name, values in parse_qs(parts["query"] or "", True).items()}
     if unknown := query.keys() - {"model", "ca"}:
-        raise StoreError(f"a store URL has no parameter {sorted(unknown)[0]!r}; there are model and ca.")
-    if len(addresses) > 1 and parts.scheme in SINGLE_SCHEMES:
-        raise StoreError(f"{hosts}: several hosts are a cluster; write {parts.scheme}+cluster://…")
+        raise StoreError(
+            f"{shown}: a store URL has no parameter {sorted(unknown)[0]!r}; there are model and ca."
+        )
+    if len(addresses) > 1 and scheme in SINGLE_SCHEMES:
+        raise StoreError(f"{shown}: several hosts are a cluster; write {scheme}+cluster://…")
+    if "model" in query:
+        _check_model(query["model"])
     return RedisUrl(
-        scheme=parts.scheme,
+        scheme=scheme,
         hosts=addresses,
-        db=db,
-        username=unquote(user) or os.environ.get("CTR_REDIS_USER"),
-        password=unquote(password) or os.environ.get("CTR_REDIS_PASSWORD"),
+        db=int(parts["db"] or 0),
+        username=unquote(parts["user"] or "") or os.environ.get("CTR_REDIS_USER"),
+        password=unquote(parts["password"] or "") or os.environ.get("CTR_REDIS_PASSWORD"),
         model=query.get("model"),
         ca_file=query.get("ca"),
     )
 
 
-def _address(text: str) -> Address:
-    host, mark, port = text.rpartition(":")
-    return (host, int(port)) if mark else (text, 6379)
+# No @ but the one before the hosts: another tells of a password with a /, ? or # in it.
+_URL = re.compile(
+    r"[a-z+]+://((?P<user>[^/?#@:]*)(:(?P<password>[^/?#@]*))?@)?(?P<hosts>[^/?#@]+)"
+    r"(/(?P<db>[0-9]{0,9}))?(\?(?P<query>([^#@=&]+=[^#@&]*(&|$))*))?"
+)
+_HOST = re.compile(r"(?P<name>[\w.-]+|\[[0-9A-Fa-f:.]+(%[\w.-]+)?\])(:(?P<port>[0-9]{1,5}))?")
+
+
+def _check_model(name: str) -> None:
+    """Raise StoreError for names that would lead astray as a part of keys."""
+    size = len(name.encode(errors="surrogateescape"))
+    if "{" in name or "}" in name:
+        raise StoreError(
+            f"the model name {name[:_LONGEST_NAME]!r} has a brace, with which a Redis Cluster would keep all "
+            "of the model on one node; use another name (?model=NAME)."
+        )
+    if not 0 < size <= _LONGEST_NAME or not name.isprintable():
+        raise StoreError(
+            f"the model name {name[:40]!r} has {size} bytes; give one of 1 to {_LONGEST_NAME} bytes, without "
+            "control characters (?model=NAME)."
+        )
+
+
+_LONGEST_NAME = 128  # bytes; the name is a part of every key
+
+
+def host_port(address: Address) -> str:
+    """An address as people write it."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Nodes(Protocol):

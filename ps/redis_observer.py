@@ -13,9 +13,9 @@ from redis.exceptions import AskError, AuthenticationError, MovedError, RedisErr
 
 from ctr.errors import StoreError
 from ps.board_answers import JOB_FACTS, job_of, pairs, view_of, view_reads
-from ps.redis_info import NodeLook, host_port, reason
+from ps.redis_info import NodeLook, reason
 from ps.redis_keys import RUN, BoardPart, Keys
-from ps.redis_nodes import Address, RedisUrl
+from ps.redis_nodes import Address, RedisUrl, host_port
 from ps.redis_status import BoardStatus, ModelStatus, StoreStatus
 from ps.redis_topology import Topology, cluster_topology, single_server
 from ps.redis_transactions import Command

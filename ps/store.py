@@ -156,27 +156,43 @@ def open_store(url: str, *, bits: int, width: int, facts: Mapping[str, str] | No
     Raises StoreError for a URL that names no store, for bits outside 1..40, and when a server cannot be
     reached or refuses.
     """
-    scheme, mark, rest = url.partition("://")
-    if scheme == "memory" and mark:
+    require_store_url(url)
+    scheme, _, rest = url.partition("://")
+    if scheme == "memory":
         from ps.memory import MemoryStore  # it imports the protocol from here
 
-        if rest:
-            raise StoreError(f"{url}: the store in memory has no address, write memory://")
         return MemoryStore(bits, width)
-    if scheme == "embedded" and mark:
+    if scheme == "embedded":
         from ps.embedded import open_embedded
 
         return open_embedded(rest, bits=bits, width=width, facts=facts)
-    if scheme in {"redis", "rediss", "redis+cluster", "rediss+cluster"} and mark:
-        from ps.redis_nodes import parse_redis_url
-        from ps.redis_store import RedisStore
+    from ps.redis_nodes import parse_redis_url
+    from ps.redis_store import RedisStore
 
-        return RedisStore(parse_redis_url(url), bits=bits, width=width, facts=facts)
-    # The rest may hold a password.
-    raise StoreError(
-        f"no store is called {scheme + mark if mark else url!r}: use memory://, embedded://?shards=1, "
-        "redis://, rediss:// or redis+cluster://"
-    )
+    return RedisStore(parse_redis_url(url), bits=bits, width=width, facts=facts)
+
+
+def require_store_url(url: str) -> None:
+    """Raise StoreError, without what may be a password, for a URL that names no store."""
+    scheme, mark, rest = url.partition("://")
+    if scheme == "memory" and mark:
+        if rest:
+            raise StoreError("the store in memory has no address: write memory://")
+    elif scheme == "embedded" and mark:
+        from ps.embedded import embedded_shards
+
+        embedded_shards(rest)
+    elif scheme in {"redis", "rediss", "redis+cluster", "rediss+cluster"} and mark:
+        from ps.redis_nodes import parse_redis_url
+
+        parse_redis_url(url)
+    else:
+        shown = (
+            f"no store is called {scheme}{mark}" if mark and scheme.isalpha() else "this URL names no store"
+        )
+        raise StoreError(
+            f"{shown}: use memory://, embedded://?shards=1, redis://, rediss:// or redis+cluster://"
+        )
 
 
 def without_password(url: str) -> str:
