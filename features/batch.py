@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 # The package `ps` has the same two definitions: neither of the two packages may import the other.
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
@@ -45,6 +47,8 @@ class Batch:
 
         SciPy's solvers sum repeated entries, which is what a margin does with them too.
         """
+        from scipy import sparse  # a sixth of a command's start-up, and training has no use for it
+
         values = np.ones(self.slots.size, np.float32) if self.values is None else self.values
         return sparse.csr_matrix(
             (values, self.slots.astype(np.int64), self.indptr), shape=(len(self), 1 << bits)
