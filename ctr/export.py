@@ -149,7 +149,7 @@ def _facts(
             "store": url.public,
             "job": job.id,
             "state": job.state,
-            "live_workers": len(job.workers),
+            "live_workers": len(job.live_workers),
             "examples_in_all": job.examples_in_all,
         },
         "metrics": {"progressive": judged},

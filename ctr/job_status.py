@@ -19,7 +19,7 @@ _LIFE = "life:"  # begins the name of a report with a worker's sign of life
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """A live worker."""
+    """A worker that is alive, or whose lease has run out since anybody looked."""
 
     id: str
     host: str
@@ -29,8 +29,9 @@ class WorkerStatus:
     lag: int | None
     """Chunks that it is behind the furthest of the live ones."""
     lease_left_s: float
+    """Below 0 for one that counts as dead, as soon as another worker or the coordinator notices."""
     examples: int | None
-    """That it has trained; None before it has told."""
+    """That it has trained, as of its last sign of life; None before the first."""
     logloss: float | None
 
 
@@ -69,7 +70,10 @@ class JobStatus:
     message: str
     """Why it failed."""
     problem: str | None
+    coordinator_heard_s: float | None
+    """Seconds since the coordinator has renewed its lease; None when that has run out."""
     coordinator_alive: bool
+    """Whether it was heard from when it was due: one that was killed shows long before its lease ends."""
     hold: int | None
     """The clock or round that nobody may begin."""
     consistency: str | None
@@ -95,8 +99,20 @@ class JobStatus:
 
     @property
     def at_work(self) -> bool:
-        """Whether it goes on."""
-        return self.state in ("running", "stopping") and (self.coordinator_alive or bool(self.workers))
+        """Whether it goes on, for all that the others may know: leases last."""
+        return self.state in ("running", "stopping") and (
+            self.coordinator_heard_s is not None or bool(self.live_workers)
+        )
+
+    @property
+    def live_workers(self) -> list[WorkerStatus]:
+        """Those whose lease lasts."""
+        return [worker for worker in self.workers if worker.lease_left_s > 0]
+
+    @property
+    def examples_of_others(self) -> int:
+        """Trained by workers that have gone, before a resumption, or since the last signs of life."""
+        return max((self.examples or 0) - sum(worker.examples or 0 for worker in self.workers), 0)
 
 
 def lives(board: BoardStatus) -> list[str]:
@@ -107,6 +123,7 @@ def lives(board: BoardStatus) -> list[str]:
 def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
     """What the board says, and those of the `reports` whose names `lives` gives."""
     job, view, position = board.job, board.view, JobPosition.of(board.view)
+    heard_s = job.lease_s - view.coordinator_lease_left_s if view.coordinator_alive else None
     told = {name.removeprefix(_LIFE): orjson.loads(blob) for name, blob in reports.items()}
     judged = [(each["judged"], each["logloss"]) for each in told.values() if each["judged"]]
     count = sum(examples for examples, _ in judged)
@@ -121,7 +138,8 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
         state=view.state,
         message=view.message,
         problem=problem,
-        coordinator_alive=view.coordinator_alive,
+        coordinator_heard_s=heard_s,
+        coordinator_alive=heard_s is not None and heard_s < job.lease_s / 2,  # it is due every fifth
         hold=view.hold,
         consistency=None if description is None else description.consistency,
         staleness=None if description is None or description.consistency != "ssp" else description.staleness,

@@ -91,8 +91,7 @@ def _model_lines(store: StoreStatus) -> list[str]:
 def _job_lines(job: JobStatus) -> list[str]:
     how = "" if job.consistency is None else f", {job.consistency}"
     how += "" if job.staleness is None else f" with staleness {job.staleness}"
-    alive = "alive" if job.coordinator_alive else "silent"
-    lines = [f"job {job.id}: {job.state}{how}; coordinator {alive}, {some(len(job.workers), 'live worker')}"]
+    lines = [f"job {job.id}: {job.state}{how}; coordinator {_coordinator(job)}, {_workers(job)}"]
     if job.message:
         lines.append(f"it says: {job.message}")
     if job.problem is not None:
@@ -120,6 +119,18 @@ def _job_lines(job: JobStatus) -> list[str]:
     return lines + _worker_lines(job) + _lane_lines(job)
 
 
+def _coordinator(job: JobStatus) -> str:
+    if job.coordinator_heard_s is None:
+        return "dead"
+    return "alive" if job.coordinator_alive else f"silent for {job.coordinator_heard_s:.0f} s"
+
+
+def _workers(job: JobStatus) -> str:
+    live = job.live_workers
+    late = len(job.workers) - len(live)
+    return some(len(live), "live worker") + (f", {late:,} whose lease has run out" if late else "")
+
+
 def _worker_lines(job: JobStatus) -> list[str]:
     work: dict[str | None, list[str]] = {}
     for shard in job.unfinished:
@@ -136,7 +147,7 @@ def _worker_lines(job: JobStatus) -> list[str]:
             worker.host,
             "-" if worker.clock is None else f"{worker.clock:,}",
             "-" if worker.lag is None else f"{worker.lag:,}",
-            f"{worker.lease_left_s:.1f} s" if worker.lease_left_s > 0 else "late",
+            f"{worker.lease_left_s:.1f} s" if worker.lease_left_s > 0 else "over",
             "-" if worker.examples is None else f"{worker.examples:,}",
             "-" if worker.logloss is None else f"{worker.logloss:.5f}",
             ", ".join(work.get(worker.id, [])) or "-",
@@ -146,7 +157,10 @@ def _worker_lines(job: JobStatus) -> list[str]:
     if job.workers:
         # Those that hold up the others first.
         workers = sorted(job.workers, key=lambda each: (-(each.lag or 0), each.host))
-        lines = columns([head, *map(row, workers[:_MOST_ROWS])], "<>>>>><") + _more(workers)
+        rows = [head, *map(row, workers[:_MOST_ROWS])]
+        if job.examples_of_others:
+            rows.append(("others, and just now", "", "", "", f"{job.examples_of_others:,}", "", ""))
+        lines = columns(rows, "<>>>>><") + _more(workers)
     if free:
         kind = "lanes" if job.lanes else "data shards"
         lines.append(f"{kind} without a worker: {', '.join(free[:_MOST_ROWS])}")

@@ -219,6 +219,39 @@ class TestStatus:
         assert 0 < progressive["examples"] <= 20_000
         assert progressive["auc"] > 0.5
 
+    def test_a_job_that_was_killed(self, cli: Cli, click_log: Path, tmp_path: Path, redis_url: str) -> None:
+        """Nobody is alive any more, and nobody has noticed yet; the table adds up to what was trained."""
+        flags = ("--epochs", 10_000, "--chunk", 200, "--workers", 1, "--lease", 3)
+        with train(click_log, tmp_path, redis_url, *flags) as job:
+
+            def at_work() -> bool:
+                found = facts_of(cli, redis_url)["job"]
+                return found is not None and any(worker["examples"] for worker in found["workers"])
+
+            until(at_work, timeout_s=90)
+            job.kill()
+            job.wait()
+
+        def status(words: str) -> str | None:
+            shown = cli("ps", "status", "--store", named(redis_url))
+            assert shown.code == 0, shown.err
+            return shown.out if words in shown.out else None
+
+        silent = until(lambda: status("coordinator silent for"))
+        assert "coordinator alive" not in silent
+        dead = until(lambda: status("coordinator dead, 0 live workers, 1 whose lease has run out"))
+        assert "nobody works on it" in dead
+        facts = facts_of(cli, redis_url)["job"]
+        rows = [
+            line for line in dead.splitlines() if line.startswith(("others", facts["workers"][0]["host"]))
+        ]
+        counts = [
+            max(int(number.replace(",", "")) for number in re.findall(r" ([\d,]+)\b", row)) for row in rows
+        ]
+        assert sum(counts) == facts["examples"] > 0
+        assert not facts["coordinator_alive"]
+        assert cli("ps", "drop", "--store", named(redis_url), "--yes").code == 0
+
     def test_what_a_failed_job_says(self, cli: Cli, failed: str) -> None:
         shown = cli("ps", "status", "--store", named(failed))
         assert shown.code == 0
