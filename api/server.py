@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import errno
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from api.app import create_app
+from api.connection import Connection
 from ctr.artifact import load_model
 from ctr.errors import CtrError
 
@@ -23,6 +28,13 @@ KEEP_ALIVE_S = 75
 
 DRAIN_TIMEOUT_S = 10
 """After a signal to stop, requests under way have this long to finish."""
+
+MAX_CONNECTIONS = 1_000
+OTHER_DESCRIPTORS = 64
+"""Kept free for files, and for connections that were accepted and are not yet counted."""
+
+BACKLOG = 2_048
+"""Connections that the system keeps until they are accepted."""
 
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -46,18 +58,48 @@ def serve(model_dir: Path, host: str = "127.0.0.1", port: int = 8000) -> None:
             failures.append(failure)
             server.should_exit = True
 
-    config = uvicorn.Config(
-        create_app(model, on_warm=on_warm),
-        log_level="warning",
-        access_log=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=DRAIN_TIMEOUT_S,
-    )
-    server = uvicorn.Server(config)
+    server = server_of(create_app(model, on_warm=on_warm), limit=connection_limit())
     with listener, _signals_end_quietly():
         server.run(sockets=[listener])
     if failures:
         raise failures[0]
+
+
+def server_of(app: FastAPI, **connection: Any) -> uvicorn.Server:
+    """A server for `app`; `connection` are the keyword arguments of `Connection`."""
+    protocol: Any = partial(Connection, **connection)
+    config = uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        backlog=1,
+        log_level="error",  # not a line for every client that talks no HTTP
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=DRAIN_TIMEOUT_S,
+    )
+    return _Server(config)
+
+
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # asyncio accepts as many connections as its backlog says before it looks at any, which could be more
+        # than there are descriptors. So it accepts one at a time; the system's own backlog is set afterwards.
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
+
+
+def connection_limit() -> int:
+    """How many connections this process can have, after raising its limit of descriptors if it is low."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + OTHER_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    else:
+        soft = wanted
+    return max(1, min(MAX_CONNECTIONS, soft - OTHER_DESCRIPTORS))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -75,7 +117,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(2048)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise CtrError(_why_not(host, port, error)) from None

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numba
 from numba.core import caching
 
-_PACKAGES = ("ctr", "features", "ps")
+_PACKAGES = ("api", "ctr", "features", "ps")
 _KEEP_S = 24 * 3600
 """A folder of other sources stays for this long after its last kernel: another process may run on them."""
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import sleep
+from typing import Any
 
 import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from api.server import listen, url_of
+from api.server import listen, server_of, url_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +26,10 @@ class Running:
 
 
 @contextmanager
-def run_server(app: FastAPI, *, wait_ready: bool = True) -> Iterator[Running]:
+def run_server(app: FastAPI, *, wait_ready: bool = True, **connection: Any) -> Iterator[Running]:
     """Serve `app` for as long as the context lasts, by default from when it is ready."""
     listener = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=5))
+    server = server_of(app, **{"limit": 100, **connection})
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

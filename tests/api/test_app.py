@@ -28,6 +28,8 @@ class Wrapped:
     gate: threading.Event = field(default_factory=threading.Event)
     entered: threading.Event = field(default_factory=threading.Event)
     failure: Exception | None = None
+    thread: str = ""
+    """Of the last prediction."""
 
     @property
     def id(self) -> str:
@@ -43,6 +45,7 @@ class Wrapped:
 
     def predict_rows(self, rows: Sequence[Mapping[str, object]]) -> NDArray[np.float32]:
         self.entered.set()
+        self.thread = threading.current_thread().name
         assert self.gate.wait(30)
         if self.failure is not None:
             raise self.failure
@@ -130,3 +133,25 @@ def test_a_request_under_way_is_finished_before_the_server_stops(model: Model) -
                     break
             slow.gate.set()
         assert answer.result().status_code == 200
+
+
+@pytest.mark.parametrize(("rows", "apart"), [(1, False), (20, False), (5_000, True)])
+def test_work_that_would_hold_up_other_clients_is_done_in_a_thread(
+    model: Model, rows: int, apart: bool
+) -> None:
+    watched = Wrapped(model)
+    watched.gate.set()
+    with run_server(create_app(watched)) as running:
+        body = b'{"rows":[' + b",".join([b"{}"] * rows) + b"]}"
+        assert len(body) <= INLINE_BYTES
+        assert running.client.post("/v1/predict", content=body).status_code == 200
+        assert watched.thread.startswith("predict") is apart
+
+
+def test_head_where_get_is(client: httpx.Client) -> None:
+    for path in ("/healthz", "/readyz", "/v1/model", "/openapi.json"):
+        whole, head = client.get(path), client.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == str(len(whole.content))
+    response = client.head("/v1/predict")
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")

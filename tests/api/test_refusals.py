@@ -64,6 +64,50 @@ def test_a_malformed_request_is_told_what_is_wrong(
     assert "\n" not in detail
 
 
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({"content-type": "text/xml"}, ["text/xml", "application/json"]),
+        (
+            {"content-type": "application/x-www-form-urlencoded"},
+            ["urlencoded", "Content-Type: application/json"],
+        ),
+        ({"content-type": "application/json; charset=latin-1"}, ["latin-1", "UTF-8"]),
+        ({"content-encoding": "gzip"}, ["gzip", "Content-Encoding"]),
+        ({"content-type": "x" * 9_000}, ["xxx"]),
+    ],
+)
+def test_a_body_of_another_type(client: httpx.Client, headers: dict[str, str], words: list[str]) -> None:
+    response = client.post("/v1/predict", content=b'{"rows": []}', headers=headers)
+    assert response.status_code == 415
+    detail = response.json()["detail"]
+    assert [word for word in words if word not in detail] == []
+    assert len(detail) < 200
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", "Application/JSON;charset=UTF-8", "application/json; q=1"]
+)
+def test_json_by_any_of_its_names(client: httpx.Client, kind: str) -> None:
+    headers = {"content-type": kind, "content-encoding": "identity"}
+    assert client.post("/v1/predict", content=b'{"rows": []}', headers=headers).status_code == 200
+
+
+def test_messages_stay_short(client: httpx.Client) -> None:
+    for body in ({"x" * 100_000: 1}, {"rows": [{"x" * 100_000: 1}]}, {"rows": [{"age": "x" * 100_000}]}):
+        response = client.post("/v1/predict", json=body)
+        assert response.status_code == 422
+        assert len(response.text) < 500
+
+
+def test_lists_in_the_rows_are_refused_before_they_are_made(small: httpx.Client) -> None:
+    response = small.post("/v1/predict", content=b'{"rows": [{"city": [[], [], []]}]}')
+    assert response.status_code == 422
+    assert "text, a number or null" in response.json()["detail"]
+    brackets = {"rows": [{"city": "[{" * 10, "note": '\\"[[[[['}]}
+    assert small.post("/v1/predict", json=brackets).status_code == 200
+
+
 def test_more_rows_than_allowed(small: httpx.Client) -> None:
     assert small.post("/v1/predict", json={"rows": [{}] * 3}).status_code == 200
     response = small.post("/v1/predict", json={"rows": [{}] * 4})
@@ -87,7 +131,7 @@ def test_a_body_as_large_as_allowed(small: httpx.Client) -> None:
 def test_the_default_limits_refuse_cleanly(client: httpx.Client) -> None:
     assert client.post("/v1/predict", json={"rows": [{}] * 10_000}).status_code == 200
     assert client.post("/v1/predict", json={"rows": [{}] * 10_001}).status_code == 413
-    assert client.post("/v1/predict", content=b" " * (20 << 20)).status_code == 413
+    assert client.post("/v1/predict", content=b" " * (3 << 20)).status_code == 413
 
 
 def test_unknown_paths_and_methods(client: httpx.Client) -> None:

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,13 +21,16 @@ from ctr.model import Model
 
 
 @contextmanager
-def server_process(model_dir: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server on a free port, and its first line of output."""
+def server_process(
+    model_dir: Path, before: Callable[[], None] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server on a free port, and its first line of output; the process starts with `before`."""
     process = subprocess.Popen(
         [Path(sys.executable).with_name("ctr"), "serve", "--model", str(model_dir), "--port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=before,  # noqa: PLW1509
     )
     try:
         assert process.stdout is not None

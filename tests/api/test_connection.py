@@ -1,0 +1,176 @@
+"""Connections that are many, slow, or open when the server stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from api.app import INLINE_BYTES, create_app
+from api.body import Limits
+from ctr.model import Model
+from tests.api.running import run_server
+from tests.api.test_app import Wrapped
+from tests.api.test_server import server_process
+
+HALF_A_HEADER = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Half: "
+HALF_A_BODY = b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n" + b'{"rows": ['
+LARGE = b'{"rows": [{"city": "a"}]}'.ljust(INLINE_BYTES + 1)
+
+
+def connect(url: str, sent: bytes = b"") -> socket.socket:
+    """A connection over which nothing but `sent` is sent."""
+    address = urlsplit(url)
+    connection = socket.create_connection((address.hostname, address.port), timeout=10)
+    connection.sendall(sent)
+    return connection
+
+
+def answer(connection: socket.socket) -> bytes:
+    """All that the server says until it closes the connection."""
+    with closing(connection), connection.makefile("rb") as stream:
+        return stream.read()
+
+
+@pytest.fixture(scope="module")
+def starved(model_dir: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server process that may have 256 descriptors, and its URL."""
+
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 256))
+
+    with server_process(model_dir, few) as (process, line):
+        yield process, line.split()[-1]
+        process.terminate()
+        out, err = process.communicate(timeout=20)
+        assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_more_connections_than_descriptors(starved: tuple[subprocess.Popen[str], str]) -> None:
+    process, url = starved
+    with ExitStack() as held:
+        for _ in range(300):
+            held.enter_context(closing(connect(url, HALF_A_HEADER)))
+        for _ in range(5):
+            assert httpx.get(f"{url}/healthz", timeout=5).status_code == 200
+        # Not only the soft limit's 128, and not so many that none would be left for a file.
+        assert 150 < len(os.listdir(f"/proc/{process.pid}/fd")) < 250
+
+
+@pytest.mark.parametrize("unit", [b"{},", b"[[]],", b'{"city":[]},'])
+@pytest.mark.parametrize("size", [2_000_000, 16_000_000])
+def test_rows_are_counted_before_they_take_memory(
+    starved: tuple[subprocess.Popen[str], str], unit: bytes, size: int
+) -> None:
+    process, url = starved
+
+    def peak() -> int:
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
+
+    before = peak()
+    body = b'{"rows": [' + (unit * (size // len(unit)))[:-1] + b"]}"
+    assert httpx.post(f"{url}/v1/predict", content=body).status_code == 413
+    assert peak() - before < 32 << 20
+
+
+def test_a_header_has_a_deadline(model: Model) -> None:
+    with run_server(create_app(model), header_s=0.2) as running:
+        assert answer(connect(running.url)) == b""
+        assert answer(connect(running.url, HALF_A_HEADER)) == b""
+        kept = connect(running.url, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200 OK" in kept.recv(10_000)
+        time.sleep(0.5)
+        kept.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n" + HALF_A_HEADER)
+        said = answer(kept)
+        assert b'"ready"' in said
+        assert said.count(b"HTTP/1.1") == 1
+
+
+def test_a_body_has_a_deadline(model: Model) -> None:
+    with run_server(create_app(model, limits=Limits(body_s=0.2)), header_s=0.2) as running:
+        said = answer(connect(running.url, HALF_A_BODY))
+    assert said.startswith(b"HTTP/1.1 408")
+    assert b"did not arrive within 0.2 seconds" in said
+
+
+def test_connections_without_a_request_make_room_for_others(model: Model) -> None:
+    with run_server(create_app(model), limit=3) as running, ExitStack() as held:
+        slow = [held.enter_context(closing(connect(running.url, HALF_A_HEADER))) for _ in range(10)]
+        assert httpx.get(f"{running.url}/healthz").status_code == 200
+        for first in slow[:7]:
+            assert first.recv(1) == b""
+        # The client's own connection has had answers: those that never asked for any go first.
+        assert running.client.get("/healthz").status_code == 200
+
+
+def test_a_connection_too_many_is_told_so(model: Model) -> None:
+    slow = Wrapped(model)
+    slow.gate.set()
+    with ThreadPoolExecutor(1) as pool, run_server(create_app(slow), limit=1) as running:
+        slow.gate.clear()
+        slow.entered.clear()
+        under_way = pool.submit(running.client.post, "/v1/predict", content=LARGE)
+        assert slow.entered.wait(10)
+        response = httpx.get(f"{running.url}/healthz")
+        assert response.status_code == 503
+        assert response.headers["connection"] == "close"
+        assert "every connection" in response.json()["detail"]
+        slow.gate.set()
+        assert under_way.result().status_code == 200
+
+
+def test_large_requests_take_turns_and_small_ones_do_not_wait(model: Model) -> None:
+    slow = Wrapped(model)
+    slow.gate.set()
+    limits = Limits(large_bodies=1, body_s=1)
+    with ThreadPoolExecutor(1) as pool, run_server(create_app(slow, limits=limits)) as running:
+        slow.gate.clear()
+        slow.entered.clear()
+        under_way = pool.submit(running.client.post, "/v1/predict", content=LARGE)
+        assert slow.entered.wait(10)
+        response = httpx.post(f"{running.url}/v1/predict", content=LARGE)
+        assert response.status_code == 503
+        assert "large requests" in response.json()["detail"]
+        assert httpx.post(f"{running.url}/v1/predict", json={"rows": 1}).status_code == 422
+        slow.gate.set()
+        assert under_way.result().status_code == 200
+        assert httpx.post(f"{running.url}/v1/predict", content=LARGE).status_code == 200
+
+
+def test_a_server_that_stops_says_so_before_it_closes_a_connection(model_dir: Path) -> None:
+    with server_process(model_dir) as (process, line):
+        url = line.split()[-1]
+        upload = connect(url, HALF_A_BODY)
+        with httpx.Client(base_url=url) as client:
+            assert "connection" not in client.get("/healthz").headers
+            process.terminate()
+            while client.get("/healthz").headers.get("connection") != "close":
+                pass
+        upload.sendall(b"]}".ljust(20_000 - len(b'{"rows": [')))
+        assert json.loads(answer(upload).partition(b"\r\n\r\n")[2])["predictions"] == []
+        out, err = process.communicate(timeout=20)
+        assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_an_upload_that_is_never_finished_leaves_no_traceback(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    with run_server(create_app(model)) as running:
+        running.server.config.timeout_graceful_shutdown = 1
+        upload = connect(running.url, HALF_A_BODY)
+        while not running.server.server_state.tasks:
+            time.sleep(0.01)
+    assert answer(upload).startswith(b"HTTP/1.1 503")
+    assert not [record for record in caplog.records if record.exc_info]
