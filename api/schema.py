@@ -19,16 +19,20 @@ _NUMBER_TEXT = {
 }
 # What 64 bits hold, signed or not. Bounds that are exact as floats too, which 2**64 - 1 is not.
 _WHOLE = {"type": "integer", "minimum": -(2**63), "exclusiveMaximum": 2**64}
+_BOOLEAN = {"type": "boolean"}
 _MISSING = {"type": "null"}
 
-_NUMBER = {"description": "A number, or its text.", "anyOf": [{"type": "number"}, _NUMBER_TEXT, _MISSING]}
+_NUMBER = {
+    "description": "A number, or its text; true and false are 1 and 0.",
+    "anyOf": [{"type": "number"}, _NUMBER_TEXT, _BOOLEAN, _MISSING],
+}
 _CATEGORY = {
-    "description": "A category: text, or a whole number, which stands for its decimal digits.",
-    "anyOf": [{"type": "string"}, _WHOLE, _MISSING],
+    "description": "A category: text, or a whole number, which is its digits; true and false are 1 and 0.",
+    "anyOf": [{"type": "string"}, _WHOLE, _BOOLEAN, _MISSING],
 }
 _BOTH = {
     "description": "A number that is a category too: a whole number, or the text that the training data has.",
-    "anyOf": [_WHOLE, _NUMBER_TEXT, _MISSING],
+    "anyOf": [_WHOLE, _NUMBER_TEXT, _BOOLEAN, _MISSING],
 }
 _UNUSED: dict[str, Any] = {"description": "A column of the raw data that the model does not use."}
 

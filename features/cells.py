@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
+from features.value_text import text_of_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,10 @@ def cells_of_rows(
 ) -> Cells:
     """Cells of rows that came as mappings of column names to values, such as JSON objects.
 
-    Text is taken as UTF-8, whole numbers as decimal digits, and None or an absent key as missing.
-    Other finite floats are for the columns in `numbers` alone: a category such as 0.1 has more than one
-    spelling, and another one than the training data's would be another feature. Columns that are neither in
-    `columns` nor in `ignored` raise DataError, and so does any other value; both name the row, counted
-    from 0, and the column.
+    Values become text as `text_of_value` says; None, NaN or an absent key is missing. Fractions are for the
+    columns in `numbers` alone: a category such as 0.1 has more than one spelling, and another one than the
+    training data's would be another feature. Columns that are neither in `columns` nor in `ignored` raise
+    DataError, and so does any other value; both name the row, counted from 0, and the column.
     """
     known = set(columns)
     texts: list[bytes] = []
@@ -74,27 +73,20 @@ def cells_of_rows(
 
 
 def _encode(value: object, row: int, column: str, is_number: bool) -> bytes:
-    if value is None:
-        return b""
-    if isinstance(value, str):
-        try:
-            return value.encode()
-        except UnicodeEncodeError:
-            raise DataError(f"rows[{row}].{column}: {value!r:.80} is not valid Unicode text.") from None
-    if isinstance(value, int) and not isinstance(value, bool):
-        if value.bit_length() > 64:
-            raise DataError(f"rows[{row}].{column}: a number of more than 64 bits; send it as text.")
-        return b"%d" % value
-    if isinstance(value, float) and math.isfinite(value):
-        if is_number:
-            return repr(value).encode()
-        if value.is_integer() and abs(value) <= 2**53:
-            return b"%d" % int(value)
+    if isinstance(value, int) and value.bit_length() > 64:
+        raise DataError(f"rows[{row}].{column}: a number of more than 64 bits; send it as text.")
+    text = text_of_value(value)
+    if text is None:
+        raise DataError(
+            f"rows[{row}].{column}: expected text, a finite number, true, false or null,"
+            f" met {value!r:.80} ({type(value).__name__})."
+        )
+    if isinstance(value, float) and not is_number and text and not text.lstrip("-").isdigit():
         raise DataError(
             f"rows[{row}].{column}: {value!r} is a fraction, or too large to be exact, but the field is a"
             f" category; send the text that the training data has."
         )
-    raise DataError(
-        f"rows[{row}].{column}: expected text, a finite number or null,"
-        f" met {value!r:.80} ({type(value).__name__})."
-    )
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise DataError(f"rows[{row}].{column}: {value!r:.80} is not valid Unicode text.") from None

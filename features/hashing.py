@@ -79,6 +79,13 @@ def xxh64_u64(value: np.uint64, seed: np.uint64) -> np.uint64:
 
 
 @njit(nogil=True, cache=True)
+def xxh64_byte(byte: np.uint8, seed: np.uint64) -> np.uint64:
+    """XXH64 of one byte."""
+    h = seed + _P5 + np.uint64(1)
+    return _avalanche(_rotl(h ^ np.uint64(byte) * _P5, 11) * _P1)
+
+
+@njit(nogil=True, cache=True)
 def _stripes(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64, seed: np.uint64) -> np.uint64:
     """The state after all whole stripes of 32 bytes; there is at least one."""
     v1 = seed + _P1 + _P2

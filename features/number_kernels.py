@@ -48,6 +48,9 @@ def parse_number(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) ->
         if written == _LARGEST:
             return GARBAGE, 0.0
         exponent += written
+    while exponent < 0 and mantissa != 0 and mantissa % np.uint64(10) == 0:  # 1.50 is 1.5, to the last bit
+        mantissa //= np.uint64(10)
+        exponent += 1
     value = _scaled(mantissa, exponent)
     if math.isinf(value):
         return GARBAGE, 0.0

@@ -16,6 +16,7 @@ from ctr.numba_cache import njit
 from features.field_kernels import (
     TILE,
     edge_buckets,
+    find_points,
     hash_crosses,
     hash_other_categories,
     hash_words,
@@ -137,14 +138,14 @@ def transform_rows(
 
 @njit(nogil=True, cache=True)
 def _scratch(plan: Plan) -> Any:
-    """Of numbers: digits, minus, whether they are odd; then which fields have odd cells; bytes of a cross."""
+    """Of numbers: digits, minus, whether odd; of fields: whether with odd cells, points; bytes of a cross."""
     shape = (plan.columns.size, TILE)
     widest = 0
     for x in range(plan.cross_seeds.size):
         widest = max(widest, plan.cross_starts[x + 1] - plan.cross_starts[x])
     lengths, others = np.zeros(shape, np.uint64), np.zeros(shape, np.uint64)
     negative, slow = np.zeros(shape, np.bool_), np.zeros(plan.columns.size, np.bool_)
-    return lengths, negative, others, slow, np.empty(8 * widest, np.uint8)
+    return lengths, negative, others, slow, slow.copy(), np.empty(8 * widest, np.uint8)
 
 
 @njit(nogil=True, cache=True, forceinline=True)
@@ -156,7 +157,7 @@ def _hash_fields(
     present: NDArray[np.bool_],
     scratch: Any,
 ) -> None:
-    lengths, negative, others, slow, parts = scratch
+    lengths, negative, others, slow, pointed, parts = scratch
     n = cells[3].size
     fields = plan.columns.size
     for f in range(fields):
@@ -165,7 +166,9 @@ def _hash_fields(
         else:
             load_numbers(cells, plan.columns[f], f, hashes, present, lengths, negative, others)
     for f in range(fields):
-        if plan.kinds[f] != CATEGORY:
+        if plan.kinds[f] == CATEGORY:
+            pointed[f] = find_points(f, hashes)
+        else:
             slow[f] = parse_words(f, hashes, lengths, others)
     for f in range(fields):
         if plan.kinds[f] == LOG:
@@ -178,8 +181,8 @@ def _hash_fields(
     for f in range(fields):
         hash_words(f, plan.seeds[f], hashes)
     for f in range(fields):
-        if plan.kinds[f] == CATEGORY and slow[f]:
-            hash_other_categories(cells, plan.columns[f], f, plan.seeds[f], hashes)
+        if plan.kinds[f] == CATEGORY and (slow[f] or pointed[f]):
+            hash_other_categories(cells, plan.columns[f], f, plan.seeds[f], pointed[f], hashes, present)
         if plan.keeps_missing[f]:
             keep_missing(n, f, plan.missing_hashes[f], hashes, present)
     for x in range(plan.cross_seeds.size):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import parquet
 
@@ -18,6 +17,7 @@ from features.builder import BatchBuilder
 from features.cells import Cells
 from features.readers.block import append_cells, require_columns, rows_per_block
 from features.transform import Transform
+from features.value_text import text_of_column
 
 _BATCH_ROWS = 16_384
 _BATCH_BYTES = 1 << 30  # 1 GiB: places in a buffer are 32 bits wide
@@ -56,7 +56,7 @@ class ParquetBlock:
 
 
 class ParquetReader:
-    """Reads the needed columns of a Parquet file and brings them into text (see `text_of`)."""
+    """Reads the needed columns of a Parquet file and brings them into text (see `text_of_column`)."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -121,11 +121,11 @@ class ParquetReader:
         """Bytes of a column's cells, and where in them each cell starts and ends."""
         column = batch.column(name)
         try:
-            text = text_of(column)
+            text = text_of_column(column)
         except pa.ArrowException:
             raise DataError(
                 f"{self._path}: column {name!r} has the type {column.type}, which has no text; expected"
-                f" strings, numbers or booleans."
+                f" strings, numbers, booleans or times."
             ) from None
         _, offset_buffer, data_buffer = text.buffers()
         bounds = np.frombuffer(offset_buffer, np.int64)[text.offset : text.offset + len(text) + 1]
@@ -140,38 +140,6 @@ class ParquetReader:
     def _unreadable(self, error: Exception) -> DataError:
         reason = str(error).splitlines()[0]
         return DataError(f"{self._path}: cannot be read as a Parquet file ({reason}).")
-
-
-def text_of(column: pa.Array) -> pa.Array:
-    """A column as large_string or large_binary; nulls stay null.
-
-    Whole numbers become decimal digits, also where they are floats (5.0 is `5`, as in a text file: values
-    are hashed as text), other floats their shortest text, NaN null, booleans `0` and `1`. Raises
-    ArrowException for types without text.
-    """
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        return text_of(column.dictionary_decode())
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return column.cast(pa.large_binary())
-    if pa.types.is_boolean(kind):
-        return column.cast(pa.uint8()).cast(pa.large_string())
-    if pa.types.is_floating(kind):
-        return _text_of_floats(column)
-    return column.cast(pa.large_string())
-
-
-def _text_of_floats(column: pa.Array) -> pa.Array:
-    if pa.types.is_float16(column.type):
-        column = column.cast(pa.float32())
-    missing = pc.is_nan(column)
-    whole = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), 2.0**63))
-    nothing = pa.scalar(None, column.type)
-    integers = pc.if_else(whole, column, nothing).cast(pa.int64()).cast(pa.large_string())
-    if pc.all(pc.or_(whole, missing), skip_nulls=True).as_py():
-        return integers
-    fractions = pc.if_else(missing, nothing, column).cast(pa.large_string())
-    return pc.if_else(whole, integers, fractions)
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

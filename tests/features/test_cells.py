@@ -19,7 +19,7 @@ def test_values_become_their_text() -> None:
         ["a", "n"],
         numbers={"n"},
     )
-    assert texts(cells) == [["é", "1.5"], ["", "-7"], ["", "1e+300"], ["3", "2.0"], [str(2**64 - 1), ""]]
+    assert texts(cells) == [["é", "1.5"], ["", "-7"], ["", "1e+300"], ["3", "2"], [str(2**64 - 1), ""]]
     assert len(cells) == 5
 
 
@@ -31,8 +31,7 @@ def test_no_rows_and_no_columns() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"a": True}, r"rows\[1\]\.a: .*True \(bool\)"),
-        ({"n": math.nan}, r"rows\[1\]\.n: .*nan"),
+        ({"a": 1e16}, r"rows\[1\]\.a: 1e\+16 is a fraction, or too large to be exact"),
         ({"n": math.inf}, r"rows\[1\]\.n: .*inf"),
         ({"a": 0.1}, r"rows\[1\]\.a: 0\.1 is a fraction"),
         ({"a": ["x"]}, r"rows\[1\]\.a: .*\(list\)"),

@@ -106,7 +106,15 @@ NUMBERS = st.one_of(
     st.decimals(-(10**6), 10**6, places=3).map(lambda v: str(v).encode()),
     st.sampled_from(ODD_NUMBERS),
 )
+# Other spellings of a category, and what looks like one and is none.
+SPELLINGS = [
+    *b"5.0 5.00 -5.0 0.0 -0.0 -0 5. 05.0 00.0 .0 -.0 5.0.0 10.0.0.0 1.10 5.01 +5.0 5e0 0 00 --5.0".split(),
+    *b"123456.0 12345.00 1234567.0 1234.000 1.000000 x.000000 1.2.3.00 12345678901234567890.0".split(),
+    *b"true True TRUE tRUE trUe truE TRue tru? true. false False FALSE fALSE falsE FALSe FalSE falsy".split(),
+    *b"nan NaN NAN Nan naN nan0 NaM inf - . .. -. 0.0000000000000000000000000000000000000000000".split(),
+]
 TEXTS = st.one_of(
+    st.sampled_from(SPELLINGS),
     st.sampled_from([b"", b"68fd1e64", b"a", b"0", b"\xff\xfe", "größe".encode()]),
     st.sampled_from([b"x" * 31, b"y" * 32, b"z" * 1000]),
     st.binary(max_size=70),
@@ -164,6 +172,15 @@ def test_the_criteo_spec_on_rows_of_its_kind() -> None:
     ]
     assert_as_reference(transform, rows)
     assert_as_reference(transform, rows, b"\n")
+
+
+def test_every_spelling_of_a_category_is_the_references() -> None:
+    rows = [
+        [b"1", b"2", text, b"5", b"7.5", other] for text in SPELLINGS for other in (text, b"x", b"12345678")
+    ]
+    assert_as_reference(Transform(SPEC, with_label=True), rows)
+    for row in rows:  # and alone in a tile
+        assert_as_reference(Transform(SPEC, with_label=True), [row], b"9" * 20)
 
 
 def test_a_full_builder_stops_and_the_next_one_goes_on() -> None:

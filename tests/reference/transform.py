@@ -14,6 +14,10 @@ _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _NAN = re.compile(rb"[+-]?nan", re.IGNORECASE)
 
 
+_WHOLE = re.compile(rb"(-?(?:0|[1-9]\d*))\.0+")
+_BOOLEANS = {b"true": b"1", b"True": b"1", b"TRUE": b"1", b"false": b"0", b"False": b"0", b"FALSE": b"0"}
+
+
 class BadRowError(Exception):
     """Args: what is bad (the name of a RowStatus), and the index of its column."""
 
@@ -31,6 +35,16 @@ def number(text: bytes) -> float | None:
     return value
 
 
+def category(text: bytes) -> bytes | None:
+    """The one spelling of a category; None when missing."""
+    if text in (b"", b"nan", b"NaN"):
+        return None
+    whole = _WHOLE.fullmatch(text)
+    if whole:
+        text = b"0" if whole[1] == b"-0" else whole[1]
+    return _BOOLEANS.get(text, text)
+
+
 def bucket(field: NumberField, value: float) -> int:
     if field.transform == "edges":
         return sum(edge <= value for edge in field.edges)
@@ -42,7 +56,7 @@ def bucket(field: NumberField, value: float) -> int:
 def field_hash(field: NumberField | CategoryField, text: bytes, seed: int) -> int | None:
     """The hash of a field's feature, or None when it has none."""
     field_seed = xxhash.xxh64_intdigest(field.name.encode(), seed)
-    value = number(text) if isinstance(field, NumberField) else (text or None)
+    value = number(text) if isinstance(field, NumberField) else category(text)
     if value is None:
         return xxhash.xxh64_intdigest(b"", field_seed) if field.missing == "feature" else None
     data = value if isinstance(value, bytes) else bucket(field, value).to_bytes(8, "little", signed=True)
