@@ -9,9 +9,12 @@ state.safetensors    the optimizer's state, to train on from
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,7 +27,7 @@ from safetensors.numpy import load, save_file
 from ctr.errors import ModelError, SpecError
 from ctr.ftrl import Float32, Ftrl
 from ctr.model import FORMAT, FORMAT_VERSION, Model, model_id
-from features import FeatureSpec, Slots, Transform, parse_spec, replace_folder, slot_dtype
+from features import FeatureSpec, Slots, Transform, parse_spec, replace_folder, scratch_folder, slot_dtype
 
 MANIFEST = "manifest.json"
 _SPEC = "features.yaml"
@@ -49,11 +52,36 @@ def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
             for name in (_WEIGHTS, _STATE):  # safetensors keeps its files from other users
                 shutil.copymode(folder / _SPEC, folder / name)
             files = {name: _sha256(folder / name) for name in (_SPEC, _WEIGHTS, _STATE)}
-            manifest = {**model.manifest, "sha256": files}
-            (folder / MANIFEST).write_bytes(orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+            (folder / MANIFEST).write_bytes(_manifest_text({**model.manifest, "sha256": files}))
     except (OSError, SafetensorError) as error:
         kept = "the model that was there is unchanged" if path.exists() else "nothing was left behind"
         raise ModelError(f"{path}: the model could not be saved ({error}); {kept}.") from error
+
+
+def update_manifest(model: Model, path: Path) -> None:
+    """Write the manifest of `model`, which `save_model` has saved as `path`, anew: as a whole or not at all.
+
+    Raises ModelError when another model is there by now, or the disk refuses; the folder is then unchanged.
+    """
+    try:
+        with ExitStack() as opened:
+            # The folder itself: what gets its name while this goes on is not touched.
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            opened.callback(os.close, folder)
+            with open(MANIFEST, "rb", opener=partial(os.open, dir_fd=folder)) as file:
+                there = orjson.loads(file.read())
+            if there["id"] != model.id:
+                raise ModelError(f"{path}: another model, {there['id']}, has taken the place of {model.id}.")
+            place = path.resolve()
+            draft = opened.enter_context(scratch_folder(place.parent, f".{place.name}.", ".partial"))
+            with (draft / MANIFEST).open("wb") as file:
+                file.write(_manifest_text({**model.manifest, "sha256": there["sha256"]}))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft / MANIFEST, MANIFEST, dst_dir_fd=folder)
+            os.fsync(folder)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{path}: the manifest could not be written anew ({error}).") from error
 
 
 def require_model_or_nothing(path: Path) -> None:
@@ -155,6 +183,10 @@ class _Manifest(BaseModel):
     spec_fingerprint: str
     optimizer: _OptimizerEntry
     sha256: dict[str, str]
+
+
+def _manifest_text(manifest: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(manifest, option=orjson.OPT_INDENT_2)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

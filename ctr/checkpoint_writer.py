@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-import re
-import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from time import perf_counter, time
+from time import perf_counter
 from types import TracebackType
 from typing import Any
 
@@ -35,8 +32,6 @@ from ctr.outputs import require_writable
 from ctr.prefetch import Prefetch
 from features import replace_folder
 from ps import PartitionDump, RedisStore
-
-_YOUNG_S = 60.0  # an empty draft of this age may be one that its writer is about to lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +92,6 @@ class CheckpointDraft:
             text = orjson.dumps(manifest.model_dump(by_alias=True), option=orjson.OPT_INDENT_2)
             (self._path / MANIFEST).write_bytes(text)
             self._opened.close()
-            _remove_leftovers(self._folder.resolve(), "replaced")
             return CheckpointFacts(
                 bytes=sum(entry["bytes"] for entry in files.values()) + len(text),
                 held_seconds=self.held_seconds,
@@ -141,8 +135,7 @@ def draft_checkpoint(
     created = datetime.now(UTC).isoformat(timespec="seconds")
     held = 0
     with _refusals(folder), ExitStack() as opened:
-        _remove_leftovers(place, "partial")
-        path = opened.enter_context(_locked_draft(place))
+        path = opened.enter_context(replace_folder(place))
         dumps = map(store.dump, range(facts.partitions))
         with _arrow_file(path / PARTITIONS, PARTITION_SCHEMA) as file, Prefetch(dumps, depth=1) as ahead:
             for dump in ahead:
@@ -200,36 +193,6 @@ def _refusals(folder: Path) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:
         kept = "the one that was there is unchanged" if folder.exists() else "nothing was left behind"
         raise ModelError(f"{folder}: the checkpoint could not be written ({error}); {kept}.") from error
-
-
-@contextmanager
-def _locked_draft(place: Path) -> Iterator[Path]:
-    """The folder that `replace_folder` gives, locked while its writer lives, until it is in its place."""
-    with ExitStack() as afterwards, replace_folder(place) as draft:
-        handle = os.open(draft, os.O_RDONLY)
-        afterwards.callback(os.close, handle)
-        with suppress(OSError):  # a file system without locks: there nobody will remove the draft either
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield draft
-
-
-def _remove_leftovers(place: Path, kind: str) -> None:
-    """Remove what killed writers of the checkpoint `place` have left beside it.
-
-    `partial` are unfinished drafts, or checkpoints that were replaced; what a live writer works on is locked.
-    `replaced` is what stood at `place` where a file system cannot swap two names at once.
-    """
-    name = re.compile(rf"\.{re.escape(place.name)}\.[0-9a-f]{{8}}\.{kind}")
-    for leftover in place.parent.iterdir() if place.parent.exists() else ():
-        if not name.fullmatch(leftover.name):
-            continue
-        with suppress(OSError), ExitStack() as afterwards:
-            handle = os.open(leftover, os.O_RDONLY)
-            afterwards.callback(os.close, handle)
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            young = time() - os.stat(handle).st_mtime < _YOUNG_S
-            if not _others(leftover) and (any(leftover.iterdir()) or not young):
-                shutil.rmtree(leftover, ignore_errors=True)
 
 
 @contextmanager

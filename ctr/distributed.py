@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -49,9 +49,10 @@ class DistributedResult:
     coordinated: CoordinatedResult
     state: tuple[Slots, Float32]
     """Everything that the store held in the end."""
+    store: RedisStore
+    """It still does, and is open: to be dropped when the state is safe elsewhere."""
     resumed_from: str | None = None
     """When the checkpoint was taken that the job went on from."""
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def train_distributed(
@@ -64,9 +65,9 @@ def train_distributed(
     on_progress: Callable[[Progress], None] = lambda _: None,
     on_start: Callable[[WorkerProcesses], None] = lambda _: None,
 ) -> DistributedResult:
-    """Train from `start`, or from a checkpoint; the store is empty again afterwards, unless the job failed.
+    """Train from `start`, or from a checkpoint.
 
-    Raises the errors of the parts.
+    Raises the errors of the parts; what was trained is then still in the store.
     """
     checkpoint = _checkpoint(description, settings) if settings.resume else None
     job = uuid4().hex[:12]
@@ -103,15 +104,13 @@ def train_distributed(
             with suppress(StoreError):
                 store.drop()
             raise
-        try:
+        with closing(coordinator):
             result = coordinator.run(stop=stop, on_progress=on_progress, on_start=on_start)
             state = read_out(store)
-        finally:
-            coordinator.close()
-        store.drop()
-        return DistributedResult(result, state, None if checkpoint is None else checkpoint.created)
-    finally:
+    except BaseException:
         store.close()
+        raise
+    return DistributedResult(result, state, store, None if checkpoint is None else checkpoint.created)
 
 
 def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpoint:

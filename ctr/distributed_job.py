@@ -20,9 +20,11 @@ from ctr.job_description import (
     input_bytes,
 )
 from ctr.progress import Report
+from ctr.remains import Remains
 from ctr.trainer import TrainResult, TrainSettings
 from ctr.worker_report import WorkerReport
 from features import BLOCK_ROWS, DatasetSource, ExampleSource, Slots
+from ps import RedisStore
 
 if TYPE_CHECKING:
     from ctr.job import TrainJob
@@ -68,10 +70,12 @@ def learn_distributed(
     adopted: tuple[Slots, Float32] | None,
     show: Callable[[str], AbstractContextManager[Report]],
     stop: Event,
-) -> tuple[TrainResult, tuple[Slots, Float32]]:
-    """Train through Redis; return what happened and everything that the store held in the end.
+    remains: Remains,
+) -> tuple[TrainResult, tuple[Slots, Float32], RedisStore]:
+    """Train through Redis; return what happened, everything that the store held in the end, and the store.
 
-    Raises DataError when there was nothing to learn from, and as `train_distributed` does.
+    The store is open and still holds it. Raises DataError when there was nothing to learn from, and as
+    `train_distributed` does.
     """
     checkpoints = None
     if job.checkpoint is not None:
@@ -83,13 +87,20 @@ def learn_distributed(
             StoreSettings(job.store, checkpoints, job.resume, job.lease_s),
             start=adopted,
             stop=stop,
+            on_start=lambda _: remains.begin(),
             on_progress=lambda p: report(p.examples - p.resumed, p.fraction, p.logloss),
         )
     did = found.coordinated
-    if did.examples == 0 and not did.interrupted:
-        raise DataError("the input has no good row to learn from: check the file, or the feature spec.")
-    if job.quarantine is not None and did.report.bad_rows:
-        _quarantine(source, did.report)
+    try:
+        if did.examples == 0 and not did.interrupted:
+            found.store.drop()
+            remains.in_store = False
+            raise DataError("the input has no good row to learn from: check the file, or the feature spec.")
+        if job.quarantine is not None and did.report.bad_rows:
+            _quarantine(source, did.report)
+    except BaseException:
+        found.store.close()
+        raise
     result = TrainResult(
         examples=did.examples,
         seconds=did.seconds,
@@ -101,7 +112,7 @@ def learn_distributed(
         store=did,
         resumed_from=found.resumed_from,
     )
-    return result, found.state
+    return result, found.state, found.store
 
 
 def _quarantine(source: ExampleSource, told: WorkerReport) -> None:

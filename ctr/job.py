@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from secrets import token_hex
 from threading import Event
 from typing import Any, Literal
 
-from ctr.artifact import SavedState, load_state, require_model_or_nothing, save_model
+from ctr.artifact import SavedState, load_state, require_model_or_nothing, save_model, update_manifest
 from ctr.checkpoint import read_job
 from ctr.checkpoint_writer import require_checkpoint_or_nothing
 from ctr.coordinator import CoordinatedResult
 from ctr.distributed_job import describe_job, learn_distributed
-from ctr.errors import CtrError, DataError, ModelError
+from ctr.errors import CtrError, DataError, ModelError, StoreError
 from ctr.evaluation import evaluate
 from ctr.ftrl import WIDTH, Float32, Ftrl
 from ctr.interrupts import stop_requests
@@ -23,9 +25,10 @@ from ctr.metrics import MetricSummary
 from ctr.model import Model
 from ctr.outputs import beside, printable, require_writable
 from ctr.progress import Report, progress
+from ctr.remains import Remains
 from ctr.trainer import TrainResult, TrainSettings, default_chunk, read_out, train
-from features import BadRows, ExampleSource, FeatureSpec, Slots, load_spec, open_source
-from ps import LEASE_S, Token, open_store, require_store_url, without_password
+from features import BadRows, ExampleSource, FeatureSpec, Slots, load_spec, open_source, remove_drafts
+from ps import LEASE_S, Store, Token, open_store, require_store_url, without_password
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,8 @@ class TrainOutcome:
     holdout_bad_rows: BadRows | None
     stopped: bool
     """Whether SIGINT or SIGTERM ended training or judging."""
+    left_in_store: str | None = None
+    """Why Redis still holds the parameters, if it does."""
 
     @property
     def bad_row_count(self) -> int:
@@ -153,51 +158,65 @@ class TrainOutcome:
             "interrupted": self.stopped,
             "model": self.model.id,
             "saved_to": printable(self.saved_to),
+            "left_in_store": self.left_in_store,
         }
 
 
 def run_train_job(
     job: TrainJob, show: Callable[[str], AbstractContextManager[Report]] = progress
 ) -> TrainOutcome:
-    """Train, judge on the hold-out, and save the model; `show` is asked for a progress display per phase.
+    """Train, save the model, and evaluate it on the hold-out; `show` is asked for a progress per phase.
 
     SIGINT or SIGTERM ends training after the running round; what was learnt so far is then saved beside
-    `job.model` (suffix `.interrupted`), and a model that was there stays. When nothing was learnt yet,
-    KeyboardInterrupt is raised. A trained model is saved also if judging it fails or is stopped.
+    `job.model` (suffix `.interrupted`), and a model that was there stays. The model is on disk before it is
+    evaluated, and its metrics are added to it; a store in Redis is emptied at the very end.
 
-    Raises the errors of the parts; what can be checked is checked before training.
+    When nothing was learnt yet, or at a second signal, KeyboardInterrupt is raised, whose text says what is
+    left of the job. Raises the errors of the parts; what can be checked is checked before training.
     """
+    remains = Remains(job.store, job.model, job.checkpoint, job.resume)
+    try:
+        with stop_requests() as stop:
+            return _run(job, show, stop, remains)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(str(remains)) from None
+    except CtrError as error:
+        if remains.saved_to is None and remains.in_store:
+            raise type(error)(f"{error} {remains}") from error
+        raise
+
+
+def _run(
+    job: TrainJob, show: Callable[[str], AbstractContextManager[Report]], stop: Event, remains: Remains
+) -> TrainOutcome:
     require_store_url(job.store)
-    for place in (job.model, job.interrupted):
-        require_model_or_nothing(place)
-        require_writable(place)
-    if job.checkpoint is not None:
-        require_checkpoint_or_nothing(job.checkpoint)
-        if job.checkpoint.resolve() in (job.model.resolve(), job.interrupted.resolve()):
-            raise ModelError(f"{job.checkpoint}: is for the model; give another folder for the checkpoint.")
-    with stop_requests() as stop:
-        spec = None if job.spec is None else load_spec(job.spec)
-        source = open_source(job.inputs, spec, on_bad_rows=job.on_bad_rows, quarantine=job.quarantine)
-        optimizer, start = _start(job, source.spec)
-        judged_on = _holdout(job, source)
-        settings = _settings(job, source, judged_on)
-        result, state = _learn(job, settings, source, optimizer, start, judged_on, show, stop)
+    _check_places(job)
+    spec = None if job.spec is None else load_spec(job.spec)
+    source = open_source(job.inputs, spec, on_bad_rows=job.on_bad_rows, quarantine=job.quarantine)
+    optimizer, start = _start(job, source.spec)
+    judged_on = _holdout(job, source)
+    settings = _settings(job, source, judged_on)
+    result, state, store = _learn(job, settings, source, optimizer, start, judged_on, show, stop, remains)
+    with nullcontext() if store is None else closing(store):
         if result.examples == 0:
+            _empty(store, remains)
+            remains.began = False
             raise KeyboardInterrupt
         weights = optimizer.in_pass(result.passes).weights(state[1])
-        facts = _facts(job, settings, optimizer, result)
-        model = Model.of_weights(source.spec, state[0], weights, facts)
+        model = Model.of_weights(source.spec, state[0], weights, _facts(job, settings, optimizer, result))
         saved_to = job.interrupted if result.interrupted else job.model
+        _save(model, saved_to, state, remains)
         holdout, failure = None, None
         if judged_on is not None and not stop.is_set():
             try:
-                holdout = _judge(model, judged_on, show, stop)
+                holdout = _judge(model, saved_to, judged_on, show, stop)
             except CtrError as error:
                 failure = error
-        save_model(model, saved_to, state)
+        left = _empty(store, remains)
     if failure is not None:
         raise type(failure)(
             f"{failure} The model was trained and is in {saved_to}; only judging it failed."
+            + (f" {left}" if left else "")
         ) from failure
     return TrainOutcome(
         job=job,
@@ -211,7 +230,50 @@ def run_train_job(
         bad_rows=source.bad_rows,
         holdout_bad_rows=None if judged_on is None else judged_on.source.bad_rows,
         stopped=result.interrupted or (judged_on is not None and holdout is None),
+        left_in_store=left,
     )
+
+
+def _check_places(job: TrainJob) -> None:
+    """Raise unless model and checkpoint can be written."""
+    for place in (job.model, job.interrupted):
+        require_model_or_nothing(place)
+        require_writable(place)
+        remove_drafts(place)
+    if job.checkpoint is not None:
+        require_checkpoint_or_nothing(job.checkpoint)
+        if job.checkpoint.resolve() in (job.model.resolve(), job.interrupted.resolve()):
+            raise ModelError(f"{job.checkpoint}: is for the model; give another folder for the checkpoint.")
+
+
+def _save(model: Model, place: Path, state: tuple[Slots, Float32], remains: Remains) -> None:
+    """Save the model at `place`; what no store holds any more is put elsewhere rather than lost."""
+    try:
+        save_model(model, place, state)
+    except ModelError as error:
+        if remains.in_store:
+            raise
+        rescued = Path(tempfile.gettempdir()) / f"ctr-{model.id}-{token_hex(4)}"
+        try:
+            save_model(model, rescued, state)
+        except ModelError as other:
+            raise ModelError(
+                f"{error} There was no room for it in {rescued.parent} either: it is lost."
+            ) from other
+        raise ModelError(f"{error} It was saved to {rescued} instead: move it from there.") from error
+    remains.saved_to = place
+
+
+def _empty(store: Store | None, remains: Remains) -> str | None:
+    """Drop what is in the store, as it is not needed any more; what to tell if that fails."""
+    if store is None or not remains.in_store:
+        return None  # servers of our own end with the job
+    try:
+        store.drop()
+    except StoreError as error:
+        return f"{error} {remains}"
+    remains.in_store = False
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +339,9 @@ def _learn(
     judged_on: _Holdout | None,
     show: Callable[[str], AbstractContextManager[Report]],
     stop: Event,
-) -> tuple[TrainResult, tuple[Slots, Float32]]:
-    """Train a store; return what happened and everything that the store then holds."""
+    remains: Remains,
+) -> tuple[TrainResult, tuple[Slots, Float32], Store | None]:
+    """Train; return what happened, everything that was learnt, and the store if that still holds it."""
     adopted = None
     if start is not None:
         former = start.optimizer.in_pass(start.passes)
@@ -288,11 +351,12 @@ def _learn(
     stop_row = None if judged_on is None else judged_on.training_stops
     if not job.in_memory:
         description = describe_job(job, settings, source, optimizer, passes_before, stop_row)
-        return learn_distributed(job, description, source, adopted, show, stop)
+        return learn_distributed(job, description, source, adopted, show, stop, remains)
     store = open_store(job.store, bits=source.spec.bits, width=WIDTH)
     try:
         if adopted is not None:
             store.push(*adopted, Token("warm-start", 0, 0))
+        remains.begin()
         with show("training") as report:
             result = train(
                 source,
@@ -306,7 +370,7 @@ def _learn(
             )
         state = read_out(store)
         store.drop()
-        return result, state
+        return result, state, None
     finally:
         store.close()
 
@@ -332,9 +396,13 @@ def _facts(job: TrainJob, settings: TrainSettings, optimizer: Ftrl, result: Trai
 
 
 def _judge(
-    model: Model, judged_on: _Holdout, show: Callable[[str], AbstractContextManager[Report]], stop: Event
+    model: Model,
+    saved_to: Path,
+    judged_on: _Holdout,
+    show: Callable[[str], AbstractContextManager[Report]],
+    stop: Event,
 ) -> MetricSummary | None:
-    """The metrics on the hold-out, also into the model's manifest; None when stopped."""
+    """The metrics on the hold-out, also into the manifest of the saved model; None when stopped."""
     source = judged_on.source
     with show("judging") as report:
         metrics = evaluate(
@@ -349,4 +417,5 @@ def _judge(
     summary = metrics.summary()
     model.manifest["metrics"]["holdout"] = summary.to_json()
     model.manifest["calibration"] = summary.to_json()["calibration"]
+    update_manifest(model, saved_to)
     return summary

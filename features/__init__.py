@@ -7,7 +7,7 @@ from features.dataset import DatasetSource
 from features.dataset_manifest import DatasetManifest
 from features.dataset_writer import BLOCK_ROWS, write_dataset
 from features.describe import Description, describe
-from features.folder import replace_folder
+from features.folder import remove_drafts, replace_folder, scratch_folder
 from features.localize import localize, slot_counts
 from features.localize import warm_up as warm_up_localize
 from features.shuffle import shuffled
@@ -33,7 +33,9 @@ __all__ = [
     "localize",
     "open_source",
     "parse_spec",
+    "remove_drafts",
     "replace_folder",
+    "scratch_folder",
     "shuffled",
     "slot_counts",
     "slot_dtype",

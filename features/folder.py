@@ -1,18 +1,21 @@
-"""`replace_folder`: write a folder as a whole or not at all."""
+"""Folders that are written as a whole or not at all, and what killed processes have left of them."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_PARTIAL, _REPLACED = ".partial", ".replaced"
 _CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 
@@ -26,22 +29,76 @@ def replace_folder(target: str | Path) -> Iterator[Path]:
     it is removed and the old target stays as it was.
 
     A target that is a symbolic link keeps being one; the folder it points to is replaced. Missing parents are
-    made. Raises OSError as the file system does, NotADirectoryError when `target` is a file.
+    made. What killed processes have left of the same target is removed. Raises OSError as the file system
+    does, NotADirectoryError when `target` is a file.
     """
     place = Path(target).resolve()
     if place.exists() and not place.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(target))
     place.parent.mkdir(parents=True, exist_ok=True)
-    draft = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")
-    try:
-        draft.mkdir()
+    with scratch_folder(place.parent, f".{place.name}.", _PARTIAL) as draft:
         yield draft
         _sync_tree(draft)
         _put_in_place(draft, place)
         _sync(place.parent)
+    # Where two names cannot be swapped at once: only now is there surely something at `place`.
+    _remove_leftovers(place.parent, f".{place.name}.", _REPLACED)
+
+
+def remove_drafts(target: str | Path) -> None:
+    """Remove what killed processes have left of drafts of `target`; `replace_folder` does it, too."""
+    place = Path(target).resolve()
+    _remove_leftovers(place.parent, f".{place.name}.", _PARTIAL)
+
+
+@contextmanager
+def scratch_folder(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
+    """Yield a new folder in `parent`, and remove what is there under its name in the end.
+
+    It is locked as long as this process lives, however that ends: folders with the same prefix and suffix
+    that nobody holds a lock on are of killed processes, and are removed first. Where the file system has no
+    locks, nothing is. Raises OSError as the file system does.
+    """
+    _remove_leftovers(parent, prefix, suffix)
+    folder, lock = _new_folder(parent, prefix, suffix)
+    try:
+        yield folder
     finally:
-        # The unfinished folder after a failure, the replaced one after success.
-        shutil.rmtree(draft, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _new_folder(parent: Path, prefix: str, suffix: str) -> tuple[Path, int]:
+    """A new folder, and the open handle that locks it."""
+    while True:
+        folder = parent / f"{prefix}{secrets.token_hex(4)}{suffix}"
+        folder.mkdir()
+        try:
+            lock = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # someone took it for a leftover, as it was not locked yet
+            continue
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return folder, lock
+        os.close(lock)
+
+
+def _remove_leftovers(parent: Path, prefix: str, suffix: str) -> None:
+    name = re.compile(f"{re.escape(prefix)}[0-9a-f]{{8}}{re.escape(suffix)}")
+    with suppress(OSError):  # such as a folder that may not be listed
+        for path in [path for path in parent.iterdir() if name.fullmatch(path.name)]:
+            _remove_unlocked(path)
+
+
+def _remove_unlocked(folder: Path) -> None:
+    with suppress(OSError):
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
 
 
 def _put_in_place(draft: Path, place: Path) -> None:
@@ -71,7 +128,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 def _swap_by_renames(draft: Path, place: Path) -> None:
     """Let two folders swap names where the system cannot do it at once: for a moment `place` is absent."""
-    aside = draft.with_suffix(".replaced")
+    aside = draft.with_suffix(_REPLACED)
     os.rename(place, aside)
     try:
         os.rename(draft, place)

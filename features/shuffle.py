@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from ctr.errors import DataError
 from features import shuffle_kernels as kernels
 from features.batch import Batch, Slots
 from features.chunk import Chunk
+from features.folder import scratch_folder
 from features.localize import take
 from features.source import ExampleSource
 
@@ -45,7 +45,7 @@ def shuffled(
     The buckets are files in a temporary folder inside `folder`, which is made if missing. Together they are
     about as large as the data set that is written from the batches, and each is removed once it has been
     read; close the iterator to remove them before. Memory holds one bucket: about `bucket_rows` rows, fewer
-    when the first examples have very many features.
+    when the first examples have very many features. What killed processes have left in `folder` is removed.
 
     `progress` is called with the number of examples dealt so far; the first batch comes after the last call.
     Raises DataError when the disk refuses, and whatever `source` raises.
@@ -54,11 +54,11 @@ def shuffled(
         raise ValueError(f"rows is {rows} and bucket_rows {bucket_rows}: both must be at least 1")
     count = _bucket_count(source, bucket_rows)
     rng = np.random.default_rng(seed)
-    with _disk(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        place = TemporaryDirectory(prefix=".shuffle-", dir=folder, ignore_cleanup_errors=True)
-    with place:
-        buckets = _Buckets(Path(place.name), count)
+    with ExitStack() as opened:
+        with _disk(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            place = opened.enter_context(scratch_folder(folder, ".shuffle-"))
+        buckets = _Buckets(place, count)
         # Many buckets make small pieces, so more is dealt at once then, up to what a bucket holds anyway.
         at_once = max(rows, min(bucket_rows, _LEAST_PIECE_ROWS * count))
         _deal(source.batches(at_once), buckets, rng, folder, progress)

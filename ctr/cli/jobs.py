@@ -19,11 +19,14 @@ STOPPED = 130
 
 @contextmanager
 def stopping(kept: str) -> Iterator[None]:
-    """Turn Ctrl-C into a message that says what was kept, and exit code 130."""
+    """Turn Ctrl-C into a message that says what was kept, and exit code 130.
+
+    An interrupt with a text says that itself.
+    """
     try:
         yield
-    except KeyboardInterrupt:
-        typer.echo(f"\nStopped. {kept}", err=True)
+    except KeyboardInterrupt as interrupt:
+        typer.echo(f"\nStopped. {str(interrupt) or kept}", err=True)
         raise typer.Exit(STOPPED) from None
 
 

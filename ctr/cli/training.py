@@ -246,7 +246,7 @@ def train(
         warm_start=warm_start,
         on_bad_rows=on_bad_rows.value,
     )
-    with stopping("Nothing was learnt yet, and nothing was written."):
+    with stopping("Nothing was written."):
         outcome = run_train_job(job)
     summary = outcome.to_json() | {"peak_memory_mb": peak_memory_mb()}
     if outcome.result.store is None:
@@ -257,6 +257,8 @@ def train(
     lines = _lines(outcome, summary) + bad
     if summary["holdout_bad_rows"]:
         lines.append(f"passed over {summary['holdout_bad_rows']:,} bad rows of the hold-out")
+    if outcome.left_in_store is not None:
+        lines.append(f"warning: {outcome.left_in_store}")
     report(lines, summary, json)
     if outcome.stopped:
         raise typer.Exit(STOPPED)

@@ -187,17 +187,17 @@ class RunningJob:
 
     def _run(self) -> None:
         try:
-            self._outcome.append(
-                train_distributed(
-                    self.job,
-                    source_of(self.job),
-                    self._settings,
-                    start=self._start,
-                    stop=self.stop,
-                    on_start=self._workers.append,
-                    on_progress=lambda progress: self.fractions.append(progress.fraction),
-                )
+            found = train_distributed(
+                self.job,
+                source_of(self.job),
+                self._settings,
+                start=self._start,
+                stop=self.stop,
+                on_start=self._workers.append,
+                on_progress=lambda progress: self.fractions.append(progress.fraction),
             )
+            found.store.drop()
+            self._outcome.append(found)
         except BaseException as error:  # noqa: BLE001  (raised by `result`)
             self._outcome.append(error)
 

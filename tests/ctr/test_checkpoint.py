@@ -418,19 +418,14 @@ class TestKilledWriter:
         assert read_checkpoint(tmp_path / "c").position == {"n": 1}
 
     def test_only_drafts_of_this_checkpoint_are_removed(self, tmp_path: Path, redis_url: str) -> None:
-        kept = [".c.01234567.partial", ".d.01234567.partial", ".c.x.01234567.partial", ".c.0123456.partial"]
-        for name in kept[1:]:
+        kept = [".d.01234567.partial", ".c.x.01234567.partial", ".c.0123456.partial"]
+        for name in [*kept, ".c.01234567.partial"]:
             (tmp_path / name).mkdir()
             (tmp_path / name / "partitions.arrow").write_bytes(b"")
-        (tmp_path / kept[0]).mkdir()
-        (tmp_path / kept[0] / "features.yaml").write_bytes(b"of a model")
-        (tmp_path / ".c.11111111.partial").mkdir()  # just made, it seems, and not locked yet
-        (tmp_path / ".c.22222222.partial").mkdir()
-        os.utime(tmp_path / ".c.22222222.partial", (0, 0))
+        (tmp_path / ".c.11111111.partial").mkdir()
         (tmp_path / ".c.33333333.partial").write_bytes(b"a file")
         write(tmp_path / "c", opened(redis_url))
-        left = {*kept, "c", ".c.11111111.partial", ".c.33333333.partial"}
-        assert set(os.listdir(tmp_path)) == left
+        assert set(os.listdir(tmp_path)) == {*kept, "c", ".c.33333333.partial"}
 
     def test_where_names_cannot_be_swapped_at_once(self, tmp_path: Path, redis_url: str) -> None:
         """Killed in between, the old checkpoint stands aside and the new one is not in its place yet."""
