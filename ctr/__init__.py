@@ -3,8 +3,12 @@
 Importing this package loads nothing heavy: the command line has to answer `--help` at once.
 """
 
-from importlib.metadata import version
-
 __all__ = ["__version__"]
 
-__version__ = version("ctr")
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from importlib.metadata import version  # takes longer than everything that `ctr --help` needs
+
+        return version("ctr")
+    raise AttributeError(f"module 'ctr' has no attribute {name!r}")

@@ -1,18 +1,27 @@
-"""Stopping a job between two steps instead of in the middle of one."""
+"""Signals that end a job: between two steps instead of in the middle of one, where it can be had."""
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, current_thread, main_thread
 from types import FrameType
 
 
+def interrupt(number: int, _frame: FrameType | None) -> None:
+    """A handler that raises KeyboardInterrupt, as Python's own for SIGINT."""
+    if number == signal.SIGHUP:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it comes twice, see `stop_requests`
+        _leave_terminal()
+    raise KeyboardInterrupt
+
+
 @contextmanager
 def stop_requests() -> Iterator[Event]:
-    """An event that the first SIGINT or SIGTERM sets; a second one raises KeyboardInterrupt at once.
+    """An event that SIGINT, SIGTERM and SIGHUP set; a second of the first two raises KeyboardInterrupt.
 
     An exception raised in the middle of anything, as Python does by default, may come at a moment when a lock
     is held, or be swallowed where a compiler calls back; an event is looked at where it is safe.
@@ -24,15 +33,38 @@ def stop_requests() -> Iterator[Event]:
         yield requested
         return
 
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        if requested.is_set():
-            raise KeyboardInterrupt
-        requested.set()
-        sys.stderr.write("\nstopping after this step; once more to stop at once\n")
+    asked = False
 
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if number == signal.SIGHUP:
+            # Never a second request: a closed terminal and its shell send one each, systemd after SIGTERM.
+            _leave_terminal()
+        elif asked:
+            raise KeyboardInterrupt
+        else:
+            asked = True
+        if not requested.is_set():
+            requested.set()
+            with suppress(OSError):
+                os.write(2, b"\nstopping after this step; once more to stop at once\n")
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` has it
+        numbers.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield requested
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _leave_terminal() -> None:
+    """Let what is still printed to a terminal that was closed go nowhere, instead of failing."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for handle in (0, 1, 2):
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(handle).st_mode) and not os.isatty(handle):
+                os.dup2(nowhere, handle)
+    os.close(nowhere)

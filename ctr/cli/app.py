@@ -1,77 +1,35 @@
-"""The `ctr` command: its groups of commands, and what an error looks like to a user."""
+"""`main`: the entry point of the `ctr` command, which is there at once to be interrupted."""
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
-from typing import Annotated
+from types import FrameType
 
-import typer
-
-from ctr.cli import drilling, features, parameters, scoring, serving, synthesis, training, working
-from ctr.errors import CtrError, SpecError
-
-app = typer.Typer(
-    name="ctr",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    add_completion=False,
-    help=(
-        "From raw click logs to a served click-through-rate model.\n\n"
-        "Sparse logistic regression over hashed features, trained with FTRL-Proximal.\n\n"
-        "A first run, without any data of your own:\n\n"
-        "- `ctr synth --rows 500000 --out clicks.tsv`\n"
-        "- `ctr train --spec criteo clicks.tsv --model model --holdout-fraction 0.1`\n"
-        "- `ctr serve --model model`"
-    ),
-)
-app.add_typer(features.app, name="features")
-app.add_typer(parameters.app, name="ps")
-app.command("synth")(synthesis.synth)
-app.command("train")(training.train)
-app.command("drill")(drilling.drill)
-app.command("worker")(working.worker)
-app.command("evaluate")(scoring.evaluate)
-app.command("predict")(scoring.predict)
-app.command("serve")(serving.serve)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from ctr import __version__
-
-        typer.echo(f"ctr {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Options that stand before the command."""
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
-    """Run the command line; exit 0 when all went well, 2 on wrong use, 1 when a job failed."""
-    # A cluster stops a job with SIGTERM where a person presses Ctrl-C; both end it the same way.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Run the command line; exit 0 when all went well, 2 on wrong use, 1 when it failed, 130 when stopped."""
+    # A cluster stops a job with SIGTERM where a person presses Ctrl-C, and a closed terminal with SIGHUP: all
+    # end it the same way. While the commands are imported, an exception would show somebody else's traceback.
+    ending = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in ending:
+        signal.signal(number, _leave)
+    from ctr.cli.commands import run
+    from ctr.interrupts import interrupt
+
+    for number in ending:
+        signal.signal(number, interrupt)
     try:
-        app()
-    except CtrError as error:
-        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
-        sys.exit(2 if isinstance(error, SpecError) else 1)
-    except MemoryError as error:
-        typer.secho(
-            f"error: not enough memory ({error}); fewer --bits or a smaller --chunk need less.",
-            err=True,
-            fg=typer.colors.RED,
-        )
-        sys.exit(1)
-    except OSError as error:  # such as a full disk where no part of ours knew what was being written
-        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
-        sys.exit(1)
+        run()
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done: only Python is left to end
+        # The work is done: only Python is left to end.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    os.write(2, b"\nStopped. Nothing was begun.\n")
+    os._exit(130)

@@ -64,7 +64,7 @@ def _parents_end() -> Event:
 
     Signals that go to all processes of a job are the parent's to act on, which still needs its workers then.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     stop = Event()
     Thread(target=_wait_for_parent, args=(stop,), daemon=True).start()

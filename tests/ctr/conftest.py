@@ -26,6 +26,8 @@ class Finished:
     err: str
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 Cli = Callable[..., Finished]
 
 
@@ -35,14 +37,15 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     def run(*words: object) -> Finished:
         monkeypatch.setattr(sys, "argv", ["ctr", *map(str, words)])
-        handler = signal.getsignal(signal.SIGTERM)
+        handlers = {number: signal.getsignal(number) for number in SIGNALS}
         try:
             main()
             code = 0
         except SystemExit as stop:
             code = int(stop.code or 0)
         finally:
-            signal.signal(signal.SIGTERM, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err
         return Finished(code, captured.out, captured.err)

@@ -1,4 +1,4 @@
-"""A trained model is on disk before anything else is done with it, and a disk that refuses does not lose it."""
+"""A trained model is on disk before anything else is done with it; a disk that refuses does not lose it."""
 
 from __future__ import annotations
 
@@ -101,11 +101,15 @@ class TestAFullDisk:
         self, cli: Cli, click_log: Path, tmp_path: Path, redis_url: str
     ) -> None:
         whole, model, store = tmp_path / "whole", tmp_path / "model", f"{redis_url}?model=m"
-        assert cli("train", "--spec", "criteo", click_log, "--model", whole, *FLAGS, "--store", store).code == 0
+        assert (
+            cli("train", "--spec", "criteo", click_log, "--model", whole, *FLAGS, "--store", store).code == 0
+        )
         code, said = train(click_log, model, "--store", store, preexec_fn=small_files_only).end()
         assert code == 1
         assert "could not be saved" in said
-        assert f"ctr ps export --store 'redis://{redis_url.rpartition('@')[2]}?model=m' --model {model}" in said
+        assert (
+            f"ctr ps export --store 'redis://{redis_url.rpartition('@')[2]}?model=m' --model {model}" in said
+        )
         assert not model.exists()
         assert cli("ps", "export", "--store", store, "--model", model).code == 0
         assert load_model(model).id == load_model(whole).id

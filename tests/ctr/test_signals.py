@@ -1,0 +1,122 @@
+"""Signals that end a command, whenever they come; and what a killed one leaves for the next to remove."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import termios
+from pathlib import Path
+
+import pytest
+
+from ctr.artifact import load_model
+from tests.ctr.conftest import Cli
+from tests.ctr.distributed_jobs import CTR, Command, wait_for
+
+ENDLESS = ["--epochs", 100_000]
+
+
+def train(log: Path, model: Path, **options: object) -> Command:
+    return Command("train", "--spec", "criteo", log, "--model", model, *ENDLESS, **options)
+
+
+def ignore_hang_ups() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+class TestHangUp:
+    def test_a_closed_terminal(self, click_log: Path, tmp_path: Path) -> None:
+        """What was learnt is saved, though nobody can be told."""
+        ours, theirs = os.openpty()
+        command = [CTR, "train", "--spec", "criteo", click_log, "--model", tmp_path / "model", *ENDLESS]
+        job = subprocess.Popen(
+            [*map(str, command)],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
+        )
+        os.close(theirs)
+        shown = b""
+        while b"rows/s" not in shown:
+            shown += os.read(ours, 1 << 16)
+        os.close(ours)
+        assert job.wait(60) == 130
+        assert load_model(tmp_path / "model.interrupted").manifest["training"]["interrupted"]
+        assert os.listdir(tmp_path) == ["model.interrupted"]
+
+    def test_nohup(self, click_log: Path, tmp_path: Path) -> None:
+        job = train(click_log, tmp_path / "model", preexec_fn=ignore_hang_ups)
+        assert job.popen.stderr is not None
+        assert "training" in job.popen.stderr.readline()
+        status = Path(f"/proc/{job.popen.pid}/status").read_text()
+        (ignored,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigIgn")]
+        assert int(ignored, 16) & 1 << (signal.SIGHUP - 1)
+        job.kill()
+
+    def test_it_is_no_second_request(self, click_log: Path, tmp_path: Path) -> None:
+        """A shell that ends sends one more to its jobs."""
+        job = train(click_log, tmp_path / "model")
+        assert job.popen.stderr is not None
+        assert "training" in job.popen.stderr.readline()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGHUP):
+            job.popen.send_signal(number)
+        code, said = job.end()
+        assert code == 130
+        assert load_model(tmp_path / "model.interrupted").weights.size, said
+
+
+def build(log: Path, out: Path) -> Command:
+    """A build that takes some time."""
+    return Command("features", "build", "--spec", "criteo", *[log] * 100, "--out", out, "--shuffle", 1)
+
+
+def drafts(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_a_hang_up_ends_a_build(click_log: Path, tmp_path: Path) -> None:
+    job = build(click_log, tmp_path / "h")
+    wait_for(lambda: len(drafts(tmp_path)) == 2)
+    job.popen.send_signal(signal.SIGHUP)
+    code, said = job.end()
+    assert code == 130
+    assert "was not written" in said
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_next_run_removes_what_a_killed_one_has_left(cli: Cli, click_log: Path, tmp_path: Path) -> None:
+    job = build(click_log, tmp_path / "h")
+    wait_for(lambda: len(drafts(tmp_path)) == 2)
+    before = drafts(tmp_path)
+    again = ["features", "build", "--spec", "criteo", click_log, "--out", tmp_path / "h", "--shuffle", 1]
+    assert cli(*again).code == 0
+    assert set(before) <= set(drafts(tmp_path))  # its maker lives
+    job.kill()
+    assert drafts(tmp_path) == before
+    assert cli(*again).code == 0
+    assert os.listdir(tmp_path) == ["h"]
+
+
+@pytest.mark.parametrize("seen", ["typer", "numpy", "numba.core"])
+def test_an_interrupt_before_the_work(click_log: Path, tmp_path: Path, seen: str) -> None:
+    """While modules are imported: no traceback, and the exit code of a job that was stopped."""
+    command = [CTR, "train", "--spec", "criteo", click_log, "--model", tmp_path / "model"]
+    job = subprocess.Popen(
+        [*map(str, command)],
+        env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stderr is not None
+    while not (line := job.stderr.readline()).split("|")[-1].strip().startswith(seen):
+        assert line
+    job.send_signal(signal.SIGINT)
+    said = job.communicate(timeout=60)[1]
+    assert job.returncode == 130, said
+    assert "Traceback" not in said
+    assert "Stopped." in said
+    assert os.listdir(tmp_path) == []
