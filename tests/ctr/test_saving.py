@@ -30,7 +30,7 @@ def long_holdout(log: Path, times: int) -> list[object]:
 
 def saved(job: Command, model: Path) -> None:
     """Wait until the model is on disk, with the job still at work on it."""
-    wait_for((model / "manifest.json").exists)
+    wait_for((model / "manifest.json").exists, 240)  # kernels may have to be compiled
     assert job.popen.poll() is None
 
 
