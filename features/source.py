@@ -18,6 +18,7 @@ from features.chunk import Chunk
 from features.dataset import DatasetSource
 from features.readers.block import Block, Reader
 from features.readers.delimited import DelimitedReader
+from features.readers.file_kind import COMPRESSED, is_parquet
 from features.readers.libsvm import LibsvmReader
 from features.readers.parquet import ParquetReader
 from features.spec import FeatureSpec
@@ -273,9 +274,10 @@ def open_source(
     """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
 
     A data set must have been hashed with `spec`, if that is given. `on_bad_rows` and `quarantine` are for
-    raw files (see `RawSource`), `verify` for a data set (see `DatasetSource`). A file whose name ends in
-    .parquet, .pq, .libsvm or .svm (or .libsvm.gz, .svm.gz) is of that format, any other of
-    `spec.source.format`. Raises DataError or SpecError.
+    raw files (see `RawSource`), `verify` for a data set (see `DatasetSource`). A file that begins as Parquet
+    does is read as that; else one whose name ends in .parquet, .pq, .libsvm or .svm (and behind that perhaps
+    .gz, .zst, .bz2, .lz4 or .xz) is of that format, any other of `spec.source.format`. Raises DataError or
+    SpecError.
     """
     folders = [path for path in inputs if Path(path).is_dir()]
     if folders and len(inputs) > 1:
@@ -297,8 +299,13 @@ def open_source(
 
 
 def _format_of(path: Path, spec: FeatureSpec) -> str:
+    try:
+        if is_parquet(path):
+            return "parquet"
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes[-1:] == [".gz"]:
+    if suffixes and suffixes[-1] in COMPRESSED:
         suffixes.pop()
     return _FORMATS.get(suffixes[-1] if suffixes else "", spec.source.format)
 

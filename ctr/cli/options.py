@@ -22,7 +22,7 @@ Inputs = Annotated[
     list[Path],
     typer.Argument(
         metavar="INPUT",
-        help="Raw files (delimited text, .gz too; .parquet; .libsvm), or one hashed data set.",
+        help="Raw files (delimited text; .parquet; .libsvm; text may be compressed), or one hashed data set.",
         exists=True,
         show_default=False,
     ),

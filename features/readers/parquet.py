@@ -16,6 +16,7 @@ from ctr.errors import DataError
 from features.builder import BatchBuilder
 from features.cells import Cells
 from features.readers.block import append_cells, require_columns, rows_per_block
+from features.readers.file_kind import is_parquet
 from features.transform import Transform
 from features.value_text import text_of_column
 
@@ -139,6 +140,11 @@ class ParquetReader:
 
     def _unreadable(self, error: Exception) -> DataError:
         reason = str(error).splitlines()[0]
+        if not is_parquet(self._path):
+            return DataError(
+                f"{self._path}: cannot be read as a Parquet file, for it does not begin like one ({reason});"
+                f" rename it to .csv or .tsv if it is text, decompress it if it is compressed."
+            )
         return DataError(f"{self._path}: cannot be read as a Parquet file ({reason}).")
 
 

@@ -1,10 +1,9 @@
-"""`TextFile`: a text file, gzip-compressed or not, as whole lines in one buffer."""
+"""`TextFile`: a text file, compressed or not, as whole lines in one buffer."""
 
 from __future__ import annotations
 
-import gzip
-import io
 import zlib
+from lzma import LZMAError
 from pathlib import Path
 from types import TracebackType
 
@@ -12,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
+from features.readers.file_kind import Stream, decompressed, require_text
 from features.scanner_kernels import PADDING
 
 READ_BYTES = 1 << 20  # 1 MiB: about what the scanner can split before it leaves the second-level cache
 ROW_BYTES = 64 << 20  # 64 MiB
 _LINE_ENDS = b"\r\n"
-_GZIP = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -53,10 +52,12 @@ class TextFile:
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
         self._size = max(path.stat().st_size, 1)
-        self._stream: io.BufferedReader | gzip.GzipFile = self._raw
+        self._stream: Stream = self._raw
         try:
-            self._open_stream()
-            if not self.fill():
+            self._stream = decompressed(path, self._raw)
+            self._read()
+            require_text(path, self.text(0, self._filled))
+            if not self.end and not self.fill():
                 raise DataError(f"{path}: the file is empty; give one with rows, or leave it out.")
         except BaseException:
             self.close()
@@ -110,15 +111,6 @@ class TextFile:
     def text(self, start: int, end: int) -> bytes:
         return bytes(memoryview(self._bytes)[start:end])
 
-    def _open_stream(self) -> None:
-        zipped = self._raw.peek(2)[:2] == _GZIP
-        if self.path.suffix == ".gz":
-            if not zipped and self._raw.peek(1):
-                raise DataError(f"{self.path}: not gzip-compressed, though its name ends in .gz; rename it.")
-            self._stream = gzip.GzipFile(fileobj=self._raw)
-        elif zipped:
-            raise DataError(f"{self.path}: gzip-compressed, though its name does not end in .gz; rename it.")
-
     def _allocate(self, capacity: int) -> None:
         self._capacity = capacity
         self.spare = capacity + PADDING
@@ -139,7 +131,7 @@ class TextFile:
         room = memoryview(self._bytes)[self._filled : self._capacity]
         try:
             count = self._stream.readinto(room)
-        except (OSError, EOFError, zlib.error) as error:
+        except (OSError, EOFError, ValueError, zlib.error, LZMAError) as error:
             reason = getattr(error, "strerror", None) or error
             raise DataError(f"{self.path}: cannot be read to its end ({reason}).") from None
         self._filled += count

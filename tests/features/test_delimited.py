@@ -199,11 +199,8 @@ def test_compressed_files_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"torn.csv.gz: cannot be read to its end"):
         read(torn, spec_of())
     (tmp_path / "text.csv.gz").write_bytes(b"y,a,b\n0,1,2\n")
-    with pytest.raises(DataError, match="not gzip-compressed, though its name ends in"):
+    with pytest.raises(DataError, match="not compressed, or damaged, though its name ends in"):
         read(tmp_path / "text.csv.gz", spec_of())
-    (tmp_path / "zipped.csv").write_bytes(whole)
-    with pytest.raises(DataError, match="gzip-compressed, though its name does not end in"):
-        read(tmp_path / "zipped.csv", spec_of())
     (tmp_path / "empty.csv.gz").write_bytes(b"")
     with pytest.raises(DataError, match="the file is empty"):
         read(tmp_path / "empty.csv.gz", spec_of())

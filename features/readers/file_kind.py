@@ -1,0 +1,107 @@
+"""What a file is, by its first bytes: how it is compressed, and whether it holds rows of text at all."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from ctr.errors import DataError
+
+COMPRESSED = (".gz", ".zst", ".bz2", ".lz4", ".xz")
+"""Suffixes of compressed files; what is read depends on the first bytes."""
+
+_PARQUET = b"PAR1"
+_CODECS = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bz2",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"\xfd7zXZ\x00": "xz",
+}
+_OTHERS = {
+    _PARQUET: "a Parquet file that was compressed once more; decompress it",
+    b"PK\x03\x04": "a zip archive or an Excel workbook; unpack it, or save the sheet as CSV",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive; unpack it and give the files in it",
+    b"Rar!": "a RAR archive; unpack it and give the files in it",
+    b"ARROW1": "an Arrow file; if it is part of a hashed data set give the folder, else write it as Parquet",
+    b"ORC": "an ORC file; write it as Parquet",
+    b"Obj\x01": "an Avro file; write it as Parquet",
+    b"SQLite format 3\x00": "an SQLite database; export the table as CSV",
+    b"\xff\x06\x00\x00sNaPpY": "compressed with snappy; decompress it",
+    **{magic: f"{codec}-compressed twice; decompress it once" for magic, codec in _CODECS.items()},
+}
+_JSON_OVER_LINES = re.compile(rb'\s*(\[\s*\{|\{\s*\n)\s*"')
+_HTML = re.compile(rb"\s*<(!doctype html|html)", re.IGNORECASE)
+
+
+class Stream(Protocol):
+    """What text is read from."""
+
+    def readinto(self, room: memoryview, /) -> int: ...
+
+    def close(self) -> None: ...
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether the file begins as Parquet does, whatever its name is. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(len(_PARQUET)) == _PARQUET
+
+
+def decompressed(path: Path, file: io.BufferedReader) -> Stream:
+    """The bytes of `file`, which is at its beginning, without their compression if it has one."""
+    head = file.peek(16)[:16]
+    codec = next((codec for magic, codec in _CODECS.items() if head.startswith(magic)), None)
+    if codec is None:
+        if head and path.suffix.lower() in COMPRESSED:
+            raise DataError(
+                f"{path}: not compressed, or damaged, though its name ends in {path.suffix}; rename it if it"
+                f" is plain text."
+            )
+        return file
+    if codec == "gzip":
+        return gzip.GzipFile(fileobj=file)
+    return _open(codec, file)
+
+
+def _open(codec: str, file: BinaryIO) -> Stream:
+    if codec == "xz":
+        import lzma
+
+        return lzma.LZMAFile(file)
+    import pyarrow as pa
+
+    stream: Stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
+    return stream
+
+
+def require_text(path: Path, head: bytes) -> None:
+    """Raises DataError if a file whose content begins with `head` is certainly no rows of text."""
+    what = next((what for magic, what in _OTHERS.items() if head.startswith(magic)), None)
+    if what is None and head[257:262] == b"ustar":
+        what = "a tar archive; unpack it and give the files in it"
+    if what is None and _HTML.match(head):
+        what = "a web page; perhaps the download gave an error page instead of the data"
+    if what is None and _is_json(head):
+        what = (
+            "JSON, which is not read; write it as Parquet, such as with pyarrow.json.read_json and"
+            " pyarrow.parquet.write_table"
+        )
+    if what is not None:
+        raise DataError(f"{path}: this is {what}.")
+
+
+def _is_json(head: bytes) -> bool:
+    """Whether the first line is a JSON object, or the text an object or a list of them over several lines."""
+    if not head.lstrip().startswith((b"{", b"[")):
+        return False
+    if _JSON_OVER_LINES.match(head):
+        return True
+    try:
+        return isinstance(json.loads(head.lstrip().split(b"\n", 1)[0]), dict)
+    except (ValueError, RecursionError):
+        return False
