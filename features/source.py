@@ -17,7 +17,7 @@ from features.builder import BatchBuilder
 from features.chunk import Chunk
 from features.dataset import DatasetSource
 from features.readers.block import Block, Reader
-from features.readers.delimited import DelimitedReader
+from features.readers.delimited import DelimitedReader, Labels
 from features.readers.file_kind import COMPRESSED, is_parquet
 from features.readers.libsvm import LibsvmReader
 from features.readers.parquet import ParquetReader
@@ -25,7 +25,6 @@ from features.spec import FeatureSpec
 from features.transform import Transform
 
 OnBadRows = Literal["fail", "skip", "quarantine"]
-Labels = Literal["required", "ignored"]
 
 _FORMATS = {".parquet": "parquet", ".pq": "parquet", ".libsvm": "libsvm", ".svm": "libsvm"}
 
@@ -77,7 +76,8 @@ class RawSource:
         `on_bad_rows`: `fail` raises DataError at the first, `skip` leaves them out, `quarantine` also
         writes them, as they stand, to the file `quarantine`; that replaces an older one when the first pass
         with a bad row ends, however it ends. `labels`: if ignored, files may lack labels (and weights), those
-        that are there are not looked at, and the batches have none. Raises DataError, or SpecError when the
+        that are there are not looked at, and the batches have none; `absent`: likewise, and files without a
+        header do lack the label's column. Raises DataError, or SpecError when the
         spec does not fit a file's format.
         """
         if (on_bad_rows == "quarantine") != (quarantine is not None):
@@ -88,6 +88,7 @@ class RawSource:
         self._paths = [Path(path) for path in paths]
         self._on_bad_rows = on_bad_rows
         self._quarantine = None if quarantine is None else Quarantine(quarantine)
+        self._labels = labels
         self._transform = Transform(spec, with_label=labels == "required")
         self._check()
         self._row_count: int | None = None
@@ -227,7 +228,7 @@ class RawSource:
             return LibsvmReader(path, self.spec)
         if kind == "parquet":
             return ParquetReader(path)
-        return DelimitedReader(path, self.spec, label_optional=not self._transform.with_label)
+        return DelimitedReader(path, self.spec, labels=self._labels)
 
 
 _Placed = tuple[int, Block, float]
@@ -286,7 +287,9 @@ def open_source(
             f" one folder."
         )
     if folders:
-        dataset = DatasetSource(folders[0], labels=labels, verify=verify)
+        dataset = DatasetSource(
+            folders[0], labels="required" if labels == "required" else "ignored", verify=verify
+        )
         if spec is not None and spec.fingerprint != dataset.spec.fingerprint:
             raise DataError(
                 f"{folders[0]}: hashed with the transform {dataset.spec.fingerprint[:12]}, but here"

@@ -59,6 +59,13 @@ def predict(
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="Predictions go here: .parquet or .csv.", show_default=False)
     ],
+    unlabelled: Annotated[
+        bool,
+        typer.Option(
+            "--unlabelled",
+            help="Files without a header lack the label's column; needed where that cannot be seen.",
+        ),
+    ] = False,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
     json: JsonOption = None,
 ) -> None:
@@ -80,7 +87,11 @@ def predict(
     loaded = load_model(model)
     quarantine = beside(out, ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
     source = open_source(
-        inputs, loaded.spec, labels="ignored", on_bad_rows=on_bad_rows.value, quarantine=quarantine
+        inputs,
+        loaded.spec,
+        labels="absent" if unlabelled else "ignored",
+        on_bad_rows=on_bad_rows.value,
+        quarantine=quarantine,
     )
     started = perf_counter()
     with stopping(f"{out} was not written."), progress("predicting") as show:

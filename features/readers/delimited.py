@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,11 @@ from features.scanner_kernels import (
 )
 from features.spec import FeatureSpec
 from features.transform import RowStatus, Transform
+
+Labels = Literal["required", "ignored", "absent"]
+"""Whether rows have labels: `ignored` may have them."""
+
+_LABEL = re.compile(r"[+-]?[01](\.0*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +78,14 @@ class DelimitedReader:
     """The names of the file's columns, in its order."""
 
     def __init__(
-        self, path: Path, spec: FeatureSpec, *, label_optional: bool = False, read_bytes: int = READ_BYTES
+        self, path: Path, spec: FeatureSpec, *, labels: Labels = "required", read_bytes: int = READ_BYTES
     ) -> None:
         """Opens the file and reads its header.
 
-        If the label is optional, a file without header may lack its column: that is assumed when most of the
-        first rows have one cell less than `spec.source.columns`, and next to none has as many. `read_bytes`:
-        how much to read at a time.
+        `labels` is about a file without a header. If they are ignored, it may lack their column: that is
+        assumed where it is certain (see `_lacks_labels`). If absent, it does lack it. DataError when the
+        first rows say otherwise, or leave open which column is missing. `read_bytes`: how much to read at a
+        time.
         """
         self._path = path
         self._delimiter = spec.source.delimiter
@@ -85,7 +93,7 @@ class DelimitedReader:
         self._file = TextFile(path, read_bytes)
         try:
             self.columns = self._find_columns(spec)
-            if label_optional and not spec.source.header and self._lacks_a_column():
+            if labels != "required" and not spec.source.header and self._lacks_labels(spec, labels):
                 self.columns = tuple(name for name in self.columns if name != spec.label)
         except BaseException:
             self.close()
@@ -129,13 +137,44 @@ class DelimitedReader:
             return tuple(self._cells_of(line))
         return spec.source.columns
 
-    def _lacks_a_column(self) -> bool:
-        """Whether the rows have one cell less than `columns`, as far as the first ones tell."""
+    def _lacks_labels(self, spec: FeatureSpec, labels: Labels) -> bool:
+        """Whether the first rows are without the column of the labels.
+
+        Of rows with one cell too few it is certain only if there is no column of labels where it would be if
+        another one were missing: at its own place, or at the one before.
+        """
         with closing(self._split(np.zeros(0, np.int32))) as blocks:  # closed early, it takes no line
             _, status, found, _ = next(blocks)
-        short = np.count_nonzero((status == WRONG_COLUMNS) & (found == len(self.columns) - 1))
         full = np.count_nonzero(status == RowStatus.OK)
-        return bool(2 * short > status.size and 10 * full < short)
+        if labels == "absent":
+            if 2 * full > status.size:
+                raise DataError(
+                    f"{self._path}: the rows have {len(self.columns)} cells, the label's among them; leave"
+                    f" out --unlabelled."
+                )
+            return True
+        short = np.count_nonzero((status == WRONG_COLUMNS) & (found == len(self.columns) - 1))
+        if not (2 * short > status.size and 10 * full < short):
+            return False
+        place = self.columns.index(spec.label)
+        if any(self._are_labels(at) for at in (place - 1, place) if 0 <= at < len(self.columns) - 1):
+            raise DataError(
+                f"{self._path}: the rows have {len(self.columns) - 1} cells, but the feature spec lists"
+                f" {len(self.columns)} columns; say --unlabelled if it is {spec.label!r} that is missing, or"
+                f" else mend the list."
+            )
+        return True
+
+    def _are_labels(self, place: int) -> bool:
+        """Whether the cells at this place of the first rows with one cell too few are next to all labels."""
+        columns, self.columns = self.columns, self.columns[1:]  # how many they are is what counts
+        try:
+            with closing(self._split(np.array([place], np.int32))) as blocks:
+                cells, status, _, _ = next(blocks)
+                texts = [cells.text(int(row), 0).strip() for row in np.flatnonzero(status == RowStatus.OK)]
+        finally:
+            self.columns = columns
+        return 10 * sum(_LABEL.fullmatch(text) is not None for text in texts) > 9 * len(texts)
 
     def _cells_of(self, line: bytes) -> list[str]:
         text = line.decode("utf-8", "backslashreplace")

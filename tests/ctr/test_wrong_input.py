@@ -219,6 +219,24 @@ def test_predicting_needs_no_label(cli: Cli, tmp_path: Path, model: Path) -> Non
     assert "click" in judged.err
 
 
+def test_rows_that_may_lack_another_column_than_the_labels(cli: Cli, tmp_path: Path) -> None:
+    spec, model, out = tmp_path / "s.yaml", tmp_path / "m", tmp_path / "p.csv"
+    spec.write_text(
+        "{version: 1, source: {format: delimited, header: false, columns: [click, n, c]}, label: click,"
+        " fields: [{name: n, type: category}, {name: c, type: category}]}"
+    )
+    (tmp_path / "labelled.csv").write_text("1,0,x\n0,1,z\n" * 50)
+    (tmp_path / "short.csv").write_text("0,x\n1,z\n" * 5)
+    assert cli("train", "--spec", spec, tmp_path / "labelled.csv", "--model", model).code == 0
+    done = cli("predict", tmp_path / "short.csv", "--model", model, "--out", out)
+    assert (done.code, out.exists()) == (1, False)
+    assert "say --unlabelled if it is 'click' that is missing" in done.err
+    assert cli("predict", tmp_path / "short.csv", "--model", model, "--out", out, "--unlabelled").code == 0
+    first, second = (float(line) for line in out.read_text().split()[1:3])
+    assert first > 0.5 > second
+    assert cli("predict", tmp_path / "labelled.csv", "--model", model, "--out", out, "--unlabelled").code == 1
+
+
 def test_predictions_need_a_known_suffix(cli: Cli, tmp_path: Path, model: Path) -> None:
     done = cli("predict", tmp_path / "good.csv", "--model", model, "--out", tmp_path / "p.txt")
     assert done.code != 0

@@ -32,7 +32,9 @@ def spec_of(columns: str = "", quote: bool = False, delimiter: str = ",") -> Fea
 def read(path: Path, spec: FeatureSpec, *, with_label: bool = True, read_bytes: int = 1 << 16) -> Rows:
     """The cells (label, a, b) of each good row; place and problem of each other."""
     rows: Rows = []
-    with closing(DelimitedReader(path, spec, label_optional=not with_label, read_bytes=read_bytes)) as reader:
+    with closing(
+        DelimitedReader(path, spec, labels="required" if with_label else "ignored", read_bytes=read_bytes)
+    ) as reader:
         for block in reader.blocks(Transform(spec, with_label=with_label)):
             rows += rows_of(block)
     return rows
@@ -148,7 +150,7 @@ def test_without_header_an_optional_label_may_be_absent(
 ) -> None:
     spec = spec_of("y, a, b")
     path = write(tmp_path, data)
-    with closing(DelimitedReader(path, spec, label_optional=True)) as reader:
+    with closing(DelimitedReader(path, spec, labels="ignored")) as reader:
         assert reader.columns == (("y", "a", "b") if with_label else ("a", "b"))
     assert read(path, spec, with_label=False) == [(b"1", b"2"), (b"3", b"4")]
 
@@ -162,12 +164,41 @@ def test_a_label_is_taken_for_absent_only_if_next_to_all_rows_lack_a_cell(
     path = write(tmp_path, b"1,2\n" + b"0,1,2\n" * 20)
     rows = read(path, spec, with_label=False, read_bytes=read_bytes)
     assert rows == [f"{path}:1: found 2 columns, expected 3", *[(b"1", b"2")] * 20]
-    path = write(tmp_path, b"0,1,2\n" + b"1,2\n" * 20)
+    path = write(tmp_path, b"0,1,2\n" + b"7,2\n" * 20)
     rows = read(path, spec, with_label=False, read_bytes=read_bytes)
-    assert rows == [f"{path}:1: found 3 columns, expected 2", *[(b"1", b"2")] * 20]
+    assert rows == [f"{path}:1: found 3 columns, expected 2", *[(b"7", b"2")] * 20]
     path = write(tmp_path, b"1,2\n1,2\n0,1,2\n")  # cannot be told: better refuse than misread
     assert read(path, spec, with_label=False)[0] == f"{path}:1: found 2 columns, expected 3"
     assert count(path, spec) == 3
+
+
+@pytest.mark.parametrize(
+    ("columns", "data"),
+    [
+        ("y, a, b", b"1,x\n0,y\n" * 9),  # without `a` or `b`, or without labels if `a` is 0 or 1
+        ("y, a, b", b"1,x\n0,y\n" * 9 + b"?,z\n"),
+        ("a, y, b", b"1.0,x\n0,y\n" * 9),  # without `a`
+        ("a, y, b", b"x,-1\ny,1\n" * 9),  # without `b`
+        ("a, b, y", b"x,0\ny,1\n" * 9),
+    ],
+)
+def test_a_column_that_may_be_another_than_the_labels_is_not_guessed(
+    tmp_path: Path, columns: str, data: bytes
+) -> None:
+    spec, path = spec_of(columns), write(tmp_path, data)
+    with pytest.raises(
+        DataError, match=r"rows have 2 cells, but .* lists 3 columns; say --unlabelled if it is 'y'"
+    ):
+        read(path, spec, with_label=False)
+    with closing(DelimitedReader(path, spec, labels="absent")) as reader:
+        assert reader.columns == ("a", "b")
+        assert sum(block.status.size for block in reader.blocks(Transform(spec, with_label=False))) >= 18
+
+
+def test_rows_that_are_said_to_lack_labels_and_have_them(tmp_path: Path) -> None:
+    path = write(tmp_path, b"1,2,3\n" * 3)
+    with pytest.raises(DataError, match=r"rows have 3 cells, the label's among them; leave out --unlabelled"):
+        DelimitedReader(path, spec_of("y, a, b"), labels="absent")
 
 
 def test_an_optional_label_is_not_looked_for_where_it_is_required(tmp_path: Path) -> None:
