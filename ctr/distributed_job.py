@@ -46,6 +46,7 @@ def describe_job(
     return JobDescription(
         inputs=absolute(job.inputs),
         input_bytes=input_bytes(job.inputs),
+        dataset=source.manifest.digest if isinstance(source, DatasetSource) else None,
         hashed=isinstance(source, DatasetSource),
         spec=source.spec.to_yaml(),
         on_bad_rows=job.on_bad_rows,

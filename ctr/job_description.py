@@ -34,6 +34,8 @@ class JobDescription(BaseModel):
     """Absolute paths; every worker must find the same data there."""
     input_bytes: int | None = None
     """The size of these files, or of the data set's; None: of no matter."""
+    dataset: str | None = None
+    """Of a hashed data set, its `digest`: every worker must find the same content. None: of no matter."""
     hashed: bool
     """Whether the input is a hashed data set."""
     spec: str
@@ -96,6 +98,11 @@ class JobDescription(BaseModel):
             raise DataError(
                 f"{', '.join(self.inputs)}: {found:,} bytes here, but {self.input_bytes:,} where the job was "
                 f"started; {_REMEDY}."
+            )
+        if isinstance(source, DatasetSource) and self.dataset not in (None, source.manifest.digest):
+            raise DataError(
+                f"{self.inputs[0]}: the data set has the digest {source.manifest.digest} here, but "
+                f"{self.dataset} where the job was started: was it built again? {_REMEDY.capitalize()}."
             )
         return source
 

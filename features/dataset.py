@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
+from weakref import finalize
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +33,9 @@ class DatasetSource:
 
     Safe to share among threads, each with its own iterator.
 
+    It reads the very folder that it was opened with: where a new build takes its place meanwhile, reading
+    ends with an error, and never mixes the two.
+
     Raises DataError, on opening and while reading, when the folder is no data set, its spec was changed
     since, a shard is missing or of another size than it was written with, or what a shard holds does not fit
     together (rows, offsets, slots out of range). Bytes that were changed and still fit, such as a label or
@@ -47,14 +52,15 @@ class DatasetSource:
         """
         self.path = Path(path)
         self.manifest: DatasetManifest = read_manifest(self.path)
+        self._folder = self._open_folder()
         self.spec: FeatureSpec = self._read_spec()
+        self._require_same(read_manifest(self.path) == self.manifest)
         if labels == "required" and not self.manifest.has_labels:
             raise DataError(
                 f"{self.path}: it has no labels; build it from labelled data with `ctr features build`."
             )
         self._with_labels = labels == "required"
-        for shard in self.manifest.shards:
-            self._check_size(shard)
+        self._seen = {shard.name: self._check_size(shard) for shard in self.manifest.shards}
         self._unverified = {shard.name for shard in self.manifest.shards} if verify else set()
         self.bad_rows = BadRows()  # none: the build left them out
         self._row_reached = 0
@@ -126,9 +132,12 @@ class DatasetSource:
 
     def _read(self, shard: ShardEntry, low: int, high: int) -> Iterator[Chunk]:
         """Blocks `low` to `high` (exclusive) of a shard."""
-        path = self.path / shard.name
-        self._check_size(shard)
-        with path.open("rb") as file:
+        self._require_same(self._check_size(shard) == self._seen[shard.name])
+        try:
+            handle = os.open(shard.name, os.O_RDONLY, dir_fd=self._folder)
+        except OSError as error:
+            raise self._torn(shard, error.strerror or str(error)) from None
+        with open(handle, "rb") as file:
             # Copy-on-write rather than read-only: Numba compiles every kernel anew for read-only arrays.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         self._verify(shard, mapped)
@@ -157,13 +166,37 @@ class DatasetSource:
             )
         return spec
 
-    def _check_size(self, shard: ShardEntry) -> None:
+    def _open_folder(self) -> int:
         try:
-            size = (self.path / shard.name).stat().st_size
+            handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
+            raise DataError(f"{self.path}: cannot be read ({error.strerror}).") from None
+        finalize(self, os.close, handle)
+        return handle
+
+    def _require_same(self, same: bool = True) -> None:
+        """Raise DataError if it is not, or if the folder's name is that of another folder by now."""
+        try:
+            same = same and os.path.samestat(os.stat(self.path), os.stat(self._folder))
+        except OSError:
+            same = False
+        if not same:
+            raise DataError(
+                f"{self.path}: the data set was changed or built again while it was read; start again, and "
+                "give a new build another folder while a job reads this one."
+            )
+
+    def _check_size(self, shard: ShardEntry) -> tuple[int, int]:
+        """Raise DataError unless the shard has its size; what changes when it is written again."""
+        try:
+            found = os.stat(shard.name, dir_fd=self._folder)
+        except OSError as error:
+            self._require_same()
             raise self._torn(shard, error.strerror or str(error)) from None
-        if size != shard.bytes:
-            raise self._torn(shard, f"it has {size} bytes, the manifest says {shard.bytes}")
+        if found.st_size != shard.bytes:
+            self._require_same()
+            raise self._torn(shard, f"it has {found.st_size} bytes, the manifest says {shard.bytes}")
+        return found.st_ino, found.st_mtime_ns
 
     def _verify(self, shard: ShardEntry, mapped: mmap.mmap) -> None:
         if shard.name not in self._unverified:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -72,6 +73,12 @@ class DatasetManifest(BaseModel):
     def bytes(self) -> int:
         """Of all shards together."""
         return sum(shard.bytes for shard in self.shards)
+
+    @property
+    def digest(self) -> str:
+        """12 hex digits that are the same only for the same content, wherever and whenever it was built."""
+        content = "\n".join([self.spec_fingerprint, *(shard.sha256 for shard in self.shards)])
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
 
     def write(self, folder: Path) -> None:
         """Write it into `folder`."""

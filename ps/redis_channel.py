@@ -61,7 +61,7 @@ class Channel:
                     self.nodes.hang_up()
                     raise StoreError(
                         f"{self.url}: {len(todo)} partitions could not be reached for {self._patience_s:g} s "
-                        f"({reason}); nothing was lost, go on when it is back."
+                        f"({reason}); bring the server back, then see `ctr ps status`."
                     )
                 sleep(_PAUSE_S)
                 try:

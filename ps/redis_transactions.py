@@ -122,7 +122,7 @@ class Transactions:
             if self.last_trouble > deadline:
                 raise StoreError(
                     f"{self._url}: the job board could not be reached for {self._patience_s:g} s "
-                    f"({problem}); nothing was lost, go on when it is back."
+                    f"({problem}); bring the server back, then see `ctr ps status`."
                 ) from problem
             sleep(_PAUSE_S)
             self._refresh()

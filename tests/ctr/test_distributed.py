@@ -42,6 +42,13 @@ from tests.ps.servers import needs_redis, timing_sensitive
 pytestmark = needs_redis
 
 
+def test_a_worker_refuses_another_build_of_the_data_set(job_data: Path) -> None:
+    job = describe(job_data)
+    job.model_copy(update={"dataset": job.open_source().manifest.digest}).open_source()
+    with pytest.raises(DataError, match="was it built again"):
+        job.model_copy(update={"dataset": "0" * 12}).open_source()
+
+
 class TestRounds:
     """`bsp`: the same to the bit, whatever the timing."""
 

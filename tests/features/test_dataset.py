@@ -360,6 +360,30 @@ def test_an_old_data_set_is_replaced(built: tuple[Path, Batch]) -> None:
     assert os.listdir(built[0].parent) == ["set"]
 
 
+def test_a_data_set_that_is_built_again_is_not_mixed_with_the_one_being_read(
+    built: tuple[Path, Batch],
+) -> None:
+    path, whole = built
+    source = DatasetSource(path)
+    batches = source.batches(40)
+    same(next(batches), rows_between(whole, 0, 40))
+    write_dataset(cut(whole, 10), spec_of(), path, block_rows=10)  # of equal size, and equal content
+    with pytest.raises(DataError, match="changed or built again while it was read"):
+        list(batches)
+    assert DatasetSource(path).manifest.digest == source.manifest.digest
+    write_dataset(cut(random_batch(205, seed=1), 10), spec_of(), path, block_rows=10)
+    assert DatasetSource(path).manifest.digest != source.manifest.digest
+
+
+def test_a_shard_that_is_written_over_is_noticed(built: tuple[Path, Batch]) -> None:
+    path, _ = built
+    batches = DatasetSource(path).batches(40)
+    next(batches)
+    (path / "shard-00001.arrow").write_bytes((path / "shard-00001.arrow").read_bytes())
+    with pytest.raises(DataError, match="changed or built again while it was read"):
+        list(batches)
+
+
 def test_a_torn_data_set_may_be_built_again(built: tuple[Path, Batch]) -> None:
     (built[0] / "manifest.json").write_text("{")
     write_dataset([random_batch(5)], spec_of(), built[0])

@@ -208,7 +208,7 @@ def test_a_server_that_stays_away(start_redis: StartRedis, boards: Boards) -> No
     board = boards(servers.url, patience_s=0.5)
     board.create("job", b"", shards=9)
     servers.servers[0].kill()
-    with pytest.raises(StoreError, match=r"0\.5 s.*nothing was lost") as refusal:
+    with pytest.raises(StoreError, match=r"0\.5 s.*bring the server back") as refusal:
         board.look()
     port = servers.servers[0].port
     assert f"127.0.0.1:{port}" in str(refusal.value)
