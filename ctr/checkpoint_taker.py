@@ -69,7 +69,7 @@ class CheckpointTaker:
             return
         if perf_counter() - self._last > self._settings.every_s:
             self.begin()
-            self._thread = Thread(target=self._take, args=(seconds, anyone), name="checkpoint")
+            self._thread = Thread(target=self._take, args=(seconds, anyone), name="checkpoint", daemon=True)
             self._thread.start()
 
     def take(self, seconds: float) -> None:
@@ -77,10 +77,10 @@ class CheckpointTaker:
         if self._settings is not None:
             self._write(lambda: self._draft(seconds))
 
-    def join(self) -> None:
-        """Wait until the thread has ended."""
+    def join(self, longest_s: float | None = None) -> None:
+        """Wait until the thread has ended, or for so long."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(longest_s)
 
     def _take(self, seconds: float, anyone: Callable[[], bool]) -> None:
         """While training goes on, but for the time that it takes to read the store, if it must not change."""

@@ -20,7 +20,7 @@ from ctr.prefetch import Prefetch
 from ctr.worker import Learner, Timings
 from ctr.worker_report import TELL_EVERY_S
 from features import Chunk, ExampleSource, localize
-from ps import Claim, FilterCounts, JobBoard, Pulled, PushStore, RedisStore, WorkerStore
+from ps import Claim, ClockGate, FilterCounts, JobBoard, Pulled, PushStore, RedisStore, WorkerStore
 
 _POLL_S = 0.002
 _IDLE_S = 0.05
@@ -84,6 +84,8 @@ class ClockedWorker:
         self._lost = False
         self._safe = True
         """Whether replicas have everything that was pushed, if there are any."""
+        self._asked = 0
+        """How often it has asked whether it may go on: it does while it waits for others."""
         self._stopping: Callable[[], bool] = lambda: False
         self._tell: Callable[[], None] = lambda: None
 
@@ -106,7 +108,7 @@ class ClockedWorker:
             if not idle:  # the next checkpoint does not ask whoever has nothing in work
                 idle = True
                 tell()
-            gate = self._board.clock_gate(worker)
+            gate = self._gate(worker)
             if not gate.live:
                 return False
             if gate.state != "running" or gate.finished == self._plan.shards:
@@ -133,6 +135,11 @@ class ClockedWorker:
     def examples(self) -> int:
         """Trained here."""
         return self.learner.progressive.examples + self.learner.seen_again.examples
+
+    @property
+    def progress(self) -> object:
+        """Changes as long as it gets on, or waits for others."""
+        return self.examples, self._asked, self._source.blocks_read
 
     @property
     def learners(self) -> list[Learner]:
@@ -242,7 +249,7 @@ class ClockedWorker:
         if chunk is None:
             return Order.NOTHING_LEFT
         while True:
-            gate = self._board.clock_gate(worker)
+            gate = self._gate(worker)
             if self._lost or self._stopping() or not gate.live or gate.state != "running":
                 return Order.LEAVE
             if gate.hold is not None and clock >= gate.hold:
@@ -258,6 +265,10 @@ class ClockedWorker:
         self.timings.pull += perf_counter() - started
         return _Ready(chunk, pulled, max(gate.working, 1))
 
+    def _gate(self, worker: str) -> ClockGate:
+        self._asked += 1
+        return self._board.clock_gate(worker)
+
     def _arrived(self, worker: str, shard: int, number: int, clock: int) -> None:
         if not self._board.advance(worker, shard, number, clock):
             self._lost = True
@@ -267,7 +278,7 @@ class ClockedWorker:
         started = perf_counter()
         told = None
         while True:
-            gate = self._board.clock_gate(worker)
+            gate = self._gate(worker)
             if gate.hold is None or self._stopping() or not gate.live or gate.state != "running":
                 break
             if told != gate.hold:

@@ -22,7 +22,7 @@ from ctr.job_hold import JobHold
 from ctr.job_position import JobPosition
 from ctr.participant import FAREWELL_S
 from ctr.worker_processes import WorkerProcesses
-from ctr.worker_report import WorkerReport, collect, read_failure
+from ctr.worker_report import WorkerReport, collect, read_failure, read_stalls
 from ps import LEASE_S, BoardView, JobBoard, RedisStore
 
 _POLL_S = 0.02
@@ -81,14 +81,24 @@ class _Watch:
     began: float | None = None
     """When the first data shard was."""
     workers: set[str] = field(default_factory=set)
+    deserted: float | None = None
+    """Since when nobody has been at work any more."""
     dead: list[str] = field(default_factory=list)
 
     def see(self, view: BoardView) -> None:
         """Note what the board says."""
         self.workers |= {worker.host for worker in view.workers}
         at_work = any(worker.clock is not None for worker in view.workers)
+        if view.workers or not self.workers:
+            self.deserted = None
+        elif self.deserted is None:
+            self.deserted = perf_counter()
         if self.began is None and (at_work or any(lane.owner for lane in view.lanes)):
             self.began = perf_counter()
+
+    def deserted_s(self) -> float:
+        """How long nobody has been at work any more."""
+        return 0.0 if self.deserted is None else perf_counter() - self.deserted
 
     def seconds(self) -> float:
         """Since the first data shard; a short job may be over before it was seen to begin."""
@@ -155,12 +165,14 @@ class Coordinator:
             with Heartbeat(self.board.lease_s / _BEATS, self.board.beat_coordinator) as heart:
                 on_start(workers)
                 result = self._look_after(workers, heart, stop, on_progress)
-        except BaseException:
+        except BaseException as error:
             self._give_up()
+            at_once = isinstance(error, KeyboardInterrupt)  # somebody has asked twice
+            workers.close(at_once=at_once)
+            self._checkpoints.join(0 if at_once else None)
             raise
-        finally:
-            workers.close()
-            self._checkpoints.join()
+        workers.close()
+        self._checkpoints.join()
         return result
 
     def close(self) -> None:
@@ -194,6 +206,8 @@ class Coordinator:
                 return self._result(watch, seconds, interrupted=True)
             if not any_alive and not view.workers:
                 self._raise_for_dead(workers, watch.dead)
+            if watch.deserted_s() > self.board.lease_s:
+                self._raise_for_stalls(watch)
             for problem in (heart.failure, self._checkpoints.problem):
                 if problem is not None:
                     raise problem
@@ -219,10 +233,19 @@ class Coordinator:
             raise failure
         raise StoreError(f"no worker is left ({'; '.join(dead) or 'all have ended'}).")
 
+    def _raise_for_stalls(self, watch: _Watch) -> None:
+        """There are processes, but none of them works; raise if that is because they do not get on."""
+        stalls = read_stalls(self.board, watch.workers)
+        if stalls:
+            raise StoreError(
+                f"no worker gets on with the job any more ({'; '.join(stalls)}): does the disk or the "
+                "network hang that the input is on? --stall-timeout sets how long that is waited for."
+            )
+
     def _stop_workers(self, workers: WorkerProcesses, watch: _Watch) -> None:
         """End the job between chunks, and where rounds matter, between rounds; with a last checkpoint."""
-        self._checkpoints.join()
-        at_rest = not self._job.lanes or self._hold.close(workers.alive)
+        self._checkpoints.join(_LONGEST_FAREWELL_S)
+        at_rest = not self._job.lanes or self._hold.close(workers.alive, _LONGEST_FAREWELL_S)
         self.board.stop()
         self._see_off(workers, watch)
         if at_rest:
@@ -261,7 +284,7 @@ class Coordinator:
             interrupted=interrupted,
             passes=position.passes(self._plan),
             workers_seen=len(watch.workers),
-            dead_workers=watch.dead,
+            dead_workers=watch.dead + read_stalls(self.board, watch.workers),
             checkpoints=self._checkpoints.taken,
             failed_checkpoints=self._checkpoints.failures,
         )

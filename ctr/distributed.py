@@ -120,7 +120,7 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
     folder: Path = settings.checkpoints.folder
     found = read_checkpoint(folder)
     now: Mapping[str, Any] = description.model_dump(mode="json")
-    free = {"inputs", "on_bad_rows", "filters"}
+    free = {"inputs", "on_bad_rows", "filters", "stall_s"}
     if not description.lanes:
         free |= {"workers", "staleness", "shard_chunks"}
     for name, then in found.job.items():

@@ -59,6 +59,7 @@ def describe_job(
         safe_adding=settings.safe_adding,
         consistency=consistency,
         staleness=job.staleness,
+        stall_s=job.stall_s,
         optimizer=optimizer,
         filters=filters_for(consistency, job.filters),
     )

@@ -26,6 +26,7 @@ from ctr.model import Model
 from ctr.outputs import beside, printable, require_writable
 from ctr.progress import Report, progress
 from ctr.remains import Remains
+from ctr.stall import STALL_S
 from ctr.trainer import TrainResult, TrainSettings, default_chunk, read_out, train
 from features import BadRows, ExampleSource, FeatureSpec, Slots, load_spec, open_source, remove_drafts
 from ps import LEASE_S, Store, Token, open_store, require_store_url, without_password
@@ -57,6 +58,8 @@ class TrainJob:
     checkpoint_every_s: float = 60.0
     resume: bool = False
     lease_s: float = LEASE_S
+    stall_s: float = STALL_S
+    """Through Redis: a worker that is without progress for so long counts as dead, though it lives."""
     holdout: Sequence[Path] = ()
     """Inputs to judge the model on."""
     holdout_fraction: float = 0.0

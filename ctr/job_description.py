@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ctr.data_plan import DataPlan
 from ctr.errors import DataError, ModelError, StoreError
 from ctr.ftrl import Ftrl
+from ctr.stall import STALL_S
 from features import DatasetSource, FeatureSpec, RawSource, open_source, parse_spec
 from ps import DEFAULT_FILTERS, Filters
 
@@ -51,6 +52,8 @@ class JobDescription(BaseModel):
     safe_adding: float
     consistency: Consistency
     staleness: int
+    stall_s: float = STALL_S
+    """A worker that is without progress for so long counts as dead, though it lives."""
     optimizer: Ftrl
     filters: Filters
 

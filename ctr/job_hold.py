@@ -11,6 +11,7 @@ from ps import BoardView, JobBoard
 _POLL_S = 0.005
 _AGAIN_S = 3.0
 _ROUNDS_AHEAD = 3
+_LONGEST_S = 300.0
 
 
 class JobHold:
@@ -29,15 +30,17 @@ class JobHold:
             return all(lane.pushed + 1 >= rounds for lane, rounds in lanes)
         return view.finished == view.shards
 
-    def close(self, anyone: Callable[[], bool]) -> bool:
+    def close(self, anyone: Callable[[], bool], longest_s: float = _LONGEST_S) -> bool:
         """Wait until every worker has put everything into the store, has reported, and goes no further.
 
         Workers that go by their clocks stop before their next chunk, those that train in rounds all before
         the same one. `anyone` tells whether there are processes that may become workers yet. False: it will
-        not come to rest, as the job is over, or as its last worker has gone in the middle of a round.
+        not come to rest, as the job is over, or as its last worker has gone in the middle of a round; or it
+        has not within `longest_s`.
         """
+        deadline = monotonic() + longest_s
         at, since = self._set(), monotonic()
-        while True:
+        while monotonic() < deadline:
             expected = anyone()
             view = self._board.look(shards=False)
             if view.state != "running" or self.is_over(view):
@@ -50,6 +53,7 @@ class JobHold:
                 # A failover may have lost the hold, or what a worker has said.
                 at, since = self._set(), monotonic()
             sleep(_POLL_S)
+        return False
 
     def open(self) -> None:
         """Let the workers go on."""

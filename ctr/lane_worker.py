@@ -56,6 +56,8 @@ class LaneWorker:
         self._learners: dict[int, tuple[int, Learner, tuple[bytes, bytes]]] = {}
         """By lane: the same round, what has judged the lane up to then, and that as it was staged."""
         self._outbox = Outbox(pushes or store, job_id)
+        self._asked = 0
+        """How often it has asked whether it may go on: it does while it waits for others."""
         self._has_replicas = store.has_replicas()
         self._replicas_wait_s = _REPLICAS_WAIT_S
 
@@ -72,6 +74,7 @@ class LaneWorker:
                 mine = self._board.claim_lanes(worker)
                 claimed = perf_counter()
                 self._keep_readers(mine)
+            self._asked += 1
             gate = self._board.lane_gate(worker)
             if not gate.live:
                 return False
@@ -104,6 +107,11 @@ class LaneWorker:
         """Stop pushing and reading."""
         self._keep_readers([])
         self._outbox.close()
+
+    @property
+    def progress(self) -> object:
+        """Changes as long as it gets on, or waits for others."""
+        return self.examples, self._asked, [source.blocks_read for source in self.sources]
 
     @property
     def learners(self) -> list[Learner]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -20,8 +18,9 @@ from ctr.heartbeat import Heartbeat
 from ctr.job_description import JobDescription
 from ctr.lane_worker import LaneWorker
 from ctr.ledger import in_ledger
+from ctr.stall import StallWatch
 from ctr.worker import warm_up
-from ctr.worker_report import WorkerReport, report_failure, sign_of_life
+from ctr.worker_report import WorkerReport, host, report_failure, report_stall, sign_of_life
 from ps import Job, JobBoard, RedisStore, RedisUrl, warm_up_requests
 
 FAREWELL_S = 2.0
@@ -55,7 +54,7 @@ def take_part(
 
 def _work(url: RedisUrl, board: JobBoard, found: Job, job: JobDescription, stop: Event) -> WorkerReport:
     # Several may have one name and number: containers do.
-    name = f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
+    name = f"{host().replace(':', '-')}-{token_hex(3)}"
     spec = job.feature_spec()
     source = job.open_source()
     store = RedisStore(url, bits=spec.bits, width=WIDTH, facts=job.facts(), join=True, create=False)
@@ -72,7 +71,7 @@ def _work(url: RedisUrl, board: JobBoard, found: Job, job: JobDescription, stop:
             def tell() -> None:
                 board.report(f"result:{name}", _report(worker, store).to_bytes())
 
-            _run(url, board, found, worker, name, stop, tell)
+            _run(url, board, found, worker, name, job.stall_s, stop, tell)
             return _report(worker, store)
         finally:
             worker.close()
@@ -86,15 +85,17 @@ def _run(
     found: Job,
     worker: LaneWorker | ClockedWorker,
     name: str,
+    stall_s: float,
     stop: Event,
     tell: Callable[[], None],
 ) -> None:
     """Enter, work, report and leave; enter again after having been buried."""
     over, end = False, ""
     while not over:
-        seat = board.enter(f"{socket.gethostname()}:{os.getpid()}")
+        seat = board.enter(host())
+        watch = StallWatch(stall_s, lambda: worker.progress)
         try:
-            with Heartbeat(board.lease_s / _BEATS, partial(_beat, board, seat, worker)) as heart:
+            with Heartbeat(board.lease_s / _BEATS, partial(_beat, board, seat, worker, watch)) as heart:
                 over = worker.run(seat, lambda: stop.is_set() or heart.failure is not None, tell)
                 if over:
                     tell()
@@ -122,7 +123,13 @@ def _leave_with(error: BaseException, url: RedisUrl, found: Job, seat: str, name
         board.leave(seat)
 
 
-def _beat(board: JobBoard, seat: str, worker: LaneWorker | ClockedWorker) -> None:
+def _beat(board: JobBoard, seat: str, worker: LaneWorker | ClockedWorker, watch: StallWatch) -> None:
+    stalled_s = watch.seconds()
+    if stalled_s:
+        # The others go on with what it had. Should it wake up, it hears at its next gate that it was buried.
+        board.leave(seat)
+        report_stall(board, host(), stalled_s)
+        return
     board.beat(seat)  # a buried worker hears of it at its next gate
     board.report(f"life:{seat}", sign_of_life(worker.examples, worker.learners))
 

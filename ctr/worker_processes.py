@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,9 +13,11 @@ from time import monotonic
 from typing import IO
 
 from ctr.participant import take_part
+from ctr.worker_report import host
 from ps import RedisUrl
 
 _LONGEST_END_S = 15.0
+_LONGEST_KILL_S = 2.0
 
 
 @dataclass(slots=True)
@@ -53,7 +54,8 @@ class WorkerProcesses:
         self._failure: BaseException | None = None
         self._processes: list[_Process] = []
         if count == 1:
-            self._thread = Thread(target=self._run, args=(url, job), name="worker")
+            # Python does not wait for it at its end: it may be one whose disk hangs.
+            self._thread = Thread(target=self._run, args=(url, job), name="worker", daemon=True)
             self._thread.start()
             return
         # Like this process, they import what lies in the current folder only if it is on their path.
@@ -94,29 +96,31 @@ class WorkerProcesses:
                 if code != 0:
                     each.said.seek(0)
                     last = each.said.read().decode(errors="replace").strip().split("\n")[-1]
-                    host = f"{socket.gethostname()}:{each.popen.pid}"
-                    found.append(DeadWorker(host, last or f"ended by signal {-code}", killed=code < 0))
+                    said = last or f"ended by signal {-code}"
+                    found.append(DeadWorker(host(each.popen.pid), said, killed=code < 0))
         return found
 
     def failure(self) -> BaseException | None:
         """What ended the worker that is a thread."""
         return self._failure
 
-    def close(self) -> None:
-        """Ask those that still run to leave, and wait until they have ended."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Ask those that still run to leave, and wait for a while until they have ended, or not `at_once`."""
         self._stop.set()
         for each in self._processes:
             if each.popen.stdin is not None:
                 each.popen.stdin.close()
-        deadline = monotonic() + _LONGEST_END_S
+        deadline = monotonic() + (0 if at_once else _LONGEST_END_S)
         for each in self._processes:
             with suppress(subprocess.TimeoutExpired):
                 each.popen.wait(max(deadline - monotonic(), 0))
             each.popen.kill()
-            each.popen.wait()
+        for each in self._processes:
+            with suppress(subprocess.TimeoutExpired):  # one that waits for a dead disk cannot even be killed
+                each.popen.wait(_LONGEST_KILL_S)
             each.said.close()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(max(deadline - monotonic(), 0))
 
     def _run(self, url: RedisUrl, job: str) -> None:
         try:

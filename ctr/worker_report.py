@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+import os
+import socket
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -110,6 +112,22 @@ def report_failure(board: JobBoard, name: str, error: CtrError) -> None:
     told = {"kind": type(error).__name__, "message": str(error)}
     board.report(f"failure:{name}", orjson.dumps(told))
     board.fail(str(error))
+
+
+def host(pid: int | None = None) -> str:
+    """This machine and process, or another of its processes, as the board names a worker."""
+    return f"{socket.gethostname()}:{os.getpid() if pid is None else pid}"
+
+
+def report_stall(board: JobBoard, host: str, seconds: float) -> None:
+    """Tell that a worker was taken for dead, as it has made no progress for so long."""
+    board.report(f"stalled:{host}", f"no progress for {seconds:.0f} s".encode())
+
+
+def read_stalls(board: JobBoard, hosts: Collection[str]) -> list[str]:
+    """What is told of those of these hosts that were taken for dead so."""
+    told = board.reports([f"stalled:{host}" for host in hosts])
+    return [f"{name.removeprefix('stalled:')}: {text.decode()}" for name, text in sorted(told.items())]
 
 
 def read_failure(message: str, reports: Mapping[str, bytes]) -> CtrError:

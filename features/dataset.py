@@ -63,6 +63,7 @@ class DatasetSource:
         self._seen = {shard.name: self._check_size(shard) for shard in self.manifest.shards}
         self._unverified = {shard.name for shard in self.manifest.shards} if verify else set()
         self.bad_rows = BadRows()  # none: the build left them out
+        self.blocks_read = 0  # what is mapped is read while it is trained
         self._row_reached = 0
 
     @property

@@ -41,6 +41,10 @@ class ExampleSource(Protocol):
         """How much of the latest pass is done, 0 to 1."""
 
     @property
+    def blocks_read(self) -> int:
+        """Grows while rows are read, those that are only passed over too: a disk that hangs shows."""
+
+    @property
     def bad_rows(self) -> BadRows:
         """The rows that passes have left out so far, each once however many passes there were."""
 
@@ -93,6 +97,7 @@ class RawSource:
         self._check()
         self._row_count: int | None = None
         self._fraction = 0.0
+        self._blocks_read = 0
         self._bad_rows = BadRows()
         self._kept: _Blocks | None = None
         self._no_click = np.ones(1, np.int8)  # see `BatchBuilder.no_click`
@@ -101,6 +106,11 @@ class RawSource:
     def fraction_read(self) -> float:
         """How much of the latest pass is done, 0 to 1: by rows if it had a `stop`, else by bytes of file."""
         return self._fraction
+
+    @property
+    def blocks_read(self) -> int:
+        """See `ExampleSource.blocks_read`."""
+        return self._blocks_read
 
     @property
     def bad_rows(self) -> BadRows:
@@ -192,6 +202,7 @@ class RawSource:
         for i, path in enumerate(self._paths):
             with closing(self._open(path)) as reader:
                 for block in reader.blocks(self._transform):
+                    self._blocks_read += 1
                     yield position, block, (sum(sizes[:i]) + sizes[i] * reader.fraction) / sum(sizes)
                     position += block.status.size
 

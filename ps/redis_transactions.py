@@ -49,7 +49,8 @@ class Transactions:
     A request whose answer does not come is sent again, for `patience_s`; nobody knows whether the first one
     was carried out. So whatever is sent must come to the same when it is carried out twice.
 
-    All methods raise StoreError when that time is over, and at once when the server refuses.
+    All methods raise StoreError when that time is over, with conflicts too, and at once when the server
+    refuses.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Transactions:
         """
 
         def attempt(connection: ConnectionInterface) -> T:
-            conflicts = 0
+            conflicts, deadline = 0, monotonic() + self._patience_s
             while True:
                 _, *found = self._exchange(connection, [(b"WATCH", *watched), *reads])
                 commands, result = decide(found)
@@ -96,6 +97,12 @@ class Transactions:
                 if answers is not None:
                     return result(_checked(answers))
                 # Someone else got through. Many who start at once must not go on in step.
+                if monotonic() > deadline:
+                    raise StoreError(
+                        f"{self._url}: others have changed {watched[-1].decode()} again and again for "
+                        f"{self._patience_s:g} s, so that nothing could be written; are there too many "
+                        "workers for one board, or are leases too short?"
+                    )
                 conflicts = min(conflicts + 1, _MOST_PAUSED)
                 sleep(random.random() * _CONFLICT_PAUSE_S * conflicts)
 

@@ -187,6 +187,15 @@ def train(
             rich_help_panel=IN_REDIS,
         ),
     ] = 10.0,
+    stall_timeout: Annotated[
+        float,
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="A worker that lives but makes no progress for so long, its disk hanging, counts as dead.",
+            rich_help_panel=IN_REDIS,
+        ),
+    ] = 600.0,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
     json: JsonOption = None,
 ) -> None:
@@ -241,6 +250,7 @@ def train(
         checkpoint_every_s=every_s,
         resume=resume,
         lease_s=lease,
+        stall_s=stall_timeout,
         holdout=holdout or [],
         holdout_fraction=holdout_fraction or 0.0,
         warm_start=warm_start,

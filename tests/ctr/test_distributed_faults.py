@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
@@ -13,13 +16,18 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
+from ctr.ftrl import WIDTH
+from ctr.job_description import JobDescription, absolute, input_bytes
+from ctr.trainer import read_out
+from ctr.worker_report import read_stalls
 from features import FeatureSpec
-from ps import Filters
+from ps import Filters, JobBoard, RedisStore, parse_redis_url
 from ps.redis_keys import Keys
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
     LEASE_S,
     ROWS,
+    Helpers,
     StartJob,
     describe,
     frozen,
@@ -28,6 +36,7 @@ from tests.ctr.distributed_jobs import (
     process_of,
     pushed,
     same,
+    wait_for,
 )
 from tests.ps.servers import StartRedis, needs_redis, timing_sensitive
 
@@ -135,6 +144,70 @@ class TestWorkers:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         assert running.result().coordinated.interrupted
+
+
+@contextmanager
+def hanging(path: Path) -> Iterator[None]:
+    """Whoever opens this file, which nobody has open, waits: for the block's end, or 45 s."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    try:
+        with path.open("rb+") as file:
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            yield
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    finally:
+        signal.signal(signal.SIGIO, before)
+
+
+class TestStalls:
+    """Workers that live and do not get on: their input is on a disk that hangs, from the second file on."""
+
+    @pytest.fixture
+    def logs(self, job_log: Path, tmp_path: Path) -> list[Path]:
+        rows = job_log.read_bytes().splitlines(keepends=True)
+        parts = [tmp_path / "first.tsv", tmp_path / "second.tsv"]
+        parts[0].write_bytes(b"".join(rows[:2_000]))
+        parts[1].write_bytes(b"".join(rows[2_000:]))
+        return parts
+
+    def job(self, logs: list[Path], spec: FeatureSpec, workers: int) -> JobDescription:
+        job = describe(logs[0], spec, consistency="ssp", workers=workers, ftrl=ADDITIVE, stall_s=2.0)
+        both = {"inputs": absolute(logs), "input_bytes": input_bytes(logs), "rows": ROWS}
+        return job.model_copy(update=both)
+
+    def test_the_others_go_on_with_what_it_had(
+        self, logs: list[Path], job_spec: FeatureSpec, redis_url: str
+    ) -> None:
+        """And when the disk answers again, it helps again."""
+        job, url = self.job(logs, job_spec, 2), parse_redis_url(redis_url)
+        with (
+            closing(RedisStore(url, bits=job_spec.bits, width=WIDTH, facts=job.facts())) as store,
+            closing(JobBoard(url, lease_s=LEASE_S)) as board,
+        ):
+            board.create("stalls", job.to_bytes(), shards=job.plan().shards)
+            board.hold(-1)
+            helpers = Helpers(redis_url, 2)
+            wait_for(lambda: len(board.look().workers) == 2)
+            hosts = {worker.host for worker in board.look().workers}
+            with hanging(logs[1]):
+                board.hold(None)
+                wait_for(lambda: len(board.look().workers) < 2)
+            helpers.join()
+            assert helpers.errors == []
+            assert same(read_out(store), in_memory(job)[0])
+            assert "no progress for" in read_stalls(board, hosts)[0]
+
+    def test_nobody_is_left_who_gets_on(
+        self, start_job: StartJob, logs: list[Path], job_spec: FeatureSpec, redis_url: str
+    ) -> None:
+        running = start_job(self.job(logs, job_spec, 1), redis_url)
+        with running.board() as board:
+            board.hold(-1)
+            wait_for(lambda: board.look().workers)
+            with hanging(logs[1]):
+                board.hold(None)
+                with pytest.raises(StoreError, match=r"no worker gets on.*no progress for \d+ s"):
+                    running.result()
 
 
 class TestServers:

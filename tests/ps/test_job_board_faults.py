@@ -15,7 +15,8 @@ from ctr.errors import StoreError
 from ps.embedded import EmbeddedRedis
 from ps.job_board import JobBoard
 from ps.redis_keys import BoardPart, Keys
-from ps.redis_nodes import parse_redis_url
+from ps.redis_nodes import connect, parse_redis_url
+from ps.redis_transactions import Decision, Transactions
 from tests.ps.job_boards import Boards, at_once, opened_boards, until
 from tests.ps.servers import StartRedis, needs_redis, timing_sensitive
 
@@ -397,3 +398,21 @@ def test_a_clock_without_a_lease_is_removed(start_redis: StartRedis, boards: Boa
         return board.clock_gate(worker).least_clock == 5
 
     until(gone)
+
+
+def test_others_who_are_always_faster(start_redis: StartRedis) -> None:
+    """A transaction that never gets through ends with an error."""
+    servers, key = start_redis(), Keys("default").board(BoardPart.JOB)
+    url = parse_redis_url(servers.url)
+    with closing(connect(url, Keys("default"), 5.0)) as nodes, servers.servers[0].connect() as other:
+
+        def decide(_: list[object]) -> Decision[None]:
+            other.hincrby(key, "begun", 1)
+            return [(b"HSET", key, b"state", b"mine")], lambda _: None
+
+        with (
+            closing(Transactions(nodes, url, patience_s=0.5)) as line,
+            pytest.raises(StoreError, match=r"again and again for 0\.5 s"),
+        ):
+            line.update([key], [(b"HGET", key, b"begun")], decide)
+        assert other.hget(key, "state") is None
