@@ -35,7 +35,7 @@ def evaluate(
                 return metrics
             if batch.labels is None:
                 raise DataError("these rows have no labels to judge by; `ctr predict` scores them.")
-            metrics.add(model.predict(batch), batch.labels, batch.weights)
+            metrics.add(model.margins(batch), batch.labels, batch.weights)
             rows += len(batch)
             on_rows(rows)
     if rows == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ WIDTH = 2
 """Numbers of state per slot: `z` and `n`."""
 
 _SMALLEST = 1e-30  # settings that float32 can hold, with room for their squares' roots
+_DITHERED_BY = 16  # slots whose state decides where the dither of a chunk starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +93,28 @@ class Ftrl:
         return out
 
     def train(self, chunk: Chunk, state: Float32, *, peers: int = 1, safe_adding: float = 0.75) -> Float32:
-        """Train `state` float32[u, 2] in place on a labelled chunk; return float32[n] predictions.
+        """Train `state` float32[u, 2] in place on a labelled chunk; return float32[n] margins (log-odds).
 
-        With one of `peers` workers the predictions are those of progressive validation: each is made
-        before its example is learnt. With several, they come from the weights as pulled, and the
-        gradients follow CoCoA+'s safe adding (Ma et al., ICML 2015) scaled by `safe_adding`; 0 is plain
-        adding, which diverges on chunks of useful size.
+        They are those of progressive validation: each is made before its example is learnt, with all that
+        this worker has learnt by then. With several workers, the gradients follow CoCoA+'s safe adding
+        (Ma et al., ICML 2015) scaled by `safe_adding`; 0 is plain adding, which diverges on chunks of useful
+        size.
 
-        Raises ModelError when the chunk has no labels.
+        The same chunk on the same state gives the same bits. Raises ModelError when the chunk has no labels.
         """
         if chunk.labels is None:
             raise ModelError("these examples have no labels, so nothing can be learnt from them.")
         longest = int(np.diff(chunk.indptr).max(initial=0))
         scratch = np.empty((kernels.SCRATCH_ROWS, max(longest, kernels.SCRATCH_WIDTH)), np.float32)
-        predictions = np.empty(len(chunk), np.float32)
+        margins = np.empty(len(chunk), np.float32)
         examples = (chunk.indptr, chunk.indices, chunk.values, chunk.labels, chunk.weights)
+        # Else small chunks would all be rounded alike.
+        dither = np.uint32(crc32(state[:_DITHERED_BY].tobytes()))
         if peers == 1:
-            kernels.train_alone(*examples, state, *self._numbers(), scratch, predictions)
+            kernels.train_alone(*examples, state, *self._numbers(), dither, scratch, margins)
         else:
             shared = np.empty((state.shape[0], 2), np.float32)
             shared[:, 0] = self.weights(state)
             kernels.safe_factors(slot_counts(chunk), np.float32(peers - 1), np.float32(safe_adding), shared)
-            kernels.train_safely(*examples, state, shared, *self._numbers(), scratch, predictions)
-        return predictions
+            kernels.train_safely(*examples, state, shared, *self._numbers(), dither, scratch, margins)
+        return margins

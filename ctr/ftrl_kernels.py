@@ -13,6 +13,14 @@ training loop takes 0.66 of the time.
 
 All features of an example start from the same state, so a slot that occurs twice in it is two
 features that share one weight: both moves are added.
+
+Sums of `z` are rounded with a dither: a share of the last place is added first, from -1/2 to 1/2 in an even
+sequence (multiples of the golden ratio, modulo 1). So what is below the resolution counts as often as is its
+share, and the sum of many small steps is right on average, as with the randomised rounding of the paper's
+section 4.2. Rounding to the nearest loses them: once |z| is above 8,192, that is each gradient of a negative
+at a click rate of 0.1%, and predictions end at 1.4 times the click rate. Kept apart from the pulled state,
+differences are exact but take 1.7 of the time, and float64 takes 1.4: either leaves the L2 cache. `n` may
+lose as much, 12% after 30M examples at 10%; that makes steps 6% longer, and no prediction wrong.
 """
 
 from __future__ import annotations
@@ -31,6 +39,17 @@ SCRATCH_ROWS = 4
 SCRATCH_WIDTH = 64
 """The least width of scratch rows. LLVM's vector loops run only when the rows are at least one unrolled step
 (256 bytes) apart; closer ones take its scalar loops in silence: 178 instead of 118 ns per example."""
+
+
+_EXPONENT = np.uint32(0x7F800000)
+_GOLDEN = np.uint32(0x9E3779B9)  # 2**32 divided by the golden ratio
+_LAST_PLACE = np.float32(2.0**-55)  # of a number in units of its exponent, for a dither of 32 bits
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _unit(x: np.float32) -> np.float32:
+    """The power of two at or below |x|: its last place is `2**-23` of that. 0 for 0."""
+    return np.uint32(np.float32(x).view(np.uint32) & _EXPONENT).view(np.float32)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
@@ -63,14 +82,16 @@ def train_alone(
     beta: np.float32,
     l1: np.float32,
     l2: np.float32,
+    dither: np.uint32,
     scratch: NDArray[np.float32],
-    predictions: NDArray[np.float32],
+    margins: NDArray[np.float32],
 ) -> None:
     """One pass of sequential FTRL over a chunk: predict, then learn, example by example.
 
-    `state` float32[u, 2] is trained in place, `predictions` float32[n] receives each example's
-    probability from before it was learnt, `scratch` float32[4, longest example] is overwritten.
-    `values` and `weights` may be None: Numba compiles their branches away.
+    `state` float32[u, 2] is trained in place, `margins` float32[n] receives the log-odds of each example
+    from before it was learnt, `scratch` float32[4, longest example] is overwritten. `dither` is where the
+    sequence starts that decides how sums are rounded. `values` and `weights` may be None: Numba compiles
+    their branches away.
     """
     rate = np.float32(1) / alpha
     base = beta * rate + l2
@@ -92,16 +113,17 @@ def train_alone(
                 margin += w[j]
             else:
                 margin += w[j] * values[first + j]
-        p = one / (one + np.exp(-margin))
-        predictions[e] = p
-        loss_slope = p - labels[e]
+        margins[e] = margin
+        loss_slope = one / (one + np.exp(-margin)) - labels[e]
         if weights is not None:
             loss_slope *= weights[e]
+        dither = np.uint32(dither + _GOLDEN)
+        last_place = np.float32(np.int32(dither)) * _LAST_PLACE
         if values is None:
             g = loss_slope
             gg = g * g
             for j in range(m):
-                z[j] = g - (np.sqrt(n[j] + gg) - root[j]) * rate * w[j]
+                z[j] = g - (np.sqrt(n[j] + gg) - root[j]) * rate * w[j] + last_place * _unit(z[j])
             for j in range(m):
                 i = local[j]
                 state[i, 0] += z[j]
@@ -111,7 +133,7 @@ def train_alone(
                 g = loss_slope * values[first + j]
                 gg = g * g
                 sigma = (np.sqrt(n[j] + gg) - root[j]) * rate
-                z[j] = g - sigma * w[j]
+                z[j] = g - sigma * w[j] + last_place * _unit(z[j])
                 n[j] = gg
             for j in range(m):
                 i = local[j]
@@ -132,14 +154,15 @@ def train_safely(
     beta: np.float32,
     l1: np.float32,
     l2: np.float32,
+    dither: np.uint32,
     scratch: NDArray[np.float32],
-    predictions: NDArray[np.float32],
+    margins: NDArray[np.float32],
 ) -> None:
     """Like `train_alone`, but the gradient is taken as if the other workers made this worker's moves too.
 
     `shared` float32[u, 2] holds, per slot, the pulled weight `w0` and the factor `c` of safe adding
-    (see `safe_factors`); the margin of the gradient is `sum x * (w0 + c * (w - w0))`. `predictions`
-    receives the honest probability, from the pulled weights alone.
+    (see `safe_factors`); the margin of the gradient is `sum x * (w0 + c * (w - w0))`. `margins` receives
+    what this worker would predict: `sum x * w`, with its own moves so far and without the factor.
     """
     rate = np.float32(1) / alpha
     base = beta * rate + l2
@@ -156,29 +179,31 @@ def train_safely(
         for j in range(m):
             root[j] = np.sqrt(n[j])
             w[j] = (min(max(z[j], -l1), l1) - z[j]) / (root[j] * rate + base)
-        honest = np.float32(0)
+        own = np.float32(0)
         margin = np.float32(0)
         for j in range(m):
             i = local[j]
             w0 = shared[i, 0]
             moved = w0 + shared[i, 1] * (w[j] - w0)
             if values is None:
-                honest += w0
+                own += w[j]
                 margin += moved
             else:
-                honest += w0 * values[first + j]
+                own += w[j] * values[first + j]
                 margin += moved * values[first + j]
-        predictions[e] = one / (one + np.exp(-honest))
+        margins[e] = own
         loss_slope = one / (one + np.exp(-margin)) - labels[e]
         if weights is not None:
             loss_slope *= weights[e]
+        dither = np.uint32(dither + _GOLDEN)
+        last_place = np.float32(np.int32(dither)) * _LAST_PLACE
         for j in range(m):
             g = loss_slope
             if values is not None:
                 g *= values[first + j]
             gg = g * g
             sigma = (np.sqrt(n[j] + gg) - root[j]) * rate
-            z[j] = g - sigma * w[j]
+            z[j] = g - sigma * w[j] + last_place * _unit(z[j])
             n[j] = gg
         for j in range(m):
             i = local[j]
@@ -235,15 +260,14 @@ def judge_moves(
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
-def probabilities(
+def margins_of(
     indptr: NDArray[np.int64],
     indices: NDArray[np.uint32],
     values: NDArray[np.float32] | None,
     w: NDArray[np.float32],
     out: NDArray[np.float32],
 ) -> None:
-    """The predicted probability of each example into `out`, for weights `w` float32[u] of local indices."""
-    one = np.float32(1)
+    """The log-odds of each example into `out`, for weights `w` float32[u] of local indices."""
     for e in range(indptr.size - 1):
         margin = np.float32(0)
         for k in range(indptr[e], indptr[e + 1]):
@@ -251,4 +275,12 @@ def probabilities(
                 margin += w[indices[k]]
             else:
                 margin += w[indices[k]] * values[k]
-        out[e] = one / (one + np.exp(-margin))
+        out[e] = margin
+
+
+@njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
+def probabilities_of(margins: NDArray[np.float32]) -> None:
+    """Replace log-odds by probabilities."""
+    one = np.float32(1)
+    for e in range(margins.size):
+        margins[e] = one / (one + np.exp(-margins[e]))

@@ -41,7 +41,8 @@ class MetricSummary:
     positives: int
     """Examples with label 1, not weighted."""
     logloss: float
-    """Weighted mean of -ln(probability given to the label), in nats."""
+    """Weighted mean of -ln(probability given to the label), in nats; from log-odds, so it is exact also where
+    a probability rounds to 1."""
     base_logloss: float
     """Log loss of always predicting `base_rate`: the entropy of the labels."""
     normalized_entropy: float
@@ -82,29 +83,30 @@ class Metrics:
 
     def add(
         self,
-        predictions: NDArray[np.float32],
+        margins: NDArray[np.float32],
         labels: NDArray[np.float32],
         weights: NDArray[np.float32] | None = None,
     ) -> None:
-        """Count `n` examples: predictions in [0, 1], labels 0 or 1, weights above 0 (None: 1 each).
+        """Count `n` examples: the log-odds predicted, labels 0 or 1, weights above 0 (None: 1 each).
 
         Raises `CtrError`, with nothing counted, when a value is outside its range, and `ValueError` for
         arrays of another dtype or of different lengths.
         """
-        arrays = [predictions, labels] if weights is None else [predictions, labels, weights]
-        if any(a.dtype != np.float32 or a.shape != (predictions.size,) for a in arrays):
+        arrays = [margins, labels] if weights is None else [margins, labels, weights]
+        if any(a.dtype != np.float32 or a.shape != (margins.size,) for a in arrays):
             found = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays)
             raise ValueError(f"metrics take float32 arrays of one length, not {found}")
-        if not kernels.all_valid(predictions, labels):
-            _refuse(predictions, labels)
+        if not kernels.all_valid(margins, labels):
+            _refuse(margins, labels)
+        odds = np.exp(-np.abs(margins))  # NumPy's exp is vectorised, Numba's is not
         if weights is None:
-            kernels.add_unweighted(predictions, labels, self._bins, self._sums)
+            kernels.add_unweighted(margins, odds, labels, self._bins, self._sums)
             return
         good = np.isfinite(weights) & (weights > 0)
         if not good.all():
             i = int(np.argmin(good))
             raise CtrError(f"example {i} has the weight {weights[i]}; weights must be finite and above 0")
-        kernels.add_weighted(predictions, labels, weights, self._bins, self._sums)
+        kernels.add_weighted(margins, odds, labels, weights, self._bins, self._sums)
 
     def merge(self, other: Metrics) -> None:
         """Count everything that `other` has counted, too."""
@@ -196,13 +198,13 @@ def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator != 0 else math.nan
 
 
-def _refuse(predictions: NDArray[np.float32], labels: NDArray[np.float32]) -> None:
-    good = (predictions >= 0) & (predictions <= 1)
+def _refuse(margins: NDArray[np.float32], labels: NDArray[np.float32]) -> None:
+    good = np.isfinite(margins)
     if not good.all():
         i = int(np.argmin(good))
         raise CtrError(
-            f"prediction {i} of a batch is {predictions[i]}, not a probability: the model has diverged; "
-            "train with a lower alpha, or scale down the feature values"
+            f"prediction {i} of a batch has the log-odds {margins[i]}: the model has diverged; train with a "
+            "lower alpha, or scale down the feature values"
         )
     i = int(np.argmin((labels == 0) | (labels == 1)))
     raise CtrError(f"label {i} of a batch is {labels[i]}; labels must be 0 or 1")

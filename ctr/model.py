@@ -70,6 +70,12 @@ class Model:
 
     def predict(self, examples: Batch | Chunk) -> Float32:
         """The click probability of each example, float32[n]."""
+        probabilities = self.margins(examples)
+        kernels.probabilities_of(probabilities)
+        return probabilities
+
+    def margins(self, examples: Batch | Chunk) -> Float32:
+        """The log-odds of a click of each example, float32[n]: exact also where a probability rounds to 1."""
         if isinstance(examples, Batch) and len(examples) < _LOCALIZE_FROM_ROWS:
             indices = np.arange(examples.slots.size, dtype=np.uint32)
             w = self._weights_at(examples.slots)
@@ -79,7 +85,7 @@ class Model:
             w = self._weights_at(chunk.slots)
             indptr, indices, values = chunk.indptr, chunk.indices, chunk.values
         out = np.empty(len(examples), np.float32)
-        kernels.probabilities(indptr, indices, values, w, out)
+        kernels.margins_of(indptr, indices, values, w, out)
         return out
 
     def predict_rows(self, rows: Sequence[Mapping[str, object]]) -> Float32:

@@ -73,8 +73,8 @@ class Learner:
         Raises ModelError when training has diverged.
         """
         state = before.copy()
-        predictions = optimizer.train(chunk, state, peers=peers, safe_adding=self.safe_adding)
-        if not np.isfinite(predictions).all():
+        margins = optimizer.train(chunk, state, peers=peers, safe_adding=self.safe_adding)
+        if not np.isfinite(margins).all():
             raise ModelError(
                 "training diverged: a prediction is not a number. Lower --alpha, or look for huge values in "
                 "the data."
@@ -82,7 +82,7 @@ class Learner:
         delta = np.subtract(state, before, out=state)
         assert chunk.labels is not None
         metrics = self.progressive if first_pass else self.seen_again
-        metrics.add(predictions, chunk.labels, chunk.weights)
+        metrics.add(margins, chunk.labels, chunk.weights)
         return delta
 
 

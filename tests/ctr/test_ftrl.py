@@ -18,6 +18,10 @@ def as_reference(optimizer: Ftrl) -> reference.SequentialFtrl:
     return reference.SequentialFtrl(optimizer.alpha, optimizer.beta, optimizer.l1, optimizer.l2)
 
 
+def probabilities(margins: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-margins.astype(np.float64)))
+
+
 def labels_of(batch: Batch) -> list[float]:
     assert batch.labels is not None
     return batch.labels.tolist()
@@ -41,7 +45,7 @@ def test_one_worker_is_sequential_ftrl(optimizer: Ftrl, values: bool, weights: b
     batch = random_batch(600, values=values, weights=weights)
     chunk = localize(batch)
     state = np.zeros((chunk.slots.size, 2), np.float32)
-    predictions = optimizer.train(chunk, state)
+    predictions = probabilities(optimizer.train(chunk, state))
 
     expected = as_reference(optimizer)
     wanted = [
@@ -66,19 +70,37 @@ def test_safe_adding_matches_its_definition(optimizer: Ftrl, values: bool, weigh
         start.learn(example, label)
     chunk = localize(second)
     state = np.array([(start.z[s], start.n[s]) for s in chunk.slots.tolist()], np.float32)
-    predictions = optimizer.train(chunk, state, peers=4, safe_adding=0.75)
+    predictions = probabilities(optimizer.train(chunk, state, peers=4, safe_adding=0.75))
 
-    expected, honest = reference.train_safely(
+    expected, wanted = reference.train_safely(
         start, rows_of(second), labels_of(second), 4, 0.75, importances_of(second)
     )
-    np.testing.assert_allclose(predictions, honest, atol=1e-4)
+    np.testing.assert_allclose(predictions, wanted, atol=1e-4)
     assert_state(chunk, state, expected)
 
 
 def test_an_example_without_features_predicts_one_half_and_changes_nothing() -> None:
     batch = Batch(np.array([0, 0], np.int64), np.empty(0, np.uint32), labels=np.ones(1, np.float32))
     state = np.empty((0, 2), np.float32)
-    assert Ftrl().train(localize(batch), state).tolist() == [0.5]
+    assert Ftrl().train(localize(batch), state).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("rows", [100_000, 64])
+@pytest.mark.parametrize("peers", [1, 3])
+def test_small_steps_count_on_large_sums(rows: int, peers: int) -> None:
+    """At |z| above 8,192 a gradient of 0.001 is less than float32 resolves: it has to count on average."""
+    examples, z, n = 100_000 // rows * rows, 24_000.0, 120_000.0
+    indptr, labels = np.arange(rows + 1, dtype=np.int64), np.zeros(rows, np.float32)
+    chunk = Chunk(indptr, np.zeros(1, np.uint32), np.zeros(rows, np.uint32), labels=labels)
+    state = np.array([[z, n]], np.float32)
+    for _ in range(examples // rows):
+        Ftrl().train(chunk, state, peers=peers, safe_adding=0)
+
+    expected = reference.SequentialFtrl()
+    expected.z[0], expected.n[0] = z, n
+    for _ in range(examples):
+        expected.learn([(0, 1.0)], 0.0)
+    assert state[0, 0] - z == pytest.approx(expected.z[0] - z, rel=0.01)
 
 
 def test_l1_keeps_weights_without_evidence_at_exactly_zero() -> None:
@@ -105,8 +127,9 @@ def test_huge_margins_do_not_overflow() -> None:
         np.array([0, 1, 2], np.int64), np.array([0, 1], np.uint32), labels=np.array([0, 1], np.float32)
     )
     state = np.array([[1e6, 1.0], [-1e6, 1.0]], np.float32)
-    predictions = Ftrl(alpha=10).train(localize(batch), state)
-    assert predictions.tolist() == [0.0, 1.0]
+    margins = Ftrl(alpha=10).train(localize(batch), state)
+    assert probabilities(np.clip(margins, -700, 700)).round(9).tolist() == [0.0, 1.0]
+    assert np.isfinite(margins).all()
     assert np.isfinite(state).all()
 
 

@@ -27,43 +27,52 @@ def floats(*values: float) -> Floats:
 
 
 def drawn(n: int, seed: int = 0) -> tuple[Floats, Floats, Floats]:
-    """Predictions around a base rate of a fifth, labels that fit them, and weights."""
+    """Log-odds around a base rate of a fifth, labels that fit them, and weights."""
     rng = np.random.default_rng(seed)
-    predictions = (1 / (1 + np.exp(-rng.normal(-1.5, 1.5, n)))).astype(np.float32)
-    labels = (rng.random(n) < predictions).astype(np.float32)
-    return predictions, labels, rng.gamma(0.7, 2.0, n).astype(np.float32) + np.float32(1e-3)
+    margins = rng.normal(-1.5, 1.5, n).astype(np.float32)
+    labels = (rng.random(n) < probabilities(margins)).astype(np.float32)
+    return margins, labels, rng.gamma(0.7, 2.0, n).astype(np.float32) + np.float32(1e-3)
 
 
-def measured(predictions: Floats, labels: Floats, weights: Floats | None = None) -> MetricSummary:
+def probabilities(margins: Floats) -> NDArray[np.float64]:
+    return 1 / (1 + np.exp(-margins.astype(np.float64)))
+
+
+def logit(*rates: float) -> Floats:
+    return floats(*(math.log(rate / (1 - rate)) for rate in rates))
+
+
+def measured(margins: Floats, labels: Floats, weights: Floats | None = None) -> MetricSummary:
     metrics = Metrics()
-    metrics.add(predictions, labels, weights)
+    metrics.add(margins, labels, weights)
     return metrics.summary()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n", [1_000, 40_003])
 def test_agrees_with_scikit_learn(n: int, weighted: bool) -> None:
-    predictions, labels, drawn_weights = drawn(n)
+    margins, labels, drawn_weights = drawn(n)
     weights = drawn_weights if weighted else None
-    summary = measured(predictions, labels, weights)
-    oracle = predictions.astype(np.float64)
-    assert summary.logloss == pytest.approx(log_loss(labels, oracle, sample_weight=weights), rel=1e-12)
+    summary = measured(margins, labels, weights)
+    oracle = probabilities(margins)
+    assert summary.logloss == pytest.approx(log_loss(labels, oracle, sample_weight=weights), rel=1e-7)
     assert summary.auc == pytest.approx(roc_auc_score(labels, oracle, sample_weight=weights), abs=2e-5)
     rate = np.average(labels, weights=weights)
     base = log_loss(labels, np.full(n, rate, np.float64), sample_weight=weights)
     assert summary.base_logloss == pytest.approx(base, rel=1e-6)
     assert summary.normalized_entropy == pytest.approx(summary.logloss / base, rel=1e-6)
     mean = np.average(oracle, weights=weights)
-    assert summary.mean_prediction == pytest.approx(mean, rel=1e-9)
+    assert summary.mean_prediction == pytest.approx(mean, rel=1e-7)
     assert summary.calibration == pytest.approx(mean / rate, rel=1e-6)
     assert (summary.examples, summary.positives) == (n, int(labels.sum()))
     assert summary.weight == pytest.approx(n if weights is None else weights.sum(dtype=np.float64))
 
 
 def test_reliability_agrees_with_scikit_learn() -> None:
-    predictions, labels, _ = drawn(100_000)
+    margins, labels, _ = drawn(100_000)
+    predictions = probabilities(margins)
     observed, predicted = calibration_curve(labels, predictions, n_bins=10, strategy="quantile")
-    table = measured(predictions, labels).reliability
+    table = measured(margins, labels).reliability
     assert [row.mean_prediction for row in table] == pytest.approx(predicted, rel=1e-3)
     assert [row.observed_rate for row in table] == pytest.approx(observed, abs=2e-3)
     for row, (mean, rate, examples) in zip(
@@ -77,26 +86,35 @@ def test_reliability_agrees_with_scikit_learn() -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_agrees_with_plain_loops_on_nasty_predictions(weighted: bool) -> None:
-    """Both certainties, right and wrong, ties, the smallest and the largest floats, minus zero."""
-    tiny, below_one = 1e-45, 1 - 2.0**-24
-    predictions = floats(0, 0, 1, 1, -0.0, 0.5, 0.5, 0.5, tiny, tiny, below_one, below_one, 1e-7, 0.999)
-    labels = floats(0, 1, 0, 1, 1, 0, 1, 1, 0, 1, 0, 1, 1, 0)
+    """Near certainties and beyond, right and wrong, ties, the largest margins, minus zero."""
+    margins = floats(-120, -120, 120, 120, -0.0, 0, 0, 0, -100, -100, 15, 15, -16, 7, 3e38, -3e38, 17, -17)
+    labels = floats(0, 1, 0, 1, 1, 0, 1, 1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1)
     rng = np.random.default_rng(3)
     weights = rng.gamma(1.0, 1.0, labels.size).astype(np.float32) if weighted else np.ones_like(labels)
-    summary = measured(predictions, labels, weights if weighted else None)
-    plain = [a.astype(np.float64).tolist() for a in (np.abs(predictions), labels, weights)]
-    assert summary.logloss == pytest.approx(reference.logloss(*plain), rel=1e-14)
-    # 1e-45 shares a bin with 0, and the float below 1 has a bin of its own.
-    plain[0] = [0.0 if p < 1e-40 else p for p in plain[0]]
+    summary = measured(margins, labels, weights if weighted else None)
+    plain = [a.astype(np.float64).tolist() for a in (margins, labels, weights)]
+    assert summary.logloss == pytest.approx(reference.logloss(*plain), rel=1e-7)
+    # Probabilities that float32 cannot tell from 0 or 1 share a bin with them.
+    plain[0] = [1.0 if m > 16.7 else 0.0 if m < -91 else 1 / (1 + math.exp(-m)) for m in plain[0]]
     assert summary.auc == pytest.approx(reference.auc(*plain), abs=1e-12)
 
 
-@given(st.lists(st.tuples(st.floats(0, 1, width=32), st.booleans()), min_size=1, max_size=70))
+def test_the_loss_grows_with_the_margin_also_where_a_probability_rounds_to_one() -> None:
+    """ln(1 + exp(17)) is 17.00000004; as a float32 the probability is 1, whose loss has no value."""
+    for margin in (10.0, 16.0, 17.0, 40.0, 200.0):
+        for sign in (1, -1):
+            loss = measured(floats(sign * margin), floats(0 if sign == 1 else 1)).logloss
+            assert loss == pytest.approx(margin + math.exp(-margin), rel=1e-6)
+            right = measured(floats(sign * margin), floats(1 if sign == 1 else 0)).logloss
+            assert right == pytest.approx(math.log1p(math.exp(-margin)), rel=1e-6, abs=1e-15)
+
+
+@given(st.lists(st.tuples(st.floats(-300, 300, width=32), st.booleans()), min_size=1, max_size=70))
 def test_logloss_is_exact_on_anything(examples: list[tuple[float, bool]]) -> None:
-    predictions = floats(*(p for p, _ in examples))
+    margins = floats(*(m for m, _ in examples))
     labels = floats(*(float(y) for _, y in examples))
-    expected = reference.logloss(predictions.tolist(), labels.tolist(), [1.0] * len(examples))
-    assert measured(predictions, labels).logloss == pytest.approx(expected, rel=1e-13, abs=1e-15)
+    expected = reference.logloss(margins.tolist(), labels.tolist(), [1.0] * len(examples))
+    assert measured(margins, labels).logloss == pytest.approx(expected, rel=2e-7, abs=1e-15)
 
 
 @given(
@@ -108,17 +126,17 @@ def test_any_partitioning_merges_to_the_same(
     cuts: list[int], owners: list[int], weighted: list[bool]
 ) -> None:
     """However the examples are split over calls and accumulators, with unit weights or without."""
-    predictions, labels, _ = drawn(500)
+    margins, labels, _ = drawn(500)
     ones = np.ones_like(labels)
     workers = [Metrics() for _ in range(3)]
     edges = [0, *sorted(cuts), 500]
     for low, high, owner, weigh in zip(edges, edges[1:], owners, weighted, strict=False):
         weights = ones[low:high] if weigh else None
-        workers[owner].add(predictions[low:high], labels[low:high], weights)
+        workers[owner].add(margins[low:high], labels[low:high], weights)
     total = Metrics()
     for worker in workers:
         total.merge(worker)
-    whole, merged = measured(predictions, labels).to_json(), total.summary().to_json()
+    whole, merged = measured(margins, labels).to_json(), total.summary().to_json()
     assert merged.pop("reliability") == whole.pop("reliability")
     assert merged == pytest.approx(whole, rel=1e-12)
 
@@ -138,10 +156,10 @@ def test_threads_with_their_own_accumulators() -> None:
 
 
 def test_unit_weights_equal_no_weights_and_weights_equal_copies() -> None:
-    predictions, labels, _ = drawn(3_000)
+    margins, labels, _ = drawn(3_000)
     whole = np.random.default_rng(1).integers(1, 5, 3_000)
-    weighted = measured(predictions, labels, whole.astype(np.float32))
-    copied = measured(np.repeat(predictions, whole), np.repeat(labels, whole))
+    weighted = measured(margins, labels, whole.astype(np.float32))
+    copied = measured(np.repeat(margins, whole), np.repeat(labels, whole))
     for name in ("logloss", "base_logloss", "auc", "calibration", "base_rate", "weight"):
         assert getattr(weighted, name) == pytest.approx(getattr(copied, name), rel=1e-12)
     assert (weighted.examples, copied.examples) == (3_000, whole.sum())
@@ -159,26 +177,26 @@ def test_no_examples_leave_everything_undefined() -> None:
 
 @pytest.mark.parametrize("label", [0.0, 1.0])
 def test_one_class_leaves_auc_and_normalized_entropy_undefined(label: float) -> None:
-    shown = measured(floats(0.25, 0.75), floats(label, label)).to_json()
+    shown = measured(logit(0.25, 0.75), floats(label, label)).to_json()
     assert shown["auc"] is None
     assert shown["normalized_entropy"] is None
     assert shown["base_logloss"] == 0.0
-    assert shown["calibration"] == (None if label == 0 else 0.5)
+    assert shown["calibration"] == (None if label == 0 else pytest.approx(0.5))
     assert shown["logloss"] == pytest.approx(-(math.log(0.25) + math.log(0.75)) / 2)
     json.dumps(shown, allow_nan=False)
 
 
 def test_a_constant_prediction_is_one_reliability_row() -> None:
-    (row,) = measured(np.full(50, 0.2, np.float32), floats(*[1] * 10, *[0] * 40)).reliability
+    (row,) = measured(np.repeat(logit(0.2), 50), floats(*[1] * 10, *[0] * 40)).reliability
     assert (row.observed_rate, row.examples) == (0.2, 50)
     assert row.mean_prediction == pytest.approx(0.2, rel=2**-12)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("wrong", [math.nan, -1e-7, 1.0000001, math.inf])
-def test_a_prediction_that_is_no_probability_is_refused_whole(wrong: float, weighted: bool) -> None:
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_a_prediction_that_is_no_number_is_refused_whole(wrong: float, weighted: bool) -> None:
     metrics = Metrics()
-    with pytest.raises(CtrError, match=r"prediction 1 of a batch is .*diverged"):
+    with pytest.raises(CtrError, match=r"prediction 1 of a batch has .*diverged"):
         metrics.add(floats(0.5, wrong), floats(0, 1), floats(1, 1) if weighted else None)
     assert metrics.examples == 0
     assert metrics.summary().reliability == ()
@@ -212,18 +230,18 @@ def same(one: Metrics, other: Metrics) -> bool:
 
 @settings(max_examples=30)
 @given(
-    examples=st.lists(st.tuples(st.floats(0, 1, width=32), st.booleans()), max_size=70),
+    examples=st.lists(st.tuples(st.floats(-120, 120, width=32), st.booleans()), max_size=70),
     weighted=st.booleans(),
     cut=st.integers(0, 70),
 )
 def test_bytes_keep_every_bit(examples: list[tuple[float, bool]], weighted: bool, cut: int) -> None:
     """What is counted after a restart adds up as if there had been none."""
-    predictions = floats(*(p for p, _ in examples))
+    margins = floats(*(m for m, _ in examples))
     labels = floats(*(float(y) for _, y in examples))
     weights = np.random.default_rng(cut).gamma(1.0, 1.0, labels.size).astype(np.float32) + np.float32(1e-3)
     undisturbed, restored = Metrics(), Metrics()
     for part in (slice(0, cut), slice(cut, None)):
-        arguments = (predictions[part], labels[part], weights[part] if weighted else None)
+        arguments = (margins[part], labels[part], weights[part] if weighted else None)
         undisturbed.add(*arguments)
         restored.add(*arguments)
         restored = Metrics.from_bytes(restored.to_bytes())
@@ -232,9 +250,9 @@ def test_bytes_keep_every_bit(examples: list[tuple[float, bool]], weighted: bool
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_bytes_are_few(weighted: bool) -> None:
-    predictions, labels, weights = drawn(200_000)
+    margins, labels, weights = drawn(200_000)
     metrics = Metrics()
-    metrics.add(predictions, labels, weights if weighted else None)
+    metrics.add(margins, labels, weights if weighted else None)
     blob = metrics.to_bytes()
     assert len(blob) < 250_000
     assert same(Metrics.from_bytes(blob), metrics)
@@ -243,7 +261,7 @@ def test_bytes_are_few(weighted: bool) -> None:
 
 def test_the_bins_at_both_ends_survive() -> None:
     metrics = Metrics()
-    metrics.add(floats(0, 1, 1), floats(1, 0, 1))
+    metrics.add(floats(-200, 200, 200), floats(1, 0, 1))
     assert same(Metrics.from_bytes(metrics.to_bytes()), metrics)
 
 

@@ -86,7 +86,7 @@ def logloss(rows: RawSource, held_out: Batch, workers: int, chunk: int, combine:
     model = Model.of_weights(rows.spec, slots, OPTIMIZER.weights(state[slots]), {})
     metrics = Metrics()
     assert held_out.labels is not None
-    metrics.add(model.predict(held_out), held_out.labels)
+    metrics.add(model.margins(held_out), held_out.labels)
     return metrics.logloss
 
 

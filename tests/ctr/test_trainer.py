@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from ctr.errors import DataError, ModelError, StoreError
 from ctr.ftrl import WIDTH, Ftrl
 from ctr.trainer import TrainProgress, TrainResult, TrainSettings, train
-from features import Batch, FeatureSpec, Slots, parse_spec
+from features import BadRows, Batch, Chunk, FeatureSpec, Slots, parse_spec
 from ps import MemoryStore, Token
 from tests.ctr.sources import BatchSource
 from tests.examples import random_batch, rows_of
@@ -153,6 +154,51 @@ def test_safe_adding_converges_where_plain_adding_diverges() -> None:
     assert sequential < base
     assert safe < base
     assert plain > safe * 1.1
+
+
+def test_predictions_are_calibrated_at_a_low_click_rate() -> None:
+    """30M rows, of which 0.1% are clicks: the bias's z ends at 12,000, where float32 resolves 0.001.
+
+    Rounding each sum to the nearest would end at 1.4 times the click rate.
+    """
+
+    class Coin:
+        """Rows that have nothing but the bias."""
+
+        spec, fraction_read, bad_rows = spec_of(BITS), 0.0, BadRows()
+
+        def count_rows(self) -> int:
+            return 30_000_000
+
+        def sample(self, rows: int) -> Batch:
+            return Batch(np.arange(rows + 1), np.zeros(rows, np.uint32), labels=np.zeros(rows, np.float32))
+
+        def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Chunk]:
+            rng = np.random.default_rng(1)
+            indptr, indices, slots = np.arange(rows + 1), np.zeros(rows, np.uint32), np.zeros(1, np.uint32)
+            for _ in range(start, 30_000_000, rows):
+                labels = np.zeros(rows, np.float32)
+                labels[rng.integers(0, rows, rng.binomial(rows, 0.001))] = 1
+                yield Chunk(indptr, slots, indices, labels=labels)
+
+    store = MemoryStore(bits=BITS, width=WIDTH)
+    z = -np.log(0.001 / 0.999) / PLAIN.alpha  # else the first thousands of rows pay for a start at 1/2
+    store.push(np.zeros(1, np.uint32), np.array([[z, 0]], np.float32), Token("start", 0, 0))
+    result = train(Coin(), store, PLAIN, TrainSettings(chunk=100_000))
+    assert result.examples == 30_000_000
+    assert result.progressive.summary().calibration == pytest.approx(1, abs=0.01)
+    ((_, state),) = store.scan()
+    p = 1 / (1 + np.exp(-float(PLAIN.weights(state)[0])))
+    assert p / result.progressive.summary().base_rate == pytest.approx(1, abs=0.05)  # of one moment: noisy
+
+
+@pytest.mark.parametrize(("workers", "most"), [(2, 1.08), (4, 1.28)])
+def test_progressive_validation_of_several_workers_knows_their_own_moves(workers: int, most: float) -> None:
+    """A worker predicts with its moves in the running chunk; with the pulled weights alone: 1.27, 1.55."""
+    batch = random_batch(12_000, bits=12, longest=20, seed=3)
+    alone = run(batch, bits=12, chunk=1_000)[1].progressive.logloss
+    several = run(batch, bits=12, chunk=1_500, workers=workers)[1].progressive.logloss
+    assert several < alone * most
 
 
 def test_one_worker_is_untouched_by_safe_adding() -> None:

@@ -56,7 +56,7 @@ def train_safely(
     scale: float,
     importances: Sequence[float] | None = None,
 ) -> tuple[SequentialFtrl, list[float]]:
-    """One worker's chunk under safe adding: its own state afterwards, and the honest predictions."""
+    """One worker's chunk under safe adding: its own state afterwards, and what it predicted on the way."""
     local = SequentialFtrl(start.alpha, start.beta, start.l1, start.l2)
     local.z.update(start.z)
     local.n.update(start.n)
@@ -66,9 +66,9 @@ def train_safely(
             counts[slot] += 1
     w0: Mapping[int, float] = {slot: start.weight(slot) for slot in counts}
     c = {slot: 1 + scale * (peers - 1) * max(k - 0.7, 0) / k for slot, k in counts.items()}
-    honest = []
+    predicted = []
     for i, (example, label) in enumerate(zip(examples, labels, strict=True)):
-        honest.append(1 / (1 + math.exp(-sum(w0[slot] * x for slot, x in example))))
+        predicted.append(1 / (1 + math.exp(-sum(local.weight(slot) * x for slot, x in example))))
         margin = sum(x * (w0[slot] + c[slot] * (local.weight(slot) - w0[slot])) for slot, x in example)
         local.gradients(example, label, 1.0 if importances is None else importances[i], margin)
-    return local, honest
+    return local, predicted

@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 
 
-def logloss(predictions: Sequence[float], labels: Sequence[float], weights: Sequence[float]) -> float:
-    losses = [
-        -w * math.log(max(p if y == 1 else 1.0 - p, 1e-15))
-        for p, y, w in zip(predictions, labels, weights, strict=True)
-    ]
+def logloss(margins: Sequence[float], labels: Sequence[float], weights: Sequence[float]) -> float:
+    """The weighted mean of ln(1 + exp(margin)) for negatives, ln(1 + exp(-margin)) for positives."""
+    losses = []
+    for margin, y, w in zip(margins, labels, weights, strict=True):
+        wrong = -margin if y == 1 else margin
+        losses.append(w * (max(wrong, 0.0) + math.log1p(math.exp(-abs(margin)))))
     return math.fsum(losses) / math.fsum(weights)
 
 
