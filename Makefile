@@ -13,7 +13,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 # Test processes at once.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install demo test fuzz kernels check format bench bench-ps drill clean
+.PHONY: help install demo test fuzz kernels check format bench bench-ps drill wheel clean
 
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,8 +54,13 @@ drill: install ## Break Redis clusters while they train: is any update lost or d
 	$(BIN)/ctr drill --rounds 3 --freezes 100
 	$(BIN)/ctr drill --rounds 2 --freezes 0 --consistency bsp --seed 1
 
+wheel: install ## Build a wheel into dist/, and try it in an environment of its own
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(BIN)/python tests/wheel.py dist/*.whl
+
 clean: ## Remove everything that the other verbs made
-	rm -rf "$(VENV)" demo bench-data build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf "$(VENV)" demo bench-data build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.ctr: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ctr needs Python 3.11 or newer on PATH (or: make PYTHON=/path/to/python)"; exit 1; }

@@ -9,13 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 from threading import Event
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ctr.artifact import SavedState, load_state, require_model_or_nothing, save_model, update_manifest
-from ctr.checkpoint import read_job
-from ctr.checkpoint_writer import require_checkpoint_or_nothing
-from ctr.coordinator import CoordinatedResult
-from ctr.distributed_job import describe_job, learn_distributed
 from ctr.errors import CtrError, DataError, ModelError, StoreError
 from ctr.evaluation import evaluate
 from ctr.ftrl import WIDTH, Float32, Ftrl
@@ -30,6 +26,11 @@ from ctr.stall import STALL_S
 from ctr.trainer import TrainResult, TrainSettings, default_chunk, read_out, train
 from features import BadRows, ExampleSource, FeatureSpec, Slots, load_spec, open_source, remove_drafts
 from ps import LEASE_S, Store, Token, open_store, require_store_url, without_password
+
+if TYPE_CHECKING:
+    from ctr.coordinator import CoordinatedResult
+
+# What a job through Redis needs is imported where it is needed: training in memory does without.
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +245,8 @@ def _check_places(job: TrainJob) -> None:
         require_writable(place)
         remove_drafts(place)
     if job.checkpoint is not None:
+        from ctr.checkpoint_writer import require_checkpoint_or_nothing
+
         require_checkpoint_or_nothing(job.checkpoint)
         if job.checkpoint.resolve() in (job.model.resolve(), job.interrupted.resolve()):
             raise ModelError(f"{job.checkpoint}: is for the model; give another folder for the checkpoint.")
@@ -327,6 +330,8 @@ def _settings(job: TrainJob, source: ExampleSource, judged_on: _Holdout | None) 
 
     chunk = job.chunk
     if chunk is None and job.resume and job.checkpoint is not None:
+        from ctr.checkpoint import read_job
+
         chunk = int(read_job(job.checkpoint)["chunk"])  # that of as many workers as it had then
     if chunk is None:
         chunk = default_chunk(job.workers, rows, in_memory=job.in_memory)
@@ -353,6 +358,8 @@ def _learn(
     passes_before = 0 if start is None else start.passes - 1
     stop_row = None if judged_on is None else judged_on.training_stops
     if not job.in_memory:
+        from ctr.distributed_job import describe_job, learn_distributed
+
         description = describe_job(job, settings, source, optimizer, passes_before, stop_row)
         return learn_distributed(job, description, source, adopted, show, stop, remains)
     store = open_store(job.store, bits=source.spec.bits, width=WIDTH)

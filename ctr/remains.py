@@ -6,7 +6,6 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ctr.checkpoint import MANIFEST
 from ctr.outputs import printable
 from ps import without_password
 
@@ -70,8 +69,12 @@ class Remains:
 
     def _checkpoint_written(self) -> int | None:
         """When the checkpoint that is there was, in ns."""
+        if self.checkpoint is None:
+            return None
+        from ctr.checkpoint import MANIFEST  # with it comes all that training through Redis needs
+
         try:
-            return None if self.checkpoint is None else (self.checkpoint / MANIFEST).stat().st_mtime_ns
+            return (self.checkpoint / MANIFEST).stat().st_mtime_ns
         except OSError:
             return None
 

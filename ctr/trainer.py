@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from threading import Barrier, Event
 from time import perf_counter
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import numpy as np
 
-from ctr.coordinator import CoordinatedResult
 from ctr.errors import DataError, ModelError
 from ctr.ftrl import WIDTH, Float32, Ftrl
 from ctr.metrics import Metrics
@@ -21,6 +21,9 @@ from ctr.worker import Learner, Move, Timings, Worker, warm_up
 from features import Batch, Chunk, ExampleSource
 from ps import Slots, Store, Token
 from ps.partitions import no_slots
+
+if TYPE_CHECKING:
+    from ctr.coordinator import CoordinatedResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ctr.numba_cache import njit
 from features.hashing import xxh64, xxh64_byte
 
 _U0, _U1, _U2, _U3, _U4, _U5 = (np.uint64(k) for k in range(6))

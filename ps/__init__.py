@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from ps.board_view import LEASE_S, BoardView, Claim, ClockGate, Job, LaneGate
 from ps.filters import DEFAULT_FILTERS, FilterCounts, Filters
-from ps.job_board import JobBoard
 from ps.memory import MemoryStore
-from ps.outbox import Outbox, Parcel, PushStore
 from ps.partitions import Partitions, Slots, slot_dtype
-from ps.redis_dumps import PartitionDump
-from ps.redis_model import ModelExistsError
-from ps.redis_nodes import RedisUrl, parse_redis_url
-from ps.redis_store import RedisStore
 from ps.store import Store, Token, check_delta, check_slots, open_store, require_store_url, without_password
-from ps.warm_up import warm_up as warm_up_requests
-from ps.worker_store import Pulled, WorkerStore
+
+if TYPE_CHECKING:
+    from ps.job_board import JobBoard
+    from ps.outbox import Outbox, Parcel, PushStore
+    from ps.redis_dumps import PartitionDump
+    from ps.redis_model import ModelExistsError
+    from ps.redis_nodes import RedisUrl, parse_redis_url
+    from ps.redis_store import RedisStore
+    from ps.warm_up import warm_up as warm_up_requests
+    from ps.worker_store import Pulled, WorkerStore
 
 __all__ = [
     "DEFAULT_FILTERS",
@@ -50,3 +55,26 @@ __all__ = [
     "warm_up_requests",
     "without_password",
 ]
+
+# What needs Redis is loaded by whoever asks for it: training in memory does without.
+_MODULE_OF = {
+    "JobBoard": "job_board",
+    "ModelExistsError": "redis_model",
+    "Outbox": "outbox",
+    "Parcel": "outbox",
+    "PartitionDump": "redis_dumps",
+    "Pulled": "worker_store",
+    "PushStore": "outbox",
+    "RedisStore": "redis_store",
+    "RedisUrl": "redis_nodes",
+    "WorkerStore": "worker_store",
+    "parse_redis_url": "redis_nodes",
+    "warm_up_requests": "warm_up",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"{__name__}.{_MODULE_OF[name]}")
+    return getattr(module, "warm_up" if name == "warm_up_requests" else name)

@@ -1,0 +1,104 @@
+"""Packages with common names beside other folders of those names, and what importing ours loads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def python(*words: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("name", ["features", "ps"])
+@pytest.mark.parametrize("place", ["{}/__init__.py", "{}.py"])
+def test_a_package_of_the_same_name_is_named(tmp_path: Path, name: str, place: str) -> None:
+    theirs = tmp_path / place.format(name)
+    theirs.parent.mkdir(exist_ok=True)
+    theirs.write_text("Chunk = None\n")
+    for code in ("import ctr", f"import {name}; import ctr.job"):
+        done = python("-c", code, cwd=tmp_path)
+        assert done.returncode == 1
+        said = done.stderr.splitlines()[-1]
+        assert said.startswith(f"ImportError: ctr needs its own package '{name}' in {ROOT}")
+        assert str(theirs) in said
+        assert "rename that" in said
+
+
+def test_a_folder_that_is_no_package_of_the_same_name_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "features").mkdir()
+    (tmp_path / "ps").mkdir()
+    (tmp_path / "api").mkdir()
+    done = python("-c", "import ctr.model, api; print(api.create_app)", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_python_m_ctr_does_not_look_into_the_current_folder(tmp_path: Path) -> None:
+    for name in ("features", "ps", "api"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not ours')\n")
+    (tmp_path / "clicks.csv").write_text("no,such\n1,2\n")
+    done = python("-m", "ctr", "features", "build", "--spec", "x", "clicks.csv", "--out", "o", cwd=tmp_path)
+    assert "not ours" not in done.stderr
+    assert "x" in done.stderr
+    assert done.returncode == 2
+    assert python("-m", "ctr", "--version", cwd=ROOT).returncode == 0
+
+
+def test_an_api_of_the_users_own_is_in_the_way_of_serving_alone(tmp_path: Path) -> None:
+    (tmp_path / "api.py").write_text("")
+    code = "import sys; sys.argv[1:] = ['serve', '--model', 'm']; from ctr.cli.app import main; main()"
+    done = python("-c", code, cwd=tmp_path)
+    assert done.returncode == 1
+    assert str(tmp_path / "api.py") in done.stderr.replace("\n", "")
+    assert "Traceback" not in done.stderr
+
+
+def test_importing_ctr_loads_nothing_large(tmp_path: Path) -> None:
+    code = "import sys, ctr, ctr.errors; print({'redis', 'pyarrow', 'numpy', 'numba'} & set(sys.modules))"
+    assert python("-c", code, cwd=tmp_path).stdout == "set()\n"
+
+
+def test_training_in_memory_loads_nothing_for_redis(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(
+        "version: 1\nsource: {format: delimited, delimiter: ',', header: true}\nlabel: click\nbits: 8\n"
+        "fields: [{name: site, type: category}]\n"
+    )
+    (tmp_path / "log.csv").write_text("click,site\n" + "1,a\n0,b\n" * 300)
+    code = """
+import sys
+from pathlib import Path
+from ctr.job import TrainJob, run_train_job
+run_train_job(TrainJob(inputs=[Path("log.csv")], spec="spec.yaml", model=Path("model"), workers=2))
+print(sorted(m for m in sys.modules if "redis" in m or m in {"ctr.coordinator", "ps.job_board"}))
+"""
+    done = python("-c", code, cwd=tmp_path)
+    assert done.stdout == "[]\n", done.stderr
+    assert (tmp_path / "model").is_dir()
+
+
+def test_every_name_of_the_store_can_be_had() -> None:
+    import ps
+
+    assert all(getattr(ps, name) is not None for name in ps.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Sotre'"):
+        _ = ps.Sotre  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("package", ["api", "ctr", "features", "ps"])
+def test_types_are_shipped(package: str) -> None:
+    assert (ROOT / package / "py.typed").exists()
