@@ -90,6 +90,10 @@ def require_model_or_nothing(path: Path) -> None:
         return
     if not path.is_dir():
         raise ModelError(f"{path}: there is a file of that name; give another folder for the model.")
+    if path.resolve().is_mount():
+        raise ModelError(
+            f"{path}: is a mount point, and a model replaces its folder as a whole; give one in it."
+        )
     for found in sorted(path.iterdir()):
         if found.name not in {MANIFEST, _SPEC, _WEIGHTS, _STATE}:
             raise ModelError(
@@ -262,6 +266,9 @@ def _tensors(path: Path, content: bytes, wanted: Mapping[str, tuple[Any, int]]) 
             raise ModelError(
                 f"{path}: the tensor {name} is missing or of another type; train the model again."
             )
+    slots = tensors["slots"]
+    if any(len(tensors[name]) != slots.size for name in wanted) or (slots[1:] <= slots[:-1]).any():
+        raise ModelError(f"{path}: slots and numbers do not fit together; train the model again.")
     return tensors
 
 

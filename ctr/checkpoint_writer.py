@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -147,6 +148,43 @@ def draft_checkpoint(
             file.write_batch(pa.RecordBatch.from_pylist(rows, REPORT_SCHEMA))
         manifest = {"created": created, "store": facts, **given}
         return CheckpointDraft(folder, path, opened.pop_all(), manifest, started, held)
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[bool]:
+    """Yield whether no other process that is alive is in such a block for `folder`.
+
+    What tells is a lock on a hidden file beside it, which is removed in the end. Where the file system has no
+    locks, nobody is told of others. Raises ModelError when the disk refuses.
+    """
+    place = folder.resolve()
+    path = place.with_name(f".{place.name}.lock")
+    with _refusals(folder):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock = _locked(path)
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None:
+            path.unlink(missing_ok=True)
+            os.close(lock)
+
+
+def _locked(path: Path) -> int | None:
+    """A handle that holds the lock of a file, made if missing; None when another process holds it."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        except OSError:  # a file system without locks
+            return handle
+        with suppress(FileNotFoundError):  # its last holder may have removed it just now
+            if os.path.samestat(os.stat(path), os.stat(handle)):
+                return handle
+        os.close(handle)
 
 
 def require_checkpoint_or_nothing(folder: Path) -> None:

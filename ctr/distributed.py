@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from ctr.checkpoint import Checkpoint, read_checkpoint, read_job, restore_checkpoint
 from ctr.checkpoint_taker import CheckpointSettings
+from ctr.checkpoint_writer import sole_writer
 from ctr.coordinator import CoordinatedResult, Coordinator, Progress
 from ctr.errors import ModelError, StoreError
 from ctr.ftrl import WIDTH, Float32
@@ -69,6 +71,19 @@ def train_distributed(
 
     Raises the errors of the parts; what was trained is then still in the store.
     """
+    with _own_checkpoints(settings):
+        return _train(description, source, settings, start, stop, on_progress, on_start)
+
+
+def _train(
+    description: JobDescription,
+    source: ExampleSource,
+    settings: StoreSettings,
+    start: tuple[Slots, Float32] | None,
+    stop: Event,
+    on_progress: Callable[[Progress], None],
+    on_start: Callable[[WorkerProcesses], None],
+) -> DistributedResult:
     checkpoint = _checkpoint(description, settings) if settings.resume else None
     job = uuid4().hex[:12]
     if checkpoint is not None:
@@ -113,6 +128,23 @@ def train_distributed(
     return DistributedResult(result, state, store, None if checkpoint is None else checkpoint.created)
 
 
+@contextmanager
+def _own_checkpoints(settings: StoreSettings) -> Iterator[None]:
+    """Raise ModelError if another job writes its checkpoints to the same folder."""
+    if settings.checkpoints is None:
+        yield
+        return
+    folder = settings.checkpoints.folder
+    with sole_writer(folder) as alone:
+        # A former command of the same job may be there, frozen: what becomes of it, the job's lease decides.
+        if not alone and (not settings.resume or settings.url.startswith("embedded:")):
+            raise ModelError(
+                f"{folder}: another `ctr train` writes its checkpoints there; stop it first, or give another "
+                "folder."
+            )
+        yield
+
+
 def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpoint:
     """The checkpoint to go on from, taken of the same job."""
     if settings.checkpoints is None:
@@ -125,12 +157,23 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
         free |= {"workers", "staleness", "shard_chunks"}
     for name, then in found.job.items():
         if name not in free and now.get(name) != then:
-            shown = (then, now.get(name)) if len(str(then)) < 40 else ("another one", "this one")
+            setting, before, here = _difference(name, then, now.get(name))
             raise ModelError(
-                f"{folder}: the checkpoint's job has {name} {shown[0]}, this one {shown[1]}; resume with the "
+                f"{folder}: the checkpoint's job has {setting} {before}, this one {here}; resume with the "
                 "settings that the job was started with."
             )
     return found
+
+
+def _difference(name: str, then: Any, now: Any) -> tuple[str, str, str]:
+    """What of a job differs: its name down to the first part that does, and both values."""
+    while isinstance(then, Mapping) and isinstance(now, Mapping):
+        part = next(key for key in [*then, *now] if then.get(key) != now.get(key))
+        name, then, now = f"{name} {part}", then.get(part), now.get(part)
+    if name == "spec":  # as YAML: the first line that differs
+        lines = zip_longest(str(then).splitlines(), str(now).splitlines(), fillvalue="nothing")
+        then, now = next(pair for pair in lines if pair[0] != pair[1])
+    return name, str(then).strip(), str(now).strip()
 
 
 def _refusal(error: ModelExistsError, settings: StoreSettings) -> StoreError:

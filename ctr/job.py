@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # What a job through Redis needs is imported where it is needed: training in memory does without.
 
+_LARGE_CHUNK = 1 << 18  # the largest default; counting rows takes time, so only above it
+
 
 @dataclass(frozen=True, slots=True)
 class TrainJob:
@@ -335,6 +337,8 @@ def _settings(job: TrainJob, source: ExampleSource, judged_on: _Holdout | None) 
         chunk = int(read_job(job.checkpoint)["chunk"])  # that of as many workers as it had then
     if chunk is None:
         chunk = default_chunk(job.workers, rows, in_memory=job.in_memory)
+    if chunk > _LARGE_CHUNK:
+        chunk = min(chunk, max(rows(), 1))  # there is memory for what is there, not for what is not
     return TrainSettings(job.workers, chunk, job.epochs, job.safe_adding)
 
 

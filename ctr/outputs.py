@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from ctr.errors import DataError
@@ -14,13 +16,14 @@ def beside(path: Path, suffix: str) -> Path:
     """The place of the same name with `suffix` appended, also for `.` and `..`."""
     if path.name in {"", ".."}:
         path = path.resolve()
-    return path.with_name(path.name + suffix)
+    return path.with_name(path.name + suffix) if path.name else path / suffix
 
 
-def require_writable(path: Path) -> None:
-    """Raise DataError unless something can be written at `path`; makes the folders above it."""
+def require_writable(path: Path, *, make_folders: bool = True) -> None:
+    """Raise DataError unless something can be written at `path`; may make the folders above it."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if make_folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
@@ -34,6 +37,18 @@ def require_apart(out: Path | None, inputs: Iterable[Path | str | None]) -> None
             continue
         if os.path.samefile(out, path):
             raise DataError(f"{out}: is also an input and would be replaced; choose another place.")
+
+
+def require_no_part(out: Path | None, *folders: Path | None) -> None:
+    """Raise DataError if the file `out` would lie in one of `folders`, or in a model or data set."""
+    if out is None or str(out) == "-":
+        return
+    folder = out.resolve().parent
+    mine = folder in {each.resolve() for each in folders if each is not None}
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        mine = mine or str(json.loads((folder / "manifest.json").read_bytes())["format"]).startswith("ctr ")
+    if mine:
+        raise DataError(f"{out}: lies in {folder}, whose files are kept by ctr alone; choose another place.")
 
 
 def printable(path: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ctr.cli.jobs import report, stopping
-from ctr.cli.options import Consistency, JsonOption
+from ctr.cli.options import MOST_SECONDS, Consistency, JsonOption, finite
 from ctr.fault_plan import FAULTS
 
 
@@ -37,17 +37,24 @@ def drill(
         int,
         typer.Option(min=0, help="Afterwards, freezes of independent servers, up to 20 at a time."),
     ] = 20,
-    freeze_s: Annotated[float, typer.Option(min=0.1, help="Seconds that a freeze lasts.")] = 7.0,
+    freeze_s: Annotated[
+        float, typer.Option(min=0.1, max=MOST_SECONDS, callback=finite, help="Seconds that a freeze lasts.")
+    ] = 7.0,
     allowance_s: Annotated[
         float,
         typer.Option(
             min=0,
+            max=MOST_SECONDS,
+            callback=finite,
             help="After a primary was killed, training must go on within the node timeout of 1.5 s and so "
             "many seconds.",
         ),
     ] = 3.0,
     tolerance: Annotated[
-        float, typer.Option(min=0, help="Share by which the log loss may be worse than undisturbed.")
+        float,
+        typer.Option(
+            min=0, callback=finite, help="Share by which the log loss may be worse than undisturbed."
+        ),
     ] = 0.003,
     keep: Annotated[
         Path | None,

@@ -33,9 +33,10 @@ def export(
     """
     from ctr.cli.tables import metric_lines
     from ctr.export import export_model
-    from ctr.outputs import printable
+    from ctr.outputs import printable, require_no_part
     from ps import parse_redis_url
 
+    require_no_part(json, model)
     with stopping(f"{model} was not written."):
         found = export_model(parse_redis_url(store), model)
     job, weights = found.job, found.model.weights.size

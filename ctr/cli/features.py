@@ -11,7 +11,7 @@ import typer
 
 from ctr.cli.jobs import bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.cli.options import BadRowsOption, Inputs, JsonOption, OnBadRows
-from ctr.outputs import beside, require_apart
+from ctr.outputs import beside, require_apart, require_no_part
 
 if TYPE_CHECKING:
     from ctr.progress import Report
@@ -59,6 +59,7 @@ def build(
     from features import RawSource, load_spec
 
     require_apart(json, [*inputs, spec])
+    require_no_part(json, out)
     quarantine = beside(out, ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
     source = RawSource(load_spec(spec), inputs, on_bad_rows=on_bad_rows.value, quarantine=quarantine)
     started = perf_counter()
@@ -125,5 +126,6 @@ def describe(
     """
     from features import describe as look
 
+    require_no_part(json)
     found = look(dataset)
     report(found.lines(), found.to_json(), json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -80,6 +81,17 @@ class Consistency(StrEnum):
     BSP = "bsp"
     SSP = "ssp"
     ASP = "asp"
+
+
+MOST_SECONDS = 86_400.0
+"""A day: more than anything here has to wait for, and less than what clocks overflow at."""
+
+
+def finite(value: float | None) -> float | None:
+    """Refuse `nan` and `inf`, which a range without end lets pass."""
+    if value is not None and not isfinite(value):
+        raise typer.BadParameter(f"{value} is no number to compute with.")
+    return value
 
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}

@@ -10,7 +10,7 @@ import typer
 
 from ctr.cli.jobs import bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.cli.options import BadRowsOption, Inputs, JsonOption, ModelOption, OnBadRows
-from ctr.outputs import beside, require_apart, require_writable
+from ctr.outputs import beside, require_apart, require_no_part, require_writable
 
 
 def evaluate(
@@ -34,6 +34,7 @@ def evaluate(
     from features import open_source
 
     require_apart(json, inputs)
+    require_no_part(json)
     loaded = load_model(model)
     quarantine = beside(inputs[0], ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
     source = open_source(
@@ -83,7 +84,9 @@ def predict(
 
     require_apart(out, inputs)
     require_apart(json, inputs)
-    require_writable(out)
+    for place in (out, json):
+        require_no_part(place)
+    require_writable(out, make_folders=False)
     loaded = load_model(model)
     quarantine = beside(out, ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
     source = open_source(

@@ -9,7 +9,7 @@ import typer
 
 from ctr.cli.figures import some
 from ctr.cli.jobs import report, stopping
-from ctr.cli.options import JsonOption
+from ctr.cli.options import MOST_SECONDS, JsonOption, finite
 
 if TYPE_CHECKING:
     from ctr.job_status import JobStatus
@@ -25,7 +25,14 @@ def status(
     store: StoreOption,
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
     every: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Between two looks of --watch.")
+        float,
+        typer.Option(
+            min=0.1,
+            max=MOST_SECONDS,
+            callback=finite,
+            metavar="SECONDS",
+            help="Between two looks of --watch.",
+        ),
     ] = 2.0,
     json: JsonOption = None,
 ) -> None:

@@ -9,15 +9,17 @@ import typer
 
 from ctr.cli.jobs import STOPPED, bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.cli.options import (
+    MOST_SECONDS,
     BadRowsOption,
     Consistency,
     Inputs,
     JsonOption,
     OnBadRows,
     SpecOption,
+    finite,
     seconds_of,
 )
-from ctr.outputs import require_apart
+from ctr.outputs import require_apart, require_no_part
 
 if TYPE_CHECKING:
     from ctr.job import TrainOutcome
@@ -54,27 +56,38 @@ def train(
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 1,
     alpha: Annotated[
-        float | None, typer.Option(min=0, help="Learning rate. Default: 0.1.", show_default=False)
+        float | None,
+        typer.Option(min=0, callback=finite, help="Learning rate. Default: 0.1.", show_default=False),
     ] = None,
     beta: Annotated[
-        float | None, typer.Option(min=0, help="Damps the first steps. Default: 1.", show_default=False)
+        float | None,
+        typer.Option(min=0, callback=finite, help="Damps the first steps. Default: 1.", show_default=False),
     ] = None,
     l1: Annotated[
         float | None,
         typer.Option(
             min=0,
+            callback=finite,
             help="L1 penalty: above 0, rare features get weight 0. Counts once per pass. Default: 0.",
             show_default=False,
         ),
     ] = None,
     l2: Annotated[
         float | None,
-        typer.Option(min=0, help="L2 penalty: pulls weights towards 0. Default: 0.", show_default=False),
+        typer.Option(
+            min=0,
+            callback=finite,
+            help="L2 penalty: pulls weights towards 0. Default: 0.",
+            show_default=False,
+        ),
     ] = None,
     safe_adding: Annotated[
         float,
         typer.Option(
-            min=0, max=1, help="How far several workers allow for each other's moves; 0 simply adds them."
+            min=0,
+            max=1,
+            callback=finite,
+            help="How far several workers allow for each other's moves; 0 simply adds them.",
         ),
     ] = 0.75,
     holdout: Annotated[
@@ -91,6 +104,7 @@ def train(
         typer.Option(
             min=0,
             max=0.99,
+            callback=finite,
             help="Keep the last part of the input out of training and judge the model on it.",
             show_default=False,
         ),
@@ -147,6 +161,7 @@ def train(
         float | None,
         typer.Option(
             min=0,
+            callback=finite,
             metavar="NATS",
             help="Keep a slot's change back while others would gain less than this by it, per chunk. "
             "Default: 0, never.",
@@ -183,6 +198,8 @@ def train(
         float,
         typer.Option(
             min=0.5,
+            max=MOST_SECONDS,
+            callback=finite,
             help="Seconds of silence after which a worker counts as dead.",
             rich_help_panel=IN_REDIS,
         ),
@@ -233,6 +250,7 @@ def train(
     if resume and warm_start is not None:
         raise typer.BadParameter("--resume has a state already; leave out --warm-start.")
     require_apart(json, [*inputs, spec, *(holdout or [])])
+    require_no_part(json, model, checkpoint)
     job = TrainJob(
         inputs=inputs,
         spec=spec,

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ctr.cli.jobs import STOPPED, stopping
+from ctr.cli.options import MOST_SECONDS, finite
 
 _LONGEST_END_S = 5.0
 
@@ -31,6 +32,8 @@ def worker(
         float | None,
         typer.Option(
             min=0.5,
+            max=MOST_SECONDS,
+            callback=finite,
             help="Seconds of silence after which the others count this worker as dead. Default: the job's.",
             show_default=False,
         ),

@@ -95,6 +95,8 @@ class DelimitedReader:
             self.columns = self._find_columns(spec)
             if labels != "required" and not spec.source.header and self._lacks_labels(spec, labels):
                 self.columns = tuple(name for name in self.columns if name != spec.label)
+            # An empty line is a row whose only cell is empty, at the end of the file, too.
+            self._file.keeps_empty = len(self.columns) == 1
         except BaseException:
             self.close()
             raise

@@ -84,6 +84,10 @@ def require_text(path: Path, head: bytes) -> None:
     what = next((what for magic, what in _OTHERS.items() if head.startswith(magic)), None)
     if what is None and head[257:262] == b"ustar":
         what = "a tar archive; unpack it and give the files in it"
+    if what is None and _is_utf16(head):
+        what = "text in UTF-16; save it as UTF-8, such as with `iconv -f UTF-16 -t UTF-8`"
+    if what is None and b"\n" not in head and b'"' not in head and b"\r" in head.rstrip(b"\r"):
+        what = "text whose lines end with a carriage return alone; convert it, such as with `tr '\\r' '\\n'`"
     if what is None and _HTML.match(head):
         what = "a web page; perhaps the download gave an error page instead of the data"
     if what is None and _is_json(head):
@@ -93,6 +97,12 @@ def require_text(path: Path, head: bytes) -> None:
         )
     if what is not None:
         raise DataError(f"{path}: this is {what}.")
+
+
+def _is_utf16(head: bytes) -> bool:
+    """Whether every other byte of what should be digits, delimiters and names is zero, marked or not."""
+    start = head[2:34] if head.startswith((b"\xff\xfe", b"\xfe\xff")) else head[:32]
+    return len(start) >= 4 and not (any(start[::2]) and any(start[1::2])) and any(start)
 
 
 def _is_json(head: bytes) -> bool:

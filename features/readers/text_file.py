@@ -23,8 +23,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class TextFile:
     """The lines `buffer[begin:end]`, to be taken from the front by moving `begin`; `fill` reads on.
 
-    Empty lines at the end of the file are left out, and the last line always ends with a newline. All
-    errors are DataErrors that name the file.
+    Empty lines at the end of the file are left out, unless `keeps_empty` is set, and the last line always
+    ends with a newline. All errors are DataErrors that name the file.
     """
 
     path: Path
@@ -38,6 +38,8 @@ class TextFile:
     """Whether the file has nothing after `end`."""
     line: int
     """The number of the line at `begin`, from 1; kept by the caller."""
+    keeps_empty: bool
+    """Whether empty lines at the end are rows like those in the middle; set by the caller."""
 
     def __init__(self, path: Path, read_bytes: int = READ_BYTES) -> None:
         """Opens the file and reads its first lines; an empty file is an error."""
@@ -45,6 +47,7 @@ class TextFile:
         self.begin = self.end = 0
         self.is_last = False
         self.line = 1
+        self.keeps_empty = False
         self._filled = 0
         self._allocate(read_bytes)
         try:
@@ -139,6 +142,12 @@ class TextFile:
         # What is left of the text without the line ends at its end; they may turn out to be empty lines.
         filled = self._filled
         text = filled if self.is_last else self._bytes.rfind(b"\n", self.begin, filled) + 1
+        if self.keeps_empty:
+            if self.is_last and text > self.begin and self._bytes[text - 1] != _LINE_ENDS[1]:
+                self._bytes[text] = _LINE_ENDS[1]
+                text += 1
+            self.end = max(text, self.end)
+            return
         while text > self.begin and self._bytes[text - 1] in _LINE_ENDS:
             text -= 1
         if text <= self.begin:

@@ -16,6 +16,7 @@ from ctr.artifact import load_model
 from ctr.checkpoint import read_checkpoint
 from ctr.checkpoint_taker import CheckpointSettings
 from ctr.errors import CtrError, ModelError, StoreError
+from ctr.ftrl import Ftrl
 from ctr.heartbeat import Heartbeat
 from ctr.job_description import JobDescription
 from ctr.job_position import JobPosition
@@ -157,10 +158,25 @@ class TestStopped:
             ({"passes": 51}, "passes 50, this one 51"),
             ({"rows": 2_000}, "rows 2950"),
             ({"consistency": "bsp"}, "consistency ssp"),
+            ({"optimizer": Ftrl(alpha=0.2)}, r"optimizer alpha 0\.1, this one 0\.2"),
+            ({"spec": job.spec.replace("bits: 18", "bits: 19")}, "spec bits: 18, this one bits: 19"),
         ):
             other = start_job(job.model_copy(update=change), redis_url, checkpoints=settings, resume=True)
             with pytest.raises(ModelError, match=told):
                 other.result()
+
+    def test_two_jobs_do_not_write_to_one_place(
+        self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
+    ) -> None:
+        job = describe(job_data, consistency="ssp", workers=1, passes=50)
+        settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
+        running = start_job(job, redis_url, checkpoints=settings)
+        assert running.once(lambda view: pushed(view) > 10)
+        with pytest.raises(ModelError, match="another `ctr train` writes its checkpoints there"):
+            start_job(job, f"{redis_url}?model=other", checkpoints=settings).result()
+        running.stop.set()
+        assert running.result().coordinated.checkpoints == 1
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
     def test_the_lease_of_the_one_before_is_waited_for(
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from ctr.artifact import load_model
 from tests.ctr.conftest import Cli
@@ -349,11 +351,84 @@ def test_the_current_folder_as_a_model(
     assert (tmp_path / "here.bad-rows").read_text() == "3,a,1\n"
 
 
-def test_more_memory_than_there_is(cli: Cli, tmp_path: Path, model: Path) -> None:
-    spec, log = tmp_path / "spec.yaml", tmp_path / "good.csv"
-    done = cli("train", "--spec", spec, log, "--model", tmp_path / "new", "--chunk", 10**15)
+@pytest.mark.parametrize("chunk", [10**6, 10**15, 2**63 - 1])
+def test_a_chunk_beyond_the_rows_takes_no_more_memory_than_they_do(
+    cli: Cli, tmp_path: Path, model: Path, chunk: int
+) -> None:
+    spec, log, summary = tmp_path / "spec.yaml", tmp_path / "good.csv", tmp_path / "summary.json"
+    flags = ["--model", tmp_path / "new", "--chunk", chunk, "--json", summary]
+    assert cli("train", "--spec", spec, log, *flags).code == 0
+    assert load_model(tmp_path / "new").id == load_model(model).id
+    assert json.loads(summary.read_bytes())["settings"]["chunk"] == 2
+
+
+@pytest.mark.parametrize("place", ["/", "/proc"])
+def test_a_mount_point_as_a_model(cli: Cli, tmp_path: Path, model: Path, place: str) -> None:
+    done = cli("train", "--spec", tmp_path / "spec.yaml", tmp_path / "good.csv", "--model", place)
     assert done.code == 1
-    assert "memory" in done.err
+    assert f"{place}: is a mount point" in done.err
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--lease", "1e400"], ["--lease", "nan"], ["--lease", "1e9"], ["--alpha", "inf"], ["--l2", "nan"],
+     ["--safe-adding", "nan"], ["--holdout-fraction", "nan"]],
+)  # fmt: skip
+def test_numbers_without_end(cli: Cli, tmp_path: Path, model: Path, flags: list[object]) -> None:
+    words = ["train", "--spec", tmp_path / "spec.yaml", tmp_path / "good.csv", "--model", tmp_path / "new"]
+    done = cli(*words, *flags)
+    assert done.code == 2
+    assert str(flags[0]) in done.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_weights_without_their_slots(cli: Cli, tmp_path: Path, model: Path) -> None:
+    """Though the checksum in the manifest is right."""
+    for name, numbers in (("weights", "weights"), ("state", "state")):
+        path = model / f"{name}.safetensors"
+        tensors = load_file(path)
+        save_file({"slots": tensors["slots"][:-1], numbers: tensors[numbers]}, path)
+        manifest = json.loads((model / "manifest.json").read_bytes())
+        manifest["sha256"][path.name] = sha256(path.read_bytes()).hexdigest()
+        (model / "manifest.json").write_text(json.dumps(manifest))
+    spec, log = tmp_path / "spec.yaml", tmp_path / "good.csv"
+    train = ["train", "--spec", spec, log, "--model", tmp_path / "new", "--warm-start", model]
+    for words in (["evaluate", log, "--model", model], train):
+        done = cli(*words)
+        assert done.code == 1
+        assert "do not fit together" in done.err
+
+
+def test_nothing_is_written_into_a_model(cli: Cli, tmp_path: Path, model: Path) -> None:
+    spec, log, before = tmp_path / "spec.yaml", tmp_path / "good.csv", sorted(os.listdir(model))
+    (tmp_path / "empty").mkdir()
+    for words in (
+        ["train", "--spec", spec, log, "--model", model, "--json", model / "s.json"],
+        [
+            "train",
+            "--spec",
+            spec,
+            log,
+            "--model",
+            tmp_path / "empty",
+            "--json",
+            tmp_path / "empty" / "s.json",
+        ],
+        ["evaluate", log, "--model", model, "--json", model / "manifest.json"],
+        ["predict", log, "--model", model, "--out", model / "p.csv"],
+    ):
+        done = cli(*words)
+        assert done.code == 1
+        assert "kept by ctr alone" in done.err
+    assert sorted(os.listdir(model)) == before
+    assert os.listdir(tmp_path / "empty") == []
+
+
+def test_predictions_make_no_folders(cli: Cli, tmp_path: Path, model: Path) -> None:
+    done = cli("predict", tmp_path / "good.csv", "--model", model, "--out", tmp_path / "typo" / "p.csv")
+    assert done.code == 1
+    assert "cannot be written to" in done.err
+    assert not (tmp_path / "typo").exists()
 
 
 def test_a_filter_that_a_job_cannot_have(cli: Cli, tmp_path: Path) -> None:

@@ -74,6 +74,22 @@ def test_without_header_the_spec_names_them(tmp_path: Path) -> None:
     assert read(path, spec_of("y, a, b", delimiter="|")) == [(b"0", b"x", b"y"), (b"1", b"", b"z")]
 
 
+@pytest.mark.parametrize("read_bytes", [4, 1 << 16])
+@pytest.mark.parametrize(("end", "empty"), [(b"", 0), (b"\n", 0), (b"\n\n", 1), (b"\n\r\n\n", 2)])
+def test_empty_rows_of_one_column(tmp_path: Path, read_bytes: int, end: bytes, empty: int) -> None:
+    """Those at the end are rows as those in the middle are, or rows and predictions would not match."""
+    spec = parse_spec(
+        'version: 1\nsource: {format: delimited, delimiter: ",", header: true}\nlabel: y\n'
+        "fields: [{name: a, type: category}]",
+        "test.yaml",
+    )
+    path = write(tmp_path, b"a\n1\n\n2" + end)
+    with closing(DelimitedReader(path, spec, labels="ignored", read_bytes=read_bytes)) as reader:
+        found = [row for block in reader.blocks(Transform(spec, with_label=False)) for row in rows_of(block)]
+    assert found == [(b"1",), (b"",), (b"2",), *[(b"",)] * empty]
+    assert count(path, spec, read_bytes) == 3 + empty
+
+
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\n\n\n", b"\r\n\r\n"])
 def test_line_ends_and_empty_lines_at_the_end(tmp_path: Path, end: bytes) -> None:
     path = write(tmp_path, b"\xef\xbb\xbfy,a,b\r\n0,1,2\r\n1,3,4" + end)

@@ -126,8 +126,11 @@ JSON_ROWS = [{"y": 0, "c": 'an, "x"'}, {"y": 1, "c": None}]
         (b"<!DOCTYPE html>\n<html><body>Not found</body></html>\n", "this is a web page"),
         (b"ARROW1\0\0" + bytes(1000), "this is an Arrow file; if it is part of a hashed data set"),
         (b"ORC" + bytes(100), "this is an ORC file"),
+        (TEXT.decode().encode("utf-16"), "this is text in UTF-16; save it as UTF-8"),
+        (TEXT.decode().encode("utf-16-be"), "this is text in UTF-16"),
+        (TEXT.replace(b"\n", b"\r"), "this is text whose lines end with a carriage return alone"),
     ],
-    ids=range(12),
+    ids=range(15),
 )
 def test_what_holds_no_rows_of_text_is_told_with_the_remedy(
     tmp_path: Path, data: bytes, message: str
