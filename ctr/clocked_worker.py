@@ -7,13 +7,13 @@ Method: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parall
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from itertools import islice
 from time import perf_counter, sleep
 
+from ctr.background import Background
 from ctr.job_description import JobDescription
 from ctr.metrics import Metrics
 from ctr.prefetch import Prefetch
@@ -180,7 +180,7 @@ class ClockedWorker:
         optimizer = self._job.ftrl(self._plan.pass_of(shard))
         with (
             Prefetch(self._chunks(shard, number), _READ_AHEAD) as chunks,
-            ThreadPoolExecutor(1, thread_name_prefix="puller") as ahead,
+            Background("puller") as ahead,
         ):
             try:
                 coming = ahead.submit(self._next, chunks, worker, shard, clock)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Event
 
 from ctr.errors import DataError
 from ctr.metrics import Metrics
 from ctr.model import Model
-from ctr.prefetch import Prefetch
+from ctr.prefetch import Prefetch, ReaderHangs
 from features import ExampleSource
 
 SCORING_ROWS = 65_536
@@ -29,7 +30,10 @@ def evaluate(
     """
     metrics = Metrics()
     rows = 0
-    with Prefetch(source.batches(SCORING_ROWS, start=start), depth=2) as batches:
+    with (
+        suppress(ReaderHangs),
+        Prefetch(source.batches(SCORING_ROWS, start=start), depth=2, stop=stop) as batches,
+    ):
         for batch in batches:
             if stop is not None and stop.is_set():
                 return metrics
@@ -38,6 +42,6 @@ def evaluate(
             metrics.add(model.margins(batch), batch.labels, batch.weights)
             rows += len(batch)
             on_rows(rows)
-    if rows == 0:
+    if rows == 0 and not (stop is not None and stop.is_set()):
         raise DataError("there is no row to evaluate on: check the input, or the hold-out fraction.")
     return metrics

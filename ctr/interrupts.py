@@ -7,8 +7,10 @@ import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from threading import Event, current_thread, main_thread
+from threading import Event, Timer, current_thread, main_thread
 from types import FrameType
+
+_LONGEST_END_S = 5.0
 
 
 def interrupt(number: int, _frame: FrameType | None) -> None:
@@ -23,6 +25,8 @@ def interrupt(number: int, _frame: FrameType | None) -> None:
 def stop_requests() -> Iterator[Event]:
     """An event that SIGINT, SIGTERM and SIGHUP set; a second of the first two raises KeyboardInterrupt.
 
+    Should that not get through within 5 s, as something hangs that is to be put in order, the process ends.
+
     An exception raised in the middle of anything, as Python does by default, may come at a moment when a lock
     is held, or be swallowed where a compiler calls back; an event is looked at where it is safe.
 
@@ -34,6 +38,8 @@ def stop_requests() -> Iterator[Event]:
         return
 
     asked = False
+    end = Timer(_LONGEST_END_S, _end)
+    end.daemon = True
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         nonlocal asked
@@ -41,6 +47,8 @@ def stop_requests() -> Iterator[Event]:
             # Never a second request: a closed terminal and its shell send one each, systemd after SIGTERM.
             _leave_terminal()
         elif asked:
+            if not end.ident:
+                end.start()
             raise KeyboardInterrupt
         else:
             asked = True
@@ -56,8 +64,15 @@ def stop_requests() -> Iterator[Event]:
     try:
         yield requested
     finally:
+        end.cancel()
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _end() -> None:
+    with suppress(OSError):
+        os.write(2, b"\nStopped, though something hangs: not everything was put in order.\n")
+    os._exit(130)
 
 
 def _leave_terminal() -> None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from queue import Full, Queue
+from contextlib import suppress
+from queue import Empty, Full, Queue
 from threading import Event, Thread
+from time import monotonic
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 _POLL_S = 0.1
+_LONGEST_ITEM_S = 10.0  # of those that are to stop
+_LONGEST_END_S = 1.0
+
+
+class ReaderHangs(Exception):  # noqa: N818  (no fault of the program)
+    """Reading was to stop, and the next item does not come: the disk hangs, or the network."""
 
 
 class Prefetch(Generic[T]):
@@ -20,8 +28,10 @@ class Prefetch(Generic[T]):
     thread.
     """
 
-    def __init__(self, items: Iterator[T], depth: int) -> None:
+    def __init__(self, items: Iterator[T], depth: int, stop: Event | None = None) -> None:
+        """Once `stop` is set, nobody waits long for an item: ReaderHangs is raised when none comes."""
         self._items = items
+        self._stop = stop
         self._queue: Queue[tuple[T | None, BaseException | None]] = Queue(depth)
         self._stopped = Event()
         self._thread = Thread(target=self._run, name="reader", daemon=True)
@@ -30,18 +40,33 @@ class Prefetch(Generic[T]):
         self._thread.start()
         return self._iterate()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, _kind: object = None, error: BaseException | None = None, _trace: object = None
+    ) -> None:
         self._stopped.set()
-        self._thread.join()
+        # Somebody wants to get away; and who hangs on a disk may do so for ever.
+        self._thread.join(_LONGEST_END_S if isinstance(error, KeyboardInterrupt | ReaderHangs) else None)
 
     def _iterate(self) -> Iterator[T]:
         while True:
-            item, error = self._queue.get()
+            item, error = self._get()
             if error is not None:
                 raise error
             if item is None:
                 return
             yield item
+
+    def _get(self) -> tuple[T | None, BaseException | None]:
+        if self._stop is None:
+            return self._queue.get()
+        deadline = float("inf")
+        while True:
+            with suppress(Empty):
+                return self._queue.get(timeout=_POLL_S)
+            if self._stop.is_set():
+                deadline = min(deadline, monotonic() + _LONGEST_ITEM_S)
+            if monotonic() > deadline:
+                raise ReaderHangs
 
     def _run(self) -> None:
         try:

@@ -16,7 +16,7 @@ import numpy as np
 from ctr.errors import DataError, ModelError
 from ctr.ftrl import WIDTH, Float32, Ftrl
 from ctr.metrics import Metrics
-from ctr.prefetch import Prefetch
+from ctr.prefetch import Prefetch, ReaderHangs
 from ctr.worker import Learner, Move, Timings, Worker, warm_up
 from features import Batch, Chunk, ExampleSource
 from ps import Slots, Store, Token
@@ -182,17 +182,23 @@ class _Job:
     def run(self) -> TrainResult:
         started = perf_counter()
         depth = 2 * self.settings.workers
-        with Prefetch(self._tasks(), depth) as tasks, ThreadPoolExecutor(self.settings.workers) as pool:
-            clock, reported = 0, started
-            while not self.stop.is_set() and (dealt := list(islice(tasks, self.settings.workers))):
-                self._round(dealt, clock, pool)
-                clock += 1
-                self.examples += sum(len(task.examples) for task in dealt)
-                self.passes = dealt[-1].number
-                if (now := perf_counter()) - reported > self.progress_every_s:
-                    self.on_progress(self._progress(now - started))
-                    reported = now
-            interrupted = self.stop.is_set() and next(tasks, None) is not None
+        try:
+            with (
+                Prefetch(self._tasks(), depth, self.stop) as tasks,
+                ThreadPoolExecutor(self.settings.workers) as pool,
+            ):
+                clock, reported = 0, started
+                while not self.stop.is_set() and (dealt := list(islice(tasks, self.settings.workers))):
+                    self._round(dealt, clock, pool)
+                    clock += 1
+                    self.examples += sum(len(task.examples) for task in dealt)
+                    self.passes = dealt[-1].number
+                    if (now := perf_counter()) - reported > self.progress_every_s:
+                        self.on_progress(self._progress(now - started))
+                        reported = now
+                interrupted = self.stop.is_set() and next(tasks, None) is not None
+        except ReaderHangs:
+            interrupted = True
         seconds = perf_counter() - started
         if self.examples == 0 and not self.stop.is_set():
             raise DataError("the input has no row to learn from: check the file, or the hold-out fraction.")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Event, Thread, Timer
 from typing import Annotated
 
@@ -13,6 +15,7 @@ from ctr.cli.jobs import STOPPED, stopping
 from ctr.cli.options import MOST_SECONDS, finite
 
 _LONGEST_END_S = 5.0
+_LONGEST_FAREWELL_S = 60.0
 
 
 def worker(
@@ -55,11 +58,28 @@ def worker(
     if with_parent:
         take_part(url, job, lease_s=lease, stop=_parents_end())
         return
-    with stopping("The other workers go on."), stop_requests() as stop:
+    with stopping("The other workers go on."), stop_requests() as stop, _leaving_in_time(stop):
         report = take_part(url, job, lease_s=lease, stop=stop)
     typer.echo(f"trained {report.examples:,} examples")
     if stop.is_set():
         raise typer.Exit(STOPPED)
+
+
+@contextmanager
+def _leaving_in_time(stop: Event) -> Iterator[None]:
+    """End the process should it not leave within a minute after `stop` is set, as its disk hangs."""
+    left = Event()
+
+    def watch() -> None:
+        stop.wait()
+        if not left.wait(_LONGEST_FAREWELL_S):
+            os._exit(STOPPED)
+
+    Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        left.set()
 
 
 def _parents_end() -> Event:

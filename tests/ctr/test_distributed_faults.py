@@ -16,12 +16,12 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ctr.ftrl import WIDTH
+from ctr.ftrl import WIDTH, Ftrl
 from ctr.job_description import JobDescription, absolute, input_bytes
-from ctr.trainer import read_out
+from ctr.trainer import TrainResult, TrainSettings, read_out, train
 from ctr.worker_report import read_stalls
-from features import FeatureSpec
-from ps import Filters, JobBoard, RedisStore, parse_redis_url
+from features import FeatureSpec, open_source
+from ps import Filters, JobBoard, MemoryStore, RedisStore, parse_redis_url
 from ps.redis_keys import Keys
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
@@ -208,6 +208,32 @@ class TestStalls:
                 board.hold(None)
                 with pytest.raises(StoreError, match=r"no worker gets on.*no progress for \d+ s"):
                     running.result()
+
+    def test_in_memory_it_can_be_stopped_all_the_same(self, logs: list[Path], job_spec: FeatureSpec) -> None:
+        """With what was learnt before."""
+        source, stop, begun = open_source(logs, job_spec), Event(), Event()
+        results: list[TrainResult] = []
+
+        def work() -> None:
+            results.append(
+                train(
+                    source,
+                    MemoryStore(job_spec.bits, WIDTH),
+                    Ftrl(),
+                    TrainSettings(chunk=1_500),
+                    on_progress=lambda _: begun.set(),
+                    progress_every_s=0,
+                    stop=stop,
+                )
+            )
+
+        with hanging(logs[1]):
+            thread = Thread(target=work, daemon=True)
+            thread.start()
+            assert begun.wait(60)
+            stop.set()
+            thread.join(30)
+        assert [(result.examples, result.interrupted) for result in results] == [(1_500, True)]
 
 
 class TestServers:

@@ -6,7 +6,9 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,26 @@ def test_an_interrupt_before_the_work(click_log: Path, tmp_path: Path, seen: str
     assert "Traceback" not in said
     assert "Stopped." in said
     assert os.listdir(tmp_path) == []
+
+
+HANGS = """
+import time
+from ctr.interrupts import stop_requests
+
+with stop_requests():
+    print("ready", flush=True)
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        time.sleep(60)  # as what is to be put in order may hang
+"""
+
+
+def test_a_second_ctrl_c_ends_what_hangs() -> None:
+    with subprocess.Popen([sys.executable, "-c", HANGS], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+        assert process.wait(20) == 130
