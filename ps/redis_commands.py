@@ -32,6 +32,7 @@ _PASSING = {
 }
 
 _SLOT = 8  # bytes of a slot's state
+_INTEGER_REPLY = 22  # bytes of the longest integer as a reply
 
 CheckRun = Callable[[NDArray[np.uint8] | None], None]
 Answer = TypeVar("Answer")
@@ -87,6 +88,13 @@ class PullRequest:
         self._offsets, self._tail = offsets[:body], offsets[body:] - np.uint32(body_slots(size))
         self._field = field
         self._ranged = body > 0 and is_dense(self._offsets, density)
+
+    @property
+    def reply_bytes(self) -> int:
+        """About how many bytes the server answers, at most."""
+        if self._ranged:
+            return (int(self._offsets[-1]) - int(self._offsets[0]) + 1) * _SLOT
+        return self._offsets.size * _INTEGER_REPLY
 
     def encode(self) -> bytes | memoryview:
         """The commands: record and state, read at one moment."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -42,6 +43,7 @@ _WIDTH = 2
 _LINKS = 16  # transactions on one node at a time: each needs a connection, as WATCH belongs to one
 _MOST_AT_A_TIME = 64 << 20  # bytes of ranges that those read together
 _OPTIMISTIC = 2  # conflicts after which a range is added to one by one
+_MOST_UNREAD = 16 << 20  # bytes that a node may have answered and nobody has read
 _NO_FIELD = b"-"  # of a record; no job is called that
 
 
@@ -198,10 +200,8 @@ class RedisStore:
                 )
                 for p in partitions
             ]
-            for request in requests:
-                link.send(request.encode())
             moved = []
-            for request in requests:
+            for request in _sent_ahead(link, requests):
                 p = request.partition
                 chunk = request.read(link.replies, packed[cuts[p] : cuts[p + 1]], self._run.check)
                 if chunk is None:
@@ -414,3 +414,20 @@ class RedisStore:
 
 def _density(address: Address) -> int:
     return NEAR_DENSITY if is_near(address) else FAR_DENSITY
+
+
+def _sent_ahead(link: Link, requests: Sequence[PullRequest]) -> Iterator[PullRequest]:
+    """Send requests, and give each when its answer is to be read.
+
+    Not all at once: answers that are not read yet lie in the server's memory, for every worker that pulls.
+    """
+    sent: deque[PullRequest] = deque()
+    unread = 0
+    for request in requests:
+        while sent and unread + request.reply_bytes > _MOST_UNREAD:
+            unread -= sent[0].reply_bytes
+            yield sent.popleft()
+        link.send(request.encode())
+        sent.append(request)
+        unread += request.reply_bytes
+    yield from sent

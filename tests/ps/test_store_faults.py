@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from ctr.errors import StoreError
-from ps import Filters, RedisStore, WorkerStore, parse_redis_url
+from ps import Filters, RedisStore, Token, WorkerStore, parse_redis_url
 from ps.embedded import EmbeddedRedis
 from ps.redis_server import RedisServer
 from ps.resharding import hash_slot_of, hash_slots_at, move_hash_slots
@@ -324,3 +324,15 @@ def test_a_whole_cluster_that_goes_away(start_redis: StartRedis) -> None:
     with pytest.raises(StoreError, match=r"could not be reached for 0.3 s"):
         store.pull(np.arange(1 << 10, dtype=np.uint32))
     store.close()
+
+
+def test_a_pull_of_everything_fills_no_server(start_redis: StartRedis) -> None:
+    """Redis cuts off whoever has it keep more than so much that was not read yet."""
+    servers = start_redis(config={"client-output-buffer-limit": "normal 24mb 0 0"})
+    store = opened(servers.url, 22, patience_s=5.0)
+    slots = np.arange(1 << 22, dtype=np.uint32)
+    store.push(slots, np.ones((slots.size, 2), np.float32), Token("job", 0, 0))
+    pulled = store.pull(slots)  # 32 MiB
+    assert store.troubles == 0
+    assert (pulled[:, 1] == 1).all()
+    store.drop()
