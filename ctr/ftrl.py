@@ -68,9 +68,14 @@ class Ftrl:
         if (self.alpha, self.beta) == (former.alpha, former.beta):
             return state
         w = former.weights(state).astype(np.float64)
-        rate = (self.beta + np.sqrt(state[:, 1], dtype=np.float64)) / self.alpha + self.l2
-        z = np.where(w == 0, np.clip(state[:, 0], -self.l1, self.l1), -w * rate - np.sign(w) * self.l1)
-        return np.stack([z.astype(np.float32), state[:, 1]], axis=1)
+        fit = self.state_of(w, state[:, 1].astype(np.float64))
+        fit[w == 0, 0] = np.clip(state[w == 0, 0], -self.l1, self.l1)
+        return fit
+
+    def state_of(self, w: NDArray[np.float64], n: NDArray[np.float64]) -> Float32:
+        """The state float32[u, 2] of slots with these weights and sums of squared gradients, float64[u]."""
+        rate = (self.beta + np.sqrt(n)) / self.alpha + self.l2
+        return np.stack([-w * rate - np.sign(w) * self.l1, n], axis=1).astype(np.float32)
 
     def to_json(self) -> dict[str, Any]:
         """The optimizer's name and settings, as the model's manifest holds them."""

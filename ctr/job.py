@@ -12,6 +12,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 from ctr.artifact import SavedState, load_state, require_model_or_nothing, save_model, update_manifest
+from ctr.base_rate import base_rate, starting_state
 from ctr.errors import CtrError, DataError, ModelError, StoreError
 from ctr.evaluation import evaluate
 from ctr.ftrl import WIDTH, Float32, Ftrl
@@ -69,6 +70,8 @@ class TrainJob:
     """Or: the part at the end of `inputs` to keep for that, below 1."""
     warm_start: Path | None = None
     """Model whose state to train on from."""
+    base_rate: float | None = None
+    """The click rate at which a new model's bias starts; None: that of the first rows, see `base_rate`."""
     on_bad_rows: Literal["fail", "skip", "quarantine"] = "fail"
 
     @property
@@ -154,6 +157,7 @@ class TrainOutcome:
                 "chunk": settings.chunk,
                 "epochs": settings.epochs,
                 "safe_adding": settings.safe_adding,
+                "base_rate": self.model.manifest["training"]["base_rate"],
                 "bits": self.model.spec.bits,
             },
             "worker_seconds": timings.to_json(),
@@ -201,15 +205,20 @@ def _run(
     source = open_source(job.inputs, spec, on_bad_rows=job.on_bad_rows, quarantine=job.quarantine)
     optimizer, start = _start(job, source.spec)
     judged_on = _holdout(job, source)
+    rate = _base_rate(job, source, judged_on)
     settings = _settings(job, source, judged_on)
-    result, state, store = _learn(job, settings, source, optimizer, start, judged_on, show, stop, remains)
+    result, state, store = _learn(
+        job, settings, source, optimizer, rate, start, judged_on, show, stop, remains
+    )
     with nullcontext() if store is None else closing(store):
         if result.examples == 0:
             _empty(store, remains)
             remains.began = False
             raise KeyboardInterrupt
         weights = optimizer.in_pass(result.passes).weights(state[1])
-        model = Model.of_weights(source.spec, state[0], weights, _facts(job, settings, optimizer, result))
+        model = Model.of_weights(
+            source.spec, state[0], weights, _facts(job, settings, optimizer, rate, result)
+        )
         saved_to = job.interrupted if result.interrupted else job.model
         _save(model, saved_to, state, remains)
         holdout, failure = None, None
@@ -302,6 +311,21 @@ def _start(job: TrainJob, spec: FeatureSpec) -> tuple[Ftrl, SavedState | None]:
     return replace(saved.optimizer, **job.optimizer), saved
 
 
+def _base_rate(job: TrainJob, source: ExampleSource, judged_on: _Holdout | None) -> float | None:
+    """Where the bias starts; None where there is none, and where the job goes on from a state."""
+    if not source.spec.bias:
+        if job.base_rate is not None:
+            raise ModelError(
+                "a base rate needs a bias: remove `bias: false` from the spec, or leave out --base-rate."
+            )
+        return None
+    if job.warm_start is not None or job.resume:
+        return None
+    if job.base_rate is not None:
+        return job.base_rate
+    return base_rate(source, None if judged_on is None else judged_on.training_stops)
+
+
 def _holdout(job: TrainJob, source: ExampleSource) -> _Holdout | None:
     def opened(inputs: Sequence[Path]) -> ExampleSource:
         # a source of its own: its bad rows are not training's
@@ -347,6 +371,7 @@ def _learn(
     settings: TrainSettings,
     source: ExampleSource,
     optimizer: Ftrl,
+    rate: float | None,
     start: SavedState | None,
     judged_on: _Holdout | None,
     show: Callable[[str], AbstractContextManager[Report]],
@@ -354,7 +379,7 @@ def _learn(
     remains: Remains,
 ) -> tuple[TrainResult, tuple[Slots, Float32], Store | None]:
     """Train; return what happened, everything that was learnt, and the store if that still holds it."""
-    adopted = None
+    adopted = None if rate is None else starting_state(optimizer, rate, source.spec.bits)
     if start is not None:
         former = start.optimizer.in_pass(start.passes)
         adopted = start.slots, optimizer.in_pass(start.passes).adopt(start.state, former)
@@ -369,7 +394,7 @@ def _learn(
     store = open_store(job.store, bits=source.spec.bits, width=WIDTH)
     try:
         if adopted is not None:
-            store.push(*adopted, Token("warm-start", 0, 0))
+            store.push(*adopted, Token("start", 0, 0))
         remains.begin()
         with show("training") as report:
             result = train(
@@ -389,7 +414,9 @@ def _learn(
         store.close()
 
 
-def _facts(job: TrainJob, settings: TrainSettings, optimizer: Ftrl, result: TrainResult) -> dict[str, Any]:
+def _facts(
+    job: TrainJob, settings: TrainSettings, optimizer: Ftrl, rate: float | None, result: TrainResult
+) -> dict[str, Any]:
     """What the manifest says about training."""
     progressive = result.progressive.summary()
     return {
@@ -401,6 +428,7 @@ def _facts(job: TrainJob, settings: TrainSettings, optimizer: Ftrl, result: Trai
             "epochs": settings.epochs,
             "workers": settings.workers,
             "chunk": settings.chunk,
+            "base_rate": rate,
             "warm_start": None if job.warm_start is None else printable(job.warm_start),
             "interrupted": result.interrupted,
         },

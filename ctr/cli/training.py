@@ -117,6 +117,16 @@ def train(
             show_default=False,
         ),
     ] = None,
+    base_rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="RATE",
+            help="Click rate at which the bias starts. Default: that of the first 16,384 rows.",
+            show_default=False,
+        ),
+    ] = None,
     store: Annotated[
         str,
         typer.Option(
@@ -249,6 +259,12 @@ def train(
         raise typer.BadParameter("--resume goes on from --checkpoint DIR; name it.")
     if resume and warm_start is not None:
         raise typer.BadParameter("--resume has a state already; leave out --warm-start.")
+    if base_rate in (0, 1):
+        raise typer.BadParameter(f"--base-rate {base_rate:g} is a certainty; give a number between 0 and 1.")
+    if base_rate is not None and (resume or warm_start is not None):
+        raise typer.BadParameter(
+            "--base-rate is for a new model; leave it out with --warm-start and --resume."
+        )
     require_apart(json, [*inputs, spec, *(holdout or [])])
     require_no_part(json, model, checkpoint)
     job = TrainJob(
@@ -272,6 +288,7 @@ def train(
         holdout=holdout or [],
         holdout_fraction=holdout_fraction or 0.0,
         warm_start=warm_start,
+        base_rate=base_rate,
         on_bad_rows=on_bad_rows.value,
     )
     with stopping("Nothing was written."):
