@@ -21,7 +21,7 @@ from pyarrow import csv, parquet
 from typer.main import get_command
 
 from ctr.artifact import load_model
-from ctr.cli.app import app
+from ctr.cli.commands import app
 from features import RawSource, load_spec
 from tests.ctr.conftest import Cli
 
