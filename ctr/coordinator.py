@@ -42,7 +42,9 @@ class Progress:
     fraction: float
     """Of the whole job, 0 to 1."""
     logloss: float
-    """Over the examples of this pass so far (in a first pass: progressive); NaN before any."""
+    """Over the examples of this pass so far: progressive in a first pass; NaN before any."""
+    later_pass: bool
+    """Whether these examples have been learnt before: then it is training loss."""
     workers: int
     """Live ones."""
 
@@ -293,8 +295,10 @@ class Coordinator:
         done = sum(JobPosition.of(view).examples(self._plan))
         told = self.board.reports([f"life:{worker.id}" for worker in view.workers])
         lives: list[dict[str, Any]] = [orjson.loads(blob) for blob in told.values()]
-        judged = [(life["judged"], life["logloss"]) for life in lives if life["judged"]]
+        later = any(life["later_pass"] for life in lives)
+        lives = [life for life in lives if life["judged"] and life["later_pass"] == later]
+        judged = [(life["judged"], life["logloss"]) for life in lives]
         total = sum(count for count, _ in judged)
         logloss = sum(count * loss for count, loss in judged) / total if total else float("nan")
         fraction = done / max(self._plan.rows * self._plan.passes, 1)
-        return Progress(done, self._resumed, seconds, min(fraction, 1.0), logloss, len(view.workers))
+        return Progress(done, self._resumed, seconds, min(fraction, 1.0), logloss, later, len(view.workers))

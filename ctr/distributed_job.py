@@ -90,7 +90,7 @@ def learn_distributed(
             start=adopted,
             stop=stop,
             on_start=lambda _: remains.begin(),
-            on_progress=lambda p: report(p.examples - p.resumed, p.fraction, p.logloss),
+            on_progress=lambda p: report(p.examples - p.resumed, p.fraction, p.logloss, p.later_pass),
         )
     did = found.coordinated
     try:

@@ -121,6 +121,14 @@ class TrainOutcome:
         """Bad rows of training."""
         return self.bad_rows.count if self.result.store is None else len(self.result.store.report.bad_rows)
 
+    @property
+    def progressive_lag_chunks(self) -> int | None:
+        """How many chunks of other workers a progressive prediction may not know of; None: no bound."""
+        others = self.settings.workers - 1
+        if self.result.store is None or self.job.consistency == "bsp" or not others:
+            return others
+        return None if self.job.consistency == "asp" else others * (self.job.staleness + 1)
+
     def _moved(self, did: CoordinatedResult) -> dict[str, Any]:
         """What went between workers and store."""
         report, examples = did.report, max(self.result.examples, 1)
@@ -163,6 +171,8 @@ class TrainOutcome:
             "worker_seconds": timings.to_json(),
             "moved": None if self.result.store is None else self._moved(self.result.store),
             "holdout": None if self.holdout is None else self.holdout.to_json(),
+            "holdout_by_pass": [summary.to_json() for summary in self.result.validated],
+            "progressive_lag_chunks": self.progressive_lag_chunks,
             "bad_rows": self.bad_row_count,
             "holdout_bad_rows": self.holdout_bad_rows.count if self.holdout_bad_rows else 0,
             "interrupted": self.stopped,
@@ -404,8 +414,11 @@ def _learn(
                 settings,
                 passes_before=passes_before,
                 stop_row=stop_row,
-                on_progress=lambda p: report(p.examples, p.fraction, p.logloss),
+                on_progress=lambda p: report(p.examples, p.fraction, p.logloss, p.later_pass),
                 stop=stop,
+                validate=lambda number: _validated(
+                    source.spec, store, optimizer.in_pass(passes_before + number), judged_on, stop
+                ),
             )
         state = read_out(store)
         store.drop()
@@ -435,6 +448,18 @@ def _facts(
         "metrics": {"progressive": progressive.to_json()},
         "calibration": progressive.to_json()["calibration"],
     }
+
+
+def _validated(
+    spec: FeatureSpec, store: Store, optimizer: Ftrl, judged_on: _Holdout | None, stop: Event
+) -> MetricSummary | None:
+    """The metrics on the hold-out of what a store holds between two passes; None without one, or stopped."""
+    if judged_on is None:
+        return None
+    slots, state = read_out(store)
+    model = Model.of_weights(spec, slots, optimizer.weights(state), {})
+    metrics = evaluate(model, judged_on.source, start=judged_on.start, stop=stop)
+    return None if stop.is_set() else metrics.summary()
 
 
 def _judge(

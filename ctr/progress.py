@@ -18,7 +18,9 @@ _PLAIN_EVERY_S = 5.0
 class Report(Protocol):
     """Called by a job with what it has done so far."""
 
-    def __call__(self, rows: int, fraction: float, logloss: float | None = None) -> None: ...
+    def __call__(
+        self, rows: int, fraction: float, logloss: float | None = None, later_pass: bool = False
+    ) -> None: ...
 
 
 @contextmanager
@@ -36,25 +38,28 @@ def progress(what: str) -> Iterator[Report]:
         )
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task(what, total=1.0, facts="")
-            yield lambda rows, fraction, logloss=None: bar.update(
-                task, completed=fraction, facts=_facts(rows, monotonic() - started, logloss)
+            yield lambda rows, fraction, logloss=None, later_pass=False: bar.update(
+                task, completed=fraction, facts=_facts(rows, monotonic() - started, logloss, later_pass)
             )
         return
     due = started + _PLAIN_EVERY_S
 
-    def plain(rows: int, fraction: float, logloss: float | None = None) -> None:
+    def plain(rows: int, fraction: float, logloss: float | None = None, later_pass: bool = False) -> None:
         nonlocal due
         now = monotonic()
         if now < due:
             return
         due = now + _PLAIN_EVERY_S
         left = f", {(now - started) * (1 - fraction) / fraction:.0f} s left" if fraction > 0 else ""
-        sys.stderr.write(f"{what}: {fraction:.0%}, {_facts(rows, now - started, logloss)}{left}\n")
+        sys.stderr.write(
+            f"{what}: {fraction:.0%}, {_facts(rows, now - started, logloss, later_pass)}{left}\n"
+        )
         sys.stderr.flush()
 
     yield plain
 
 
-def _facts(rows: int, seconds: float, logloss: float | None) -> str:
+def _facts(rows: int, seconds: float, logloss: float | None, later_pass: bool) -> str:
     facts = f"{rows:,} rows, {rows / max(seconds, 1e-9):,.0f} rows/s"
-    return facts if logloss is None or isnan(logloss) else f"{facts}, log loss {logloss:.5f}"
+    name = "training loss" if later_pass else "log loss"
+    return facts if logloss is None or isnan(logloss) else f"{facts}, {name} {logloss:.5f}"

@@ -15,7 +15,7 @@ import numpy as np
 
 from ctr.errors import DataError, ModelError
 from ctr.ftrl import WIDTH, Float32, Ftrl
-from ctr.metrics import Metrics
+from ctr.metrics import Metrics, MetricSummary
 from ctr.prefetch import Prefetch, ReaderHangs
 from ctr.worker import Learner, Move, Timings, Worker, warm_up
 from features import Batch, Chunk, ExampleSource
@@ -73,7 +73,9 @@ class TrainProgress:
     fraction: float
     """Of the whole job, 0 to 1."""
     logloss: float
-    """Over the examples of this pass so far (in a first pass: progressive)."""
+    """Over the examples of this pass so far: progressive in a first pass, training loss in later ones."""
+    later_pass: bool
+    """Whether these examples have been learnt before, so that the loss is no measure of quality."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class TrainResult:
     """Over the data, earlier ones included; the last may have been interrupted."""
     interrupted: bool
     """Whether examples were left when it was told to stop."""
+    validated: list[MetricSummary] = field(default_factory=list)
+    """What `validate` said after each pass but the last."""
     store: CoordinatedResult | None = None
     """What is told of a job through Redis besides."""
     resumed_from: str | None = None
@@ -109,6 +113,7 @@ def train(
     on_progress: Callable[[TrainProgress], None] = lambda _: None,
     progress_every_s: float = 0.2,
     stop: Event | None = None,
+    validate: Callable[[int], MetricSummary | None] | None = None,
 ) -> TrainResult:
     """Train `store` on the rows of `source` before `stop_row`.
 
@@ -117,6 +122,9 @@ def train(
     settings alone, never on how fast a thread was. With one worker it is sequential FTRL.
 
     `passes_before` counts earlier passes that went into the store's state (see `Ftrl.in_pass`).
+
+    `validate` is called with the number of a pass, from 1, when it is over and another follows. (Where the
+    passes of several workers meet in one round, after that round.) Its time is not training's.
 
     `stop`, once set, ends the job after the running round. Raises DataError when there is no row to
     learn from, StoreError when the store refuses.
@@ -131,6 +139,7 @@ def train(
         on_progress=on_progress,
         progress_every_s=progress_every_s,
         stop=stop or Event(),
+        validate=validate,
     )
     warm_up(source, store.bits, optimizer, settings.safe_adding, settings.workers)
     return job.run()
@@ -166,6 +175,9 @@ class _Job:
     on_progress: Callable[[TrainProgress], None]
     progress_every_s: float
     stop: Event
+    validate: Callable[[int], MetricSummary | None] | None
+    validated: list[MetricSummary] = field(default_factory=list)
+    validating_s: float = 0.0
     workers: list[Worker] = field(init=False)
     name: str = field(default_factory=lambda: uuid4().hex)
     examples: int = 0
@@ -189,17 +201,21 @@ class _Job:
             ):
                 clock, reported = 0, started
                 while not self.stop.is_set() and (dealt := list(islice(tasks, self.settings.workers))):
+                    if dealt[0].number > self.passes:
+                        self._validate(self.passes)
                     self._round(dealt, clock, pool)
+                    if dealt[0].number < dealt[-1].number:
+                        self._validate(dealt[0].number)
                     clock += 1
                     self.examples += sum(len(task.examples) for task in dealt)
                     self.passes = dealt[-1].number
                     if (now := perf_counter()) - reported > self.progress_every_s:
-                        self.on_progress(self._progress(now - started))
+                        self.on_progress(self._progress(now - started - self.validating_s))
                         reported = now
                 interrupted = self.stop.is_set() and next(tasks, None) is not None
         except ReaderHangs:
             interrupted = True
-        seconds = perf_counter() - started
+        seconds = perf_counter() - started - self.validating_s
         if self.examples == 0 and not self.stop.is_set():
             raise DataError("the input has no row to learn from: check the file, or the hold-out fraction.")
         timings = Timings()
@@ -214,7 +230,15 @@ class _Job:
             timings=timings,
             passes=self.passes,
             interrupted=interrupted,
+            validated=self.validated,
         )
+
+    def _validate(self, number: int) -> None:
+        started = perf_counter()
+        found = None if self.validate is None else self.validate(number - self.passes_before)
+        if found is not None:
+            self.validated.append(found)
+        self.validating_s += perf_counter() - started
 
     def _tasks(self) -> Iterator[_Task]:
         for epoch in range(self.settings.epochs):
@@ -270,4 +294,6 @@ class _Job:
         in_first = self.passes == self.passes_before + 1
         learners = [worker.learner for worker in self.workers]
         parts = [each.progressive if in_first else each.seen_again for each in learners]
-        return TrainProgress(self.examples, seconds, min(fraction, 1.0), self._merged(parts).logloss)
+        return TrainProgress(
+            self.examples, seconds, min(fraction, 1.0), self._merged(parts).logloss, not in_first
+        )

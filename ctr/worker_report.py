@@ -148,5 +148,6 @@ def sign_of_life(examples: int, learners: Sequence[Learner]) -> bytes:
         "examples": examples,
         "judged": judged,
         "logloss": losses / judged if judged else None,
+        "later_pass": again,
     }
     return orjson.dumps(told)

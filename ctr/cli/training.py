@@ -315,6 +315,7 @@ def _chosen(**settings: T | None) -> dict[str, T]:
 
 
 def _lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
+    from ctr.cli.advice import advice
     from ctr.cli.tables import metric_lines, store_lines
 
     workers = "1 worker" if summary["workers"] == 1 else f"{summary['workers']} workers"
@@ -323,14 +324,17 @@ def _lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
         f"({summary['examples_per_second']:,.0f} examples/s, {workers}, {summary['store']})"
     ]
     judged = {"first pass, as it went": outcome.progressive}
+    for number, validated in enumerate(outcome.result.validated, 1):
+        judged[f"hold-out after pass {number}"] = validated
     if outcome.holdout is not None:
         judged["hold-out"] = outcome.holdout
     lines += metric_lines(judged)
-    if outcome.holdout is not None and outcome.holdout.normalized_entropy > 1:
-        lines.append(
-            "the model is worse than the base rate on the hold-out: are the rows sorted, so that the "
-            "training part is unlike it? `ctr features build --shuffle 0` mixes them"
-        )
+    lag = outcome.progressive_lag_chunks
+    if lag != 0:
+        unknown = "some chunks" if lag is None else f"up to {lag} chunks"
+        lines.append(f"(as it went, predictions did not know {unknown} that other workers had in hand)")
+    if outcome.holdout is not None and (text := advice(outcome.progressive, outcome.holdout)):
+        lines.append(f"worse than the base rate: {text}")
     lines += store_lines(summary)
     if outcome.result.interrupted and outcome.result.store is not None and outcome.result.store.checkpoints:
         lines.append(

@@ -1,0 +1,87 @@
+"""What a user is told about a model that is worse than the base rate, and what else a summary says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ctr.cli.advice import advice
+from ctr.metrics import Metrics, MetricSummary
+from ctr.progress import progress
+from tests.ctr.conftest import Cli
+
+
+def summary(rate: float, shift: float = 0.0, spread: float = 2.0, stretch: float = 1.0) -> MetricSummary:
+    """Of examples with about this click rate, whose log-odds are predicted too high and too far apart."""
+    rng = np.random.default_rng(0)
+    margins = np.log(rate / (1 - rate)) + rng.normal(0, spread, 50_000)
+    labels = (rng.random(margins.size) < 1 / (1 + np.exp(-margins))).astype(np.float32)
+    metrics = Metrics()
+    metrics.add((margins * stretch + shift).astype(np.float32), labels)
+    return metrics.summary()
+
+
+def random(rate: float, predicted: float) -> MetricSummary:
+    """Of examples that the model knows nothing of."""
+    rng = np.random.default_rng(1)
+    metrics = Metrics()
+    labels = (rng.random(20_000) < rate).astype(np.float32)
+    metrics.add(rng.normal(np.log(predicted / (1 - predicted)), 1, 20_000).astype(np.float32), labels)
+    return metrics.summary()
+
+
+@pytest.mark.parametrize(
+    ("training", "holdout", "named", "other"),
+    [
+        (summary(0.1), summary(0.01, shift=3), "down-sampled", "shuffle"),
+        (summary(0.05), summary(0.05, shift=3), "higher --alpha", "shuffle"),
+        (summary(0.3), summary(0.3, stretch=5), "too extreme", "shuffle"),
+        (random(0.5, 0.5), random(0.02, 0.5), "sorted", "down-sampled"),
+        (random(0.1, 0.1), random(0.1, 0.1), "shuffle", "down-sampled"),
+    ],
+    ids=["down-sampled", "alpha too low", "overfitted", "sorted", "chance"],
+)
+def test_advice_looks_at_ranking_and_calibration(
+    training: MetricSummary, holdout: MetricSummary, named: str, other: str
+) -> None:
+    text = advice(training, holdout)
+    assert text is not None
+    assert named in text
+    assert other not in text
+
+
+def test_a_model_that_beats_the_base_rate_needs_no_advice() -> None:
+    assert advice(summary(0.1), summary(0.1)) is None
+    assert advice(summary(0.1), Metrics().summary()) is None
+
+
+def test_the_hold_out_is_shown_after_every_pass(cli: Cli, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    log, told = tmp_path / "log.libsvm", tmp_path / "summary.json"
+    log.write_text("".join(f"{int(i < 3)} {1 + i}:1 20:1\n" for i in rng.integers(0, 10, 3_000)))
+    words = ["train", "--spec", "libsvm", log, "--model", tmp_path / "model", "--holdout-fraction", 0.2]
+    done = cli(*words, "--epochs", 3, "--workers", 3, "--chunk", 100, "--json", told)
+    assert done.code == 0
+    found = json.loads(told.read_bytes())
+    assert len(found["holdout_by_pass"]) == 2
+    assert found["holdout_by_pass"][1]["logloss"] != found["holdout"]["logloss"]
+    assert found["holdout_by_pass"][1]["examples"] == 600
+    assert "hold-out after pass 2" in done.out
+    assert found["progressive_lag_chunks"] == 2
+    assert "up to 2 chunks" in done.out
+    assert "other workers" not in cli(*words).out
+
+
+def test_losses_of_later_passes_are_called_training_loss(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctr.progress._PLAIN_EVERY_S", -1.0)
+    with progress("training") as report:
+        report(100, 0.25, 0.5)
+        report(200, 0.75, 0.25, True)
+    first, second = capsys.readouterr().err.splitlines()
+    assert ", log loss 0.50000" in first
+    assert ", training loss 0.25000" in second
