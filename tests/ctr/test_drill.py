@@ -20,7 +20,7 @@ from ctr.job_description import Consistency
 from ctr.ledger import Push
 from ctr.proof import Proof
 from tests.ctr.conftest import Cli
-from tests.ps.servers import needs_redis, timing_sensitive
+from tests.ps.servers import needs_redis
 
 SMALL = DrillSettings(
     rows=20_000, workers=2, chunk=400, freezes=0, allowance_s=20.0, tolerance=0.02, fault_s=2.0
@@ -59,7 +59,6 @@ def test_pushes_go_on_with_the_first_that_was_sent_since() -> None:
 
 
 @needs_redis
-@timing_sensitive
 class TestWhole:
     def test_a_small_one_passes(self, tmp_path: Path) -> None:
         told: list[str] = []

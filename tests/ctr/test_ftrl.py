@@ -11,6 +11,8 @@ from features import Batch, Chunk, localize
 from tests.examples import random_batch, rows_of
 from tests.reference import ftrl as reference
 
+pytestmark = pytest.mark.kernel
+
 SETTINGS = [Ftrl(), Ftrl(alpha=0.5, beta=0.1, l1=0.4, l2=2.0), Ftrl(alpha=2.0, beta=0.0, l2=0.01)]
 
 

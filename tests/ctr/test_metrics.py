@@ -19,6 +19,8 @@ from ctr.errors import CtrError
 from ctr.metrics import Metrics, MetricSummary, entropy
 from tests.reference import metrics as reference
 
+pytestmark = pytest.mark.kernel
+
 Floats = NDArray[np.float32]
 
 

@@ -170,6 +170,7 @@ class TestStatus:
         assert f"{address}: " in shown.out
         assert f"{len(lost)} of 64 partitions cannot be reached" in shown.err
 
+    @pytest.mark.xdist_group("busy")
     def test_a_running_job(self, cli: Cli, busy: tuple[str, subprocess.Popen[str]]) -> None:
         url, job = busy
         facts = trained(cli, url, job)["job"]
@@ -338,6 +339,7 @@ class TestWatch:
 
 
 class TestExport:
+    @pytest.mark.xdist_group("busy")
     def test_from_a_running_job(
         self,
         cli: Cli,

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from features.hashing import hash_bytes, load_u64, xxh64, xxh64_u64
 
+pytestmark = pytest.mark.kernel
+
 SEEDS = st.integers(0, 2**64 - 1)
 
 

@@ -19,6 +19,8 @@ from features.spec import FeatureSpec, parse_spec
 from features.transform import Transform
 from tests.reference.libsvm import parse_row
 
+pytestmark = pytest.mark.kernel
+
 
 def spec_of(bits: int = 22, seed: int = 0, bias: bool = True) -> FeatureSpec:
     text = (

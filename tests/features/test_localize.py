@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import config
 
 from features.batch import Batch
 from features.chunk import Chunk
 from features.localize import localize, slice_chunk, slot_counts
 from tests.reference import localize as reference
+
+pytestmark = pytest.mark.kernel
 
 MAX32, MAX64 = 2**32 - 1, 2**64 - 1
 
@@ -66,6 +69,7 @@ def test_any_slots_of_any_width(slots: list[int], bits: int) -> None:
     check(one_row(masked, np.uint32 if bits <= 32 else np.uint64))
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("bits", [3, 12, 20, 32, 40])
 def test_many_slots_with_a_heavy_tail(bits: int) -> None:
     rng = np.random.default_rng(bits)
@@ -73,6 +77,7 @@ def test_many_slots_with_a_heavy_tail(bits: int) -> None:
     check(one_row(slots.tolist(), np.uint32 if bits <= 32 else np.uint64))
 
 
+@pytest.mark.large
 def test_far_more_distinct_slots_than_the_first_table_holds() -> None:
     rng = np.random.default_rng(0)
     check(one_row(rng.integers(0, 2**40, 200_000).tolist(), np.uint64))
@@ -113,6 +118,7 @@ def test_results_do_not_share_memory_with_later_ones() -> None:
     assert np.array_equal(first.indices, kept[1])
 
 
+@pytest.mark.large
 def test_threads_do_not_disturb_each_other() -> None:
     rng = np.random.default_rng(3)
     batches = [one_row(rng.integers(0, 1 << b, 20_000).tolist()) for b in (10, 18, 22, 32) * 4]
@@ -146,6 +152,7 @@ def test_a_slice_holds_just_its_rows_and_slots(start: int, stop: int) -> None:
     assert part.weights.tolist() == weights[start:stop].tolist()
 
 
+@pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled with the JIT off")
 def test_after_a_warm_up_nothing_is_compiled() -> None:
     """In a process of its own, where no other test has compiled anything."""
     code = """

@@ -21,6 +21,8 @@ from features.scanner_kernels import (
 )
 from tests.reference.scanner import Row, split_plain, split_quoted
 
+pytestmark = pytest.mark.kernel
+
 BEFORE = 5  # bytes in the buffer before the text: places must not be counted from its beginning
 
 

@@ -27,6 +27,8 @@ from features.spec import load_spec, parse_spec
 from features.transform import RowStatus, Transform
 from tests.reference.transform import BadRowError, transform_row
 
+pytestmark = pytest.mark.kernel
+
 SPEC = parse_spec(
     """
 version: 1

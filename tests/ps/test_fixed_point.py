@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from ps.fixed_point_kernels import pack_delta, token_hash, unpack
 from tests.reference import fixed_point
 
+pytestmark = pytest.mark.kernel
+
 TOKEN = token_hash("job", 3, 14)
 FLOAT_MAX = float(np.finfo(np.float32).max)
 NASTY = [

@@ -12,6 +12,8 @@ from ps.packed_kernels import add_matching, add_to_range, merge
 from ps.presence_kernels import mark, unmarked
 from tests.reference import packed as reference
 
+pytestmark = pytest.mark.kernel
+
 DTYPES = [np.uint32, np.uint64]
 FEW = settings(max_examples=100)
 

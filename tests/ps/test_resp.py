@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from ps import resp_kernels
 from tests.reference import resp
 
+pytestmark = pytest.mark.kernel
+
 KEY = b"ctr:{model:17}:w"
 EDGES = sorted(
     {10**k + d for k in range(19) for d in (-1, 0, 1)} | {2**k + d for k in range(63) for d in (-1, 0)}

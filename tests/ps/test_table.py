@@ -7,6 +7,8 @@ from ps import Partitions
 from ps.table import TableState
 from tests.reference.store import ReferenceStore, Token
 
+pytestmark = pytest.mark.kernel
+
 BITS = 40
 
 
