@@ -17,7 +17,7 @@ from ctr.evaluation import SCORING_ROWS
 from ctr.ftrl import Float32
 from ctr.model import Model
 from ctr.prefetch import Prefetch
-from features import ExampleSource
+from features import ExampleSource, scratch_folder
 
 _SCHEMA = pa.schema([("prediction", pa.float32())])
 
@@ -72,22 +72,21 @@ def _replacing(out: Path) -> Iterator[Callable[[pa.Array], None]]:
     """A function that appends predictions to a file which takes the place of `out` once complete."""
     if out.suffix not in {".parquet", ".csv"}:
         raise DataError(f"{out}: predictions are written as .parquet or .csv; choose one of these suffixes.")
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     is_csv = out.suffix == ".csv"
     try:
-        with _csv_writer(partial) if is_csv else parquet.ParquetWriter(str(partial), _SCHEMA) as writer:
+        with scratch_folder(out.parent, f".{out.name}.", ".partial") as folder:
+            partial = folder / out.name
+            with _csv_writer(partial) if is_csv else parquet.ParquetWriter(str(partial), _SCHEMA) as writer:
 
-            def write(predictions: pa.Array) -> None:
-                if is_csv:  # a null would be an empty line, which readers of CSV skip
-                    predictions = predictions.fill_null(float("nan"))
-                writer.write_table(pa.table([predictions], schema=_SCHEMA))
+                def write(predictions: pa.Array) -> None:
+                    if is_csv:  # a null would be an empty line, which readers of CSV skip
+                        predictions = predictions.fill_null(float("nan"))
+                    writer.write_table(pa.table([predictions], schema=_SCHEMA))
 
-            yield write
-        os.replace(partial, out)
+                yield write
+            os.replace(partial, out)
     except OSError as error:
         raise DataError(f"{out}: the predictions could not be written ({error}).") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _csv_writer(path: Path) -> csv.CSVWriter:

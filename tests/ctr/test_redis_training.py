@@ -66,7 +66,11 @@ def test_a_failed_job_can_be_cleared(cli: Cli, click_log: Path, tmp_path: Path, 
     torn.write_bytes(click_log.read_bytes() + b"torn\n")
     store = f"{redis_url}?model=ads"
     words = ["train", "--spec", "criteo", torn, "--model", tmp_path / "model", "--store", store]
-    assert cli(*words, "--chunk", 1_000).code == 1
+    failed = cli(*words, "--chunk", 1_000)
+    assert failed.code == 1
+    public = f"'redis://{store.rpartition('@')[2]}'"
+    for command in ("export", "drop"):
+        assert f"ctr ps {command} --store {public}" in failed.err
     again = cli(*words)
     assert again.code == 1
     assert "ctr ps drop" in again.err
