@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from api.json_kernels import count_containers
 from tests.reference import json_containers as reference
 
+pytestmark = pytest.mark.kernel
+
 TEXT = st.text(st.sampled_from('ab"\\[]{},:é\n'), max_size=8)
 VALUES = st.recursive(
     st.none() | st.integers() | TEXT,
