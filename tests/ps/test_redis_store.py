@@ -19,7 +19,7 @@ from ps.redis_nodes import parse_redis_url
 from ps.redis_replies import ServerError
 from ps.redis_store import RedisStore
 from tests.ps.contract import StoreContract, StoreFactory, at_once, scanned
-from tests.ps.servers import StartRedis, eventually, needs_redis
+from tests.ps.servers import StartRedis, eventually, flush, needs_redis
 
 pytestmark = needs_redis
 
@@ -48,16 +48,16 @@ def factory_of(url: str) -> Iterator[StoreFactory]:
             opened_again.drop()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis() as redis_server:
-        yield redis_server
+@pytest.fixture
+def server(shared_redis: EmbeddedRedis) -> EmbeddedRedis:
+    flush(shared_redis)
+    return shared_redis
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[EmbeddedRedis]:
-    with EmbeddedRedis(shards=2) as servers:
-        yield servers
+@pytest.fixture
+def cluster(shared_cluster: EmbeddedRedis) -> EmbeddedRedis:
+    flush(shared_cluster)
+    return shared_cluster
 
 
 class TestOneRedis(StoreContract):
