@@ -13,8 +13,14 @@ from types import FrameType
 _LONGEST_END_S = 5.0
 
 
-def interrupt(number: int, _frame: FrameType | None) -> None:
-    """A handler that raises KeyboardInterrupt, as Python's own for SIGINT."""
+def interrupt_on_signals() -> None:
+    """From now on SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, but for those that are ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
     if number == signal.SIGHUP:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it comes twice, see `stop_requests`
         _leave_terminal()

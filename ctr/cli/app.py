@@ -6,21 +6,16 @@ import os
 import signal
 from types import FrameType
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 
 def main() -> None:
     """Run the command line; exit 0 when all went well, 2 on wrong use, 1 when it failed, 130 when stopped."""
     # A cluster stops a job with SIGTERM where a person presses Ctrl-C, and a closed terminal with SIGHUP: all
     # end it the same way. While the commands are imported, an exception would show somebody else's traceback.
-    ending = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in ending:
-        signal.signal(number, _leave)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _leave)
     from ctr.cli.commands import run
-    from ctr.interrupts import interrupt
 
-    for number in ending:
-        signal.signal(number, interrupt)
     try:
         run()
     finally:

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from ctr.cli import drilling, features, parameters, scoring, serving, synthesis, training, working
 from ctr.cli.jobs import stopping
 from ctr.errors import CtrError, SpecError
+from ctr.interrupts import interrupt_on_signals
 
 
 class _Commands(TyperGroup):
@@ -18,6 +19,7 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         with stopping("Nothing was begun."):
+            interrupt_on_signals()
             return super().invoke(ctx)
 
 
