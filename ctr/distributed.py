@@ -25,7 +25,17 @@ from ctr.trainer import read_out
 from ctr.worker import warm_up
 from ctr.worker_processes import WorkerProcesses
 from features import ExampleSource, Slots
-from ps import LEASE_S, JobBoard, ModelExistsError, RedisStore, Token, open_store, parse_redis_url
+from ps import (
+    LARGEST_N,
+    LEASE_S,
+    JobBoard,
+    ModelExistsError,
+    RedisStore,
+    Saturations,
+    Token,
+    open_store,
+    parse_redis_url,
+)
 from ps.redis_model import drop_run
 
 _POLL_S = 0.1
@@ -88,23 +98,26 @@ def _train(
     job = uuid4().hex[:12]
     if checkpoint is not None:
         job = str(checkpoint.position["job"])
-        # A shard's chunks are numbered in it, whoever works on it now.
-        description = description.model_copy(update={"shard_chunks": checkpoint.job["shard_chunks"]})
+        # A shard's chunks are numbered in it, whoever works on it now; and the state is kept as it was.
+        former = {"shard_chunks": checkpoint.job["shard_chunks"], "z_bits": checkpoint.store.z_bits}
+        description = description.model_copy(update=former)
         _require_over(settings, job, stop)
         drop_run(settings.url, checkpoint.store.run, job)
     facts = {**description.facts(), "job": job}
     try:
-        store = open_store(settings.url, bits=description.feature_spec().bits, width=WIDTH, facts=facts)
+        bits, z_bits = description.feature_spec().bits, description.z_bits
+        store = open_store(settings.url, bits=bits, width=WIDTH, facts=facts, z_bits=z_bits)
     except ModelExistsError as error:
         raise _refusal(error, settings) from None
     if not isinstance(store, RedisStore):
         raise StoreError(f"{settings.url}: is no store for several processes.")
+    too_large = Saturations()
     try:
         try:
             if checkpoint is not None:
                 restore_checkpoint(checkpoint, store)
             elif start is not None:
-                _adopt(store, *start)
+                too_large = _adopt(store, *start)
             warm_up(source, store.bits, description.ftrl(0), description.safe_adding, description.workers)
             coordinator = Coordinator(
                 description,
@@ -121,6 +134,8 @@ def _train(
             raise
         with closing(coordinator):
             result = coordinator.run(stop=stop, on_progress=on_progress, on_start=on_start)
+            result.report.saturated_z += too_large.z
+            result.report.saturated_n += too_large.n
             state = read_out(store)
     except BaseException:
         store.close()
@@ -152,7 +167,7 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
     folder: Path = settings.checkpoints.folder
     found = read_checkpoint(folder)
     now: Mapping[str, Any] = description.model_dump(mode="json")
-    free = {"inputs", "on_bad_rows", "filters", "stall_s"}
+    free = {"inputs", "on_bad_rows", "filters", "stall_s", "z_bits"}
     if not description.lanes:
         free |= {"workers", "staleness", "shard_chunks"}
     for name, then in found.job.items():
@@ -216,8 +231,15 @@ def _require_over(settings: StoreSettings, job: str, stop: Event) -> None:
             before = left
 
 
-def _adopt(store: RedisStore, slots: Slots, state: Float32) -> None:
-    """Give a new model this state. One push may add only so much to a number, so it may take several."""
+def _adopt(store: RedisStore, slots: Slots, state: Float32) -> Saturations:
+    """Give a new model this state; return how many of its numbers are beyond what the store can keep.
+
+    One push may add only so much to a number, so it may take several.
+    """
+    too_large = Saturations(
+        z=int((np.abs(state[:, 0]) > store.largest_z).sum()),
+        n=int((state[:, 1] > LARGEST_N).sum()),
+    )
     wanted = np.ones(slots.size, np.bool_)
     for number in range(_ADOPTIONS):
         some: Slots = slots[wanted]
@@ -225,9 +247,10 @@ def _adopt(store: RedisStore, slots: Slots, state: Float32) -> None:
         token = Token("warm-start", 0, number)
         increments = store.increments(some, state[wanted] - pulled, token, pulled)
         if not increments.any():
-            return
+            break
         store.push_packed(some, increments, token, fresh=np.ones(some.size, np.bool_))
         lacking = state[wanted, 1] - store.pull(some)[:, 1] > 1
         if not lacking.any():
-            return
+            break
         wanted[wanted] = lacking
+    return too_large

@@ -61,6 +61,7 @@ def describe_job(
         staleness=job.staleness,
         stall_s=job.stall_s,
         optimizer=optimizer,
+        z_bits=optimizer.in_pass(passes_before + settings.epochs).z_bits,
         filters=filters_for(consistency, job.filters),
     )
 

@@ -102,7 +102,15 @@ def _read(url: RedisUrl, model: ModelStatus, description: JobDescription) -> tup
     """All that the store holds of this very model."""
     facts = description.facts()
     with closing(
-        RedisStore(url, bits=model.bits, width=WIDTH, facts=facts, join=True, create=False)
+        RedisStore(
+            url,
+            bits=model.bits,
+            width=WIDTH,
+            facts=facts,
+            z_bits=description.z_bits,
+            join=True,
+            create=False,
+        )
     ) as store:
         if store.run != model.run:
             raise _gone(url, model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from math import sqrt
 from typing import Any
 from zlib import crc32
 
@@ -12,12 +13,14 @@ from numpy.typing import NDArray
 from ctr import ftrl_kernels as kernels
 from ctr.errors import ModelError
 from features import Chunk, slot_counts
-from ps import Filters
+from ps import LARGEST_N, Filters, fraction_bits
 
 Float32 = NDArray[np.float32]
 
 WIDTH = 2
 """Numbers of state per slot: `z` and `n`."""
+
+_LARGEST_WEIGHT = 16.0
 
 _SMALLEST = 1e-30  # settings that float32 can hold, with room for their squares' roots
 _DITHERED_BY = 16  # slots whose state decides where the dither of a chunk starts
@@ -58,6 +61,17 @@ class Ftrl:
         0.0322 to 0.0296 (L-BFGS: 0.0311).
         """
         return replace(self, l1=self.l1 * number, l2=self.l2 * number)
+
+    @property
+    def z_bits(self) -> int:
+        """The fraction bits of `z` in a Redis store: fewer, the larger `z` has to become.
+
+        `z` holds a weight scaled by `(beta + sqrt(n)) / alpha + l2`, and has to hold one of 16 (a click rate
+        of one in ten million) with the largest `n` that the store knows.
+        """
+        return fraction_bits(
+            _LARGEST_WEIGHT * ((self.beta + sqrt(LARGEST_N)) / self.alpha + self.l2) + self.l1
+        )
 
     def adopt(self, state: Float32, former: Ftrl) -> Float32:
         """State float32[u, 2] that `former` learnt, made fit to go on with these settings.

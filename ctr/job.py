@@ -140,6 +140,7 @@ class TrainOutcome:
             "filters": report.counts.to_json(),
             "repeated_requests": report.troubles,
             "sent_again": report.sent_again,
+            "saturations": {"z": report.saturated_z, "n": report.saturated_n},
             "workers_seen": did.workers_seen,
             "dead_workers": did.dead_workers,
             "checkpoints": did.checkpoints,

@@ -55,6 +55,8 @@ class JobDescription(BaseModel):
     stall_s: float = STALL_S
     """A worker that is without progress for so long counts as dead, though it lives."""
     optimizer: Ftrl
+    z_bits: int = 13
+    """How the store keeps `z`; those that wrote no such field kept it so."""
     filters: Filters
 
     @property

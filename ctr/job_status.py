@@ -11,7 +11,7 @@ import orjson
 from ctr.errors import StoreError
 from ctr.job_description import JobDescription
 from ctr.job_position import JobPosition
-from ps import BoardView
+from ps import BoardView, Saturations
 from ps.redis_status import BoardStatus, StoreStatus
 
 _LIFE = "life:"  # begins the name of a report with a worker's sign of life
@@ -87,6 +87,8 @@ class JobStatus:
     passes: int | None
     logloss: float | None
     """Of the workers' signs of life: over their examples of this pass so far."""
+    saturations: Saturations
+    """Of the live workers' signs of life."""
     shards: int
     begun: int
     """Data shards."""
@@ -127,6 +129,7 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
     told = {name.removeprefix(_LIFE): orjson.loads(blob) for name, blob in reports.items()}
     judged = [(each["judged"], each["logloss"]) for each in told.values() if each["judged"]]
     count = sum(examples for examples, _ in judged)
+    saturations = sum((Saturations(**each.get("saturations", {})) for each in told.values()), Saturations())
     description, plan, problem = None, None, None
     try:
         description = JobDescription.from_bytes(job.description)
@@ -148,6 +151,7 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
         passes_begun=None if plan is None else position.passes(plan),
         passes=None if plan is None else plan.passes,
         logloss=sum(examples * loss for examples, loss in judged) / count if count else None,
+        saturations=saturations,
         shards=view.shards,
         begun=view.begun,
         finished=view.finished,

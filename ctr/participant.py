@@ -57,7 +57,9 @@ def _work(url: RedisUrl, board: JobBoard, found: Job, job: JobDescription, stop:
     name = f"{host().replace(':', '-')}-{token_hex(3)}"
     spec = job.feature_spec()
     source = job.open_source()
-    store = RedisStore(url, bits=spec.bits, width=WIDTH, facts=job.facts(), join=True, create=False)
+    store = RedisStore(
+        url, bits=spec.bits, width=WIDTH, facts=job.facts(), z_bits=job.z_bits, join=True, create=False
+    )
     try:
         pushes = in_ledger(store, name)
         warm_up_requests(spec.bits)
@@ -71,7 +73,10 @@ def _work(url: RedisUrl, board: JobBoard, found: Job, job: JobDescription, stop:
             def tell() -> None:
                 board.report(f"result:{name}", _report(worker, store).to_bytes())
 
-            _run(url, board, found, worker, name, job.stall_s, stop, tell)
+            def life() -> bytes:
+                return sign_of_life(worker.examples, worker.learners, store.saturations)
+
+            _run(url, board, found, worker, name, job.stall_s, stop, tell, life)
             return _report(worker, store)
         finally:
             worker.close()
@@ -88,6 +93,7 @@ def _run(
     stall_s: float,
     stop: Event,
     tell: Callable[[], None],
+    life: Callable[[], bytes],
 ) -> None:
     """Enter, work, report and leave; enter again after having been buried."""
     over, end = False, ""
@@ -95,7 +101,7 @@ def _run(
         seat = board.enter(host())
         watch = StallWatch(stall_s, lambda: worker.progress)
         try:
-            with Heartbeat(board.lease_s / _BEATS, partial(_beat, board, seat, worker, watch)) as heart:
+            with Heartbeat(board.lease_s / _BEATS, partial(_beat, board, seat, life, watch)) as heart:
                 over = worker.run(seat, lambda: stop.is_set() or heart.failure is not None, tell)
                 if over:
                     tell()
@@ -123,7 +129,7 @@ def _leave_with(error: BaseException, url: RedisUrl, found: Job, seat: str, name
         board.leave(seat)
 
 
-def _beat(board: JobBoard, seat: str, worker: LaneWorker | ClockedWorker, watch: StallWatch) -> None:
+def _beat(board: JobBoard, seat: str, life: Callable[[], bytes], watch: StallWatch) -> None:
     stalled_s = watch.seconds()
     if stalled_s:
         # The others go on with what it had. Should it wake up, it hears at its next gate that it was buried.
@@ -131,7 +137,7 @@ def _beat(board: JobBoard, seat: str, worker: LaneWorker | ClockedWorker, watch:
         report_stall(board, host(), stalled_s)
         return
     board.beat(seat)  # a buried worker hears of it at its next gate
-    board.report(f"life:{seat}", sign_of_life(worker.examples, worker.learners))
+    board.report(f"life:{seat}", life())
 
 
 def _report(worker: LaneWorker | ClockedWorker, store: RedisStore) -> WorkerReport:
@@ -147,6 +153,8 @@ def _report(worker: LaneWorker | ClockedWorker, store: RedisStore) -> WorkerRepo
         bytes_received=store.traffic.received,
         sent_again=worker.sent_again,
         troubles=store.troubles,
+        saturated_z=store.saturations.z,
+        saturated_n=store.saturations.n,
         bad_rows=np.unique(np.concatenate([no_rows, *(each.ordinals for each in bad_rows)])).tolist(),
         bad_row_examples=[text for each in bad_rows for text in each.examples],
     )

@@ -15,7 +15,7 @@ from ctr.errors import CtrError, DataError, ModelError, SpecError, StoreError
 from ctr.metrics import Metrics
 from ctr.staged_move import StagedMove
 from ctr.worker import Learner, Timings
-from ps import BoardView, FilterCounts, JobBoard
+from ps import BoardView, FilterCounts, JobBoard, Saturations
 
 TELL_EVERY_S = 1.0
 """How often a worker reports what it did so far: what is lost with it is no more."""
@@ -38,6 +38,9 @@ class WorkerReport:
     """Partitions' shares of pushes that a failover had lost, and that were sent again."""
     troubles: int = 0
     """Requests that met a broken connection or a changing cluster, and were repeated."""
+    saturated_z: int = 0
+    """See `ps.Saturations`."""
+    saturated_n: int = 0
     bad_rows: list[int] = field(default_factory=list)
     """Their positions in the data, ascending."""
     bad_row_examples: list[str] = field(default_factory=list)
@@ -52,6 +55,8 @@ class WorkerReport:
         self.bytes_received += other.bytes_received
         self.sent_again += other.sent_again
         self.troubles += other.troubles
+        self.saturated_z += other.saturated_z
+        self.saturated_n += other.saturated_n
         self.bad_rows = sorted({*self.bad_rows, *other.bad_rows})
         # Several may have met the same row.
         self.bad_row_examples = list(dict.fromkeys([*self.bad_row_examples, *other.bad_row_examples]))
@@ -75,7 +80,8 @@ class WorkerReport:
             Metrics.from_bytes(base64.b64decode(found["seen_again"])),
             timings=Timings(**found["timings"]),
             counts=FilterCounts(**found["counts"]),
-            **{name: found[name] for name in _PLAIN},
+            # A checkpoint may hold reports of a version that knew fewer.
+            **{name: found[name] for name in _PLAIN if name in found},
         )
 
 
@@ -85,6 +91,8 @@ _PLAIN = (
     "bytes_received",
     "sent_again",
     "troubles",
+    "saturated_z",
+    "saturated_n",
     "bad_rows",
     "bad_row_examples",
 )
@@ -138,8 +146,8 @@ def read_failure(message: str, reports: Mapping[str, bytes]) -> CtrError:
     return StoreError(message)
 
 
-def sign_of_life(examples: int, learners: Sequence[Learner]) -> bytes:
-    """The little that is told many times: how far a worker is, and how well it predicts."""
+def sign_of_life(examples: int, learners: Sequence[Learner], saturations: Saturations) -> bytes:
+    """The little that is told many times: how far a worker is, how well it predicts, and what did not fit."""
     again = any(learner.seen_again.examples for learner in learners)
     latest = [learner.seen_again if again else learner.progressive for learner in learners]
     judged = sum(metrics.examples for metrics in latest)
@@ -149,5 +157,6 @@ def sign_of_life(examples: int, learners: Sequence[Learner]) -> bytes:
         "judged": judged,
         "logloss": losses / judged if judged else None,
         "later_pass": again,
+        "saturations": asdict(saturations),
     }
     return orjson.dumps(told)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ps.board_view import LEASE_S, BoardView, Claim, ClockGate, Job, LaneGate
 from ps.filters import DEFAULT_FILTERS, FilterCounts, Filters
+from ps.fixed_point_kernels import LARGEST_N, fraction_bits
 from ps.memory import MemoryStore
 from ps.partitions import Partitions, Slots, slot_dtype
 from ps.store import Store, Token, check_delta, check_slots, open_store, require_store_url, without_password
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
     from ps.redis_dumps import PartitionDump
     from ps.redis_model import ModelExistsError
     from ps.redis_nodes import RedisUrl, parse_redis_url
-    from ps.redis_store import RedisStore
+    from ps.redis_store import RedisStore, Saturations
     from ps.warm_up import warm_up as warm_up_requests
     from ps.worker_store import Pulled, WorkerStore
 
 __all__ = [
     "DEFAULT_FILTERS",
+    "LARGEST_N",
     "LEASE_S",
     "BoardView",
     "Claim",
@@ -42,12 +44,14 @@ __all__ = [
     "PushStore",
     "RedisStore",
     "RedisUrl",
+    "Saturations",
     "Slots",
     "Store",
     "Token",
     "WorkerStore",
     "check_delta",
     "check_slots",
+    "fraction_bits",
     "open_store",
     "parse_redis_url",
     "require_store_url",
@@ -67,6 +71,7 @@ _MODULE_OF = {
     "PushStore": "outbox",
     "RedisStore": "redis_store",
     "RedisUrl": "redis_nodes",
+    "Saturations": "redis_store",
     "WorkerStore": "worker_store",
     "parse_redis_url": "redis_nodes",
     "warm_up_requests": "warm_up",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from ctr.errors import StoreError
 from ps.board_view import LEASE_S, BoardView, Job, JobState, LaneView, ShardView, WorkerView
 from ps.redis_keys import BoardPart
 from ps.redis_transactions import Command
@@ -27,9 +28,19 @@ def rounds(scores: Iterable[bytes | None]) -> tuple[int, ...]:
     return tuple(-1 if score is None else int(float(score)) for score in scores)
 
 
-def job_state(state: bytes) -> JobState:
-    """As the board has it."""
-    return cast(JobState, state.decode())
+def fact(found: bytes | None) -> bytes:
+    """What a job's hash has from its creation on. Raises StoreError where it is not there."""
+    if found is None:
+        raise StoreError(
+            "the job board is not whole: a key of it was deleted or overwritten. Remove what is left with "
+            "`ctr ps drop`, and start again or resume from a checkpoint."
+        )
+    return found
+
+
+def job_state(state: bytes | None) -> JobState:
+    """As the board has it. Raises StoreError as `fact` does."""
+    return cast(JobState, fact(state).decode())
 
 
 def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -44,6 +55,7 @@ JOB_FACTS = (b"run", b"id", b"lease", b"description", b"shards", b"lanes")
 def job_of(facts: Sequence[Any]) -> Job:
     """The job, from the answers for `JOB_FACTS` of one that is there."""
     run, name, lease, description, shards, lanes = facts
+    name, description, shards, lanes = map(fact, (name, description, shards, lanes))
     lease_s = LEASE_S if lease is None else int(lease) / 1_000  # jobs of earlier versions tell none
     return Job(name.decode(), run.decode(), lease_s, description, int(shards), int(lanes))
 
@@ -80,6 +92,7 @@ def view_of(reads: Iterable[str], answers: Sequence[Any]) -> BoardView:
     """The board, from the answers to `view_reads`."""
     found = dict(zip(reads, answers, strict=True))
     state, message, hold, shards, begun = found["job"]
+    now_state = job_state(state)
     now_ms = milliseconds(found["time"])
     leases, clocks, hosts = pairs(found["leases"]), pairs(found["clocks"]), pairs(found["hosts"])
     progress, lane_owners = pairs(found.get("progress", ())), pairs(found.get("lane_owners", ()))
@@ -104,7 +117,7 @@ def view_of(reads: Iterable[str], answers: Sequence[Any]) -> BoardView:
     staged, pushed = rounds(found.get("staged", ())), rounds(found.get("pushed", ()))
     return BoardView(
         now_ms=now_ms,
-        state=job_state(state),
+        state=now_state,
         message=(message or b"").decode(),
         hold=number(hold),
         coordinator_lease_left_s=max(found["coordinator"], 0) / 1_000,

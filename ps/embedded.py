@@ -280,7 +280,9 @@ def embedded_shards(query: str) -> int:
     return int(shards)
 
 
-def open_embedded(query: str, *, bits: int, width: int, facts: Mapping[str, str] | None) -> RedisStore:
+def open_embedded(
+    query: str, *, bits: int, width: int, facts: Mapping[str, str] | None, z_bits: int
+) -> RedisStore:
     """The store of `embedded://?shards=N`, on servers of its own that end when it is closed.
 
     Raises StoreError for another query, and when the servers cannot be started.
@@ -288,7 +290,7 @@ def open_embedded(query: str, *, bits: int, width: int, facts: Mapping[str, str]
     servers = EmbeddedRedis(embedded_shards(query))
     try:
         url = parse_redis_url(servers.url)
-        return RedisStore(url, bits=bits, width=width, facts=facts, on_close=servers.close)
+        return RedisStore(url, bits=bits, width=width, facts=facts, z_bits=z_bits, on_close=servers.close)
     except BaseException:
         servers.close()
         raise

@@ -1,8 +1,12 @@
 """Numba loops between FTRL's two accumulators as float32 and as one 64-bit integer, which Redis can add to.
 
 The high 32 bits hold `z`, signed, in units of `2**-z_bits`; the low 32 bits hold `n`, unsigned, in units of
-`2**-12`. Adding two such integers adds both halves, as long as neither leaves its range: so a push is limited
-by what was pulled, and the room between the limits and the ranges is for pushes that others make meanwhile.
+`2**-8`. Adding two such integers adds both halves, as long as neither leaves its range: so a push is limited
+by what was pulled, and between the limits and the ends of the ranges there is room for what others push
+meanwhile. Nobody knows how much that is. So only *light* increments are simply added: it takes 2**14 of them
+at one moment, from as many views that are out of date, to use the room up. For the others, which are few, the
+slot is read first, under the lock that a push needs anyway, and they are limited by what is there
+(`limit_heavy`): no number of them passes the limits.
 
 What is below the resolution is rounded up with the probability of its share, so that the sum of many small
 steps is right on average (McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD 2013, section
@@ -12,6 +16,7 @@ steps is right on average (McMahan et al., "Ad Click Prediction: a View from the
 from __future__ import annotations
 
 import hashlib
+from math import ceil, log2
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +27,28 @@ Slots = NDArray[np.uint32] | NDArray[np.uint64]
 
 N_BITS = 8
 """Fraction bits of n. Its range is `2**24`."""
+FINEST_Z_BITS = 13
+"""Finer steps of z change no log loss."""
 Z_MOST = 1 << 30
 """No push takes z further than this from 0, or by more than this, in units; its range is twice as wide."""
 N_MOST = 1 << 31
 """No push takes n above this, in units, which is half its range."""
 N_STEP = 1 << 27
-"""No push adds more than this to an n, in units: 16 that do not know of each other stay within the range."""
+"""No push adds more than this to an n, in units, so that one worker's in flight stay in the range."""
+LARGEST_N = float(N_MOST >> N_BITS)
+"""Where n stops, 8,388,608: the steps of a slot then get no smaller."""
+Z_LIGHT = 1 << 16
+N_LIGHT = 1 << 12
+"""Steps up to these, in units, are light: an n of 16 is some 64 examples of a slot in one chunk."""
 
 _HALF = np.float64(2.0**-32)
 _LOW = np.int64(0xFFFFFFFF)
 _N_SCALE = np.float64(1 << N_BITS)
+
+
+def fraction_bits(largest_z: float) -> int:
+    """The `z_bits` with which `z` up to `largest_z`, which is above 0, is within the limits."""
+    return min(FINEST_Z_BITS, Z_MOST.bit_length() - 1 - ceil(log2(largest_z)))
 
 
 def token_hash(job: str, shard: int, chunk: int) -> np.uint64:
@@ -42,8 +59,8 @@ def token_hash(job: str, shard: int, chunk: int) -> np.uint64:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def unpack(packed: NDArray[np.int64], z_bits: int, out: NDArray[np.float32]) -> None:
-    """Writes z and n of each integer to `out`, float32[u, 2]. `z_bits` is 0 to 30."""
-    z_unit = np.float32(1.0 / (np.int64(1) << z_bits))
+    """Writes z and n of each integer to `out`, float32[u, 2]. `z_bits` is -96 to 30."""
+    z_unit = np.float32(np.float64(2.0) ** -z_bits)
     n_unit = np.float32(1.0 / (np.int64(1) << N_BITS))
     for i in range(packed.size):
         out[i, 0] = np.float32(np.int32(packed[i] >> 32)) * z_unit
@@ -58,16 +75,16 @@ def pack_delta(
     token_hash: np.uint64,
     z_bits: int,
     out: NDArray[np.int64],
-) -> int:
+) -> tuple[int, int]:
     """Writes to `out` the integers that add `delta`, finite float32[u, 2], to the state of `slots`.
 
     `pulled`, float32[u, 2], is the state that the delta starts from, as far as is known; None is all zeros.
     z stops at Z_MOST and n at N_MOST; beyond, where others' pushes may have taken them, nothing is added but
-    what leads back. n never falls. Returns how many slots were limited so, which is not an error: but where
-    there are many, `z_bits` is too large, or training has diverged.
+    what leads back. n never falls. Returns of how many slots z, and of how many n, was limited so:
+    where there are many, values are not scaled, `z_bits` is too large, or training has diverged.
     """
-    scale = np.float64(np.int64(1) << z_bits)
-    limited = 0
+    scale = np.float64(2.0) ** z_bits
+    z_limited = n_limited = 0
     for i in range(slots.size):
         z, n = np.float64(0), np.float64(0)
         if pulled is not None:
@@ -82,14 +99,47 @@ def pack_delta(
         n_up = min(max(N_MOST - n, 0.0), 1.0 * N_STEP)
         z_step = min(max(dz, z_down), z_up)
         n_step = min(max(dn, 0.0), n_up)
-        limited += (z_step != dz) | (n_step != dn)
+        z_limited += z_step != dz
+        n_limited += n_step != dn
         z_whole = np.floor(z_step)
         n_whole = np.floor(n_step)
         # Against the fraction, not by adding the random number before rounding: that is exact.
         z_units = np.int64(z_whole) + (np.float64(bits >> np.uint64(32)) * _HALF < z_step - z_whole)
         n_units = np.int64(n_whole) + (np.float64(bits & np.uint64(_LOW)) * _HALF < n_step - n_whole)
         out[i] = (z_units << 32) + n_units
-    return limited
+    return z_limited, n_limited
+
+
+@njit(nogil=True, cache=True)
+def find_heavy(increments: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
+    """Marks with 1 the increments that are not light, in uint8[u]; returns how many there are."""
+    count = 0
+    for i in range(increments.size):
+        z_step = increments[i] >> 32
+        heavy = (z_step > Z_LIGHT) | (z_step < -Z_LIGHT) | ((increments[i] & _LOW) > N_LIGHT)
+        out[i] = heavy
+        count += heavy
+    return count
+
+
+@njit(nogil=True, cache=True)
+def limit_heavy(
+    current: NDArray[np.int64], heavy: NDArray[np.int64], increments: NDArray[np.int64]
+) -> tuple[int, int]:
+    """Limits in place the increments at the places `heavy`, int64[h], by the slots' `current`, int64[h].
+
+    As `pack_delta` does, and returns the same. What light pushes have taken beyond the limits stays.
+    """
+    z_limited = n_limited = 0
+    for i in range(heavy.size):
+        z, n = current[i] >> 32, current[i] & _LOW
+        z_step, n_step = increments[heavy[i]] >> 32, increments[heavy[i]] & _LOW
+        z_after = min(max(z + z_step, min(z, -Z_MOST)), max(z, Z_MOST))
+        n_after = min(n + n_step, max(n, N_MOST))
+        z_limited += z_after != z + z_step
+        n_limited += n_after != n + n_step
+        increments[heavy[i]] = ((z_after - z) << 32) + (n_after - n)
+    return z_limited, n_limited
 
 
 @njit(nogil=True, cache=True, inline="always")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ps.board_answers import TIME, milliseconds, pairs
+from ps.board_answers import TIME, fact, milliseconds, pairs
 from ps.job_record import JobRecord
 from ps.redis_keys import BoardPart
 from ps.redis_transactions import Command, Decision
@@ -26,7 +26,7 @@ class Lanes:
             time, created, its_owners, leases = found
             owners = {int(lane): owner.decode() for lane, owner in pairs(its_owners).items()}
             live = {member.decode() for member in leases}
-            early = milliseconds(time) < int(created) + self._record.lease_ms
+            early = milliseconds(time) < int(fact(created)) + self._record.lease_ms
             move = share_lanes(worker, owners, lanes, live, reserve_untouched=early)
             owned = {lane for lane, owner in owners.items() if owner == worker} if worker in live else set()
             owned = (owned | set(move.take)) - set(move.give)

@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
+from ps.fixed_point_kernels import find_heavy, limit_heavy
 from ps.packed_kernels import add_to_range
 from ps.redis_keys import RUN, Keys
+from ps.redis_nodes import rights_hint
 from ps.redis_replies import ReplyReader, ServerError
 from ps.resp_kernels import decode_range, encode_pull, encode_push, pull_size, push_size
 
@@ -173,6 +175,10 @@ class PushRequest:
         self._news = news
         self._first, self._last = (int(offsets[0]), int(offsets[body - 1])) if body else (0, -1)
         self._ranged = body > 0 and is_dense(self._offsets, density)
+        self._heavy, self._heavy_now = _heavy(self._increments)
+        self._tail_heavy, self._tail_now = _heavy(self._tail[1])
+        self.limited = (0, 0)
+        """Slots whose z and whose n have come to their limits, as of the last `write`."""
         self._optimistic = True
         self._regrow = False
         self._length = 0
@@ -192,15 +198,24 @@ class PushRequest:
         """Watch the record, and ask for it, and for what a range is to be added to."""
         record, state = self._keys.record(self.partition), self._keys.state(self.partition)
         commands = command(b"WATCH", record) + command(b"HMGET", record, RUN, self._field)
-        commands += command(b"STRLEN", state)
+        commands += command(b"HLEN", record) + command(b"STRLEN", state)
+        if self._tail_heavy.size:
+            commands += _gets(self._keys.tail(self.partition), self._tail[0][self._tail_heavy])
         if self._regrow:
             commands += command(b"GETRANGE", state, b"0", b"-1")
         elif self._ranged:
             start, end = b"%d" % (self._first * _SLOT), b"%d" % (self._last * _SLOT + _SLOT - 1)
             commands += command(b"GETRANGE", state, start, end)
+        elif self._heavy.size:
+            commands += _gets(state, self._offsets[self._heavy])
         return commands
 
-    def read_look(self, replies: ReplyReader, check_run: CheckRun) -> Outcome:
+    def read_look(
+        self,
+        replies: ReplyReader,
+        check_run: CheckRun,
+        check_state: Callable[[int, int], None] = lambda _watermarks, _length: None,
+    ) -> Outcome:
         """Read the answers to `look`; `write` next if it is TODO, else UNWATCH."""
         problems: list[ServerError] = []
 
@@ -213,12 +228,18 @@ class PushRequest:
 
         tried(replies.status, b"")
         chunk = tried(lambda: read_record(replies, check_run), -1)
+        watermarks = tried(replies.integer, 1) - 1
         self._length = tried(replies.integer, 0)
+        if self._tail_heavy.size:
+            tried(lambda: _read_integers(replies, self._tail_now), None)
         if self._regrow or self._ranged:
-            self._raw = tried(replies.bulk, None)
+            self._raw = tried(replies.bulk, None)  # last, as the next read would overwrite it
+        elif self._heavy.size:
+            tried(lambda: _read_integers(replies, self._heavy_now), None)
         if problems:
             require_passing(problems[0])
             return Outcome.ELSEWHERE
+        check_state(watermarks, self._length)
         if chunk >= self._chunk:
             return Outcome.DONE
         if chunk < self._expected:
@@ -247,6 +268,7 @@ class PushRequest:
         state, record = self._keys.state(self.partition), self._keys.record(self.partition)
         parts: list[bytes | memoryview] = [command(b"MULTI")]
         self._kinds = []
+        increments, tail_increments = self._limited_increments()
         if self._regrow or self._ranged:
             first = 0 if self._regrow else self._first
             # Made whole at once, and not by SET, a string takes no more than its size.
@@ -260,7 +282,7 @@ class PushRequest:
             head += b"$%d\r\n" % size
             body = scratch[:size]
             raw = self._raw if self._raw is not None else np.empty(0, np.uint8)
-            add_to_range(raw, first, self._offsets, self._increments, body)
+            add_to_range(raw, first, self._offsets, increments, body)
             parts += [head, body.data, b"\r\n"]
             self._kinds.append(-1)
         else:
@@ -270,14 +292,18 @@ class PushRequest:
                 self._kinds.append(1)
             key = np.frombuffer(state, np.uint8)
             for piece in _pieces(self._offsets.size):
-                offsets, increments = self._offsets[piece], self._increments[piece]
-                buffer = np.empty(push_size(offsets, increments, key), np.uint8)
-                encode_push(buffer, 0, key, offsets, increments)
+                offsets, some = self._offsets[piece], increments[piece]
+                buffer = np.empty(push_size(offsets, some, key), np.uint8)
+                encode_push(buffer, 0, key, offsets, some)
                 parts.append(buffer.data)
                 self._kinds.append(offsets.size)
+        if self._length == 0 and self._offsets.size == 0:
+            # What was pushed to has a state: see `Run.check_state`.
+            parts.append(command(b"SETRANGE", state, b"0", bytes(_SLOT)))
+            self._kinds.append(-1)
         if self._tail[0].size:
             adds: list[bytes] = []
-            for offset, increment in zip(*self._tail, strict=True):
+            for offset, increment in zip(self._tail[0], tail_increments, strict=True):
                 adds += (b"INCRBY", b"i64", b"#%d" % offset, b"%d" % increment)
             parts.append(command(b"BITFIELD", self._keys.tail(self.partition), *adds))
             self._kinds.append(self._tail[0].size)
@@ -288,6 +314,25 @@ class PushRequest:
             self._kinds.append(-1)
         parts.append(tail + command(b"EXEC"))
         return parts
+
+    def _limited_increments(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What is to be added to the main string and to the tail: heavy steps no further than the limits."""
+        increments, tail_increments = self._increments, self._tail[1]
+        z_limited = n_limited = 0
+        if self._heavy.size:
+            if self._regrow or self._ranged:
+                raw = self._raw if self._raw is not None else np.empty(0, np.uint8)
+                decode_range(
+                    raw, self._offsets[self._heavy], 0 if self._regrow else self._first, self._heavy_now
+                )
+            increments = increments.copy()
+            z_limited, n_limited = limit_heavy(self._heavy_now, self._heavy, increments)
+        if self._tail_heavy.size:
+            tail_increments = tail_increments.copy()
+            z, n = limit_heavy(self._tail_now, self._tail_heavy, tail_increments)
+            z_limited, n_limited = z_limited + z, n_limited + n
+        self.limited = z_limited, n_limited
+        return increments, tail_increments
 
     @property
     def scratch_size(self) -> int:
@@ -312,6 +357,27 @@ class PushRequest:
             require_passing(error)
             return Outcome.ELSEWHERE
         return Outcome.DONE
+
+
+def _heavy(increments: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the heavy increments are, and room for what their slots hold; see `ps.fixed_point_kernels`."""
+    marks = np.empty(increments.size, np.uint8)
+    places = np.flatnonzero(marks) if find_heavy(increments, marks) else np.empty(0, np.int64)
+    return places, np.empty(places.size, np.int64)
+
+
+def _gets(key: bytes, offsets: NDArray[np.uint32]) -> bytes:
+    """Asks for the integers at these offsets."""
+    raw_key = np.frombuffer(key, np.uint8)
+    buffer = np.empty(pull_size(offsets, raw_key), np.uint8)
+    encode_pull(buffer, 0, raw_key, offsets)
+    return buffer.tobytes()
+
+
+def _read_integers(replies: ReplyReader, out: NDArray[np.int64]) -> None:
+    """Read the answer to `_gets`."""
+    replies.array()
+    replies.integers(out)
 
 
 def read_queued(replies: ReplyReader, commands: int) -> int | None:
@@ -361,4 +427,4 @@ def require_passing(error: ServerError) -> None:
             f"Redis has reached its memory limit ({error}): nothing of this push was added there. Raise "
             "maxmemory, add nodes, or hash to fewer bits."
         )
-    raise StoreError(f"Redis refused ({error}).")
+    raise StoreError(f"Redis refused ({error}){rights_hint(error)}.")

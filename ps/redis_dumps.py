@@ -14,6 +14,7 @@ from ps.redis_channel import Channel
 from ps.redis_commands import body_slots, command, read_queued
 from ps.redis_keys import RUN, Keys
 from ps.redis_nodes import Address
+from ps.redis_replies import ReplyReader
 from ps.redis_run import Run
 
 
@@ -40,28 +41,27 @@ class Dumps:
         self._body_bytes = body_slots(partitions.size) * 8  # of a partition's main string, at most
 
     def take(self, partition: int) -> PartitionDump:
-        """Everything that a partition holds, read at one moment."""
+        """Everything that a partition holds, read at one moment.
+
+        Not in a transaction, which a server above its memory limit refuses: every push changes the record.
+        """
         found: list[PartitionDump] = []
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._reads.nodes.links(address, 1)
-            link.send(
-                command(b"MULTI")
-                + command(b"HGETALL", self._keys.record(partition))
-                + command(b"GET", self._keys.state(partition))
-                + command(b"GET", self._keys.tail(partition))
-                + command(b"EXEC")
-            )
-            if read_queued(link.replies, 3) is None:
-                return list(partitions)
-            words = [link.replies.text() for _ in range(link.replies.array())]
-            record = dict(zip(words[::2], words[1::2], strict=True))
-            run = record.pop(RUN, None)
-            self._run.check(None if run is None else np.frombuffer(run, np.uint8))
+            record = command(b"HGETALL", self._keys.record(partition))
+            state = command(b"GET", self._keys.state(partition))
+            link.send(record + state + command(b"GET", self._keys.tail(partition)) + record)
+            before = _record(link.replies)
             state, tail = link.replies.text(), link.replies.text()
+            if before != _record(link.replies):  # somebody has pushed in between
+                return on_node(address, partitions)
+            run = before.pop(RUN, None)
+            self._run.check(None if run is None else np.frombuffer(run, np.uint8))
+            self._run.check_state(len(before), len(state))
             if tail:
                 state = state.ljust(self._body_bytes, b"\0") + tail
-            applied = {field.decode(): int(chunk) for field, chunk in record.items()}
+            applied = {field.decode(): int(chunk) for field, chunk in before.items()}
             found.append(PartitionDump(partition, state, applied))
             return []
 
@@ -77,7 +77,9 @@ class Dumps:
             )
         record, state = self._keys.record(dump.partition), self._keys.state(dump.partition)
         tail, news = self._keys.tail(dump.partition), self._keys.news(dump.partition)
-        body, rest = memoryview(dump.state)[: self._body_bytes], dump.state[self._body_bytes :]
+        # What was pushed to has a state; see `Run.check_state`.
+        whole_state = dump.state or bytes(8 * bool(dump.applied))
+        body, rest = memoryview(whole_state)[: self._body_bytes], whole_state[self._body_bytes :]
         commands = command(b"MULTI") + command(b"DEL", record, state, tail, news)
         used = np.flatnonzero(np.frombuffer(dump.state, np.int64))[:news_limit]
         if used.size:
@@ -85,7 +87,7 @@ class Dumps:
         if rest:
             commands += command(b"SET", tail, rest)
         after = b""
-        if dump.state:
+        if whole_state:
             # SET would let the string keep up to 1 MiB of the buffer that it came in.
             head = b"*4\r\n$8\r\nSETRANGE\r\n$%d\r\n%b\r\n$1\r\n0\r\n$%d\r\n"
             commands += head % (len(state), state, len(body))
@@ -94,7 +96,7 @@ class Dumps:
         for name, chunk in dump.applied.items():
             fields += [name.encode(), b"%d" % chunk]
         after += command(b"HSET", record, *fields) + command(b"EXEC")
-        count = 2 + bool(used.size) + bool(dump.state) + bool(rest)
+        count = 2 + bool(used.size) + bool(whole_state) + bool(rest)
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._writes.nodes.links(address, 1)
@@ -114,18 +116,26 @@ class Dumps:
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._reads.nodes.links(address, 1)
-            again = []
             for p in partitions:
-                check = command(b"HGET", self._keys.record(p), RUN)
-                sizes_of = command(b"STRLEN", self._keys.state(p)) + command(b"STRLEN", self._keys.tail(p))
-                link.send(command(b"MULTI") + check + sizes_of + command(b"EXEC"))
+                record = self._keys.record(p)
+                link.send(
+                    command(b"HGET", record, RUN)
+                    + command(b"HLEN", record)
+                    + command(b"STRLEN", self._keys.state(p))
+                    + command(b"STRLEN", self._keys.tail(p))
+                )
             for p in partitions:
-                if read_queued(link.replies, 3) is None:
-                    again.append(p)
-                    continue
                 self._run.check(link.replies.bulk())
-                sizes[p] = link.replies.integer() + link.replies.integer()
-            return again
+                fields, state, tail = (link.replies.integer() for _ in range(3))
+                self._run.check_state(fields - 1, state)
+                sizes[p] = state + tail
+            return []
 
         self._reads.everywhere(list(range(self._partitions.count)), on_node)
         return sizes
+
+
+def _record(replies: ReplyReader) -> dict[bytes, bytes]:
+    """The answer to HGETALL."""
+    words = [replies.text() for _ in range(replies.array())]
+    return dict(zip(words[::2], words[1::2], strict=True))

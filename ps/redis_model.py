@@ -17,7 +17,7 @@ from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
 from ctr.errors import StoreError
 from ps.redis_keys import RUN, BoardPart, Keys
-from ps.redis_nodes import Nodes, RedisUrl, connect, parse_redis_url
+from ps.redis_nodes import Nodes, RedisUrl, connect, parse_redis_url, rights_hint
 from ps.redis_transactions import Command, Decision, Transactions
 
 LAYOUT_VERSION = "3"
@@ -50,6 +50,7 @@ def open_model(
     the model's keys.
     """
     wanted = {"layout": LAYOUT_VERSION, "partitions": str(partitions), **facts}
+    _require_no_eviction(url, nodes.client())
     with closing(Transactions(nodes, url, patience_s=patience_s, slow_s=patience_s)) as line:
         while create:
             found, run = _begin(line, keys, wanted)
@@ -63,6 +64,26 @@ def open_model(
     if create and not join:
         raise ModelExistsError(_refusal(keys, found))
     return _join(nodes.client(), keys, wanted)
+
+
+def _require_no_eviction(url: RedisUrl, client: Any) -> None:
+    """Raise StoreError where a server may delete weights. CONFIG GET is often forbidden, INFO seldom."""
+    if url.cluster:
+        found = client.info("memory", target_nodes=client.PRIMARIES)
+        # Of a single primary, redis-py gives the answer alone.
+        policies = (
+            {found["maxmemory_policy"]}
+            if "maxmemory_policy" in found
+            else {each["maxmemory_policy"] for each in found.values()}
+        )
+    else:
+        policies = {client.info("memory").get("maxmemory_policy", "")}
+    for policy in policies:
+        if policy.startswith("allkeys-"):  # the others leave alone what has no time to live
+            raise StoreError(
+                f"{url}: deletes keys when its memory is full (maxmemory-policy {policy}), and so weights; "
+                "set maxmemory-policy to noeviction."
+            )
 
 
 def _begin(
@@ -200,7 +221,9 @@ def drop_run(url: str, run: str, job: str | None = None) -> None:
         if found is not None and (found == run.encode() or (job is not None and its_job == job.encode())):
             drop_model(nodes.client(), keys, found)
     except (RedisError, RedisClusterException, OSError) as error:
-        raise StoreError(f"{parsed}: the model could not be dropped ({error}).") from error
+        raise StoreError(
+            f"{parsed}: the model could not be dropped ({error}){rights_hint(error)}."
+        ) from error
     finally:
         nodes.close()
 

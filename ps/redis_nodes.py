@@ -13,7 +13,7 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.connection import ConnectionInterface, ConnectionPool
-from redis.exceptions import AuthenticationError, RedisClusterException, RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisClusterException, RedisError
 from redis.retry import Retry
 
 from ctr.errors import StoreError
@@ -175,6 +175,14 @@ def host_port(address: Address) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def rights_hint(error: Exception) -> str:
+    """What to do about a command that the user may not use."""
+    text = str(error)
+    if isinstance(error, NoPermissionError) or "NOPERM" in text or "no permissions" in text:
+        return "; docs/redis.md has a list of the commands that a user needs"
+    return ""
+
+
 class Nodes(Protocol):
     """The primaries that hold a model's partitions."""
 
@@ -214,9 +222,8 @@ def connect(url: RedisUrl, keys: Keys, timeout_s: float) -> Nodes:
     except (RedisError, RedisClusterException, OSError) as error:
         if isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError):
             raise StoreError(f"{url}: user or password was refused ({error}).") from None
-        raise StoreError(
-            f"{url}: cannot be reached ({error}); is it running, and is the scheme right?"
-        ) from None
+        hint = rights_hint(error) or "; is it running, and is the scheme right?"
+        raise StoreError(f"{url}: cannot be reached ({error}){hint}") from None
     return nodes
 
 

@@ -9,7 +9,14 @@ from time import sleep
 from typing import Any, TypeVar
 
 from redis import Redis
-from redis.exceptions import AskError, AuthenticationError, MovedError, RedisError, ResponseError
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    MovedError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+)
 
 from ctr.errors import StoreError
 from ps.board_answers import JOB_FACTS, job_of, pairs, view_of, view_reads
@@ -191,23 +198,26 @@ class StoreObserver:
             reads = [self._partition_reads(p) for p in some]
             answers = iter(self._ask(node.primary.address, chain.from_iterable(reads), raise_on_error=False))
             for p, its_reads in zip(some, reads, strict=True):
-                run, *sizes = islice(answers, len(its_reads))
+                run, fields, *sizes = islice(answers, len(its_reads))
                 node.looked_at += 1
-                error = next((each for each in (run, *sizes) if isinstance(each, Exception)), None)
+                error = next((each for each in (run, fields, *sizes) if isinstance(each, Exception)), None)
                 if isinstance(error, MovedError | AskError):
                     node.moving.append(p)
                 elif error is not None:
                     node.refused.append(p)
                     node.refusal = error
-                elif model.state == "ready" and run != model.run.encode():
+                elif model.state == "ready" and (
+                    run != model.run.encode() or (fields > 1 and sizes[0] == 0)  # or its state is gone
+                ):
                     node.lost.append(p)
                 else:
                     node.bytes += sum(sizes)
 
     def _partition_reads(self, partition: int) -> list[Command]:
-        """The run id in its record, then the sizes of what it holds."""
+        """The run id in its record, how many fields that has, then the sizes of what it holds."""
         return [
             (b"HGET", self._keys.record(partition), RUN),
+            (b"HLEN", self._keys.record(partition)),
             (b"STRLEN", self._keys.state(partition)),
             (b"STRLEN", self._keys.tail(partition)),
             (b"STRLEN", self._keys.news(partition)),
@@ -220,7 +230,11 @@ class StoreObserver:
             return None
         job = job_of(facts)
         reads = view_reads(key, job.lanes, shards=True)
-        now, *answers = self._ask(address, [(b"GET", key[BoardPart.RUN]), *reads.values()], together=True)
+        asked = [(b"GET", key[BoardPart.RUN]), *reads.values()]
+        try:
+            now, *answers = self._ask(address, asked, together=True)
+        except OutOfMemoryError:  # then there are no transactions, and nobody changes much
+            now, *answers = self._ask(address, asked)
         if now != facts[0]:  # it was dropped just now, perhaps for another
             return None
         return BoardStatus(job, view_of(reads, answers))

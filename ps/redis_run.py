@@ -27,3 +27,12 @@ class Run:
                 f"{self.url}: a node has lost the data of {self.keys.model!r} (restarted empty?). "
                 "Training stops here; start again, or restore the node."
             )
+
+    def check_state(self, watermarks: int, length: int) -> None:
+        """Raise StoreError for a partition that was pushed to and has a state of no bytes."""
+        if watermarks > 0 and length == 0:
+            raise StoreError(
+                f"{self.url}: a node has lost a part of {self.keys.model!r}: was it deleted, or evicted? "
+                "Training stops here; set maxmemory-policy to noeviction, and start again or resume from a "
+                "checkpoint."
+            )

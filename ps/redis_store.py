@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 from redis.exceptions import RedisClusterException, RedisError
 
 from ctr.errors import StoreError
-from ps.fixed_point_kernels import pack_delta, token_hash, unpack
+from ps.fixed_point_kernels import FINEST_Z_BITS, Z_MOST, pack_delta, token_hash, unpack
 from ps.partitions import Partitions, Slots, as_slots
 from ps.redis_channel import PATIENCE_S, Channel
 from ps.redis_commands import (
@@ -27,7 +28,7 @@ from ps.redis_commands import (
 from ps.redis_dumps import Dumps, PartitionDump
 from ps.redis_keys import RUN, Keys, applied_field
 from ps.redis_model import drop_model, open_model
-from ps.redis_nodes import Address, Link, RedisUrl, is_near
+from ps.redis_nodes import Address, Link, RedisUrl, is_near, rights_hint
 from ps.redis_replicas import Replicas
 from ps.redis_replies import ServerError
 from ps.redis_run import Run
@@ -45,6 +46,22 @@ _MOST_AT_A_TIME = 64 << 20  # bytes of ranges that those read together
 _OPTIMISTIC = 2  # conflicts after which a range is added to one by one
 _MOST_UNREAD = 16 << 20  # bytes that a node may have answered and nobody has read
 _NO_FIELD = b"-"  # of a record; no job is called that
+
+
+@dataclass(frozen=True, slots=True)
+class Saturations:
+    """How often, over all pushes, a slot's numbers could not go as far as training had taken them.
+
+    A slot counts once for each push.
+    """
+
+    z: int = 0
+    """The sum that gives the weight: it has come to the end of what `z_bits` leaves it."""
+    n: int = 0
+    """The sum of squared gradients: it stays at 2**23, or would have risen by more than 2**19 at once."""
+
+    def __add__(self, other: Saturations) -> Saturations:
+        return Saturations(self.z + other.z, self.n + other.n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +91,7 @@ class RedisStore:
         bits: int,
         width: int,
         facts: Mapping[str, str] | None = None,
-        z_bits: int = 13,
+        z_bits: int = FINEST_Z_BITS,
         join: bool = False,
         create: bool = True,
         timeout_s: float = 10.0,
@@ -100,6 +117,8 @@ class RedisStore:
         self.z_bits = z_bits
         self._least_density = min(_density(address) for address in url.hosts)
         self._on_close = on_close
+        self._counting = Lock()
+        self._saturations = Saturations()
         self._reads = Channel(url, self.keys, timeout_s, patience_s)
         self._writes = Channel(url, self.keys, timeout_s, patience_s)
         facts = {"bits": str(bits), "z_bits": str(z_bits), **(facts or {})}
@@ -112,7 +131,9 @@ class RedisStore:
             self._reads.close()
             self._writes.close()
             if isinstance(error, RedisError | RedisClusterException | OSError):
-                raise StoreError(f"{url}: the model could not be opened ({error}).") from error
+                raise StoreError(
+                    f"{url}: the model could not be opened ({error}){rights_hint(error)}."
+                ) from error
             raise
         self._run = Run(run, url, self.keys)
         self._replicas = Replicas(self._writes, self.keys, count, self._run)
@@ -129,6 +150,11 @@ class RedisStore:
         return _WIDTH
 
     @property
+    def largest_z(self) -> float:
+        """Where `z` stops, on both sides of 0."""
+        return Z_MOST * 2.0**-self.z_bits
+
+    @property
     def news_limit(self) -> int:
         """Entries from which a partition's news have told enough: all of its slots count as pushed."""
         return max(self.partitions.size // NEWS_DENSITY, 16)
@@ -143,6 +169,11 @@ class RedisStore:
         """Bytes of pulls and pushes so far."""
         reads, writes = self._reads.nodes.traffic(), self._writes.nodes.traffic()
         return Traffic(reads[0] + writes[0], reads[1] + writes[1])
+
+    @property
+    def saturations(self) -> Saturations:
+        """Of the pushes so far, and of the increments that were made for others."""
+        return self._saturations
 
     @property
     def troubles(self) -> int:
@@ -173,8 +204,13 @@ class RedisStore:
             pulled = check_delta(pulled, slots.size, _WIDTH)
         # Not the job's name, which is random: the same work is to be rounded the same way every time.
         seed = token_hash("", token.shard, token.chunk)
-        pack_delta(delta, pulled, slots, seed, self.z_bits, increments)
+        self._count(*pack_delta(delta, pulled, slots, seed, self.z_bits, increments))
         return increments
+
+    def _count(self, z: int, n: int) -> None:
+        if z or n:
+            with self._counting:
+                self._saturations += Saturations(z, n)
 
     def pull_packed(
         self, slots: Slots, job: str | None = None, shard: int = 0
@@ -281,6 +317,8 @@ class RedisStore:
                     outcomes = self._push_wave(self._writes.nodes.links(address, len(wave)), wave)
                     again += [each.partition for each in wave if outcomes[each] is Outcome.ELSEWHERE]
                     behind.extend(each.partition for each in wave if outcomes[each] is Outcome.BEHIND)
+                    for each in wave:
+                        self._count(*(each.limited if outcomes[each] is Outcome.DONE else (0, 0)))
                     wave = [each for each in wave if outcomes[each] is Outcome.CONFLICT]
                     conflicts += 1
                     if conflicts > _OPTIMISTIC:
@@ -298,7 +336,7 @@ class RedisStore:
             link.send(each.look())
         scratch = np.empty(max(each.scratch_size for each in wave), np.uint8)
         for link, each in zip(links, wave, strict=True):
-            outcomes[each] = each.read_look(link.replies, self._run.check)
+            outcomes[each] = each.read_look(link.replies, self._run.check, self._run.check_state)
             if outcomes[each] is Outcome.TODO:
                 link.send(*each.write(scratch))
             elif outcomes[each] is not Outcome.ELSEWHERE:  # whose links are closed
@@ -393,8 +431,8 @@ class RedisStore:
             drop_model(self._reads.nodes.client(), self.keys, self._run.id)
         except (RedisError, RedisClusterException, OSError) as error:
             raise StoreError(
-                f"{self.url}: the model {self.keys.model!r} could not be dropped ({error}); finish that with "
-                "`ctr ps drop`."
+                f"{self.url}: the model {self.keys.model!r} could not be dropped ({error})"
+                f"{rights_hint(error)}; finish that with `ctr ps drop`."
             ) from error
         self.close()
 

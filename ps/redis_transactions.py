@@ -25,7 +25,7 @@ from redis.exceptions import (
 
 from ctr.errors import StoreError
 from ps.redis_commands import command
-from ps.redis_nodes import Address, Nodes, RedisUrl
+from ps.redis_nodes import Address, Nodes, RedisUrl, rights_hint
 
 T = TypeVar("T")
 
@@ -149,7 +149,7 @@ class Transactions:
             ) from error
         passing = isinstance(error, _PASSING) or str(error).startswith(_PASSING_WORDS)
         if isinstance(error, ResponseError) and not passing:
-            raise StoreError(f"{self._url}: Redis refused ({error}).") from error
+            raise StoreError(f"{self._url}: Redis refused ({error}){rights_hint(error)}.") from error
 
     def _exchange(self, connection: ConnectionInterface, commands: Sequence[Command]) -> list[Any]:
         began = monotonic()

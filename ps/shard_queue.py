@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ps.board_answers import TIME, milliseconds, number, pairs
+from ps.board_answers import TIME, fact, milliseconds, number, pairs
 from ps.board_view import Claim
 from ps.job_record import JobRecord
 from ps.redis_keys import BoardPart
@@ -28,7 +28,7 @@ class ShardQueue:
 
         def decide(found: list[Any]) -> Decision[Claim | None]:
             time, (state, its_begun), its_owners, its_leases, its_clocks, highest = found
-            leases, clocks, begun = pairs(its_leases), pairs(its_clocks), int(its_begun)
+            leases, clocks, begun = pairs(its_leases), pairs(its_clocks), int(fact(its_begun))
             if float(leases.get(me, 0)) <= milliseconds(time) or state != b"running":
                 return (), lambda _: None
             owners = {int(shard): owner for shard, owner in pairs(its_owners).items()}

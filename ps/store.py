@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
+from ps.fixed_point_kernels import FINEST_Z_BITS
 from ps.kernels import ascending, finite
 from ps.partitions import Slots, slot_dtype
 
@@ -144,14 +145,16 @@ def check_delta(delta: NDArray[np.float32], rows: int, width: int) -> NDArray[np
     return delta
 
 
-def open_store(url: str, *, bits: int, width: int, facts: Mapping[str, str] | None = None) -> Store:
+def open_store(
+    url: str, *, bits: int, width: int, facts: Mapping[str, str] | None = None, z_bits: int = FINEST_Z_BITS
+) -> Store:
     """The store at `url`, for `2**bits` slots of `width` numbers.
 
     - `memory://`: a new, empty store in this process.
     - `embedded://?shards=2`: redis-server processes of our own on this machine, which end with the store.
     - `redis://[user:password@]host:port/db`, `rediss://…` with TLS, `redis+cluster://host:port,host:port`,
       `rediss+cluster://…`: parameters in Redis; `?model=NAME` names them. `facts` describe the model; it is
-      refused when it is there with others.
+      refused when it is there with others. `z_bits` says how it keeps its first number, see `RedisStore`.
 
     Raises StoreError for a URL that names no store, for bits outside 1..40, and when a server cannot be
     reached or refuses.
@@ -165,11 +168,11 @@ def open_store(url: str, *, bits: int, width: int, facts: Mapping[str, str] | No
     if scheme == "embedded":
         from ps.embedded import open_embedded
 
-        return open_embedded(rest, bits=bits, width=width, facts=facts)
+        return open_embedded(rest, bits=bits, width=width, facts=facts, z_bits=z_bits)
     from ps.redis_nodes import parse_redis_url
     from ps.redis_store import RedisStore
 
-    return RedisStore(parse_redis_url(url), bits=bits, width=width, facts=facts)
+    return RedisStore(parse_redis_url(url), bits=bits, width=width, facts=facts, z_bits=z_bits)
 
 
 def require_store_url(url: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps.fixed_point_kernels import pack_delta, unpack
+from ps.fixed_point_kernels import find_heavy, limit_heavy, pack_delta, unpack
 from ps.held_back import HeldBack
 from ps.kernels import ascending, finite
 from ps.partitions import Partitions, no_slots
@@ -42,6 +42,8 @@ def warm_up(bits: int) -> None:
     parse_integers(buffer, 0, 0, packed, 0)
     skip_integers(buffer, 0, 0, 0, 0)
     decode_range(buffer, offsets, 0, packed)
+    find_heavy(packed, absent)
+    limit_heavy(packed, np.zeros(1, np.int64), packed)
     push = PushRequest(Keys("warm-up"), 0, 2, offsets, packed, b"", 0)
     push.write(np.empty(16, np.uint8))
     push.one_by_one()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from ctr.cli.figures import columns, size, some
+from ctr.cli.tables import saturation_lines
 from ctr.job_status import JobStatus, WorkerStatus
 from ps.redis_status import NodeStatus, StoreStatus
 
@@ -50,7 +51,7 @@ def _node_lines(nodes: Iterable[NodeStatus]) -> list[str]:
             beware.append(f"{node.address}: {node.problem}")
         elif node.role != "primary":
             beware.append(f"{node.address}: is a replica, which takes no pushes; give its primary's address")
-        if node.memory_max and node.eviction not in (None, "noeviction"):
+        if (node.eviction or "").startswith("allkeys-"):
             beware.append(
                 f"{node.address}: deletes keys when its memory is full ({node.eviction}), and so weights; "
                 "set maxmemory-policy to noeviction"
@@ -116,7 +117,8 @@ def _job_lines(job: JobStatus) -> list[str]:
             f"data shards: {job.shards:,}, of which {job.begun:,} begun, {job.finished:,} finished, "
             f"{len(job.unfinished):,} unfinished"
         )
-    return lines + _worker_lines(job) + _lane_lines(job)
+    saturations = saturation_lines(job.saturations.z, job.saturations.n)
+    return lines + _worker_lines(job) + _lane_lines(job) + saturations
 
 
 def _coordinator(job: JobStatus) -> str:

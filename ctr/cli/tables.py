@@ -62,4 +62,23 @@ def store_lines(summary: dict[str, Any]) -> list[str]:
             f"{moved['sent_again']} shares of pushes again that a failover had lost"
         )
     lines += [f"a worker died: {told}" for told in moved["dead_workers"]]
+    lines += saturation_lines(**moved["saturations"])
     return lines
+
+
+def saturation_lines(z: int, n: int) -> list[str]:
+    """What to do about numbers that came to the end of their range in Redis, if any did."""
+    if z:
+        return [
+            f"warning: in {z:,} updates a weight could not go as far as training took it, because its sum "
+            f"has a limited range in Redis, and in {n:,} a sum of squared gradients was cut off: training in "
+            "memory would give a better model. Scale large values to about 1 (those of a libsvm file, say), "
+            "or train with --store memory://"
+        ]
+    if n:
+        return [
+            f"note: in {n:,} updates a sum of squared gradients was cut off at its limit in Redis (2**23, or "
+            "2**19 in one update), so that the steps of these features get no smaller. That does no harm to "
+            "features of very many examples; but scale values that are much larger than 1"
+        ]
+    return []

@@ -154,3 +154,18 @@ def test_training_needs_labels() -> None:
     batch = Batch(np.array([0, 1], np.int64), np.array([3], np.uint32))
     with pytest.raises(ModelError, match="labels"):
         Ftrl().train(localize(batch), np.zeros((1, 2), np.float32))
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 0.0003, 0.003, 0.1, 3.0])
+@pytest.mark.parametrize("rest", [{}, {"beta": 100.0}, {"l1": 50.0, "l2": 1e6}])
+def test_the_scale_in_redis_fits_a_weight_of_16_at_the_largest_n(
+    alpha: float, rest: dict[str, float]
+) -> None:
+    for passes in (1, 30):
+        ftrl = Ftrl(alpha, **rest).in_pass(passes)
+        largest_z = 2.0 ** (30 - ftrl.z_bits)
+        state = np.array([[largest_z, 2.0**23], [-largest_z, 2.0**23]], np.float32)
+        weights = ftrl.weights(state)
+        assert weights[0] <= -16
+        assert weights[1] >= 16
+        assert ftrl.z_bits == 13 or np.abs(weights).max() < 33  # and no more than that

@@ -81,3 +81,60 @@ def test_a_failed_job_can_be_cleared(cli: Cli, click_log: Path, tmp_path: Path, 
     with redis.Redis.from_url(redis_url) as client:
         assert client.dbsize() == 0
     assert cli("ps", "drop", "--store", store, "--yes").code == 1
+
+
+def constants(folder: Path, rows: int, features: str) -> Path:
+    """A libsvm file in which a 64th of the rows is a click, and all have the same features."""
+    path = folder / "rows.libsvm"
+    path.write_text((f"1 {features}\n" + f"0 {features}\n" * 63) * (rows // 64))
+    return path
+
+
+def test_a_small_alpha_finds_the_weights_that_it_finds_in_memory(
+    cli: Cli, tmp_path: Path, redis_url: str
+) -> None:
+    """With a range of 2**17, the sum of gradients ended there: at a weight of a tenth of this."""
+    log = constants(tmp_path, 640_000, "1:1")
+    words = ["train", log, "--spec", "libsvm", "--alpha", 0.0003, "--chunk", 60_000, "--json", "-"]
+    losses = {}
+    for store in ("memory://", f"{redis_url}?model=ads"):
+        shown = cli(*words, "--epochs", 2, "--holdout", log, "--model", tmp_path / "model", "--store", store)
+        assert shown.code == 0, shown.err
+        assert "limited range" not in shown.err + shown.out
+        facts = json.loads(shown.out)
+        losses[store] = facts["holdout"]["logloss"]
+        assert facts["moved"] is None or facts["moved"]["saturations"] == {"z": 0, "n": 0}
+    assert len(losses) == 2
+    assert max(losses.values()) == pytest.approx(min(losses.values()), rel=2e-3)
+
+
+def test_values_that_do_not_fit_are_told(cli: Cli, tmp_path: Path, redis_url: str) -> None:
+    log = constants(tmp_path, 6_400, "1:100000 2:50000")
+    words = ["train", log, "--spec", "libsvm", "--model", tmp_path / "model", "--chunk", 1_000]
+    summary = tmp_path / "summary.json"
+    shown = cli(*words, "--store", f"{redis_url}?model=ads", "--json", summary)
+    assert shown.code == 0
+    counts = json.loads(summary.read_bytes())["moved"]["saturations"]
+    assert counts["z"] > 0
+    assert counts["n"] > 0
+    assert f"warning: in {counts['z']:,} updates a weight could not go as far" in shown.out
+    assert "Scale large values to about 1" in shown.out
+
+
+def test_a_state_that_does_not_fit_is_told(cli: Cli, tmp_path: Path, redis_url: str) -> None:
+    log = constants(tmp_path, 6_400, "1:100000 2:50000")
+    assert cli("train", log, "--spec", "libsvm", "--model", tmp_path / "model").code == 0
+    more = constants(tmp_path, 640, "3:1")
+    words = [
+        "train",
+        more,
+        "--warm-start",
+        tmp_path / "model",
+        "--model",
+        tmp_path / "next",
+        "--spec",
+        "libsvm",
+    ]
+    shown = cli(*words, "--store", f"{redis_url}?model=ads")
+    assert shown.code == 0
+    assert "a sum of squared gradients was cut off" in shown.out

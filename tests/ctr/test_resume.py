@@ -178,6 +178,21 @@ class TestStopped:
         assert running.result().coordinated.checkpoints == 1
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
+    def test_the_state_is_kept_at_the_scale_that_it_has(
+        self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
+    ) -> None:
+        """An older version has written the checkpoint, which kept all at one scale."""
+        job = one_worker(job_data)
+        assert job.z_bits == 13
+        whole, _ = in_threads(job, redis_url, 1)
+        settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
+        running = start_job(job, redis_url, checkpoints=settings)
+        assert running.once(lambda view: pushed(view) > 10)
+        running.stop.set()
+        running.result()
+        other = job.model_copy(update={"z_bits": 6})
+        assert same(start_job(other, redis_url, checkpoints=settings, resume=True).result().state, whole)
+
     def test_the_lease_of_the_one_before_is_waited_for(
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
     ) -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import pairwise
 from threading import Barrier, Event
 from typing import Any
 
 import pytest
+import redis
 
 from ctr.errors import StoreError
 from ps.job_board import JobBoard
-from ps.redis_keys import Keys
+from ps.redis_keys import BoardPart, Keys
 from ps.redis_model import drop_model
 from ps.redis_nodes import connect, parse_redis_url
+from ps.redis_observer import StoreObserver
 from tests.ps.job_boards import LONG_S, SHORT_S, Boards, at_once, opened_boards, until
 from tests.ps.servers import needs_redis
 
@@ -586,3 +588,45 @@ class TestLanes:
         assert (gate.state, gate.live) == ("running", True)
         assert not board.lane_gate("nobody").live
         assert [(lane.staged, lane.pushed) for lane in board.look().lanes] == [(3, -1), (-1, 13)]
+
+
+class TestDamage:
+    """Keys that somebody has deleted or overwritten in mid-job: errors of ours, or none, but no others."""
+
+    @pytest.mark.parametrize("lanes", [0, 2])
+    @pytest.mark.parametrize("part", list(BoardPart))
+    @pytest.mark.parametrize("how", ["deleted", "a string", "a list"])
+    def test_a_key(self, redis_url: str, boards: Boards, part: BoardPart, how: str, lanes: int) -> None:
+        board = boards(redis_url, patience_s=0.2)
+        board.create("job", b"", shards=9, lanes=lanes)
+        worker = board.enter("here")
+        key = Keys("default").board(part)
+        with redis.Redis.from_url(redis_url) as client:
+            client.delete(key)
+            if how == "a string":
+                client.set(key, "x")
+            if how == "a list":
+                client.rpush(key, "x")
+        steps: list[Callable[[], object]] = [
+            board.look,
+            lambda: board.look(shards=False),
+            lambda: board.beat(worker),
+            lambda: board.enter("there"),
+            board.beat_coordinator,
+            lambda: board.report("life", b"1"),
+            board.reports,
+            lambda: board.hold(1),
+            lambda: board.job("job"),
+            board.stop,
+            board.finish,
+            lambda: boards(redis_url, patience_s=0.2).job(),
+        ]
+        if lanes:
+            steps += [lambda: board.claim_lanes(worker), lambda: board.lane_gate(worker)]
+        else:
+            steps += [lambda: board.claim(worker), lambda: board.clock_gate(worker)]
+        for step in steps:
+            with suppress(StoreError):
+                step()
+        with closing(StoreObserver(parse_redis_url(redis_url))) as observer, suppress(StoreError):
+            observer.look()

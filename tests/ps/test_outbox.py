@@ -153,7 +153,7 @@ class TestLostPushes:
         for shard in range(2):
             for chunk in range(12):
                 slots = np.unique(rng.integers(0, 1 << BITS, 60)).astype(np.uint32)
-                increment = int(rng.integers(1, 1 << 40))
+                increment = int(rng.integers(1, 256) << 32 | rng.integers(1, 1 << 20))
                 ledger.sums[slots] += increment
                 outbox.put(parcel(store, slots, chunk, increment, shard))
                 outbox.drain()

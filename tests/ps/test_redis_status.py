@@ -9,6 +9,7 @@ from time import monotonic, sleep
 
 import numpy as np
 import pytest
+import redis
 from redis.crc import key_slot
 
 from ctr.errors import StoreError
@@ -136,6 +137,48 @@ class TestOneServer:
         own = start_redis(config={"maxmemory": "64mb", "maxmemory-policy": "allkeys-lru"})
         (node,) = look(own.url).nodes
         assert (node.memory_max, node.eviction) == (64 << 20, "allkeys-lru")
+
+    def test_a_policy_that_deletes_weights_is_refused(self, start_redis: StartRedis) -> None:
+        for shards in (1, 2):
+            own = start_redis(shards, config={"maxmemory": "64mb", "maxmemory-policy": "allkeys-lru"})
+            with pytest.raises(StoreError, match=r"allkeys-lru.*set maxmemory-policy to noeviction"):
+                push(own.url)
+        with own.servers[1].connect() as client:
+            assert client.dbsize() == 0
+        own = start_redis(config={"maxmemory": "64mb", "maxmemory-policy": "volatile-lru"})
+        push(own.url)  # only what has a time to live goes, and nothing of a model has
+
+    def test_a_part_that_was_deleted(self, redis_url: str, look: Look) -> None:
+        """As by eviction: its record is there, its state is not."""
+        push(redis_url)
+        with redis.Redis.from_url(redis_url) as client:
+            client.delete(KEYS.state(5))
+        assert look(redis_url).lost == (5,)
+        with closing(RedisStore(parse_redis_url(named(redis_url)), bits=BITS, width=2, join=True)) as store:
+            for request in (
+                lambda: list(store.scan()),
+                lambda: store.dump(5),
+                lambda: store.push(SLOTS, np.ones((SLOTS.size, 2), np.float32), Token("job", 1, 0)),
+            ):
+                with pytest.raises(StoreError, match="lost a part"):
+                    request()
+
+    def test_above_the_memory_limit(self, start_redis: StartRedis, look: Look, boards: Boards) -> None:
+        """A server refuses transactions then, even such as only read."""
+        own = start_redis()
+        push(own.url)
+        boards(named(own.url)).create("job", b"", shards=1)
+        with own.servers[0].connect() as client:
+            client.config_set("maxmemory", 1)
+            with pytest.raises(redis.ResponseError, match="maxmemory"):
+                client.set("more", 1)
+            found = look(own.url)
+            assert (found.whole, found.problem) == (True, None)
+            assert found.board is not None
+            store = RedisStore(parse_redis_url(named(own.url)), bits=BITS, width=2, join=True, create=False)
+            assert sum(slots.size for slots, _ in store.scan()) == SLOTS.size
+            store.drop()
+            assert client.dbsize() == 0
 
     def test_how_far_replicas_are_behind(self, start_redis: StartRedis, look: Look) -> None:
         own = start_redis(1, 2)

@@ -178,7 +178,7 @@ def test_a_slot_costs_eight_bytes_in_whatever_order_slots_come(
 
     def push(chunk: int, low: int, high: int, count: int) -> None:
         slots = np.unique(rng.integers(low, high, count)).astype(np.uint32)
-        increments = rng.integers(-(2**40), 2**40, slots.size)
+        increments = (rng.integers(-256, 256, slots.size) << 32) + rng.integers(0, 2**20, slots.size)
         sums[slots] += increments
         store.push_packed(slots + np.uint32(size), increments, Token("job", 0, chunk))
 
@@ -510,6 +510,32 @@ class TestRefusals:
             with pytest.raises(StoreError, match="lost the data"):
                 request_of(store)
             store.close()
+
+
+@pytest.mark.parametrize("step", [3, 1], ids=["slot by slot", "as ranges"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_no_number_of_pushes_that_know_nothing_of_each_other_leaves_the_range(
+    server: EmbeddedRedis, step: int, sign: int
+) -> None:
+    """n does not carry into z, and z does not change its sign."""
+    store = opened(server.url, bits=18)  # with tails
+    last = (1 << 18) - 1
+    slots = np.arange(0, 1 << 18, 1_000 if step == 3 else 1, dtype=np.uint32)
+    slots = np.unique(np.append(slots, np.array([4_094, 4_095, last - 1, last], np.uint32)))
+    assert store.is_dense(slots.size) == (step == 1)
+    delta = np.tile(np.array([[sign * 5_000.0, 400_000.0]], np.float32), (slots.size, 1))
+    for shard in range(40):
+        store.push(slots, delta, Token("job", shard, 0))  # as if from zeros
+        expected = min((shard + 1) * 5_000, 2**17), min((shard + 1) * 400_000, 2**23)
+        if shard % 13 == 0:
+            assert (store.pull(slots) == [[sign * expected[0], expected[1]]]).all()
+    assert (store.pull(slots) == [[sign * 2.0**17, 2.0**23]]).all()
+    assert store.saturations.z == slots.size * (40 - 26)
+    assert store.saturations.n == slots.size * (40 - 20)
+    # Both ways out are open.
+    store.push(slots, -delta * np.array([[1, 0]], np.float32), Token("job", 99, 0), store.pull(slots))
+    assert (store.pull(slots) == [[sign * (2.0**17 - 5_000), 2.0**23]]).all()
+    store.drop()
 
 
 def test_a_frozen_server_loses_and_doubles_nothing() -> None:
