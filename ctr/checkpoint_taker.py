@@ -103,6 +103,8 @@ class CheckpointTaker:
             draft = drafted()
             if draft is not None:
                 with draft:
+                    # While this process was frozen, the job may have been resumed, and have newer ones.
+                    self._board.look(shards=False)
                     draft.commit()
                 self.taken += 1
         except (DataError, ModelError) as error:  # the disk's
