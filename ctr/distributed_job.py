@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ctr.checkpoint_taker import CheckpointSettings
 from ctr.data_plan import shard_chunks_for
-from ctr.distributed import StoreSettings, train_distributed
+from ctr.distributed import DistributedResult, StoreSettings, train_distributed
 from ctr.errors import DataError
 from ctr.ftrl import Float32, Ftrl
 from ctr.job_description import (
@@ -22,8 +22,7 @@ from ctr.job_description import (
 from ctr.progress import Report
 from ctr.remains import Remains
 from ctr.trainer import TrainResult, TrainSettings
-from ctr.worker_report import WorkerReport
-from features import BLOCK_ROWS, DatasetSource, ExampleSource, Slots
+from features import BLOCK_ROWS, DatasetSource, ExampleSource, RawSource, Slots, too_many
 from ps import RedisStore
 
 if TYPE_CHECKING:
@@ -99,8 +98,7 @@ def learn_distributed(
             found.store.drop()
             remains.in_store = False
             raise DataError("the input has no good row to learn from: check the file, or the feature spec.")
-        if job.quarantine is not None and did.report.bad_rows:
-            _quarantine(source, did.report)
+        _settle_bad_rows(job, description.rows, source, found, remains)
     except BaseException:
         found.store.close()
         raise
@@ -118,13 +116,29 @@ def learn_distributed(
     return result, found.state, found.store
 
 
-def _quarantine(source: ExampleSource, told: WorkerReport) -> None:
+def _settle_bad_rows(
+    job: TrainJob, rows: int, source: ExampleSource, found: DistributedResult, remains: Remains
+) -> None:
     """Write the bad rows that workers have passed over to the file of `source`, each once and in order.
 
     They are read again for it: some workers are on other machines, some have died, and several may have met
-    the same row.
+    the same row. If they are too many, read all `rows` to count them by reason, and raise DataError.
     """
-    for _ in source.batches(BLOCK_ROWS, 0, told.bad_rows[-1] + 1):
+    did = found.coordinated
+    told = did.report
+    bad = len(told.bad_rows)
+    if not bad or not isinstance(source, RawSource):
+        return
+    most, source.max_bad_fraction = source.max_bad_fraction, None
+    if most is not None and too_many(bad, did.rows + bad, most) and not did.interrupted:
+        found.store.drop()
+        remains.in_store = False
+        source.max_bad_fraction = most
+    elif job.quarantine is None:
+        return
+    else:
+        rows = told.bad_rows[-1] + 1
+    for _ in source.batches(BLOCK_ROWS, 0, rows):
         pass
     told.bad_rows = source.bad_rows.ordinals.tolist()
     told.bad_row_examples = list(source.bad_rows.examples)

@@ -25,7 +25,16 @@ from ctr.progress import Report, progress
 from ctr.remains import Remains
 from ctr.stall import STALL_S
 from ctr.trainer import TrainResult, TrainSettings, default_chunk, read_out, train
-from features import BadRows, ExampleSource, FeatureSpec, Slots, load_spec, open_source, remove_drafts
+from features import (
+    BadRows,
+    ExampleSource,
+    FeatureSpec,
+    RawSource,
+    Slots,
+    load_spec,
+    open_source,
+    remove_drafts,
+)
 from ps import LEASE_S, Store, Token, open_store, require_store_url, without_password
 
 if TYPE_CHECKING:
@@ -73,6 +82,8 @@ class TrainJob:
     base_rate: float | None = None
     """The click rate at which a new model's bias starts; None: that of the first rows, see `base_rate`."""
     on_bad_rows: Literal["fail", "skip", "quarantine"] = "fail"
+    max_bad_fraction: float | None = None
+    """With `skip` and `quarantine`: of the rows of training or the hold-out that may be bad; None: all."""
 
     @property
     def in_memory(self) -> bool:
@@ -111,6 +122,8 @@ class TrainOutcome:
     bad_rows: BadRows
     """Of training."""
     holdout_bad_rows: BadRows | None
+    warnings: Sequence[str]
+    """What the first rows show that the user should know, see `RawSource.warnings`."""
     stopped: bool
     """Whether SIGINT or SIGTERM ended training or judging."""
     left_in_store: str | None = None
@@ -175,6 +188,7 @@ class TrainOutcome:
             "holdout_by_pass": [summary.to_json() for summary in self.result.validated],
             "progressive_lag_chunks": self.progressive_lag_chunks,
             "bad_rows": self.bad_row_count,
+            "warnings": list(self.warnings),
             "holdout_bad_rows": self.holdout_bad_rows.count if self.holdout_bad_rows else 0,
             "interrupted": self.stopped,
             "model": self.model.id,
@@ -213,7 +227,13 @@ def _run(
     require_store_url(job.store)
     _check_places(job)
     spec = None if job.spec is None else load_spec(job.spec)
-    source = open_source(job.inputs, spec, on_bad_rows=job.on_bad_rows, quarantine=job.quarantine)
+    source = open_source(
+        job.inputs,
+        spec,
+        on_bad_rows=job.on_bad_rows,
+        quarantine=job.quarantine,
+        max_bad_fraction=job.max_bad_fraction,
+    )
     optimizer, start = _start(job, source.spec)
     judged_on = _holdout(job, source)
     rate = _base_rate(job, source, judged_on)
@@ -254,6 +274,7 @@ def _run(
         model=model,
         saved_to=saved_to,
         bad_rows=source.bad_rows,
+        warnings=source.warnings() if isinstance(source, RawSource) else [],
         holdout_bad_rows=None if judged_on is None else judged_on.source.bad_rows,
         stopped=result.interrupted or (judged_on is not None and holdout is None),
         left_in_store=left,
@@ -341,7 +362,13 @@ def _holdout(job: TrainJob, source: ExampleSource) -> _Holdout | None:
     def opened(inputs: Sequence[Path]) -> ExampleSource:
         # a source of its own: its bad rows are not training's
         quarantine = job.holdout_quarantine
-        return open_source(inputs, source.spec, on_bad_rows=job.on_bad_rows, quarantine=quarantine)
+        return open_source(
+            inputs,
+            source.spec,
+            on_bad_rows=job.on_bad_rows,
+            quarantine=quarantine,
+            max_bad_fraction=job.max_bad_fraction,
+        )
 
     if job.holdout:
         other = opened(job.holdout)

@@ -1,6 +1,6 @@
 """Raw rows -> `Batch`: specs, hashing, readers, and the hashed data set."""
 
-from features.bad_rows import BadRows
+from features.bad_rows import BadRows, too_many
 from features.batch import Batch, Slots, slot_dtype
 from features.chunk import Chunk
 from features.dataset import DatasetSource
@@ -39,6 +39,7 @@ __all__ = [
     "shuffled",
     "slot_counts",
     "slot_dtype",
+    "too_many",
     "warm_up_localize",
     "write_dataset",
 ]

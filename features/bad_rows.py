@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,14 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 
+ALWAYS_ALLOWED = 10
+"""Bad rows that end no job, however few rows there are; but see `too_many`."""
+EARLY_ROWS = 1_000_000
+"""From so many rows on, a pass with too many bad ones ends at once, not only at its end."""
+MAX_BAD_FRACTION = 0.01
+"""What commands allow unless told otherwise."""
+
+_REASONS = 5
 _EXAMPLES = 5
 _LEAST_ROOM = 1024
 
@@ -72,6 +81,29 @@ class BadRows:
         filled = self._buffer[: count + ordinals.size]
         filled.flags.writeable = False
         self._ordinals = filled
+
+
+def too_many(bad: int, rows: int, most: float) -> bool:
+    """Whether more than the fraction `most` of so many rows are bad.
+
+    Up to `ALWAYS_ALLOWED` never are too many, as long as they are no more than half of the rows: a fraction
+    of few rows says little.
+    """
+    return bad > max(most * rows, min(ALWAYS_ALLOWED, rows / 2))
+
+
+def require_few(reasons: Counter[str], rows: int, most: float, first: str) -> None:
+    """Raises DataError if too many of so many rows are bad, for these reasons; `first` tells of one."""
+    bad = reasons.total()
+    if not too_many(bad, rows, most):
+        return
+    shown = [f"{count:,} with {reason}" for reason, count in reasons.most_common(_REASONS)]
+    if len(reasons) > _REASONS:
+        shown.append(f"{bad - sum(count for _, count in reasons.most_common(_REASONS)):,} with others")
+    raise DataError(
+        f"{bad:,} of the {rows:,} rows read are bad ({bad / rows:.1%}), more than --max-bad-fraction {most:g}"
+        f" allows: {', '.join(shown)}; such as {first}. Check data and feature spec, or allow more."
+    )
 
 
 class Quarantine:

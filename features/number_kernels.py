@@ -58,6 +58,28 @@ def parse_number(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) ->
 
 
 @njit(nogil=True, cache=True)
+def numbers_of_column(
+    buffer: NDArray[np.uint8],
+    starts: NDArray[np.int32],
+    ends: NDArray[np.int32],
+    status: NDArray[np.uint8],
+    column: int,
+    numbers: NDArray[np.float64],
+) -> int:
+    """Writes the numbers in a column of cells to the front of `numbers`, and returns how many there are.
+
+    Rows whose status is not 0, missing values and garbage are left out.
+    """
+    count = 0
+    for row in range(starts.shape[0]):
+        if status[row] == 0:
+            kind, value = parse_number(buffer, np.uint64(starts[row, column]), np.uint64(ends[row, column]))
+            numbers[count] = value
+            count += kind == NUMBER
+    return count
+
+
+@njit(nogil=True, cache=True)
 def _parse_digits(
     buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64
 ) -> tuple[np.uint64, int, np.uint64, np.int64]:

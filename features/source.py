@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
-from features.bad_rows import BadRows, Quarantine
+from features.bad_rows import EARLY_ROWS, BadRows, Quarantine, require_few
 from features.batch import Batch
 from features.builder import BatchBuilder
 from features.chunk import Chunk
 from features.dataset import DatasetSource
+from features.preview import crowded_fields, kind_of_labels
 from features.readers.block import Block, Reader
 from features.readers.delimited import DelimitedReader, Labels
 from features.readers.file_kind import COMPRESSED, is_parquet
@@ -73,16 +75,18 @@ class RawSource:
         *,
         on_bad_rows: OnBadRows = "fail",
         quarantine: Path | None = None,
+        max_bad_fraction: float | None = None,
         labels: Labels = "required",
     ) -> None:
         """Opens each file once, so that a missing one or a wrong header shows before any work.
 
         `on_bad_rows`: `fail` raises DataError at the first, `skip` leaves them out, `quarantine` also
         writes them, as they stand, to the file `quarantine`; that replaces an older one when the first pass
-        with a bad row ends, however it ends. `labels`: if ignored, files may lack labels (and weights), those
-        that are there are not looked at, and the batches have none; `absent`: likewise, and files without a
-        header do lack the label's column. Raises DataError, or SpecError when the
-        spec does not fit a file's format.
+        with a bad row ends, however it ends. `max_bad_fraction`: a pass in which more of the rows are bad
+        (see `too_many`) ends with a DataError that counts them by reason, at its end at the latest; None: all
+        may be. `labels`: if ignored, files may lack labels (and weights), those that are there are not looked
+        at, and the batches have none; `absent`: likewise, and files without a header do lack the label's
+        column. Raises DataError, or SpecError when the spec does not fit a file's format.
         """
         if (on_bad_rows == "quarantine") != (quarantine is not None):
             raise ValueError("a quarantine file is given if and only if on_bad_rows is 'quarantine'")
@@ -91,6 +95,9 @@ class RawSource:
         self.spec = spec
         self._paths = [Path(path) for path in paths]
         self._on_bad_rows = on_bad_rows
+        self.max_bad_fraction = max_bad_fraction
+        self._tried = 0  # rows of the pass
+        self._reasons: Counter[str] = Counter()  # of its bad rows
         self._quarantine = None if quarantine is None else Quarantine(quarantine)
         self._labels = labels
         self._transform = Transform(spec, with_label=labels == "required")
@@ -101,6 +108,7 @@ class RawSource:
         self._bad_rows = BadRows()
         self._kept: _Blocks | None = None
         self._no_click = np.ones(1, np.int8)  # see `BatchBuilder.no_click`
+        self._decided = False
 
     @property
     def fraction_read(self) -> float:
@@ -124,11 +132,13 @@ class RawSource:
         """The good rows at the positions `start..stop-1`, exactly `rows` in each batch but the last.
 
         One pass at a time: `fraction_read` is of the one begun last. Labels must be 0 or 1 in all rows,
-        or -1 or 1 in all; which of the two, the first row without a click decides for all passes.
+        or -1 or 1 in all; which of the two, the majority of the first sound rows decides for all passes.
         """
         if rows < 1 or start < 0:
             raise ValueError(f"rows is {rows} and start {start}: at least 1 and 0")
+        self._decide_labels()
         self._fraction = 0.0
+        self._tried, self._reasons = 0, Counter()
         try:
             # No name for the builder here: it would keep its memory for longer than the rows last.
             yield from self._fill(
@@ -138,6 +148,7 @@ class RawSource:
                 stop,
                 self._note,
             )
+            self._require_few()
         finally:
             if self._quarantine is not None:
                 self._quarantine.settle()
@@ -145,8 +156,14 @@ class RawSource:
 
     def sample(self, rows: int) -> Batch:
         """The first `rows` good examples, or all when there are fewer; no trace is left of bad rows."""
-        builder = BatchBuilder(self._transform, rows)
+        self._decide_labels()
+        builder = BatchBuilder(self._transform, rows, self._no_click)
         return next(self._fill(builder, _Blocks(self._blocks()), 0, None, _pass_over), builder.take())
+
+    def warnings(self) -> list[str]:
+        """What the first rows show that a user should know, such as a field that says nothing."""
+        with closing(self._blocks()) as blocks:
+            return crowded_fields(self._transform, (block for _, block, _ in blocks))
 
     def count_rows(self) -> int:
         """The number of data rows, good or bad. Text is read through for it, once."""
@@ -208,6 +225,7 @@ class RawSource:
 
     def _note(self, block: Block, first: int, last: int, position: int) -> None:
         """Deals with the bad ones of the rows `first..last-1` of a block."""
+        self._tried += last - first
         if not block.status[first:last].any():
             return
         bad: NDArray[np.int64] = first + np.flatnonzero(block.status[first:last])
@@ -218,6 +236,22 @@ class RawSource:
         new = self._bad_rows.add(position + bad, lambda i: _describe(block, int(bad[i])))
         if self._quarantine is not None and new.size:
             self._quarantine.keep(block.raw(int(row)) for row in bad[new])
+        self._reasons.update(block.reason(int(row)) for row in bad)
+        if self._tried >= EARLY_ROWS:
+            self._require_few()
+
+    def _require_few(self) -> None:
+        """Raises DataError if too many rows of this pass are bad."""
+        if self.max_bad_fraction is not None and self._reasons:
+            require_few(self._reasons, self._tried, self.max_bad_fraction, self._bad_rows.examples[0])
+
+    def _decide_labels(self) -> None:
+        """Finds out how rows without a click are labelled, once."""
+        if self._decided or not self._transform.with_label:
+            return
+        self._decided = True
+        with closing(self._blocks()) as blocks:
+            self._no_click[0] = kind_of_labels(self._transform, (block for _, block, _ in blocks))
 
     def _check(self) -> None:
         """Opens every file and sees whether it has what the transform needs."""
@@ -280,13 +314,14 @@ def open_source(
     *,
     on_bad_rows: OnBadRows = "fail",
     quarantine: Path | None = None,
+    max_bad_fraction: float | None = None,
     labels: Labels = "required",
     verify: bool = False,
 ) -> RawSource | DatasetSource:
     """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
 
-    A data set must have been hashed with `spec`, if that is given. `on_bad_rows` and `quarantine` are for
-    raw files (see `RawSource`), `verify` for a data set (see `DatasetSource`). A file that begins as Parquet
+    A data set must have been hashed with `spec`, if that is given. What there is about bad rows is for raw
+    files (see `RawSource`), `verify` for a data set (see `DatasetSource`). A file that begins as Parquet
     does is read as that; else one whose name ends in .parquet, .pq, .libsvm or .svm (and behind that perhaps
     .gz, .zst, .bz2, .lz4 or .xz) is of that format, any other of `spec.source.format`. Raises DataError or
     SpecError.
@@ -309,7 +344,14 @@ def open_source(
         return dataset
     if spec is None:
         raise SpecError("Raw files need a feature spec: name one with --spec, such as `--spec criteo`.")
-    return RawSource(spec, inputs, on_bad_rows=on_bad_rows, quarantine=quarantine, labels=labels)
+    return RawSource(
+        spec,
+        inputs,
+        on_bad_rows=on_bad_rows,
+        quarantine=quarantine,
+        max_bad_fraction=max_bad_fraction,
+        labels=labels,
+    )
 
 
 def _format_of(path: Path, spec: FeatureSpec) -> str:

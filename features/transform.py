@@ -22,10 +22,19 @@ __all__ = ["RowStatus", "Transform"]
 
 _EXPECTED = {
     RowStatus.LABEL: "is no label; it must be 0 or 1, or -1 or 1",
-    RowStatus.LABEL_MINUS: "is a label of -1 or 1, but rows before it have 0 or 1; write all labels one way",
-    RowStatus.LABEL_ZERO: "is a label of 0 or 1, but rows before it have -1 or 1; write all labels one way",
+    RowStatus.LABEL_MINUS: "is a label of -1 or 1, but other rows have 0 or 1; write all labels one way",
+    RowStatus.LABEL_ZERO: "is a label of 0 or 1, but other rows have -1 or 1; write all labels one way",
     RowStatus.WEIGHT: "is no weight; it must be a finite number above 0",
     RowStatus.NUMBER: "is not a number; write it in decimal digits, or leave it empty when it is missing",
+}
+
+
+_REASONS = {
+    RowStatus.LABEL: "no label (0 or 1, or -1 or 1)",
+    RowStatus.LABEL_MINUS: "a label of -1 where other rows have 0",
+    RowStatus.LABEL_ZERO: "a label of 0 where other rows have -1",
+    RowStatus.WEIGHT: "no weight (finite, above 0)",
+    RowStatus.NUMBER: "not a number",
 }
 
 
@@ -116,6 +125,10 @@ class Transform:
     def explain(self, cells: Cells, row: int, status: int, column: int) -> str:
         """What is wrong with a bad row, such as ``column 'I3': 'x' is not a number; ...``."""
         return f"column {self.columns[column]!r}: {cells.text(row, column)!r} {_EXPECTED[RowStatus(status)]}"
+
+    def reason(self, status: int, column: int) -> str:
+        """The same without the value, to count by."""
+        return f"column {self.columns[column]!r}: {_REASONS[RowStatus(status)]}"
 
 
 def _compile(spec: FeatureSpec, columns: tuple[str, ...]) -> Plan:

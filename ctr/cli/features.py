@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ctr.cli.jobs import bad_rows_lines, peak_memory_mb, report, stopping
-from ctr.cli.options import BadRowsOption, Inputs, JsonOption, OnBadRows
+from ctr.cli.options import BadRowsOption, Inputs, JsonOption, MaxBadFraction, OnBadRows
 from ctr.outputs import beside, require_apart, require_no_part
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def build(
         ),
     ] = None,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
+    max_bad_fraction: MaxBadFraction = 0.01,
     json: JsonOption = None,
 ) -> None:
     """Hash raw files once, so that every training pass over them is fast.
@@ -61,7 +62,16 @@ def build(
     require_apart(json, [*inputs, spec])
     require_no_part(json, out)
     quarantine = beside(out, ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
-    source = RawSource(load_spec(spec), inputs, on_bad_rows=on_bad_rows.value, quarantine=quarantine)
+    source = RawSource(
+        load_spec(spec),
+        inputs,
+        on_bad_rows=on_bad_rows.value,
+        quarantine=quarantine,
+        max_bad_fraction=max_bad_fraction,
+    )
+    warnings = source.warnings()
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
     started = perf_counter()
     with stopping(f"{out} was not written."), progress("hashing") as show:
         manifest = _write(source, out, shuffle, show)
@@ -73,6 +83,7 @@ def build(
         "spec_fingerprint": manifest.spec_fingerprint,
         "shuffle": shuffle,
         "bad_rows": source.bad_rows.count,
+        "warnings": warnings,
         "seconds": seconds,
         "examples_per_second": manifest.rows / seconds,
         "peak_memory_mb": peak_memory_mb(),

@@ -55,6 +55,18 @@ BadRowsOption = Annotated[
 ]
 
 
+MaxBadFraction = Annotated[
+    float,
+    typer.Option(
+        "--max-bad-fraction",
+        min=0.0,
+        max=1.0,
+        help="With skip or quarantine: stop when more of the rows are bad. Up to 10 always are allowed, "
+        "if that is at most half.",
+    ),
+]
+
+
 def _check_json(path: Path | None) -> Path | None:
     if path is not None and str(path) != "-" and not os.access(path.parent, os.W_OK):
         raise typer.BadParameter(f"{path.parent} is no folder that can be written to.")

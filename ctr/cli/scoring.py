@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ctr.cli.jobs import bad_rows_lines, peak_memory_mb, report, stopping
-from ctr.cli.options import BadRowsOption, Inputs, JsonOption, ModelOption, OnBadRows
+from ctr.cli.options import BadRowsOption, Inputs, JsonOption, MaxBadFraction, ModelOption, OnBadRows
 from ctr.outputs import beside, require_apart, require_no_part, require_writable
 
 
@@ -17,6 +17,7 @@ def evaluate(
     inputs: Inputs,
     model: ModelOption,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
+    max_bad_fraction: MaxBadFraction = 0.01,
     json: JsonOption = None,
 ) -> None:
     """Judge a model on labelled examples.
@@ -38,7 +39,12 @@ def evaluate(
     loaded = load_model(model)
     quarantine = beside(inputs[0], ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
     source = open_source(
-        inputs, loaded.spec, labels="required", on_bad_rows=on_bad_rows.value, quarantine=quarantine
+        inputs,
+        loaded.spec,
+        labels="required",
+        on_bad_rows=on_bad_rows.value,
+        quarantine=quarantine,
+        max_bad_fraction=max_bad_fraction,
     )
     started = perf_counter()
     with stopping("Nothing was written."), progress("evaluating") as show:
@@ -68,6 +74,7 @@ def predict(
         ),
     ] = False,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
+    max_bad_fraction: MaxBadFraction = 0.01,
     json: JsonOption = None,
 ) -> None:
     """Write the click probability of every input row, in input order, to the column `prediction`.
@@ -95,6 +102,7 @@ def predict(
         labels="absent" if unlabelled else "ignored",
         on_bad_rows=on_bad_rows.value,
         quarantine=quarantine,
+        max_bad_fraction=max_bad_fraction,
     )
     started = perf_counter()
     with stopping(f"{out} was not written."), progress("predicting") as show:

@@ -14,6 +14,7 @@ from ctr.cli.options import (
     Consistency,
     Inputs,
     JsonOption,
+    MaxBadFraction,
     OnBadRows,
     SpecOption,
     finite,
@@ -224,6 +225,7 @@ def train(
         ),
     ] = 600.0,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
+    max_bad_fraction: MaxBadFraction = 0.01,
     json: JsonOption = None,
 ) -> None:
     """Train a model on raw files or on a hashed data set.
@@ -290,6 +292,7 @@ def train(
         warm_start=warm_start,
         base_rate=base_rate,
         on_bad_rows=on_bad_rows.value,
+        max_bad_fraction=max_bad_fraction,
     )
     with stopping("Nothing was written."):
         outcome = run_train_job(job)
@@ -299,7 +302,7 @@ def train(
     else:
         told = outcome.result.store.report
         bad = bad_rows_lines(len(told.bad_rows), told.bad_row_examples[:5], job.quarantine)
-    lines = _lines(outcome, summary) + bad
+    lines = [*_lines(outcome, summary), *bad, *(f"warning: {text}" for text in outcome.warnings)]
     if summary["holdout_bad_rows"]:
         lines.append(f"passed over {summary['holdout_bad_rows']:,} bad rows of the hold-out")
     if outcome.left_in_store is not None:

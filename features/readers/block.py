@@ -39,6 +39,9 @@ class Block(Protocol):
     def problem(self, row: int) -> str:
         """What is wrong with a bad row: where in it, what was found, what was expected."""
 
+    def reason(self, row: int) -> str:
+        """The kind of problem of a bad row, without what was found there."""
+
     def raw(self, row: int) -> bytes:
         """The row as it stands in the file, with its line end."""
 

@@ -67,6 +67,16 @@ class DelimitedBlock:
             return f"found no quote that closes cell {column + 1}, expected one before the end of the file"
         return self.transform.explain(self.cells, row, status, column)
 
+    def reason(self, row: int) -> str:
+        status, column = int(self.status[row]), int(self.column[row])
+        if status == WRONG_COLUMNS:
+            return f"{column} column{'' if column == 1 else 's'} instead of {self.file_columns}"
+        if status == TEXT_AFTER_QUOTE:
+            return "text after the quote that closes a cell"
+        if status == OPEN_QUOTE:
+            return "a quote that is not closed"
+        return self.transform.reason(status, column)
+
     def raw(self, row: int) -> bytes:
         return self.file.text(int(self.bounds[row]), int(self.bounds[row + 1]))
 

@@ -23,6 +23,15 @@ _ROWS = 2048
 _BYTES_PER_FEATURE = 4  # at least: `1:1` and a space or newline
 
 
+_REASONS = {
+    BAD_LABEL: "no label (0 or 1, or -1 or 1)",
+    MINUS_LABEL: "a label of -1 where other rows have 0",
+    ZERO_LABEL: "a label of 0 where other rows have -1",
+    QUERY: "query ids",
+    BAD_VALUE: "a value that is no finite number",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class LibsvmBlock:
     """Rows of a libsvm file, found but not parsed yet."""
@@ -79,14 +88,17 @@ class LibsvmBlock:
         if status == BAD_LABEL:
             return f"label: found {token!r}, expected 0 or 1, or -1 or 1"
         if status == MINUS_LABEL:
-            return f"label: found {token!r}, but rows before it have 0 or 1; write all labels one way"
+            return f"label: found {token!r}, but other rows have 0 or 1; write all labels one way"
         if status == ZERO_LABEL:
-            return f"label: found {token!r}, but rows before it have -1 or 1; write all labels one way"
+            return f"label: found {token!r}, but other rows have -1 or 1; write all labels one way"
         if status == QUERY:
             return f"found {token!r}: ranking data with query ids is not supported, expected index:value"
         if status == BAD_VALUE:
             return f"found {token!r}, expected a finite number after the colon"
         return f"found {token!r}, expected index:value with a whole number as index"
+
+    def reason(self, row: int) -> str:
+        return _REASONS.get(int(self.status[row]), "no index:value with a whole number as index")
 
     def raw(self, row: int) -> bytes:
         return self.file.text(int(self.starts[row]), int(self.ends[row]))

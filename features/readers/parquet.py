@@ -47,6 +47,9 @@ class ParquetBlock:
     def problem(self, row: int) -> str:
         return self.transform.explain(self.cells, row, int(self.status[row]), int(self.column[row]))
 
+    def reason(self, row: int) -> str:
+        return self.transform.reason(int(self.status[row]), int(self.column[row]))
+
     def raw(self, row: int) -> bytes:
         """The columns that were read, as a line of JSON."""
         texts: dict[str, str] = {}

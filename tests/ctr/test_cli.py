@@ -178,6 +178,51 @@ def test_bad_rows_are_counted_quarantined_and_leave_a_gap(cli: Cli, click_log: P
     assert {i for i, cell in enumerate(cells) if cell == "nan"} == {0, 1_500, 2_999}
 
 
+def test_too_many_bad_rows_end_every_command_that_reads_them(
+    cli: Cli, click_log: Path, tmp_path: Path
+) -> None:
+    lines = click_log.read_bytes().splitlines(keepends=True)[:1_000]
+    good, log, out, model = (tmp_path / name for name in ("good.tsv", "clicks.tsv", "out.csv", "model"))
+    good.write_bytes(b"".join(lines))
+    log.write_bytes(b"".join([*lines, *[b"torn\n"] * 11]))
+    assert cli("train", "--spec", "criteo", good, "--model", model).code == 0
+    for words in (
+        ["train", "--spec", "criteo", log, "--model", tmp_path / "other"],
+        ["train", "--spec", "criteo", good, "--holdout", log, "--model", tmp_path / "judged"],
+        ["features", "build", "--spec", "criteo", log, "--out", tmp_path / "hashed"],
+        ["evaluate", log, "--model", model],
+        ["predict", log, "--model", model, "--out", out],
+    ):
+        done = cli(*words, "--on-bad-rows", "skip")
+        assert done.code == 1
+        assert "11 of the 1,011 rows read are bad (1.1%)" in done.err
+        assert "11 with 1 column instead of 40" in done.err
+    # a model is kept also when only judging it fails
+    assert sorted(os.listdir(tmp_path)) == ["clicks.tsv", "good.tsv", "judged", "model"]
+    words = ["predict", log, "--model", model, "--out", out, "--on-bad-rows", "skip"]
+    assert cli(*words, "--max-bad-fraction", 0.02).code == 0
+
+
+def test_a_first_row_with_another_label_costs_that_row_alone(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(
+        "{version: 1, source: {format: delimited}, label: y,"
+        " fields: [{name: rate, type: number, transform: log}]}"
+    )
+    log, summary = tmp_path / "a.csv", tmp_path / "s.json"
+    log.write_text("y,rate\n-1,0\n" + "".join(f"{i % 2},{i / 1000}\n" for i in range(500)))
+    words = ["train", "--spec", tmp_path / "spec.yaml", log, "--model", tmp_path / "model", "--json", summary]
+    assert f"{log}:2: column 'y': '-1' is a label of -1 or 1, but other rows" in cli(*words).err
+    done = cli(*words, "--on-bad-rows", "skip")
+    assert done.code == 0
+    facts = json.loads(summary.read_bytes())
+    assert (facts["examples"], facts["bad_rows"]) == (500, 1)
+    assert "warning: field 'rate': 100.0% of the 500 distinct values" in done.out
+    assert len(facts["warnings"]) == 1
+    words = ["features", "build", "--spec", tmp_path / "spec.yaml", log, "--out", tmp_path / "hashed"]
+    done = cli(*words, "--on-bad-rows", "skip")
+    assert "warning: field 'rate': 100.0%" in done.err
+
+
 def commands_in(group: Any, *words: str) -> Iterator[tuple[str, Any]]:
     """Every command below a group, by the words that call it."""
     for name, command in group.commands.items():

@@ -328,6 +328,19 @@ class TestBadRows:
         assert [path.name for path in torn.parent.glob("*bad-rows*")] == ["model.bad-rows"]
         assert done.out.count("torn.tsv:61:") == 1
 
+    def test_too_many_end_the_job_and_leave_nothing_behind(
+        self, cli: Cli, torn: Path, job_spec: FeatureSpec, redis_url: str
+    ) -> None:
+        with torn.open("ab") as file:
+            file.write(b"torn\n" * 30)
+        words = self.words(torn, redis_url, job_spec, "--workers", 2, "--on-bad-rows", "skip")
+        done = cli(*words)
+        assert done.code == 1
+        assert "33 of the 2,980 rows read are bad (1.1%)" in done.err
+        assert "33 with 1 column instead of" in done.err
+        assert not torn.with_name("model").exists()
+        assert cli(*words, "--max-bad-fraction", 0.02).code == 0  # so the store is empty, too
+
     def test_rounds_with_bad_rows_are_the_same_to_the_bit(
         self, torn: Path, job_spec: FeatureSpec, redis_url: str
     ) -> None:

@@ -21,7 +21,7 @@ from features.batch import Batch
 from features.dataset import DatasetSource
 from features.dataset_writer import write_dataset
 from features.source import RawSource, open_source
-from features.spec import load_spec, parse_spec
+from features.spec import FeatureSpec, load_spec, parse_spec
 from features.transform import Transform
 
 SPEC = parse_spec(
@@ -282,14 +282,16 @@ def test_labels_of_two_kinds_are_not_mixed(
         (example,) = source.bad_rows.examples
         assert example.startswith(f"{path}: row {line}: " if suffix == "parquet" else f"{path}:{line}: ")
         assert repr(kinds[0]) in example
-        assert f"rows before it have {kinds[1]}; write all labels one way" in example
+        assert f"other rows have {kinds[1]}; write all labels one way" in example
 
 
 def test_labels_are_of_one_kind_over_all_files_and_passes(tmp_path: Path) -> None:
     plain = write(tmp_path / "a.csv", csv_of(ROWS))
     minus = write(tmp_path / "b.csv", csv_of([(2 * y - 1, n, c) for y, n, c in ROWS]))
     assert joined(list(RawSource(SPEC, [minus]).batches(30))) == expected(ROWS)
-    with pytest.raises(DataError, match=rf"{minus}:2: column 'y': '-1' is a label of -1 or 1, but rows"):
+    with pytest.raises(
+        DataError, match=rf"{minus}:2: column 'y': '-1' is a label of -1 or 1, but other rows"
+    ):
         list(RawSource(SPEC, [plain, minus]).batches(30))
     source = RawSource(SPEC, [plain, minus], on_bad_rows="skip")
     list(source.batches(30, start=100))
@@ -428,3 +430,111 @@ def test_parts_read_one_after_the_other_equal_one_pass(tmp_path: Path) -> None:
         np.testing.assert_array_equal(
             np.concatenate([np.empty(0, np.uint32), *found]), whole[2 * order[0] : 2 * order[-1]]
         )
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "svm"])
+@pytest.mark.parametrize("first", ["-1", "0"])
+def test_one_odd_label_at_the_start_does_not_make_bad_rows_of_the_others(
+    tmp_path: Path, kind: str, first: str
+) -> None:
+    other = "0" if first == "-1" else "-1"
+    labels = [first, *["1", other, other] * 1_000]
+    path = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        size = len(labels)
+        parquet.write_table(pa.table({"y": labels, "n": [1] * size, "c": ["x"] * size}), path)
+    elif kind == "svm":
+        write(path, "".join(f"{label} 3:1\n" for label in labels))
+    else:
+        write(path, csv_of([(label, 1, "x") for label in labels]))
+    source = RawSource(load_spec("libsvm") if kind == "svm" else SPEC, [path], on_bad_rows="skip")
+    assert source.sample(3_000).labels.mean() == pytest.approx(1 / 3)
+    (batch,) = source.batches(3_000)
+    assert batch.labels.tolist() == [1, 0, 0] * 1_000
+    assert source.bad_rows.ordinals.tolist() == [0]
+
+
+def test_rows_that_are_bad_anyway_have_no_say_in_the_kind_of_labels(tmp_path: Path) -> None:
+    rows: list[tuple[object, ...]] = [(-1, "x", "bad")] * 20 + [(i % 2, i, "c") for i in range(30)]
+    source = RawSource(SPEC, [write(tmp_path / "a.csv", csv_of(rows))], on_bad_rows="skip")
+    (batch,) = source.batches(100)
+    assert batch.labels.tolist() == [0, 1] * 15
+
+
+def test_too_many_bad_rows_end_a_pass_with_the_counts_by_reason(tmp_path: Path) -> None:
+    rows: list[tuple[object, ...]] = [*ROWS] * 20
+    for i in range(0, 120, 10):
+        rows[i] = (1, "x", "bad") if i % 20 else (7, 1, "bad")
+    path = write(tmp_path / "a.csv", csv_of(rows) + "1,2\n" * 10)
+    for allowed in (None, 0.011):
+        source = RawSource(SPEC, [path], on_bad_rows="skip", max_bad_fraction=allowed)
+        assert sum(map(len, source.batches(100))) == 1_988
+    source = RawSource(SPEC, [path], on_bad_rows="skip", max_bad_fraction=0.01)
+    with pytest.raises(DataError) as error:
+        list(source.batches(100))
+    assert str(error.value).startswith(
+        "22 of the 2,010 rows read are bad (1.1%), more than --max-bad-fraction 0.01 allows: 10 with 2"
+        " columns instead of 3, 6 with column 'y': no label (0 or 1, or -1 or 1), 6 with column 'n': not a"
+        f" number; such as {path}:2: column 'y': '7' is no label"
+    )
+    with pytest.raises(DataError, match="10 of the 10 rows read are bad"):
+        list(source.batches(100, start=2_000))
+    assert sum(map(len, source.batches(100, start=60, stop=1_900))) == 1_834  # 6 bad rows are always allowed
+
+
+@pytest.mark.parametrize(
+    ("bad", "rows", "allowed"), [(1, 10, True), (10, 20, True), (3, 4, False), (11, 99, False)]
+)
+def test_a_few_bad_rows_of_few_are_allowed(tmp_path: Path, bad: int, rows: int, allowed: bool) -> None:
+    text = csv_of([*ROWS[: rows - bad], *[("?", 1, "x")] * bad])
+    source = RawSource(SPEC, [write(tmp_path / "a.csv", text)], on_bad_rows="skip", max_bad_fraction=0.01)
+    if allowed:
+        assert sum(map(len, source.batches(100))) == rows - bad
+    else:
+        with pytest.raises(DataError, match=f"{bad} of the {rows} rows read are bad"):
+            list(source.batches(100))
+
+
+def numbers_spec(transform: str) -> FeatureSpec:
+    return parse_spec(
+        "{version: 1, source: {format: delimited}, label: y,"
+        f" fields: [{{name: rate, column: n, type: number, transform: {transform}}}]}}",
+        "test.yaml",
+    )
+
+
+@pytest.mark.parametrize(
+    ("transform", "values", "warning"),
+    [
+        (
+            "log",
+            [i / 1000 for i in range(1000)],
+            "100.0% of the 1,000 distinct values in the first 1,001 rows are",
+        ),
+        ("log", [i / 1000 for i in range(990)] + [1, 2, 3, 4], "99.6% of the 994 distinct values"),
+        ("log", [*range(1000)], None),
+        ("log", [0, 1] * 50, None),
+        ("log", ["", 7, 7.0, "nan"] * 9, None),
+        ("edges, edges: [0.1, 0.5]", [i / 1000 for i in range(1000)], None),
+        (
+            "edges, edges: [5]",
+            [i / 1000 for i in range(1000)],
+            "choose edges between its values, which lie from 0 to",
+        ),
+    ],
+)
+def test_a_field_whose_values_are_one_bucket_is_warned_of(
+    tmp_path: Path, transform: str, values: list[object], warning: str | None
+) -> None:
+    path = write(
+        tmp_path / "a.csv", csv_of([(i % 2, value, "c") for i, value in enumerate(values)] + [("torn",)])
+    )
+    spec = numbers_spec(transform)
+    found = RawSource(spec, [path]).warnings()
+    assert len(found) == (warning is not None)
+    if warning is not None:
+        assert warning in found[0]
+        assert found[0].startswith("field 'rate': ")
+    parquet.write_table(pa.table({"y": [0, 1], "n": [0.25, 0.5]}), tmp_path / "b.parquet")
+    assert len(RawSource(numbers_spec("log"), [tmp_path / "b.parquet"]).warnings()) == 1
+    assert RawSource(load_spec("libsvm"), [write(tmp_path / "c.svm", "1 3:1\n")]).warnings() == []

@@ -1,0 +1,89 @@
+"""What the first rows of raw data tell: the kind of its labels, and fields that say next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import DataError
+from features.builder import BatchBuilder
+from features.cells import Cells
+from features.number_kernels import log_bucket, numbers_of_column
+from features.readers.block import Block
+from features.spec import NumberField, column_of
+from features.transform import Transform
+
+PREVIEW_ROWS = 65_536
+_ENOUGH_LABELS = 100
+_CROWDED = 0.99
+
+
+def kind_of_labels(transform: Transform, blocks: Iterator[Block]) -> int:
+    """The label of rows without a click, 0 or -1, by the majority of the sound ones; 1 if that is open.
+
+    A row that is bad for another reason has no say, and one row of the other kind cannot outvote the rest.
+    """
+    counts = {0: 0, -1: 0}
+    for block in _first_rows(blocks):
+        before = block.status.copy()
+        for kind in counts:
+            builder = BatchBuilder(transform, before.size, np.array([kind], np.int8))
+            block.fill(builder, 0, before.size)
+            counts[kind] += int(np.count_nonzero(builder.labels[: builder.rows] == 0))
+            block.status[:] = before
+        if max(counts.values()) >= _ENOUGH_LABELS:
+            break
+    if counts[0] == counts[-1]:
+        return 1
+    return 0 if counts[0] > counts[-1] else -1
+
+
+def crowded_fields(transform: Transform, blocks: Iterator[Block]) -> list[str]:
+    """A warning for each number field that puts more than 99% of its distinct values into one bucket."""
+    fields = [field for field in transform.spec.fields if isinstance(field, NumberField)]
+    if not fields:
+        return []
+    distinct: dict[str, NDArray[np.float64]] = {field.name: np.empty(0) for field in fields}
+    rows = 0
+    for block in _first_rows(blocks):
+        cells = getattr(block, "cells", None)
+        if not isinstance(cells, Cells):
+            continue
+        rows += len(cells)
+        for field in fields:
+            found = np.empty(len(cells))
+            column = transform.columns.index(column_of(field))
+            count = numbers_of_column(cells.buffer, cells.starts, cells.ends, block.status, column, found)
+            distinct[field.name] = np.union1d(distinct[field.name], found[:count])
+    return [text for field in fields for text in _crowd(field, distinct[field.name], rows)]
+
+
+def _crowd(field: NumberField, values: NDArray[np.float64], rows: int) -> Iterator[str]:
+    if values.size < 2:
+        return
+    if field.transform == "edges":
+        buckets = np.searchsorted(field.edges, values, side="right")
+        remedy = f"choose edges between its values, which lie from {values[0]:g} to {values[-1]:g}"
+    else:
+        buckets = np.array([log_bucket(value) for value in values.tolist()])
+        remedy = "give it transform: edges, with edges between its values"
+    share = np.unique(buckets, return_counts=True)[1].max() / values.size
+    if share > _CROWDED:
+        yield (
+            f"field {field.name!r}: {share:.1%} of the {values.size:,} distinct values in the first {rows:,}"
+            f" rows are one bucket of transform: {field.transform}, so they are one feature; {remedy}"
+        )
+
+
+def _first_rows(blocks: Iterator[Block]) -> Iterator[Block]:
+    """Blocks until they hold `PREVIEW_ROWS`, or a file cannot be read: the job itself will come to that."""
+    rows = 0
+    while rows < PREVIEW_ROWS:
+        try:
+            block = next(blocks)
+        except (StopIteration, DataError):
+            return
+        yield block
+        rows += block.status.size
