@@ -2,6 +2,8 @@
 SHELL := /bin/sh
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Test processes at once.
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 # Tests that depend on timing form one group, which one process runs: see CONTRIBUTING.md.
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist loadgroup
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --constraint constraints.txt
@@ -9,9 +11,6 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-inp
 # The first Python of at least 3.11 on PATH; `make PYTHON=...` overrides it.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
-
-# Test processes at once.
-JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .PHONY: help install demo test fuzz kernels kernels-checked kernels-python check format bench bench-ps drill wheel clean
 
