@@ -16,7 +16,7 @@ from ctr.errors import DataError, ModelError
 from ctr.job_description import JobDescription
 from ctr.job_hold import JobHold
 from ctr.job_position import JobPosition
-from ctr.worker_report import WorkerReport, collect
+from ctr.worker_report import EARLIER, WorkerReport, collect
 from ps import JobBoard, RedisStore
 
 
@@ -123,5 +123,5 @@ class CheckpointTaker:
             self._store,
             job=orjson.loads(self._job.to_bytes()),
             position={"job": self._job_id, "seconds": seconds, **position.to_json()},
-            reports={"earlier": self._earlier, **collect(self._board, view, self._store.bits)},
+            reports={EARLIER: self._earlier, **collect(self._board, view, self._store.bits)},
         )

@@ -10,7 +10,6 @@ from time import perf_counter, sleep
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 import orjson
 
 from ctr.checkpoint import Checkpoint
@@ -22,7 +21,7 @@ from ctr.job_hold import JobHold
 from ctr.job_position import JobPosition
 from ctr.participant import FAREWELL_S
 from ctr.worker_processes import WorkerProcesses
-from ctr.worker_report import WorkerReport, collect, read_failure, read_stalls
+from ctr.worker_report import EARLIER, WorkerReport, collect, read_failure, read_stalls
 from ps import LEASE_S, BoardView, JobBoard, RedisStore
 
 _POLL_S = 0.02
@@ -142,6 +141,7 @@ class Coordinator:
                 self._resumed = sum(position.examples(self._plan))
                 self._earlier_s = float(resume.position["seconds"])
                 self.board.restore(position.progress, position.lanes, begun=position.begun)
+                self.board.report(EARLIER, self._earlier.to_bytes())
         except BaseException:
             self.board.close()
             raise
@@ -277,7 +277,7 @@ class Coordinator:
         for blob in collect(self.board, view, self._store.bits).values():
             report.add(WorkerReport.from_bytes(blob))
         position = JobPosition.of(view)
-        examples = position.examples(self._plan, np.array(report.bad_rows, np.int64))
+        examples = position.examples(self._plan, report.bad_rows)
         return CoordinatedResult(
             report=report,
             examples=sum(examples),

@@ -126,7 +126,7 @@ def _settle_bad_rows(
     """
     did = found.coordinated
     told = did.report
-    bad = len(told.bad_rows)
+    bad = told.bad_rows.count
     if not bad or not isinstance(source, RawSource):
         return
     most, source.max_bad_fraction = source.max_bad_fraction, None
@@ -137,8 +137,7 @@ def _settle_bad_rows(
     elif job.quarantine is None:
         return
     else:
-        rows = told.bad_rows[-1] + 1
+        rows = told.bad_rows.end
     for _ in source.batches(BLOCK_ROWS, 0, rows):
         pass
-    told.bad_rows = source.bad_rows.ordinals.tolist()
-    told.bad_row_examples = list(source.bad_rows.examples)
+    told.bad_rows = source.bad_rows

@@ -7,20 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ctr.artifact import require_model_or_nothing, save_model
 from ctr.errors import StoreError
 from ctr.ftrl import WIDTH, Float32
 from ctr.job_description import JobDescription
 from ctr.job_position import JobPosition
-from ctr.job_status import JobStatus, job_status, lives
+from ctr.job_status import JobStatus, job_status, needed_reports
 from ctr.metrics import MetricSummary
 from ctr.model import Model
 from ctr.outputs import require_writable
 from ctr.staged_move import StagedMove
 from ctr.trainer import read_out
-from ctr.worker_report import WorkerReport
+from ctr.worker_report import WorkerReport, is_of_work
 from features import Slots
 from ps import RedisStore, RedisUrl
 from ps.redis_observer import StoreObserver
@@ -63,7 +61,7 @@ def export_model(url: RedisUrl, path: Path) -> Exported:
                 f"{url}: {found.problem or lacking}; bring their nodes back first (see `ctr ps status`)."
             )
         board = _described(url, found.model, found.board)
-        job = job_status(board, observer.reports(lives(board)))
+        job = job_status(board, observer.reports(needed_reports(board)))
         description = JobDescription.from_bytes(board.job.description)
         try:
             work = _work(observer, board, found.model.bits)
@@ -128,7 +126,7 @@ def _work(observer: StoreObserver, board: BoardStatus, bits: int) -> WorkerRepor
     """What the workers have reported of their work, and what goes with the lanes' moves."""
     work = WorkerReport()
     for name, blob in observer.reports().items():
-        if name.startswith("result:"):
+        if is_of_work(name):
             work.add(WorkerReport.from_bytes(blob))
     for blob in observer.moves(board).values():
         progressive, _ = StagedMove.from_bytes(blob, bits).metrics
@@ -141,8 +139,7 @@ def _facts(
 ) -> dict[str, Any]:
     """What the manifest says about training."""
     judged = work.progressive.summary().to_json()
-    bad_rows = np.array(work.bad_rows, np.int64)
-    examples = JobPosition.of(board.view).examples(description.plan(), bad_rows)
+    examples = JobPosition.of(board.view).examples(description.plan(), work.bad_rows)
     return {
         "training": {
             "inputs": list(description.inputs),

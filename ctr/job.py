@@ -130,11 +130,6 @@ class TrainOutcome:
     """Why Redis still holds the parameters, if it does."""
 
     @property
-    def bad_row_count(self) -> int:
-        """Bad rows of training."""
-        return self.bad_rows.count if self.result.store is None else len(self.result.store.report.bad_rows)
-
-    @property
     def progressive_lag_chunks(self) -> int | None:
         """How many chunks of other workers a progressive prediction may not know of; None: no bound."""
         others = self.settings.workers - 1
@@ -187,7 +182,7 @@ class TrainOutcome:
             "holdout": None if self.holdout is None else self.holdout.to_json(),
             "holdout_by_pass": [summary.to_json() for summary in self.result.validated],
             "progressive_lag_chunks": self.progressive_lag_chunks,
-            "bad_rows": self.bad_row_count,
+            "bad_rows": self.bad_rows.count,
             "warnings": list(self.warnings),
             "holdout_bad_rows": self.holdout_bad_rows.count if self.holdout_bad_rows else 0,
             "interrupted": self.stopped,
@@ -273,7 +268,7 @@ def _run(
         holdout=holdout,
         model=model,
         saved_to=saved_to,
-        bad_rows=source.bad_rows,
+        bad_rows=source.bad_rows if result.store is None else result.store.report.bad_rows,
         warnings=source.warnings() if isinstance(source, RawSource) else [],
         holdout_bad_rows=None if judged_on is None else judged_on.source.bad_rows,
         stopped=result.interrupted or (judged_on is not None and holdout is None),

@@ -6,13 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ctr.data_plan import DataPlan
+from features import BadRows
 from ps import BoardView
-
-_NO_ROWS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +39,13 @@ class JobPosition:
         progress = {str(shard): chunks for shard, chunks in self.progress.items()}
         return {"begun": self.begun, "progress": progress, "lanes": list(self.lanes)}
 
-    def examples(self, plan: DataPlan, bad: NDArray[np.int64] = _NO_ROWS) -> list[int]:
-        """Examples that were learnt, by pass; `bad` are the positions, int64[k] ascending, of bad rows."""
+    def examples(self, plan: DataPlan, bad: BadRows | None = None) -> list[int]:
+        """Examples that were learnt, by pass; `bad` are the rows that workers skipped."""
+        bad = bad or BadRows()
         counts = [0] * plan.passes
         for pass_, rows in self._clocked(plan, bad):
             counts[pass_] += rows
-        good = plan.rows - int(np.searchsorted(bad, plan.rows))
+        good = plan.rows - bad.count
         for pass_, chunks in self._in_rounds(plan):
             counts[pass_] += chunks * plan.chunk
         return [min(count, good) for count in counts]
@@ -58,14 +55,13 @@ class JobPosition:
         counts = self.examples(plan)
         return max((pass_ + 1 for pass_, count in enumerate(counts) if count), default=1)
 
-    def _clocked(self, plan: DataPlan, bad: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    def _clocked(self, plan: DataPlan, bad: BadRows) -> Iterator[tuple[int, int]]:
         """The pass of each data shard, and how many examples of it were learnt."""
         if self.lanes:
             return
         for shard in range(self.begun):
             start, stop = plan.rows_of(shard)
-            first, last = np.searchsorted(bad, (start, stop)).tolist()
-            rows = stop - start - (last - first)
+            rows = stop - start - bad.count_from(start)
             if shard in self.progress:
                 rows = min(self.progress[shard] * plan.chunk, rows)
             yield plan.pass_of(shard), rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import orjson
 from ctr.errors import StoreError
 from ctr.job_description import JobDescription
 from ctr.job_position import JobPosition
+from ctr.worker_report import skipped_rows
 from ps import BoardView, Saturations
 from ps.redis_status import BoardStatus, StoreStatus
 
@@ -80,8 +82,9 @@ class JobStatus:
     staleness: int | None
     """None but for `ssp`."""
     examples: int | None
-    """Rows of the chunks that are in the store, all passes together."""
+    """Rows of the chunks that are in the store, all passes together, without those that were skipped."""
     examples_in_all: int | None
+    """At most: without the rows that are known to be skipped."""
     passes_begun: int | None
     """Of which anything is in the store; at least 1."""
     passes: int | None
@@ -117,19 +120,24 @@ class JobStatus:
         return max((self.examples or 0) - sum(worker.examples or 0 for worker in self.workers), 0)
 
 
-def lives(board: BoardStatus) -> list[str]:
-    """The names of the reports in which the live workers say how far they are."""
+def needed_reports(board: BoardStatus) -> list[str] | None:
+    """The names of the reports that `job_status` needs; None: all, as workers that left skipped rows, too."""
+    with suppress(StoreError):
+        if JobDescription.from_bytes(board.job.description).on_bad_rows != "fail":
+            return None
     return [_LIFE + worker.id for worker in board.view.workers]
 
 
 def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
-    """What the board says, and those of the `reports` whose names `lives` gives."""
+    """What the board says, and those of the `reports` that `needed_reports` asks for."""
     job, view, position = board.job, board.view, JobPosition.of(board.view)
     heard_s = job.lease_s - view.coordinator_lease_left_s if view.coordinator_alive else None
-    told = {name.removeprefix(_LIFE): orjson.loads(blob) for name, blob in reports.items()}
+    live = [worker.id for worker in view.workers]
+    told = {id_: orjson.loads(reports[_LIFE + id_]) for id_ in live if _LIFE + id_ in reports}
     judged = [(each["judged"], each["logloss"]) for each in told.values() if each["judged"]]
     count = sum(examples for examples, _ in judged)
     saturations = sum((Saturations(**each.get("saturations", {})) for each in told.values()), Saturations())
+    skipped = skipped_rows(reports)
     description, plan, problem = None, None, None
     try:
         description = JobDescription.from_bytes(job.description)
@@ -146,8 +154,8 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
         hold=view.hold,
         consistency=None if description is None else description.consistency,
         staleness=None if description is None or description.consistency != "ssp" else description.staleness,
-        examples=None if plan is None else sum(position.examples(plan)),
-        examples_in_all=None if plan is None else plan.rows * plan.passes,
+        examples=None if plan is None else sum(position.examples(plan, skipped)),
+        examples_in_all=None if plan is None else (plan.rows - skipped.count) * plan.passes,
         passes_begun=None if plan is None else position.passes(plan),
         passes=None if plan is None else plan.passes,
         logloss=sum(examples * loss for examples, loss in judged) / count if count else None,

@@ -9,8 +9,6 @@ from functools import partial
 from secrets import token_hex
 from threading import Event
 
-import numpy as np
-
 from ctr.clocked_worker import ClockedWorker
 from ctr.errors import CtrError, StoreError
 from ctr.ftrl import WIDTH
@@ -21,6 +19,7 @@ from ctr.ledger import in_ledger
 from ctr.stall import StallWatch
 from ctr.worker import warm_up
 from ctr.worker_report import WorkerReport, host, report_failure, report_stall, sign_of_life
+from features import BadRows
 from ps import Job, JobBoard, RedisStore, RedisUrl, warm_up_requests
 
 FAREWELL_S = 2.0
@@ -141,7 +140,9 @@ def _beat(board: JobBoard, seat: str, life: Callable[[], bytes], watch: StallWat
 
 
 def _report(worker: LaneWorker | ClockedWorker, store: RedisStore) -> WorkerReport:
-    bad_rows, no_rows = [source.bad_rows for source in worker.sources], np.empty(0, np.int64)
+    bad_rows = BadRows()
+    for source in worker.sources:
+        bad_rows.merge(source.bad_rows)
     progressive, seen_again = worker.judged
     return WorkerReport(
         progressive=progressive,
@@ -155,6 +156,5 @@ def _report(worker: LaneWorker | ClockedWorker, store: RedisStore) -> WorkerRepo
         troubles=store.troubles,
         saturated_z=store.saturations.z,
         saturated_n=store.saturations.n,
-        bad_rows=np.unique(np.concatenate([no_rows, *(each.ordinals for each in bad_rows)])).tolist(),
-        bad_row_examples=[text for each in bad_rows for text in each.examples],
+        bad_rows=bad_rows,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,8 @@ from ctr.model import Model
 from ctr.prefetch import Prefetch
 from features import ExampleSource, scratch_folder
 
+Positions = NDArray[np.int64]
+
 _SCHEMA = pa.schema([("prediction", pa.float32())])
 
 
@@ -32,29 +35,35 @@ def predict_file(
     rows, and when the disk refuses; whatever was at `out` before then stays as it was.
     """
     rows = 0
+    following, waiting = source.bad_rows.follow(), np.empty(0, np.int64)
     with _replacing(out) as write, Prefetch(source.batches(SCORING_ROWS), depth=2) as batches:
         for batch in batches:
             predictions = model.predict(batch)
-            bad = _passed_over(source.bad_rows.ordinals, rows, predictions.size)
+            waiting = _with_those_since(waiting, following)
+            bad = _passed_over(waiting, rows, predictions.size)
+            waiting = waiting[bad.size :]
             write(_with_gaps(predictions, bad))
             rows += predictions.size + bad.size
             on_rows(rows)
-        trailing = source.bad_rows.ordinals.size - np.searchsorted(source.bad_rows.ordinals, rows)
+        trailing = _with_those_since(waiting, following).size
         if trailing:
-            write(pa.nulls(int(trailing), pa.float32()))
-            rows += int(trailing)
+            write(pa.nulls(trailing, pa.float32()))
+            rows += trailing
         if rows == 0:
             raise DataError("there is no row to predict: check the input.")
     return rows
 
 
-def _passed_over(ordinals: NDArray[np.int64], first: int, n: int) -> NDArray[np.int64]:
+def _with_those_since(waiting: Positions, following: deque[Positions]) -> Positions:
+    """The bad rows that no prediction has come behind yet, with those that were met since."""
+    return np.concatenate([waiting, *(following.popleft() for _ in range(len(following)))])
+
+
+def _passed_over(waiting: Positions, first: int, n: int) -> Positions:
     """Where bad rows stand among the next `n` good ones: offsets from row `first` of the input."""
-    at = int(np.searchsorted(ordinals, first))
-    end = at
-    while end < ordinals.size and ordinals[end] < first + n + (end - at):
-        end += 1
-    return ordinals[at:end] - first
+    # Row i of those that wait has i bad ones and `waiting[i] - first - i` good ones before it.
+    end = int(np.searchsorted(waiting - first - np.arange(waiting.size), n))
+    return waiting[:end] - first
 
 
 def _with_gaps(predictions: Float32, bad: NDArray[np.int64]) -> pa.Array:

@@ -15,8 +15,12 @@ from ctr.errors import CtrError, DataError, ModelError, SpecError, StoreError
 from ctr.metrics import Metrics
 from ctr.staged_move import StagedMove
 from ctr.worker import Learner, Timings
+from features import BadRows
 from ps import BoardView, FilterCounts, JobBoard, Saturations
 
+EARLIER = "earlier"
+"""The name of the report of what was done before the job was resumed."""
+_RESULT = "result:"  # begins the name of a worker's report
 TELL_EVERY_S = 1.0
 """How often a worker reports what it did so far: what is lost with it is no more."""
 
@@ -41,9 +45,7 @@ class WorkerReport:
     saturated_z: int = 0
     """See `ps.Saturations`."""
     saturated_n: int = 0
-    bad_rows: list[int] = field(default_factory=list)
-    """Their positions in the data, ascending."""
-    bad_row_examples: list[str] = field(default_factory=list)
+    bad_rows: BadRows = field(default_factory=BadRows)
 
     def add(self, other: WorkerReport) -> None:
         self.progressive.merge(other.progressive)
@@ -57,9 +59,7 @@ class WorkerReport:
         self.troubles += other.troubles
         self.saturated_z += other.saturated_z
         self.saturated_n += other.saturated_n
-        self.bad_rows = sorted({*self.bad_rows, *other.bad_rows})
-        # Several may have met the same row.
-        self.bad_row_examples = list(dict.fromkeys([*self.bad_row_examples, *other.bad_row_examples]))
+        self.bad_rows.merge(other.bad_rows)
 
     def to_bytes(self) -> bytes:
         return orjson.dumps(
@@ -68,6 +68,7 @@ class WorkerReport:
                 "seen_again": base64.b64encode(self.seen_again.to_bytes()).decode(),
                 "timings": asdict(self.timings),
                 "counts": asdict(self.counts),
+                "bad_rows": self.bad_rows.to_json(),
                 **{name: getattr(self, name) for name in _PLAIN},
             }
         )
@@ -80,8 +81,8 @@ class WorkerReport:
             Metrics.from_bytes(base64.b64decode(found["seen_again"])),
             timings=Timings(**found["timings"]),
             counts=FilterCounts(**found["counts"]),
-            # A checkpoint may hold reports of a version that knew fewer.
-            **{name: found[name] for name in _PLAIN if name in found},
+            bad_rows=BadRows.from_json(found["bad_rows"]),
+            **{name: found[name] for name in _PLAIN},
         )
 
 
@@ -93,8 +94,6 @@ _PLAIN = (
     "troubles",
     "saturated_z",
     "saturated_n",
-    "bad_rows",
-    "bad_row_examples",
 )
 _KINDS: dict[str, type[CtrError]] = {
     each.__name__: each for each in (SpecError, DataError, ModelError, StoreError)
@@ -106,13 +105,27 @@ def collect(board: JobBoard, view: BoardView, bits: int) -> dict[str, bytes]:
 
     All are `WorkerReport`s as bytes. `bits` is the model's.
     """
-    found = {name: blob for name, blob in board.reports().items() if name.startswith("result:")}
+    found = {name: blob for name, blob in board.reports().items() if name.startswith(_RESULT)}
     for number, lane in enumerate(view.lanes):
         blob = board.staged(number, lane.pushed) or board.staged(number, lane.staged)
         if blob is not None:  # else it has not begun, or a failover has lost it
             judged = StagedMove.from_bytes(blob, bits).metrics
             found[f"lane:{number}"] = WorkerReport(*judged).to_bytes()
     return found
+
+
+def is_of_work(name: str) -> bool:
+    """Whether the report of this name is a `WorkerReport`: a worker's, or what was `EARLIER`."""
+    return name == EARLIER or name.startswith(_RESULT)
+
+
+def skipped_rows(reports: Mapping[str, bytes]) -> BadRows:
+    """The bad rows that workers have told of in these reports, by name."""
+    skipped = BadRows()
+    for name, blob in reports.items():
+        if is_of_work(name):
+            skipped.merge(BadRows.from_json(orjson.loads(blob)["bad_rows"]))
+    return skipped
 
 
 def report_failure(board: JobBoard, name: str, error: CtrError) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,65 +23,87 @@ MAX_BAD_FRACTION = 0.01
 
 _REASONS = 5
 _EXAMPLES = 5
-_LEAST_ROOM = 1024
 
 
 class BadRows:
     """The rows that the passes over the data left out, each once however many passes met it.
 
+    What it takes does not grow with them: a pass meets all bad rows from its first row to the last one that
+    it has met. So by the first rows of passes it knows how many they have met, and the last one. Those of
+    several can be merged where passes that began at different rows had none in common, as over data shards.
+
     One thread may add rows while others look.
     """
 
     def __init__(self) -> None:
-        self._buffer = np.empty(0, np.int64)
-        self._ordinals = self._buffer
+        self._met: dict[int, tuple[int, int]] = {}  # by a pass's first row: how many, and the last
         self._examples: list[str] = []
+        self._followers: list[deque[NDArray[np.int64]]] = []
 
     @property
     def count(self) -> int:
-        return self._ordinals.size
+        """All of them."""
+        return sum(count for count, _ in list(self._met.values()))
 
     @property
-    def ordinals(self) -> NDArray[np.int64]:
-        """int64[count]: their positions among all data rows, good or bad, of all inputs in order; ascending.
-
-        A read-only view of those known by now, without a copy; rows added later are not in it.
-        """
-        return self._ordinals
+    def end(self) -> int:
+        """The position after the last one, among all data rows, good or bad, of all inputs in order; or 0."""
+        return max((last + 1 for _, last in list(self._met.values())), default=0)
 
     @property
     def examples(self) -> Sequence[str]:
         """What was wrong with the first few, each with its file and line."""
         return tuple(self._examples)
 
-    def add(self, ordinals: NDArray[np.int64], explain: Callable[[int], str]) -> NDArray[np.intp]:
-        """Notes the rows at `ordinals` (int64, ascending); returns which of them were not known yet.
+    def count_from(self, start: int) -> int:
+        """Those that were met first by passes which began at this row."""
+        return self._met.get(start, (0, -1))[0]
 
-        `explain` says what is wrong with the i-th of them; it is called for examples alone.
+    def follow(self) -> deque[NDArray[np.int64]]:
+        """A queue that gets the positions, int64[k] ascending, of those that are added from now on."""
+        follower: deque[NDArray[np.int64]] = deque()
+        self._followers.append(follower)
+        return follower
+
+    def add(self, start: int, ordinals: NDArray[np.int64], explain: Callable[[int], str]) -> NDArray[np.intp]:
+        """Notes the rows at `ordinals` (int64, ascending, at least one), met by a pass that began at `start`.
+
+        To be called in the order of the rows. Returns which of them were not known yet. `explain` says what
+        is wrong with the i-th of them; it is called for examples alone.
         """
-        places = np.searchsorted(self._ordinals, ordinals)
-        known = places < self.count
-        known[known] = self._ordinals[places[known]] == ordinals[known]
+        known = np.zeros(ordinals.size, np.bool_)
+        for first, (_, last) in self._met.items():
+            if first <= ordinals[-1] and ordinals[0] <= last:
+                known |= (first <= ordinals) & (ordinals <= last)
         new = np.flatnonzero(~known)
         if new.size:
-            self._extend(ordinals[new], places[new])
+            count, _ = self._met.get(start, (0, -1))
+            self._met[start] = count + new.size, int(ordinals[-1])
             self._examples += [explain(int(i)) for i in new[: _EXAMPLES - len(self._examples)]]
+            for follower in self._followers:
+                follower.append(ordinals[new])
         return new
 
-    def _extend(self, ordinals: NDArray[np.int64], places: NDArray[np.intp]) -> None:
-        # Views that were handed out stay as they are: what they show is never written again.
-        count = self.count
-        if places[0] < count:  # a pass that began before an earlier one
-            self._buffer = np.insert(self._ordinals, places, ordinals)
-        else:
-            if count + ordinals.size > self._buffer.size:
-                buffer = np.empty(max(2 * self._buffer.size, count + ordinals.size, _LEAST_ROOM), np.int64)
-                buffer[:count] = self._ordinals
-                self._buffer = buffer
-            self._buffer[count : count + ordinals.size] = ordinals
-        filled = self._buffer[: count + ordinals.size]
-        filled.flags.writeable = False
-        self._ordinals = filled
+    def merge(self, other: BadRows) -> None:
+        """Adds what another has met of the same data."""
+        for start, met in list(other._met.items()):
+            self._met[start] = max(met, self._met.get(start, met))
+        self._examples = list(dict.fromkeys([*self._examples, *other._examples]))[:_EXAMPLES]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values; `from_json` restores it."""
+        return {
+            "met": [[start, *met] for start, met in list(self._met.items())],
+            "examples": list(self._examples),
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> BadRows:
+        """What `to_json` gave."""
+        bad = cls()
+        bad._met = {start: (count, last) for start, count, last in found["met"]}
+        bad._examples = list(found["examples"])
+        return bad
 
 
 def too_many(bad: int, rows: int, most: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -63,7 +64,7 @@ class ExampleSource(Protocol):
 class RawSource:
     """Reads raw files, one after the other, through a spec.
 
-    A row's position, in which `start`, `stop`, `count_rows` and `BadRows.ordinals` count, is its place
+    A row's position, in which `start`, `stop`, `count_rows` and `BadRows` count, is its place
     among all data rows of all files, good or bad. So a part of the data is the same whatever is done with
     bad rows.
     """
@@ -122,7 +123,7 @@ class RawSource:
 
     @property
     def bad_rows(self) -> BadRows:
-        """The bad rows that passes have met so far, each once.
+        """The bad rows that passes have met so far, each once if the passes are as `BadRows` says.
 
         So it tells of all the data as soon as one pass was complete, wherever a later one stopped.
         """
@@ -146,7 +147,7 @@ class RawSource:
                 self._blocks_from(start),
                 start,
                 stop,
-                self._note,
+                partial(self._note, start),
             )
             self._require_few()
         finally:
@@ -223,8 +224,8 @@ class RawSource:
                     yield position, block, (sum(sizes[:i]) + sizes[i] * reader.fraction) / sum(sizes)
                     position += block.status.size
 
-    def _note(self, block: Block, first: int, last: int, position: int) -> None:
-        """Deals with the bad ones of the rows `first..last-1` of a block."""
+    def _note(self, start: int, block: Block, first: int, last: int, position: int) -> None:
+        """Deals with the bad ones of the rows `first..last-1` of a block, in a pass that began at `start`."""
         self._tried += last - first
         if not block.status[first:last].any():
             return
@@ -233,7 +234,7 @@ class RawSource:
             raise DataError(
                 f"{_describe(block, int(bad[0]))}; fix the row or use --on-bad-rows skip or quarantine."
             )
-        new = self._bad_rows.add(position + bad, lambda i: _describe(block, int(bad[i])))
+        new = self._bad_rows.add(start, position + bad, lambda i: _describe(block, int(bad[i])))
         if self._quarantine is not None and new.size:
             self._quarantine.keep(block.raw(int(row)) for row in bad[new])
         self._reasons.update(block.reason(int(row)) for row in bad)

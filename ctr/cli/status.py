@@ -66,11 +66,12 @@ def status(
 
 def look(observer: StoreObserver) -> tuple[StoreStatus, JobStatus | None]:
     """The store, and the job on it. Raises StoreError when the store cannot be reached."""
-    from ctr.job_status import job_status, lives
+    from ctr.job_status import job_status, needed_reports
 
     found = observer.look()
-    job = None if found.board is None else job_status(found.board, observer.reports(lives(found.board)))
-    return found, job
+    if found.board is None:
+        return found, None
+    return found, job_status(found.board, observer.reports(needed_reports(found.board)))
 
 
 def _show(observer: StoreObserver, json: Any) -> None:

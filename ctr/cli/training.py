@@ -297,11 +297,7 @@ def train(
     with stopping("Nothing was written."):
         outcome = run_train_job(job)
     summary = outcome.to_json() | {"peak_memory_mb": peak_memory_mb()}
-    if outcome.result.store is None:
-        bad = bad_rows_lines(outcome.bad_rows.count, outcome.bad_rows.examples, job.quarantine)
-    else:
-        told = outcome.result.store.report
-        bad = bad_rows_lines(len(told.bad_rows), told.bad_row_examples[:5], job.quarantine)
+    bad = bad_rows_lines(outcome.bad_rows.count, outcome.bad_rows.examples, job.quarantine)
     lines = [*_lines(outcome, summary), *bad, *(f"warning: {text}" for text in outcome.warnings)]
     if summary["holdout_bad_rows"]:
         lines.append(f"passed over {summary['holdout_bad_rows']:,} bad rows of the hold-out")

@@ -13,13 +13,16 @@ from threading import Event
 import numpy as np
 import pytest
 
+from ctr.cli.status import look
 from ctr.clocked_worker import ClockedWorker
+from ctr.distributed import StoreSettings, train_distributed
 from ctr.errors import DataError, ModelError, StoreError
 from ctr.ftrl import WIDTH, Ftrl
 from ctr.participant import take_part
 from ctr.worker import Learner
 from features import FeatureSpec
 from ps import BoardView, Filters, JobBoard, RedisStore, parse_redis_url
+from ps.redis_observer import StoreObserver
 from tests.ctr.conftest import Cli
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
@@ -341,6 +344,19 @@ class TestBadRows:
         assert not torn.with_name("model").exists()
         assert cli(*words, "--max-bad-fraction", 0.02).code == 0  # so the store is empty, too
 
+    @pytest.mark.parametrize("consistency", ["bsp", "ssp"])
+    def test_status_does_not_count_them(
+        self, torn: Path, job_spec: FeatureSpec, redis_url: str, consistency: str
+    ) -> None:
+        job = describe(torn, job_spec, on_bad_rows="skip", passes=2, consistency=consistency)
+        found = train_distributed(job, source_of(job), StoreSettings(redis_url), start=None, stop=Event())
+        assert (found.coordinated.examples, found.coordinated.rows) == (2 * 2_947, 2_947)
+        with closing(found.store), closing(StoreObserver(parse_redis_url(redis_url))) as observer:
+            _, status = look(observer)
+            found.store.drop()
+        assert status is not None
+        assert (status.examples, status.examples_in_all) == (2 * 2_947, 2 * 2_947)
+
     def test_rounds_with_bad_rows_are_the_same_to_the_bit(
         self, torn: Path, job_spec: FeatureSpec, redis_url: str
     ) -> None:
@@ -348,7 +364,8 @@ class TestBadRows:
         one, report = in_threads(job, redis_url, 1)
         three, again = in_threads(job, redis_url, 3)
         assert same(one, three)
-        assert report.bad_rows == again.bad_rows == [60, 1_500, 2_900]
+        for bad_rows in (report.bad_rows, again.bad_rows):
+            assert (bad_rows.count, bad_rows.end) == (3, 2_901)
         assert report.examples == again.examples == 2 * 2_947
 
 
