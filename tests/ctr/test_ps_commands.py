@@ -389,7 +389,10 @@ class TestExport:
             "fingerprint": model.spec.fingerprint,
             **{k: str(v) for k, v in saved.optimizer.to_json().items()},
         }
-        with closing(RedisStore(url, bits=model.spec.bits, width=2, facts=facts, join=True)) as store:
+        z_bits = saved.optimizer.z_bits
+        with closing(
+            RedisStore(url, bits=model.spec.bits, width=2, facts=facts, z_bits=z_bits, join=True)
+        ) as store:
             slots, state = read_out(store)
         np.testing.assert_array_equal(saved.slots, slots)
         np.testing.assert_array_equal(saved.state, state)
