@@ -26,8 +26,12 @@ def require_writable(path: Path, *, make_folders: bool = True) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{path}: there is no folder {path.parent}; make it, or choose another place."
+        ) from error
     except OSError as error:
-        raise DataError(f"{path}: cannot be written to ({error}); choose another place.") from error
+        raise DataError(f"{path}: cannot be written to ({error.strerror}); choose another place.") from error
 
 
 def require_apart(out: Path | None, inputs: Iterable[Path | str | None]) -> None:
