@@ -171,7 +171,9 @@ class _Trial:
             chunk = 0
             while not self._over.is_set():
                 slots = np.unique(numbers.integers(0, 1 << _BITS, _SLOTS, dtype=np.uint32))
-                increments = numbers.integers(-(1 << 62), 1 << 62, slots.size)
+                # A slot has room for them all: what is limited would not be what the ledger has.
+                increments = numbers.integers(-(1 << 20), 1 << 20, slots.size) << 32
+                increments += numbers.integers(0, 1 << 12, slots.size)
                 touched = np.diff(store.partitions.cuts(slots)) > 0
                 outbox.put(Parcel(Token(_JOB, client, chunk), slots, increments, None, touched, done))
                 chunk += 1

@@ -51,7 +51,7 @@ def open_model(
     """
     wanted = {"layout": LAYOUT_VERSION, "partitions": str(partitions), **facts}
     _require_no_eviction(url, nodes.client())
-    with closing(Transactions(nodes, url, patience_s=patience_s, slow_s=patience_s)) as line:
+    with closing(Transactions(nodes, url, patience_s=patience_s, of="the model")) as line:
         while create:
             found, run = _begin(line, keys, wanted)
             if run is not None:

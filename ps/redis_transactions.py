@@ -54,9 +54,17 @@ class Transactions:
     """
 
     def __init__(
-        self, nodes: Nodes, url: RedisUrl, *, patience_s: float, slow_s: float = float("inf")
+        self,
+        nodes: Nodes,
+        url: RedisUrl,
+        *,
+        patience_s: float,
+        slow_s: float = float("inf"),
+        of: str = "the job board",
     ) -> None:
+        """`of` says in messages what is read and written."""
         self._nodes = nodes
+        self._of = of
         self._url = url
         self._patience_s = patience_s
         self.slow_s = slow_s
@@ -128,8 +136,8 @@ class Transactions:
             self.last_trouble = monotonic()
             if self.last_trouble > deadline:
                 raise StoreError(
-                    f"{self._url}: the job board could not be reached for {self._patience_s:g} s "
-                    f"({problem}); bring the server back, then see `ctr ps status`."
+                    f"{self._url}: {self._of} could not be reached for {self._patience_s:g} s ({problem}); "
+                    "bring the server back, or name its primary, then see `ctr ps status`."
                 ) from problem
             sleep(_PAUSE_S)
             self._refresh()
@@ -144,8 +152,8 @@ class Transactions:
     def _require_passing(self, error: Exception) -> None:
         if isinstance(error, OutOfMemoryError):
             raise StoreError(
-                f"{self._url}: Redis has reached its memory limit ({error}): nothing was written to the job "
-                "board. Raise maxmemory, or add nodes."
+                f"{self._url}: Redis has reached its memory limit ({error}): nothing was written to "
+                f"{self._of}. Raise maxmemory, or add nodes."
             ) from error
         passing = isinstance(error, _PASSING) or str(error).startswith(_PASSING_WORDS)
         if isinstance(error, ResponseError) and not passing:

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from typer.main import get_command
 
-from ctr.cli.app import app
+from ctr.cli.commands import app
 
 ROOT = Path(__file__).parents[2]
 IMPORT_ALL = """

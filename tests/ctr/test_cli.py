@@ -94,16 +94,25 @@ def test_several_files_gz_and_parquet_count_as_one_log(cli: Cli, click_log: Path
     assert load_model(tmp_path / "parts").id == load_model(tmp_path / "whole").id
 
 
+def assert_same_model(a: Path, b: Path) -> None:
+    """But for how sums were rounded, which depends on where in a job a chunk is."""
+    one, other = load_model(a), load_model(b)
+    np.testing.assert_array_equal(one.slots, other.slots)
+    np.testing.assert_allclose(one.weights, other.weights, rtol=1e-4, atol=1e-6)
+
+
 def test_warm_start_continues(cli: Cli, click_log: Path, tmp_path: Path) -> None:
     lines = click_log.read_bytes().splitlines(keepends=True)
     day1, day2 = tmp_path / "1.tsv", tmp_path / "2.tsv"
     day1.write_bytes(b"".join(lines[:10_000]))
     day2.write_bytes(b"".join(lines[10_000:]))
     model, at_once = tmp_path / "model", tmp_path / "at-once"
-    assert cli("train", "--spec", "criteo", day1, "--model", model).code == 0
+    rate = ["--base-rate", 0.3]  # or it would be that of the first rows, which are not the same
+    assert cli("train", "--spec", "criteo", day1, "--model", model, *rate).code == 0
     assert cli("train", "--spec", "criteo", day2, "--model", model, "--warm-start", model).code == 0
-    assert cli("train", "--spec", "criteo", click_log, "--model", at_once, "--chunk", 10_000).code == 0
-    assert load_model(model).id == load_model(at_once).id
+    both = ["--chunk", 10_000, "--model", at_once, *rate]
+    assert cli("train", "--spec", "criteo", click_log, *both).code == 0
+    assert_same_model(model, at_once)
 
 
 def test_warm_start_keeps_the_settings_it_learnt_with(cli: Cli, click_log: Path, tmp_path: Path) -> None:
@@ -112,12 +121,12 @@ def test_warm_start_keeps_the_settings_it_learnt_with(cli: Cli, click_log: Path,
     day1.write_bytes(b"".join(lines[:10_000]))
     day2.write_bytes(b"".join(lines[10_000:]))
     model, at_once = tmp_path / "model", tmp_path / "at-once"
-    settings = ["--alpha", 0.01, "--l1", 0.5]
+    settings = ["--alpha", 0.01, "--l1", 0.5, "--base-rate", 0.3]
     assert cli("train", "--spec", "criteo", day1, "--model", model, *settings).code == 0
     assert cli("train", "--spec", "criteo", day2, "--model", tmp_path / "b", "--warm-start", model).code == 0
     both = ["--chunk", 10_000, "--model", at_once, *settings]
     assert cli("train", "--spec", "criteo", click_log, *both).code == 0
-    assert load_model(tmp_path / "b").id == load_model(at_once).id
+    assert_same_model(tmp_path / "b", at_once)
 
     # another learning rate goes on from the same weights, not from ten times as large ones
     other = ["--alpha", 0.1, "--warm-start", model, "--json", summary]

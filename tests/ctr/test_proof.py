@@ -45,7 +45,8 @@ class Trial:
     ) -> None:
         rng = np.random.default_rng(100 * shard + chunk if seed is None else seed)
         slots = np.unique(rng.integers(0, 1 << BITS, 500, dtype=np.uint32))
-        increments = rng.integers(-(1 << 63), (1 << 63) - 1, slots.size)
+        increments = rng.integers(-(1 << 20), 1 << 20, slots.size) << 32
+        increments += rng.integers(0, 1 << 12, slots.size)
         self.pushed[shard, chunk] = slots, increments
         assert worker.push_packed(slots, increments, Token(JOB, shard, chunk), only=only) == []
 
@@ -134,7 +135,7 @@ class TestOnRealServers:
 
     def test_errors_that_cancel_out_are_found(self, trial: Trial) -> None:
         trial.push(trial.worker(), 0, 0)
-        slots, increments = np.array([8, 9], np.uint32), np.array([5, -5])
+        slots, increments = np.array([8, 9], np.uint32), np.array([5, -5]) << 32
         trial.store.push_packed(slots, increments, Token("unfenced", 0, 0))
         assert trial.prove().problems == [
             "WRONG: partition 0: slots are wrong, though their sum is right; no single push of the "
