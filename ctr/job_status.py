@@ -35,6 +35,8 @@ class WorkerStatus:
     examples: int | None
     """That it has trained, as of its last sign of life; None before the first."""
     logloss: float | None
+    later_pass: bool
+    """Whether it learns examples again: then that is training loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class JobStatus:
     passes: int | None
     logloss: float | None
     """Of the workers' signs of life: over their examples of this pass so far."""
+    later_pass: bool
+    """Whether these examples have been learnt before: then it is training loss."""
     saturations: Saturations
     """Of the live workers' signs of life."""
     shards: int
@@ -134,7 +138,9 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
     heard_s = job.lease_s - view.coordinator_lease_left_s if view.coordinator_alive else None
     live = [worker.id for worker in view.workers]
     told = {id_: orjson.loads(reports[_LIFE + id_]) for id_ in live if _LIFE + id_ in reports}
-    judged = [(each["judged"], each["logloss"]) for each in told.values() if each["judged"]]
+    later = any(each["later_pass"] for each in told.values())
+    latest = [each for each in told.values() if each["judged"] and each["later_pass"] == later]
+    judged = [(each["judged"], each["logloss"]) for each in latest]
     count = sum(examples for examples, _ in judged)
     saturations = sum((Saturations(**each.get("saturations", {})) for each in told.values()), Saturations())
     skipped = skipped_rows(reports)
@@ -159,6 +165,7 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
         passes_begun=None if plan is None else position.passes(plan),
         passes=None if plan is None else plan.passes,
         logloss=sum(examples * loss for examples, loss in judged) / count if count else None,
+        later_pass=later,
         saturations=saturations,
         shards=view.shards,
         begun=view.begun,
@@ -192,6 +199,7 @@ def _workers(view: BoardView, told: Mapping[str, Any]) -> tuple[WorkerStatus, ..
             lease_left_s=worker.lease_left_s,
             examples=told.get(worker.id, {}).get("examples"),
             logloss=told.get(worker.id, {}).get("logloss"),
+            later_pass=told.get(worker.id, {}).get("later_pass", False),
         )
         for worker in view.workers
     )

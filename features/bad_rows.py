@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
+from features.folder import remove_drafts, scratch_folder
 
 ALWAYS_ALLOWED = 10
 """Bad rows that end no job, however few rows there are; but see `too_many`."""
@@ -132,27 +133,34 @@ def require_few(reasons: Counter[str], rows: int, most: float, first: str) -> No
 class Quarantine:
     """A file of bad rows as they stood in the input.
 
-    There is none before the first row. Until `settle` the rows wait in a hidden file beside it, so that
+    There is none before the first row. Until `settle` the rows wait in a hidden folder beside it, so that
     the file of an earlier job is replaced by a whole one, and not at all if there is no bad row.
     """
 
     def __init__(self, path: Path) -> None:
-        """Touches nothing yet."""
+        """Touches nothing yet but what killed processes have left."""
         self._path = path
-        self._waiting = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        self._target = self._waiting
+        self._folder = ExitStack()  # closing it removes it
+        self._waiting: Path | None = None
+        self._settled = False
+        remove_drafts(path)
 
     def keep(self, rows: Iterable[bytes]) -> None:
         """Appends rows."""
-        with self._writing(), self._target.open("ab") as file:
-            file.writelines(rows)
+        with self._writing():
+            if self._waiting is None and not self._settled:
+                draft = scratch_folder(self._path.parent, f".{self._path.name}.", ".partial")
+                self._waiting = self._folder.enter_context(draft) / self._path.name
+            with (self._waiting or self._path).open("ab") as file:
+                file.writelines(rows)
 
     def settle(self) -> None:
         """Puts the rows kept so far in place; those that follow are appended there."""
-        if self._target == self._waiting and self._waiting.exists():
-            with self._writing():
-                os.replace(self._waiting, self._path)
-            self._target = self._path
+        if self._waiting is None:
+            return
+        with self._writing(), self._folder:
+            os.replace(self._waiting, self._path)
+        self._waiting, self._settled = None, True
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

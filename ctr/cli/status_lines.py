@@ -107,7 +107,7 @@ def _job_lines(job: JobStatus) -> list[str]:
         lines.append(f"held, for a checkpoint or to stop: nobody begins {where}")
     if job.examples is not None and job.examples_in_all:
         of_all = job.examples / job.examples_in_all
-        loss = "" if job.logloss is None else f", log loss {job.logloss:.5f}"
+        loss = "" if job.logloss is None else f", {_loss(job)} {job.logloss:.5f}"
         lines.append(
             f"trained {job.examples:,} of {job.examples_in_all:,} examples ({of_all:.1%}), "
             f"pass {job.passes_begun} of {job.passes}{loss}"
@@ -119,6 +119,10 @@ def _job_lines(job: JobStatus) -> list[str]:
         )
     saturations = saturation_lines(job.saturations.z, job.saturations.n)
     return lines + _worker_lines(job) + _lane_lines(job) + saturations
+
+
+def _loss(job: JobStatus) -> str:
+    return "training loss" if job.later_pass else "log loss"
 
 
 def _coordinator(job: JobStatus) -> str:
@@ -142,7 +146,7 @@ def _worker_lines(job: JobStatus) -> list[str]:
         work.setdefault(lane.owner, []).append(f"{lane.lane:,}")
     free = work.pop(None, [])
     what = "lanes" if job.lanes else "data shards (chunks pushed)"
-    head = ("worker", "clock", "lag", "lease left", "examples", "log loss", what)
+    head = ("worker", "clock", "lag", "lease left", "examples", _loss(job), what)
 
     def row(worker: WorkerStatus) -> tuple[str, ...]:
         return (
@@ -151,7 +155,7 @@ def _worker_lines(job: JobStatus) -> list[str]:
             "-" if worker.lag is None else f"{worker.lag:,}",
             f"{worker.lease_left_s:.1f} s" if worker.lease_left_s > 0 else "over",
             "-" if worker.examples is None else f"{worker.examples:,}",
-            "-" if worker.logloss is None else f"{worker.logloss:.5f}",
+            "-" if worker.logloss is None or worker.later_pass != job.later_pass else f"{worker.logloss:.5f}",
             ", ".join(work.get(worker.id, [])) or "-",
         )
 

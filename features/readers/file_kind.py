@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
@@ -100,8 +101,10 @@ def require_text(path: Path, head: bytes) -> None:
 
 
 def _is_utf16(head: bytes) -> bool:
-    """Whether every other byte of what should be digits, delimiters and names is zero, marked or not."""
-    start = head[2:34] if head.startswith((b"\xff\xfe", b"\xfe\xff")) else head[:32]
+    """Whether it has a byte order mark, or every other byte of digits, delimiters and names is zero."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return True
+    start = head[:32]
     return len(start) >= 4 and not (any(start[::2]) and any(start[1::2])) and any(start)
 
 

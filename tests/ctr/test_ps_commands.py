@@ -197,6 +197,10 @@ class TestStatus:
         )
         for worker in facts["workers"]:
             assert worker["host"] in shown.out
+        until(lambda: facts_of(cli, url)["job"]["later_pass"])
+        shown = cli("ps", "status", "--store", named(url))
+        assert re.search(r"pass \d+ of 10000, training loss 0\.", shown.out)
+        assert "log loss" not in shown.out
         assert job.poll() is None
 
     def test_a_job_in_rounds(

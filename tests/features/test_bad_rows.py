@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from threading import Thread
@@ -111,3 +114,18 @@ def test_a_quarantine_that_cannot_be_put_in_place(tmp_path: Path) -> None:
     quarantine.keep([b"a\n"])
     with pytest.raises(DataError, match=r"kept\.csv: bad rows cannot be kept there"):
         quarantine.settle()
+
+
+def test_what_a_killed_process_has_kept_is_removed_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "kept.csv"
+    live = Quarantine(path)
+    live.keep([b"a\n"])
+    words = "import os, pathlib, sys; from features.bad_rows import Quarantine"
+    words += "; q = Quarantine(pathlib.Path(sys.argv[1])); q.keep([b'b']); os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", words, path], check=False).returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 2
+    Quarantine(path)
+    assert len(list(tmp_path.iterdir())) == 1
+    live.settle()
+    assert path.read_bytes() == b"a\n"
+    assert list(tmp_path.iterdir()) == [path]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import json
@@ -128,9 +129,11 @@ JSON_ROWS = [{"y": 0, "c": 'an, "x"'}, {"y": 1, "c": None}]
         (b"ORC" + bytes(100), "this is an ORC file"),
         (TEXT.decode().encode("utf-16"), "this is text in UTF-16; save it as UTF-8"),
         (TEXT.decode().encode("utf-16-be"), "this is text in UTF-16"),
+        ("点击,广告\n1,甲\n".encode("utf-16"), "this is text in UTF-16"),
+        (codecs.BOM_UTF16_BE + "点击,广告\n1,甲\n".encode("utf-16-be"), "this is text in UTF-16"),
         (TEXT.replace(b"\n", b"\r"), "this is text whose lines end with a carriage return alone"),
     ],
-    ids=range(15),
+    ids=range(17),
 )
 def test_what_holds_no_rows_of_text_is_told_with_the_remedy(
     tmp_path: Path, data: bytes, message: str
