@@ -87,7 +87,7 @@ def require_text(path: Path, head: bytes) -> None:
         what = "a tar archive; unpack it and give the files in it"
     if what is None and _is_utf16(head):
         what = "text in UTF-16; save it as UTF-8, such as with `iconv -f UTF-16 -t UTF-8`"
-    if what is None and b"\n" not in head and b'"' not in head and b"\r" in head.rstrip(b"\r"):
+    if what is None and _is_cr_only(head):
         what = "text whose lines end with a carriage return alone; convert it, such as with `tr '\\r' '\\n'`"
     if what is None and _HTML.match(head):
         what = "a web page; perhaps the download gave an error page instead of the data"
@@ -98,6 +98,11 @@ def require_text(path: Path, head: bytes) -> None:
         )
     if what is not None:
         raise DataError(f"{path}: this is {what}.")
+
+
+def _is_cr_only(head: bytes) -> bool:
+    """Whether there are several lines that end with a carriage return; a few bytes tell nothing."""
+    return len(head) >= 64 and head.count(b"\r") > 1 and b"\n" not in head and b'"' not in head
 
 
 def _is_utf16(head: bytes) -> bool:
