@@ -199,7 +199,12 @@ class ClockedWorker:
                     coming = ahead.submit(self._next, chunks, worker, shard, clock + 1)
                     state = self.store.settle(ready.pulled)
                     delta = self.learner.learn(
-                        ready.chunk, state, optimizer, first_pass=first_pass, peers=ready.peers
+                        ready.chunk,
+                        state,
+                        optimizer,
+                        number=shard * self._plan.shard_chunks + number,
+                        first_pass=first_pass,
+                        peers=ready.peers,
                     )
                     number, clock = number + 1, clock + 1
                     trained = perf_counter()

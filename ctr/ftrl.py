@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
 from math import sqrt
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ WIDTH = 2
 _LARGEST_WEIGHT = 16.0
 
 _SMALLEST = 1e-30  # settings that float32 can hold, with room for their squares' roots
-_DITHERED_BY = 16  # slots whose state decides where the dither of a chunk starts
+_DITHERED_BY = 16  # slots whose state decides, with the chunk's number, where its dither starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,9 @@ class Ftrl:
         kernels.judge_moves(seen, mine, *self._numbers(), least, filters.kkt and self.l1 > 0, out)
         return out
 
-    def train(self, chunk: Chunk, state: Float32, *, peers: int = 1, safe_adding: float = 0.75) -> Float32:
+    def train(
+        self, chunk: Chunk, state: Float32, *, number: int = 0, peers: int = 1, safe_adding: float = 0.75
+    ) -> Float32:
         """Train `state` float32[u, 2] in place on a labelled chunk; return float32[n] margins (log-odds).
 
         They are those of progressive validation: each is made before its example is learnt, with all that
@@ -119,7 +121,8 @@ class Ftrl:
         (Ma et al., ICML 2015) scaled by `safe_adding`; 0 is plain adding, which diverges on chunks of useful
         size.
 
-        The same chunk on the same state gives the same bits. Raises ModelError when the chunk has no labels.
+        The same chunk on the same state gives the same bits if `number`, the chunk's in its job, is the same.
+        Raises ModelError when the chunk has no labels.
         """
         if chunk.labels is None:
             raise ModelError("these examples have no labels, so nothing can be learnt from them.")
@@ -127,8 +130,9 @@ class Ftrl:
         scratch = np.empty((kernels.SCRATCH_ROWS, max(longest, kernels.SCRATCH_WIDTH)), np.float32)
         margins = np.empty(len(chunk), np.float32)
         examples = (chunk.indptr, chunk.indices, chunk.values, chunk.labels, chunk.weights)
-        # Else small chunks would all be rounded alike.
-        dither = np.uint32(crc32(state[:_DITHERED_BY].tobytes()))
+        # Else small chunks would all be rounded alike, and what none of them moves would stay for ever.
+        seed = blake2b(state[:_DITHERED_BY].tobytes(), digest_size=4, key=number.to_bytes(8, "little"))
+        dither = np.uint32(int.from_bytes(seed.digest(), "little"))
         if peers == 1:
             kernels.train_alone(*examples, state, *self._numbers(), dither, scratch, margins)
         else:

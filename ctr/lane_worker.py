@@ -174,7 +174,8 @@ class LaneWorker:
             pulled = perf_counter()
             pass_ = self._plan.pass_of(shard)
             peers = self._plan.peers(round_)
-            delta = learner.learn(chunk, before, self._job.ftrl(pass_), first_pass=pass_ == 0, peers=peers)
+            optimizer = self._job.ftrl(pass_)
+            delta = learner.learn(chunk, before, optimizer, number=shard, first_pass=pass_ == 0, peers=peers)
             increments = self._store.increments(slots, delta, Token(self._job_id, lane, round_), before)
             # The other one is as it was; each takes a millisecond or more.
             metrics = learner.progressive if pass_ == 0 else learner.seen_again

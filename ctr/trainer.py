@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from threading import Barrier, Event
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -162,6 +162,8 @@ class _Task:
     optimizer: Ftrl
     number: int
     """Of the pass, from 1."""
+    chunk: int
+    """Its number in the job."""
 
 
 @dataclass(slots=True)
@@ -241,12 +243,13 @@ class _Job:
         self.validating_s += perf_counter() - started
 
     def _tasks(self) -> Iterator[_Task]:
+        chunks = count()
         for epoch in range(self.settings.epochs):
             self.epoch = epoch
             number = self.passes_before + epoch + 1
             optimizer = self.optimizer.in_pass(number)
             for examples in self.source.batches(self.settings.chunk, stop=self.stop_row):
-                yield _Task(examples, optimizer, number)
+                yield _Task(examples, optimizer, number, next(chunks))
 
     def _round(self, dealt: list[_Task], clock: int, pool: ThreadPoolExecutor) -> None:
         """Every worker trains one chunk on the same state; then the moves are added, in order."""
@@ -275,7 +278,12 @@ class _Job:
     def _train(self, worker: Worker, task: _Task, peers: int, on_pulled: Callable[[], object]) -> Move:
         first_pass = task.number == self.passes_before + 1
         return worker.train(
-            task.examples, task.optimizer, first_pass=first_pass, peers=peers, on_pulled=on_pulled
+            task.examples,
+            task.optimizer,
+            number=task.chunk,
+            first_pass=first_pass,
+            peers=peers,
+            on_pulled=on_pulled,
         )
 
     @staticmethod

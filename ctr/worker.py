@@ -66,14 +66,16 @@ class Learner:
     """The same over later passes, whose examples have been learnt before: no measure of quality."""
 
     def learn(
-        self, chunk: Chunk, before: Float32, optimizer: Ftrl, *, first_pass: bool, peers: int
+        self, chunk: Chunk, before: Float32, optimizer: Ftrl, *, number: int, first_pass: bool, peers: int
     ) -> Float32:
-        """Train one chunk as one of `peers` workers; returns what it adds to `before`, float32[u, 2].
+        """Train one chunk, the job's `number`-th, as one of `peers` workers.
+
+        Returns what it adds to `before`, float32[u, 2].
 
         Raises ModelError when training has diverged.
         """
         state = before.copy()
-        margins = optimizer.train(chunk, state, peers=peers, safe_adding=self.safe_adding)
+        margins = optimizer.train(chunk, state, number=number, peers=peers, safe_adding=self.safe_adding)
         if not np.isfinite(margins).all():
             raise ModelError(
                 "training diverged: a prediction is not a number. Lower --alpha, or look for huge values in "
@@ -99,11 +101,12 @@ class Worker:
         examples: Batch | Chunk,
         optimizer: Ftrl,
         *,
+        number: int,
         first_pass: bool,
         peers: int,
         on_pulled: Callable[[], object],
     ) -> Move:
-        """Train one chunk as one of `peers` workers; `on_pulled` is called once its state has been read.
+        """Train one chunk, as `Learner.learn`; `on_pulled` is called once its state has been read.
 
         The move is not pushed: the caller decides when, and in which order with the moves of others.
         """
@@ -115,7 +118,9 @@ class Worker:
         finally:
             on_pulled()  # also after a failure: the others are waiting
         pulled = perf_counter()
-        delta = self.learner.learn(chunk, before, optimizer, first_pass=first_pass, peers=peers)
+        delta = self.learner.learn(
+            chunk, before, optimizer, number=number, first_pass=first_pass, peers=peers
+        )
         self.timings.unique += found - started
         self.timings.pull += pulled - found
         self.timings.train += perf_counter() - pulled
@@ -129,6 +134,6 @@ def warm_up(source: ExampleSource, bits: int, optimizer: Ftrl, safe_adding: floa
     scratch = MemoryStore(bits=bits, width=WIDTH)
     worker = Worker(scratch, Learner(safe_adding))
     for peers in {1, min(workers, 2)}:
-        move = worker.train(batch, optimizer, first_pass=True, peers=peers, on_pulled=lambda: None)
+        move = worker.train(batch, optimizer, number=0, first_pass=True, peers=peers, on_pulled=lambda: None)
         scratch.push(move.slots, move.delta, Token("warm-up", 0, peers))
     worker.learner.progressive.summary()

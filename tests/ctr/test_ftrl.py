@@ -87,22 +87,22 @@ def test_an_example_without_features_predicts_one_half_and_changes_nothing() -> 
     assert Ftrl().train(localize(batch), state).tolist() == [0.0]
 
 
-@pytest.mark.parametrize("rows", [100_000, 64])
+@pytest.mark.parametrize("rows", [100_000, 64, 1])
 @pytest.mark.parametrize("peers", [1, 3])
 def test_small_steps_count_on_large_sums(rows: int, peers: int) -> None:
     """At |z| above 8,192 a gradient of 0.001 is less than float32 resolves: it has to count on average."""
-    examples, z, n = 100_000 // rows * rows, 24_000.0, 120_000.0
+    examples, z, n = (100_000 if rows > 1 else 20_000) // rows * rows, 24_000.0, 120_000.0
     indptr, labels = np.arange(rows + 1, dtype=np.int64), np.zeros(rows, np.float32)
     chunk = Chunk(indptr, np.zeros(1, np.uint32), np.zeros(rows, np.uint32), labels=labels)
     state = np.array([[z, n]], np.float32)
-    for _ in range(examples // rows):
-        Ftrl().train(chunk, state, peers=peers, safe_adding=0)
+    for number in range(examples // rows):
+        Ftrl().train(chunk, state, number=number, peers=peers, safe_adding=0)
 
     expected = reference.SequentialFtrl()
     expected.z[0], expected.n[0] = z, n
     for _ in range(examples):
         expected.learn([(0, 1.0)], 0.0)
-    assert state[0, 0] - z == pytest.approx(expected.z[0] - z, rel=0.01)
+    assert state[0, 0] - z == pytest.approx(expected.z[0] - z, rel=0.01 if rows > 1 else 0.05)
 
 
 def test_l1_keeps_weights_without_evidence_at_exactly_zero() -> None:
