@@ -160,9 +160,13 @@ def restore_checkpoint(checkpoint: Checkpoint, store: RedisStore) -> None:
                 f"{here}; resume with the settings of the checkpoint's job."
             )
 
+    empty = set(range(store.partitions.count))
     with Prefetch(checkpoint.dumps(), depth=1) as ahead:  # takes 0.6 times as long as without
         for dump in ahead:
             store.restore(dump)
+            empty.discard(dump.partition)
+    for partition in sorted(empty):
+        store.restore(PartitionDump(partition, b"", {}))
 
 
 def _read_manifest(folder: Path) -> Manifest:

@@ -18,6 +18,7 @@ from ctr.job_hold import JobHold
 from ctr.job_position import JobPosition
 from ctr.worker_report import EARLIER, WorkerReport, collect
 from ps import JobBoard, RedisStore
+from ps.redis_keys import applied_field
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +119,12 @@ class CheckpointTaker:
         position = JobPosition.of(view)
         if not any(position.examples(self._job.plan())):
             return None
+        watermarks = position.watermarks(self._job.plan())
         return draft_checkpoint(
             self._settings.folder,
             self._store,
             job=orjson.loads(self._job.to_bytes()),
             position={"job": self._job_id, "seconds": seconds, **position.to_json()},
             reports={EARLIER: self._earlier, **collect(self._board, view, self._store.bits)},
+            pushed={applied_field(self._job_id, shard).decode(): last for shard, last in watermarks.items()},
         )

@@ -112,6 +112,7 @@ def draft_checkpoint(
     job: Mapping[str, Any],
     position: Mapping[str, Any],
     reports: Mapping[str, bytes],
+    pushed: Mapping[str, int] | None = None,
 ) -> CheckpointDraft:
     """Read the store into a draft of the checkpoint `folder`; `commit` it when training goes on again:
 
@@ -123,10 +124,12 @@ def draft_checkpoint(
     `position` says which chunks were trained, and must have been taken BEFORE this call. Then what is pushed
     in between is in the partitions and not in the position: on resuming it is trained again, and its token
     keeps it from counting twice. The other way round it would be lost. `reports` should count what the
-    position says. `job` and `position` are JSON objects, and copied at once.
+    position says. `job` and `position` are JSON objects, and copied at once. `pushed` are applied records
+    that every partition has by the position: one that has not has lost pushes, and that is an error.
 
     Needs memory for three partitions. Drafts of writers that were killed are removed. Raises StoreError as
-    `RedisStore.dump` does, as `require_checkpoint_or_nothing` does, and ModelError when the disk refuses.
+    `RedisStore.dump` does, as `require_checkpoint_or_nothing` does, and ModelError when the disk refuses or
+    the store has lost pushes.
     """
     started = perf_counter()
     require_checkpoint_or_nothing(folder)
@@ -140,6 +143,7 @@ def draft_checkpoint(
         dumps = map(store.dump, range(facts.partitions))
         with _arrow_file(path / PARTITIONS, PARTITION_SCHEMA) as file, Prefetch(dumps, depth=1) as ahead:
             for dump in ahead:
+                _require_all(folder, dump, pushed or {})
                 if dump.state or dump.applied:
                     file.write_batch(_batch(dump))
                     held += 1
@@ -185,6 +189,14 @@ def _locked(path: Path) -> int | None:
             if os.path.samestat(os.stat(path), os.stat(handle)):
                 return handle
         os.close(handle)
+
+
+def _require_all(folder: Path, dump: PartitionDump, pushed: Mapping[str, int]) -> None:
+    """Raise ModelError unless a partition has what every one should have."""
+    if any(dump.applied.get(name, -1) < last for name, last in pushed.items()):
+        raise ModelError(
+            f"{folder}: the store has just lost pushes, which may be sent again; the checkpoint before stays."
+        )
 
 
 def require_checkpoint_or_nothing(folder: Path) -> None:

@@ -36,7 +36,7 @@ class Order(Enum):
     PARK = auto()
     """The coordinator wants to read the store."""
     LEAVE = auto()
-    """The job is to stop, or the shard is another's."""
+    """The job is to stop, or the shard is another's, or to be begun again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,6 @@ class ClockedWorker:
             judge=job.ftrl(0).judge,
             pushes=pushes,
         )
-        self._applied = partial(store.applied, job_id)
         self._stash: Chunk | None = None
         self._lost = False
         self._safe = True
@@ -172,9 +171,9 @@ class ClockedWorker:
         return self.store.sent_again
 
     def _train_shard(self, worker: str, claim: Claim) -> None:
-        shard, number, clock = claim.shard, claim.progress, claim.clock
-        if number:
-            number = min(number, self._first_missing(shard))
+        shard, clock = claim.shard, claim.clock
+        # A failover may have lost what was acknowledged, and a dead worker sends nothing again.
+        number = min(claim.progress, self.store.begin(shard) // 2 + 1)
         self._lost, self._stash = False, None
         first_pass = self._plan.pass_of(shard) == 0
         optimizer = self._job.ftrl(self._plan.pass_of(shard))
@@ -216,21 +215,14 @@ class ClockedWorker:
                 self._lost = True  # so that the puller does not wait for others, who may wait for this worker
                 raise
             started = perf_counter()
-            self.store.flush(shard, 2 * number - 1)
+            finished = ready is Order.NOTHING_LEFT
+            self.store.flush(shard, self._plan.end_of(shard) if finished else 2 * number - 1, last=finished)
             self._safe = self.store.secure()
             self.timings.wait += perf_counter() - started
-        if ready is Order.NOTHING_LEFT:
+        if finished and not self.store.gave_up(shard):
             self._board.done(worker, shard)
         else:
             self._board.release(worker, shard)
-
-    def _first_missing(self, shard: int) -> int:
-        """The first chunk of a data shard, begun by another worker, that some partition may not have.
-
-        A failover may have lost what was acknowledged, and a dead worker sends nothing again. Chunks that do
-        not touch all partitions make this less than it need be; what counted already does not count again.
-        """
-        return int(self._applied(shard).min()) // 2 + 1
 
     def _chunks(self, shard: int, first: int) -> Iterator[Chunk]:
         """The chunks of a data shard from number `first` on, read and de-duplicated."""
@@ -256,6 +248,8 @@ class ClockedWorker:
         while True:
             gate = self._gate(worker)
             if self._lost or self._stopping() or not gate.live or gate.state != "running":
+                return Order.LEAVE
+            if self.store.gave_up(shard):
                 return Order.LEAVE
             if gate.hold is not None and clock >= gate.hold:
                 self._stash = chunk

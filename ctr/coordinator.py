@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from threading import Event
 from time import perf_counter, sleep
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import orjson
@@ -19,14 +19,19 @@ from ctr.heartbeat import Heartbeat
 from ctr.job_description import JobDescription
 from ctr.job_hold import JobHold
 from ctr.job_position import JobPosition
+from ctr.lost_pushes import LostPushes
 from ctr.participant import FAREWELL_S
 from ctr.worker_processes import WorkerProcesses
 from ctr.worker_report import EARLIER, WorkerReport, collect, read_failure, read_stalls
 from ps import LEASE_S, BoardView, JobBoard, RedisStore
 
+T = TypeVar("T")
+
 _POLL_S = 0.02
 _LIVES_EVERY_S = 0.3
 _BEATS = 5  # in the time of a lease
+_SERVERS_EVERY_S = 1.0
+_LEASES_TO_REPAIR = 3  # workers may take to send again what a failover has lost
 _LONGEST_FAREWELL_S = 60.0
 
 
@@ -145,6 +150,7 @@ class Coordinator:
         except BaseException:
             self.board.close()
             raise
+        self._lost = LostPushes(store, self.id, self._finished, _LEASES_TO_REPAIR * lease_s)
         self._hold = JobHold(self.board, self._plan, job.lanes)
         self._checkpoints = CheckpointTaker(
             checkpoints, job, self.id, store, self.board, self._hold, self._earlier
@@ -164,9 +170,12 @@ class Coordinator:
         workers = WorkerProcesses(self._store.url, self.id, self._job.workers)
         try:
             self._checkpoints.begin()
-            with Heartbeat(self.board.lease_s / _BEATS, self.board.beat_coordinator) as heart:
+            with (
+                Heartbeat(self.board.lease_s / _BEATS, self.board.beat_coordinator) as heart,
+                Heartbeat(_SERVERS_EVERY_S, self._lost.look) as watch,
+            ):
                 on_start(workers)
-                result = self._look_after(workers, heart, stop, on_progress)
+                result = self._look_after(workers, (heart, watch), stop, on_progress)
         except BaseException as error:
             self._give_up()
             at_once = isinstance(error, KeyboardInterrupt)  # somebody has asked twice
@@ -177,6 +186,25 @@ class Coordinator:
         self._checkpoints.join()
         return result
 
+    def whole(self, result: CoordinatedResult, read: Callable[[], T]) -> T:
+        """What `read` finds in the store after the job; raises StoreError when pushes have been lost."""
+        if result.interrupted:
+            end = JobPosition.of(self.board.look())
+        else:  # whatever the board says: it may have been lost with the pushes
+            end = JobPosition.at_end(self._plan, self._job.lanes)
+        while True:
+            servers = self._store.servers()
+            found = read()
+            self._lost.require_none(end.watermarks(self._plan))
+            if self._store.servers() == servers:
+                return found
+
+    def _finished(self) -> dict[int, int]:
+        """The last push of each data shard that no worker has in work any more."""
+        if self._job.lanes:  # where every round finds out what was lost of those before
+            return {}
+        return JobPosition.of(self.board.look()).watermarks(self._plan)
+
     def close(self) -> None:
         """Leave the board; the job stays on it until it is dropped."""
         self.board.close()
@@ -184,7 +212,7 @@ class Coordinator:
     def _look_after(
         self,
         workers: WorkerProcesses,
-        heart: Heartbeat,
+        hearts: Sequence[Heartbeat],
         stop: Event,
         on_progress: Callable[[Progress], None],
     ) -> CoordinatedResult:
@@ -210,7 +238,7 @@ class Coordinator:
                 self._raise_for_dead(workers, watch.dead)
             if watch.deserted_s() > self.board.lease_s:
                 self._raise_for_stalls(watch)
-            for problem in (heart.failure, self._checkpoints.problem):
+            for problem in (*(heart.failure for heart in hearts), self._checkpoints.problem):
                 if problem is not None:
                     raise problem
             if watch.began is not None and perf_counter() - told > _LIVES_EVERY_S:

@@ -46,6 +46,10 @@ class DataPlan:
         start, stop = self.rows_of(shard)
         return -(-(stop - start) // self.chunk)
 
+    def end_of(self, shard: int) -> int:
+        """The number of the push that follows all others of a shard, which are two for a chunk."""
+        return 2 * self.chunks_of(shard)
+
     def rounds_of(self, lane: int) -> int:
         """Chunks that a lane trains in all."""
         return self.rounds_before(lane, self.shards)

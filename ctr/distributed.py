@@ -6,9 +6,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from threading import Event
+from time import monotonic
 from typing import Any
 from uuid import uuid4
 
@@ -30,6 +32,7 @@ from ps import (
     LEASE_S,
     JobBoard,
     ModelExistsError,
+    PartitionDump,
     RedisStore,
     Saturations,
     Token,
@@ -39,7 +42,8 @@ from ps import (
 from ps.redis_model import drop_run
 
 _POLL_S = 0.1
-_ADOPTIONS = 64  # pushes that a state may need, as each adds only so much to one number
+_REPLICAS_WAIT_S = 30.0
+_ADOPTIONS = 64  # increments that a state may need, as each adds only so much to one number
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +109,14 @@ def _train(
         drop_run(settings.url, checkpoint.store.run, job)
     facts = {**description.facts(), "job": job}
     try:
-        bits, z_bits = description.feature_spec().bits, description.z_bits
-        store = open_store(settings.url, bits=bits, width=WIDTH, facts=facts, z_bits=z_bits)
+        store = open_store(
+            settings.url,
+            bits=description.feature_spec().bits,
+            width=WIDTH,
+            facts=facts,
+            z_bits=description.z_bits,
+            restoring=checkpoint is not None or start is not None,
+        )
     except ModelExistsError as error:
         raise _refusal(error, settings) from None
     if not isinstance(store, RedisStore):
@@ -118,6 +128,7 @@ def _train(
                 restore_checkpoint(checkpoint, store)
             elif start is not None:
                 too_large = _adopt(store, *start)
+            _await_replicas(store, stop)
             warm_up(source, store.bits, description.ftrl(0), description.safe_adding, description.workers)
             coordinator = Coordinator(
                 description,
@@ -136,7 +147,7 @@ def _train(
             result = coordinator.run(stop=stop, on_progress=on_progress, on_start=on_start)
             result.report.saturated_z += too_large.z
             result.report.saturated_n += too_large.n
-            state = read_out(store)
+            state = coordinator.whole(result, partial(read_out, store))
     except BaseException:
         store.close()
         raise
@@ -231,26 +242,40 @@ def _require_over(settings: StoreSettings, job: str, stop: Event) -> None:
             before = left
 
 
+def _await_replicas(store: RedisStore, stop: Event) -> None:
+    """Wait until replicas have the model, for a while: one that takes over without it ends the job.
+
+    Raises KeyboardInterrupt when `stop` is set meanwhile.
+    """
+    deadline = monotonic() + _REPLICAS_WAIT_S
+    while not store.replicated(1.0) and monotonic() < deadline:
+        if stop.wait(_POLL_S):
+            raise KeyboardInterrupt
+
+
 def _adopt(store: RedisStore, slots: Slots, state: Float32) -> Saturations:
     """Give a new model this state; return how many of its numbers are beyond what the store can keep.
 
-    One push may add only so much to a number, so it may take several.
+    An increment is only so large, so it may take the sum of several.
     """
     too_large = Saturations(
         z=int((np.abs(state[:, 0]) > store.largest_z).sum()),
         n=int((state[:, 1] > LARGEST_N).sum()),
     )
-    wanted = np.ones(slots.size, np.bool_)
+    packed, wanted = np.zeros(slots.size, np.int64), np.ones(slots.size, np.bool_)
     for number in range(_ADOPTIONS):
-        some: Slots = slots[wanted]
-        pulled = store.pull(some)
+        reached = store.unpacked(packed)
         token = Token("warm-start", 0, number)
-        increments = store.increments(some, state[wanted] - pulled, token, pulled)
-        if not increments.any():
+        increments = np.where(wanted, store.increments(slots, state - reached, token, reached), 0)
+        packed += increments
+        wanted &= state[:, 1] - store.unpacked(packed)[:, 1] > 1
+        if not (wanted & (increments != 0)).any():
             break
-        store.push_packed(some, increments, token, fresh=np.ones(some.size, np.bool_))
-        lacking = state[wanted, 1] - store.pull(some)[:, 1] > 1
-        if not lacking.any():
-            break
-        wanted[wanted] = lacking
+    cuts, size = store.partitions.cuts(slots), store.partitions.size
+    for partition in range(store.partitions.count):
+        part = slice(cuts[partition], cuts[partition + 1])
+        whole = np.zeros(size if packed[part].any() else 0, ">i8")
+        if whole.size:
+            whole[slots[part] & slots.dtype.type(size - 1)] = packed[part]
+        store.restore(PartitionDump(partition, whole.tobytes(), {}))
     return too_large

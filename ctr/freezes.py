@@ -174,8 +174,7 @@ class _Trial:
                 # A slot has room for them all: what is limited would not be what the ledger has.
                 increments = numbers.integers(-(1 << 20), 1 << 20, slots.size) << 32
                 increments += numbers.integers(0, 1 << 12, slots.size)
-                touched = np.diff(store.partitions.cuts(slots)) > 0
-                outbox.put(Parcel(Token(_JOB, client, chunk), slots, increments, None, touched, done))
+                outbox.put(Parcel(Token(_JOB, client, chunk), slots, increments, None, done))
                 chunk += 1
                 sleep(_PAUSE_S)
             outbox.drain()

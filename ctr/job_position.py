@@ -29,6 +29,11 @@ class JobPosition:
         return cls(view.begun, progress, tuple(lane.pushed for lane in view.lanes))
 
     @classmethod
+    def at_end(cls, plan: DataPlan, lanes: int) -> JobPosition:
+        """That of a job that is done; `lanes` is 0 for one that goes by clocks."""
+        return cls(plan.shards, {}, tuple(plan.rounds_of(lane) - 1 for lane in range(lanes)))
+
+    @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> JobPosition:
         """What `to_json` gave."""
         progress = {int(shard): chunks for shard, chunks in found["progress"].items()}
@@ -38,6 +43,12 @@ class JobPosition:
         """As a checkpoint keeps it."""
         progress = {str(shard): chunks for shard, chunks in self.progress.items()}
         return {"begun": self.begun, "progress": progress, "lanes": list(self.lanes)}
+
+    def watermarks(self, plan: DataPlan) -> dict[int, int]:
+        """The last push of each lane, or of each data shard that is finished: every partition has these."""
+        if self.lanes:
+            return {lane: pushed for lane, pushed in enumerate(self.lanes) if pushed >= 0}
+        return {shard: plan.end_of(shard) for shard in range(self.begun) if shard not in self.progress}
 
     def examples(self, plan: DataPlan, bad: BadRows | None = None) -> list[int]:
         """Examples that were learnt, by pass; `bad` are the rows that workers skipped."""

@@ -11,6 +11,7 @@ from functools import partial
 from time import perf_counter, sleep
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctr.job_description import JobDescription
 from ctr.metrics import Metrics
@@ -68,6 +69,7 @@ class LaneWorker:
         """
         parked: int | None = None
         mine: list[int] = []
+        begun: set[int] = set()
         claimed = told = 0.0
         while True:
             if not mine or perf_counter() - claimed > _CLAIM_EVERY_S:
@@ -78,6 +80,9 @@ class LaneWorker:
             gate = self._board.lane_gate(worker)
             if not gate.live:
                 return False
+            for lane in set(mine) - begun:  # whoever had it before may have lost pushes since
+                self._outbox.begin(lane, self._everywhere(gate.pushed[lane]), again=False)
+            begun = set(mine)
             if (
                 stopping()
                 or gate.state != "running"
@@ -137,6 +142,10 @@ class LaneWorker:
     def sent_again(self) -> int:
         """Shares of pushes that were sent again because a failover had lost them."""
         return self._outbox.sent_again
+
+    def _everywhere(self, round_: int) -> NDArray[np.int64]:
+        """int64[partitions]: every one has this round of a lane."""
+        return np.full(self._store.partitions.count, round_)
 
     def _steps(self, mine: list[int], gate: LaneGate) -> list[Callable[[], None]]:
         """What can be done now: a round of each lane to train and stage, or to push."""
@@ -221,9 +230,8 @@ class LaneWorker:
                 self._train(lane, round_)
             return  # else another attempt at this lane was faster
         move = StagedMove.from_bytes(blob, self._store.bits)
-        touched = np.diff(self._store.partitions.cuts(move.slots)) > 0
         token = Token(self._job_id, lane, round_)
-        self._outbox.put(Parcel(token, move.slots, move.increments, None, touched, lambda: None))
+        self._outbox.put(Parcel(token, move.slots, move.increments, None))
         self._outbox.drain()
         if self._has_replicas:
             self._secure()

@@ -118,10 +118,13 @@ class LedgerStore:
         sleep(max(self._next - monotonic(), 0.0))
         self._next = monotonic() + self._pace_s
         cuts = self.partitions.cuts(slots)
-        touched = np.flatnonzero(np.diff(cuts))
-        totals, checks = sums_of(slots, increments, np.append(cuts[touched], slots.size))
-        sums = zip(touched.tolist(), totals.tolist(), checks.tolist(), strict=True)
-        shares = [share for share in sums if only is None or only[share[0]]]
+        touched = np.diff(cuts) > 0
+        totals, checks = np.zeros((2, touched.size), np.uint64)
+        totals[touched], checks[touched] = sums_of(
+            slots, increments, np.append(cuts[:-1][touched], slots.size)
+        )
+        where = np.flatnonzero(touched if only is None else only)
+        shares = list(zip(where.tolist(), totals[where].tolist(), checks[where].tolist(), strict=True))
         number = next(self._numbers)
         self._write(
             {"push": number, "at": monotonic(), "shard": token.shard, "chunk": token.chunk, "adds": shares}
@@ -130,6 +133,15 @@ class LedgerStore:
         arrived = [p for p, *_ in shares if p not in set(behind)]
         self._write({"done": number, "at": monotonic(), "arrived": arrived})
         return behind
+
+    @property
+    def troubles(self) -> int:
+        """See `RedisStore.troubles`."""
+        return self._store.troubles
+
+    def take_over(self, job: str, shard: int) -> tuple[int, NDArray[np.int64]]:
+        """See `RedisStore.take_over`."""
+        return self._store.take_over(job, shard)
 
     def applied(self, job: str, shard: int) -> NDArray[np.int64]:
         """See `Store.applied`."""

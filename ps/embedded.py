@@ -281,7 +281,13 @@ def embedded_shards(query: str) -> int:
 
 
 def open_embedded(
-    query: str, *, bits: int, width: int, facts: Mapping[str, str] | None, z_bits: int
+    query: str,
+    *,
+    bits: int,
+    width: int,
+    facts: Mapping[str, str] | None,
+    z_bits: int,
+    restoring: bool = False,
 ) -> RedisStore:
     """The store of `embedded://?shards=N`, on servers of its own that end when it is closed.
 
@@ -290,7 +296,15 @@ def open_embedded(
     servers = EmbeddedRedis(embedded_shards(query))
     try:
         url = parse_redis_url(servers.url)
-        return RedisStore(url, bits=bits, width=width, facts=facts, z_bits=z_bits, on_close=servers.close)
+        return RedisStore(
+            url,
+            bits=bits,
+            width=width,
+            facts=facts,
+            z_bits=z_bits,
+            restoring=restoring,
+            on_close=servers.close,
+        )
     except BaseException:
         servers.close()
         raise

@@ -58,6 +58,10 @@ class Partitions:
         """Slots in one partition."""
         return 1 << self.shift
 
+    def of(self, slots: Slots) -> NDArray[np.int64]:
+        """int64[u]: the partition of each of these slots."""
+        return (slots >> slots.dtype.type(self.shift)).astype(np.int64)
+
     def cuts(self, slots: Slots) -> NDArray[np.int64]:
         """int64[count + 1]: partition `p` has `slots[cuts[p]:cuts[p + 1]]` of these sorted slots."""
         cuts = np.empty(self.count + 1, np.int64)

@@ -62,13 +62,10 @@ class Presence:
         fresh = self.absent(slots)
         with self._lock:
             mark(self._bits, slots, self._shift)
-            self._told += np.bincount(self._partitions_of(slots[fresh]), minlength=self._told.size)
+            self._told += np.bincount(self._store.partitions.of(slots[fresh]), minlength=self._told.size)
             self._full |= self._told >= self._store.news_limit
         return fresh
 
     def _told_enough(self, slots: Slots) -> NDArray[np.bool_]:
-        full: NDArray[np.bool_] = self._full[self._partitions_of(slots)]
+        full: NDArray[np.bool_] = self._full[self._store.partitions.of(slots)]
         return full
-
-    def _partitions_of(self, slots: Slots) -> NDArray[np.int64]:
-        return (slots >> slots.dtype.type(self._store.partitions.shift)).astype(np.int64)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ctr.errors import StoreError
 from ps.fixed_point_kernels import find_heavy, limit_heavy
 from ps.packed_kernels import add_to_range
-from ps.redis_keys import RUN, Keys
-from ps.redis_nodes import rights_hint
+from ps.redis_keys import RUN, STATE, Keys, Watermark
+from ps.redis_nodes import Address, is_near, rights_hint
 from ps.redis_replies import ReplyReader, ServerError
 from ps.resp_kernels import decode_range, encode_pull, encode_push, pull_size, push_size
 
@@ -50,8 +50,15 @@ class Outcome(Enum):
     """Somebody else pushed in between: look again."""
     BEHIND = auto()
     """The partition has lost pushes that it had acknowledged."""
+    SUPERSEDED = auto()
+    """Another attempt at the data shard has begun since this one."""
     ELSEWHERE = auto()
     """The partition moved, or its node is in a passing state."""
+
+
+def density_of(address: Address) -> int:
+    """That for a node."""
+    return NEAR_DENSITY if is_near(address) else FAR_DENSITY
 
 
 def is_dense(offsets: NDArray[np.uint32], density: int) -> bool:
@@ -123,7 +130,7 @@ class PullRequest:
         body = self._offsets.size
         if read_queued(replies, 1 + (body > 0) + (self._tail.size > 0)) is None:
             return None
-        chunk = read_record(replies, check_run)
+        (mark,) = read_record(replies, check_run)
         if self._ranged:
             raw = replies.bulk()
             if raw is not None:
@@ -134,7 +141,7 @@ class PullRequest:
         if self._tail.size:
             replies.array()
             replies.integers(out[body:])
-        return chunk
+        return mark.chunk
 
 
 class PushRequest:
@@ -153,15 +160,19 @@ class PushRequest:
         offsets: NDArray[np.uint32],
         increments: NDArray[np.int64],
         field: bytes,
-        chunk: int,
+        chunk: int | None,
         *,
         expected: int = -1,
         news: bytes = b"",
         density: int = NEAR_DENSITY,
+        attempt: int = 0,
+        on_found: Callable[[int, int, int], object] = lambda *_: None,
     ) -> None:
         """Push chunk `chunk` to a partition of `size` slots, which has acknowledged chunk `expected` before.
 
-        `news` is appended to the partition's news.
+        `news` is appended to the partition's news. There may be no slots: then only the record is written;
+        and without a chunk, only the attempt at the data shard in it. `on_found` is told of the partition,
+        the last chunk that it has and its attempt.
         """
         self.partition = partition
         self._keys = keys
@@ -171,6 +182,10 @@ class PushRequest:
         self._tail = offsets[body:] - np.uint32(body_slots(size)), increments[body:]
         self._field = field
         self._chunk = chunk
+        self._attempt = attempt
+        self._on_found = on_found
+        self._mark = Watermark()
+        self._had_state = False
         self._expected = expected
         self._news = news
         self._first, self._last = (int(offsets[0]), int(offsets[body - 1])) if body else (0, -1)
@@ -197,8 +212,8 @@ class PushRequest:
     def look(self) -> bytes:
         """Watch the record, and ask for it, and for what a range is to be added to."""
         record, state = self._keys.record(self.partition), self._keys.state(self.partition)
-        commands = command(b"WATCH", record) + command(b"HMGET", record, RUN, self._field)
-        commands += command(b"HLEN", record) + command(b"STRLEN", state)
+        commands = command(b"WATCH", record) + command(b"HMGET", record, RUN, self._field, STATE)
+        commands += command(b"STRLEN", state)
         if self._tail_heavy.size:
             commands += _gets(self._keys.tail(self.partition), self._tail[0][self._tail_heavy])
         if self._regrow:
@@ -214,7 +229,7 @@ class PushRequest:
         self,
         replies: ReplyReader,
         check_run: CheckRun,
-        check_state: Callable[[int, int], None] = lambda _watermarks, _length: None,
+        check_state: Callable[[bool, int], None] = lambda _had_state, _length: None,
     ) -> Outcome:
         """Read the answers to `look`; `write` next if it is TODO, else UNWATCH."""
         problems: list[ServerError] = []
@@ -227,8 +242,7 @@ class PushRequest:
                 return otherwise
 
         tried(replies.status, b"")
-        chunk = tried(lambda: read_record(replies, check_run), -1)
-        watermarks = tried(replies.integer, 1) - 1
+        found = tried(lambda: self._read_record(replies, check_run), Watermark())
         self._length = tried(replies.integer, 0)
         if self._tail_heavy.size:
             tried(lambda: _read_integers(replies, self._tail_now), None)
@@ -239,10 +253,14 @@ class PushRequest:
         if problems:
             require_passing(problems[0])
             return Outcome.ELSEWHERE
-        check_state(watermarks, self._length)
-        if chunk >= self._chunk:
+        check_state(self._had_state, self._length)
+        self._on_found(self.partition, found.chunk, found.attempt)
+        self._mark = Watermark(found.chunk if self._chunk is None else self._chunk, self._attempt)
+        if self._attempt and found.attempt > self._attempt:
+            return Outcome.SUPERSEDED
+        if self._chunk is not None and found.chunk >= self._chunk:
             return Outcome.DONE
-        if chunk < self._expected:
+        if found.chunk < self._expected:
             return Outcome.BEHIND
         grows = 0 < self._length < self._end and self._upper_half
         if grows and self._optimistic and not self._regrow:
@@ -254,6 +272,11 @@ class PushRequest:
             if self._ranged and self._raw is not None:
                 self._raw = self._raw[self._first * _SLOT : self._end]
         return Outcome.TODO
+
+    def _read_record(self, replies: ReplyReader, check_run: CheckRun) -> Watermark:
+        (found,) = read_record(replies, check_run)
+        self._had_state = replies.bulk() is not None
+        return found
 
     @property
     def _end(self) -> int:
@@ -297,17 +320,14 @@ class PushRequest:
                 encode_push(buffer, 0, key, offsets, some)
                 parts.append(buffer.data)
                 self._kinds.append(offsets.size)
-        if self._length == 0 and self._offsets.size == 0:
-            # What was pushed to has a state: see `Run.check_state`.
-            parts.append(command(b"SETRANGE", state, b"0", bytes(_SLOT)))
-            self._kinds.append(-1)
         if self._tail[0].size:
             adds: list[bytes] = []
             for offset, increment in zip(self._tail[0], tail_increments, strict=True):
                 adds += (b"INCRBY", b"i64", b"#%d" % offset, b"%d" % increment)
             parts.append(command(b"BITFIELD", self._keys.tail(self.partition), *adds))
             self._kinds.append(self._tail[0].size)
-        tail = command(b"HSET", record, self._field, b"%d" % self._chunk)
+        has_state = (STATE, b"1") if self._offsets.size and not self._had_state else ()
+        tail = command(b"HSET", record, self._field, self._mark.to_bytes(), *has_state)
         self._kinds.append(-1)
         if self._news:
             tail += command(b"APPEND", self._keys.news(self.partition), self._news)
@@ -398,12 +418,12 @@ def read_queued(replies: ReplyReader, commands: int) -> int | None:
         return None
 
 
-def read_record(replies: ReplyReader, check_run: CheckRun) -> int:
-    """The last chunk applied, -1 for none, from the answer to HMGET run field."""
+def read_record(replies: ReplyReader, check_run: CheckRun, fields: int = 1) -> list[Watermark]:
+    """What was applied of data shards, from the answer to HMGET run field ..., up to the last of these."""
     replies.array()
     check_run(replies.bulk())
-    chunk = replies.bulk()
-    return -1 if chunk is None else int(chunk.tobytes())
+    found = (replies.bulk() for _ in range(fields))
+    return [Watermark() if each is None else Watermark.from_bytes(each.tobytes()) for each in found]
 
 
 def command(*words: bytes) -> bytes:

@@ -12,7 +12,7 @@ from ctr.errors import StoreError
 from ps.partitions import Partitions
 from ps.redis_channel import Channel
 from ps.redis_commands import body_slots, command, read_queued
-from ps.redis_keys import RUN, Keys
+from ps.redis_keys import RUN, STATE, Keys, Watermark
 from ps.redis_nodes import Address
 from ps.redis_replies import ReplyReader
 from ps.redis_run import Run
@@ -58,10 +58,12 @@ class Dumps:
                 return on_node(address, partitions)
             run = before.pop(RUN, None)
             self._run.check(None if run is None else np.frombuffer(run, np.uint8))
-            self._run.check_state(len(before), len(state))
+            self._run.check_state(before.pop(STATE, None) is not None, len(state))
             if tail:
                 state = state.ljust(self._body_bytes, b"\0") + tail
-            applied = {field.decode(): int(chunk) for field, chunk in before.items()}
+            # Not the attempts: they are those of workers that end with this store.
+            marks = {field.decode(): Watermark.from_bytes(value) for field, value in before.items()}
+            applied = {field: mark.chunk for field, mark in marks.items() if mark.chunk >= 0}
             found.append(PartitionDump(partition, state, applied))
             return []
 
@@ -77,9 +79,7 @@ class Dumps:
             )
         record, state = self._keys.record(dump.partition), self._keys.state(dump.partition)
         tail, news = self._keys.tail(dump.partition), self._keys.news(dump.partition)
-        # What was pushed to has a state; see `Run.check_state`.
-        whole_state = dump.state or bytes(8 * bool(dump.applied))
-        body, rest = memoryview(whole_state)[: self._body_bytes], whole_state[self._body_bytes :]
+        body, rest = memoryview(dump.state)[: self._body_bytes], dump.state[self._body_bytes :]
         commands = command(b"MULTI") + command(b"DEL", record, state, tail, news)
         used = np.flatnonzero(np.frombuffer(dump.state, np.int64))[:news_limit]
         if used.size:
@@ -87,16 +87,16 @@ class Dumps:
         if rest:
             commands += command(b"SET", tail, rest)
         after = b""
-        if whole_state:
+        if dump.state:
             # SET would let the string keep up to 1 MiB of the buffer that it came in.
             head = b"*4\r\n$8\r\nSETRANGE\r\n$%d\r\n%b\r\n$1\r\n0\r\n$%d\r\n"
             commands += head % (len(state), state, len(body))
             after = b"\r\n"
-        fields = [RUN, self._run.id]
+        fields = [RUN, self._run.id, *((STATE, b"1") if dump.state else ())]
         for name, chunk in dump.applied.items():
             fields += [name.encode(), b"%d" % chunk]
         after += command(b"HSET", record, *fields) + command(b"EXEC")
-        count = 2 + bool(used.size) + bool(whole_state) + bool(rest)
+        count = 2 + bool(used.size) + bool(dump.state) + bool(rest)
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._writes.nodes.links(address, 1)
@@ -119,15 +119,16 @@ class Dumps:
             for p in partitions:
                 record = self._keys.record(p)
                 link.send(
-                    command(b"HGET", record, RUN)
-                    + command(b"HLEN", record)
+                    command(b"HMGET", record, RUN, STATE)
                     + command(b"STRLEN", self._keys.state(p))
                     + command(b"STRLEN", self._keys.tail(p))
                 )
             for p in partitions:
+                link.replies.array()
                 self._run.check(link.replies.bulk())
-                fields, state, tail = (link.replies.integer() for _ in range(3))
-                self._run.check_state(fields - 1, state)
+                had_state = link.replies.bulk() is not None
+                state, tail = link.replies.integer(), link.replies.integer()
+                self._run.check_state(had_state, state)
                 sizes[p] = state + tail
             return []
 

@@ -38,6 +38,25 @@ class BoardPart(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Watermark:
+    """What a partition's record says of a data shard."""
+
+    chunk: int = -1
+    """The last chunk applied; -1 for none."""
+    attempt: int = 0
+    """The attempt at the data shard that pushes at present, the greatest so far; 0: whoever likes."""
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> Watermark:
+        """What `to_bytes` gave."""
+        return cls(*map(int, value.split()))
+
+    def to_bytes(self) -> bytes:
+        """The value of its field."""
+        return b"%d %d" % (self.chunk, self.attempt) if self.attempt else b"%d" % self.chunk
+
+
+@dataclass(frozen=True, slots=True)
 class Keys:
     """The key names of one model."""
 
@@ -69,12 +88,15 @@ class Keys:
         return f"ctr:{{{self.model}:{partition}}}:n".encode()
 
     def record(self, partition: int) -> bytes:
-        """A hash: the run id, and the last chunk applied per job and data shard."""
+        """A hash: the run id, whether there is a state, and a `Watermark` per job and data shard."""
         return f"ctr:{{{self.model}:{partition}}}:a".encode()
 
 
 RUN = b"run"
 """Field of the meta hash and of every record: the random id of the model's creation."""
+
+STATE = b"state"
+"""Field of a record whose partition has a state: one that it has lost is then no state of zeros."""
 
 
 def applied_field(job: str, shard: int) -> bytes:

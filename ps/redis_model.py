@@ -40,12 +40,14 @@ def open_model(
     *,
     join: bool,
     create: bool,
+    restoring: bool,
     patience_s: float,
 ) -> bytes:
     """Create the model, or with `join` check that it has the same `facts`; return its run id.
 
     Of several who join at once, one creates and the others wait. Every partition's record gets the run id,
-    so that a node which lost its data is noticed. What a model of this name has left behind is removed first.
+    so that a node which lost its data is noticed; with `restoring`, not before the partition is restored.
+    What a model of this name has left behind is removed first.
     Raises StoreError when layout or facts differ, naming both, and when something else has the name of one of
     the model's keys.
     """
@@ -55,7 +57,7 @@ def open_model(
         while create:
             found, run = _begin(line, keys, wanted)
             if run is not None:
-                _create(line, nodes.client(), keys, partitions, run)
+                _create(line, nodes.client(), keys, partitions, run, restoring=restoring)
                 return run
             if not _is_dropped(found):
                 break
@@ -116,13 +118,15 @@ def _is_dropped(meta: Mapping[bytes, bytes]) -> bool:
     return _READY not in meta and _CREATING not in meta
 
 
-def _create(line: Transactions, client: Any, keys: Keys, partitions: int, run: bytes) -> None:
+def _create(
+    line: Transactions, client: Any, keys: Keys, partitions: int, run: bytes, *, restoring: bool
+) -> None:
     """Give the partitions of a model whose `meta` is there their records, and call it ready."""
     try:
         former = _former_partitions(client, keys, partitions)
         for some in _batches(former):
             _each(client, [(b"DEL", *_partition_keys(keys, p)) for p in some])
-        for some in _batches(range(partitions)):
+        for some in _batches(range(0 if restoring else partitions)):
             _each(client, [(b"HSET", keys.record(p), RUN, run) for p in some])
 
         def decide(found: list[Any]) -> Decision[bool]:

@@ -21,7 +21,7 @@ from redis.exceptions import (
 from ctr.errors import StoreError
 from ps.board_answers import JOB_FACTS, job_of, pairs, view_of, view_reads
 from ps.redis_info import NodeLook, reason
-from ps.redis_keys import RUN, BoardPart, Keys
+from ps.redis_keys import RUN, STATE, BoardPart, Keys
 from ps.redis_nodes import Address, RedisUrl, host_port
 from ps.redis_status import BoardStatus, ModelStatus, StoreStatus
 from ps.redis_topology import Topology, cluster_topology, single_server
@@ -198,26 +198,27 @@ class StoreObserver:
             reads = [self._partition_reads(p) for p in some]
             answers = iter(self._ask(node.primary.address, chain.from_iterable(reads), raise_on_error=False))
             for p, its_reads in zip(some, reads, strict=True):
-                run, fields, *sizes = islice(answers, len(its_reads))
+                run, had_state, *sizes = islice(answers, len(its_reads))
                 node.looked_at += 1
-                error = next((each for each in (run, fields, *sizes) if isinstance(each, Exception)), None)
+                error = next((each for each in (run, had_state, *sizes) if isinstance(each, Exception)), None)
                 if isinstance(error, MovedError | AskError):
                     node.moving.append(p)
                 elif error is not None:
                     node.refused.append(p)
                     node.refusal = error
                 elif model.state == "ready" and (
-                    run != model.run.encode() or (fields > 1 and sizes[0] == 0)  # or its state is gone
+                    run != model.run.encode()
+                    or (had_state is not None and sizes[0] == 0)  # or its state is gone
                 ):
                     node.lost.append(p)
                 else:
                     node.bytes += sum(sizes)
 
     def _partition_reads(self, partition: int) -> list[Command]:
-        """The run id in its record, how many fields that has, then the sizes of what it holds."""
+        """The run id in its record, whether it had a state, then the sizes of what it holds."""
         return [
             (b"HGET", self._keys.record(partition), RUN),
-            (b"HLEN", self._keys.record(partition)),
+            (b"HGET", self._keys.record(partition), STATE),
             (b"STRLEN", self._keys.state(partition)),
             (b"STRLEN", self._keys.tail(partition)),
             (b"STRLEN", self._keys.news(partition)),

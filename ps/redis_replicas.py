@@ -76,6 +76,20 @@ class Replicas:
         self._channel.everywhere(list(range(self._count)), on_node)
         return found
 
+    def servers(self) -> frozenset[tuple[Address, str]]:
+        """The nodes, each with the id of its process."""
+        found: set[tuple[Address, str]] = set()
+
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            (link,) = self._channel.nodes.links(address, 1)
+            link.send(command(b"INFO", b"server"))
+            info = link.replies.text().decode()
+            found.add((address, info.partition("run_id:")[2].partition("\r")[0]))
+            return []
+
+        self._channel.everywhere(list(range(self._count)), on_node)
+        return frozenset(found)
+
     def _look_for_replica(self, address: Address, link: Link) -> bool | None:
         """Whether a replica follows this primary now; None when the node is a replica itself by now."""
         link.send(command(b"INFO", b"replication"))

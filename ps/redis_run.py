@@ -28,9 +28,9 @@ class Run:
                 "Training stops here; start again, or restore the node."
             )
 
-    def check_state(self, watermarks: int, length: int) -> None:
-        """Raise StoreError for a partition that was pushed to and has a state of no bytes."""
-        if watermarks > 0 and length == 0:
+    def check_state(self, had_state: bool, length: int) -> None:
+        """Raise StoreError for a partition whose record knows of a state, and that has one of no bytes."""
+        if had_state and length == 0:
             raise StoreError(
                 f"{self.url}: a node has lost a part of {self.keys.model!r}: was it deleted, or evicted? "
                 "Training stops here; set maxmemory-policy to noeviction, and start again or resume from a "

@@ -16,19 +16,17 @@ from ps.fixed_point_kernels import FINEST_Z_BITS, Z_MOST, pack_delta, token_hash
 from ps.partitions import Partitions, Slots, as_slots
 from ps.redis_channel import PATIENCE_S, Channel
 from ps.redis_commands import (
-    FAR_DENSITY,
-    NEAR_DENSITY,
-    Outcome,
     PullRequest,
-    PushRequest,
     command,
+    density_of,
     read_record,
     require_passing,
 )
 from ps.redis_dumps import Dumps, PartitionDump
 from ps.redis_keys import RUN, Keys, applied_field
 from ps.redis_model import drop_model, open_model
-from ps.redis_nodes import Address, Link, RedisUrl, is_near, rights_hint
+from ps.redis_nodes import Address, Link, RedisUrl, rights_hint
+from ps.redis_pushes import Pushes
 from ps.redis_replicas import Replicas
 from ps.redis_replies import ServerError
 from ps.redis_run import Run
@@ -41,9 +39,6 @@ NEWS_DENSITY = 20
 """A partition's news name at most one slot in so many: 0.2 bytes per slot of the store."""
 
 _WIDTH = 2
-_LINKS = 16  # transactions on one node at a time: each needs a connection, as WATCH belongs to one
-_MOST_AT_A_TIME = 64 << 20  # bytes of ranges that those read together
-_OPTIMISTIC = 2  # conflicts after which a range is added to one by one
 _MOST_UNREAD = 16 << 20  # bytes that a node may have answered and nobody has read
 _NO_FIELD = b"-"  # of a record; no job is called that
 
@@ -94,13 +89,15 @@ class RedisStore:
         z_bits: int = FINEST_Z_BITS,
         join: bool = False,
         create: bool = True,
+        restoring: bool = False,
         timeout_s: float = 10.0,
         patience_s: float = PATIENCE_S,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the model `url.model` (default: `default`); with `join`, open it if it is there.
 
-        Without `create`, it must be there.
+        Without `create`, it must be there. With `restoring`, a new model can be used when each of its
+        partitions has been given to `restore`: a replica that takes over without that is then known by it.
 
         A server that is silent for `timeout_s` counts as broken; what was sent is then repeated as needed,
         until nothing has helped for `patience_s`.
@@ -115,7 +112,7 @@ class RedisStore:
         self.url = url
         self.keys = Keys(url.model or "default")
         self.z_bits = z_bits
-        self._least_density = min(_density(address) for address in url.hosts)
+        self._least_density = min(density_of(address) for address in url.hosts)
         self._on_close = on_close
         self._counting = Lock()
         self._saturations = Saturations()
@@ -125,7 +122,15 @@ class RedisStore:
         try:
             nodes = self._reads.nodes
             run = open_model(
-                url, nodes, self.keys, count, facts, join=join, create=create, patience_s=patience_s
+                url,
+                nodes,
+                self.keys,
+                count,
+                facts,
+                join=join,
+                create=create,
+                restoring=restoring,
+                patience_s=patience_s,
             )
         except BaseException as error:
             self._reads.close()
@@ -136,6 +141,7 @@ class RedisStore:
                 ) from error
             raise
         self._run = Run(run, url, self.keys)
+        self._pushes = Pushes(self._writes, self.keys, self.partitions, self._run, self._count)
         self._replicas = Replicas(self._writes, self.keys, count, self._run)
         self._dumps = Dumps(self._reads, self._writes, self.keys, self.partitions, self._run)
 
@@ -229,7 +235,7 @@ class RedisStore:
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._reads.nodes.links(address, 1)
-            density = _density(address)
+            density = density_of(address)
             requests = [
                 PullRequest(
                     self.keys, p, self.partitions.size, offsets[cuts[p] : cuts[p + 1]], field, density
@@ -273,100 +279,85 @@ class RedisStore:
         """Add int64[u] to packed accumulators, as `Store.push` does; return the partitions left behind.
 
         `expected`, int64[partitions], is the last chunk of the token's shard that each partition has
-        acknowledged. One whose record tells of an earlier chunk has lost pushes in a failover: it is left as
-        it is, and returned, so that those can be sent again first. `only`, bool[partitions], leaves out the
-        others. `fresh`, bool[u], marks slots that the partitions' news are to name.
+        acknowledged. One whose record tells of an earlier chunk has lost pushes: it is left as it is, and
+        returned, so that those can be sent again first. `only`, bool[partitions], are those to push to; of
+        them, one without a slot notes the chunk in its record. `fresh`, bool[u], marks slots that the
+        partitions' news are to name.
+
+        Raises SupersededError when a later attempt at the data shard has begun than the token's.
         """
-        slots = check_slots(slots, self.bits)
-        cuts = self.partitions.cuts(slots)
-        touched = np.diff(cuts) > 0
-        if only is not None:
-            touched &= only
-        if not touched.any():
-            self._writes.require_open()
-            return []
-        offsets = self._offsets(slots)
-        field = applied_field(token.job, token.shard)
-        behind: list[int] = []
+        return self._pushes.push(
+            check_slots(slots, self.bits),
+            increments,
+            token,
+            expected=expected,
+            only=only,
+            fresh=fresh,
+            news_limit=self.news_limit,
+        )
 
-        def request(address: Address, p: int) -> PushRequest:
-            part = slice(cuts[p], cuts[p + 1])
-            news = b"" if fresh is None else self._news(offsets[part][fresh[part]])
-            return PushRequest(
-                self.keys,
-                p,
-                self.partitions.size,
-                offsets[part],
-                increments[part],
-                field,
-                token.chunk,
-                expected=-1 if expected is None else int(expected[p]),
-                news=news,
-                density=_density(address),
-            )
+    def take_over(self, job: str, shard: int) -> tuple[int, NDArray[np.int64]]:
+        """Begin an attempt at a data shard: from now on, no partition adds what earlier attempts push.
 
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            requests = [request(address, p) for p in partitions]
-            most = max(each.range_bytes for each in requests)
-            at_a_time = _LINKS if most == 0 else max(1, min(_LINKS, _MOST_AT_A_TIME // most))
-            again: list[int] = []
-            for first in range(0, len(requests), at_a_time):
-                wave = requests[first : first + at_a_time]
-                conflicts = 0
-                while wave:
-                    outcomes = self._push_wave(self._writes.nodes.links(address, len(wave)), wave)
-                    again += [each.partition for each in wave if outcomes[each] is Outcome.ELSEWHERE]
-                    behind.extend(each.partition for each in wave if outcomes[each] is Outcome.BEHIND)
-                    for each in wave:
-                        self._count(*(each.limited if outcomes[each] is Outcome.DONE else (0, 0)))
-                    wave = [each for each in wave if outcomes[each] is Outcome.CONFLICT]
-                    conflicts += 1
-                    if conflicts > _OPTIMISTIC:
-                        for each in wave:
-                            each.one_by_one()
-            return again
-
-        self._writes.everywhere(np.flatnonzero(touched).tolist(), on_node)
-        return behind
-
-    def _push_wave(self, links: list[Link], wave: list[PushRequest]) -> dict[PushRequest, Outcome]:
-        """Push to one partition over each link."""
-        outcomes: dict[PushRequest, Outcome] = {}
-        for link, each in zip(links, wave, strict=True):
-            link.send(each.look())
-        scratch = np.empty(max(each.scratch_size for each in wave), np.uint8)
-        for link, each in zip(links, wave, strict=True):
-            outcomes[each] = each.read_look(link.replies, self._run.check, self._run.check_state)
-            if outcomes[each] is Outcome.TODO:
-                link.send(*each.write(scratch))
-            elif outcomes[each] is not Outcome.ELSEWHERE:  # whose links are closed
-                link.send(command(b"UNWATCH"))
-        for link, each in zip(links, wave, strict=True):
-            if outcomes[each] is Outcome.TODO:
-                outcomes[each] = each.read_write(link.replies)
-            elif outcomes[each] is not Outcome.ELSEWHERE:
-                link.replies.status()
-        return outcomes
+        Returns the attempt's number, for its tokens, and int64[partitions]: the last chunk that each
+        partition has, -1 for none. That changes no more but by pushes of this attempt.
+        """
+        return self._pushes.take_over(job, shard)
 
     def applied(self, job: str, shard: int) -> NDArray[np.int64]:
         """See `Store.applied`."""
         found = np.full(self.partitions.count, -1, np.int64)
-        field = applied_field(job, shard)
+
+        def note(p: int, chunks: NDArray[np.int64]) -> None:
+            found[p] = chunks[0]
+
+        self._read_records(job, [shard], note)
+        return found
+
+    def applied_everywhere(self, job: str, shards: Sequence[int]) -> NDArray[np.int64]:
+        """int64[shards]: the last chunk of each of these data shards that every partition has; -1 for none.
+
+        Raises as `pull` does.
+        """
+        least = np.full(len(shards), np.iinfo(np.int64).max)
+        lock = Lock()
+
+        def note(_: int, chunks: NDArray[np.int64]) -> None:
+            with lock:
+                np.minimum(least, chunks, out=least)
+
+        if shards:
+            self._read_records(job, shards, note)
+        return least
+
+    def _read_records(
+        self, job: str, shards: Sequence[int], note: Callable[[int, NDArray[np.int64]], None]
+    ) -> None:
+        """Tell `note` of each partition the last chunks applied of these data shards, int64[shards]."""
+        fields = [applied_field(job, shard) for shard in shards]
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._reads.nodes.links(address, 1)
-            link.send(b"".join(command(b"HMGET", self.keys.record(p), RUN, field) for p in partitions))
+            link.send(b"".join(command(b"HMGET", self.keys.record(p), RUN, *fields) for p in partitions))
             again = []
             for p in partitions:
                 try:
-                    found[p] = read_record(link.replies, self._run.check)
+                    marks = read_record(link.replies, self._run.check, len(fields))
                 except ServerError as error:
                     require_passing(error)
                     again.append(p)
+                    continue
+                note(p, np.array([mark.chunk for mark in marks], np.int64))
             return again
 
         self._reads.everywhere(list(range(self.partitions.count)), on_node)
-        return found
+
+    def servers(self) -> frozenset[tuple[Address, str]]:
+        """The primaries that hold the model now, with the ids of their processes: a restart changes its one.
+
+        Raises as `pull` does.
+        """
+        return self._replicas.servers()
 
     def read_news(self, heard: NDArray[np.int64]) -> list[tuple[int, NDArray[np.uint32]]]:
         """What the partitions' news say beyond the first `heard[p]` entries: (partition, offsets uint32[k]).
@@ -442,16 +433,8 @@ class RedisStore:
             self._writes.close()
             self._on_close()
 
-    def _news(self, offsets: NDArray[np.uint32]) -> bytes:
-        """Offsets as the news of a partition name them; what goes beyond the longest news is left out."""
-        return offsets[: self.news_limit].astype("<u4").tobytes()
-
     def _offsets(self, slots: Slots) -> NDArray[np.uint32]:
         return (slots & slots.dtype.type(self.partitions.size - 1)).astype(np.uint32)
-
-
-def _density(address: Address) -> int:
-    return NEAR_DENSITY if is_near(address) else FAR_DENSITY
 
 
 def _sent_ahead(link: Link, requests: Sequence[PullRequest]) -> Iterator[PullRequest]:

@@ -28,10 +28,20 @@ class Token:
     """The data shard that was trained on."""
     chunk: int
     """The chunk's number within the data shard, ascending from push to push."""
+    attempt: int = 0
+    """Of those at the data shard, see `RedisStore.take_over`; 0: as if there were no others."""
 
     def __post_init__(self) -> None:
         if not self.job or not (0 <= self.shard < 1 << 63 and 0 <= self.chunk < 1 << 63):
             raise ValueError(f"{self}: name the job, and count shards and chunks from 0")
+
+
+class SupersededError(StoreError):
+    """A push came too late: another attempt at its data shard has begun. What it adds is for that to add."""
+
+    def __init__(self, url: object, token: Token) -> None:
+        super().__init__(f"{url}: data shard {token.shard} of the job {token.job!r} is another worker's now.")
+        self.shard = token.shard
 
 
 class Store(Protocol):
@@ -146,7 +156,13 @@ def check_delta(delta: NDArray[np.float32], rows: int, width: int) -> NDArray[np
 
 
 def open_store(
-    url: str, *, bits: int, width: int, facts: Mapping[str, str] | None = None, z_bits: int = FINEST_Z_BITS
+    url: str,
+    *,
+    bits: int,
+    width: int,
+    facts: Mapping[str, str] | None = None,
+    z_bits: int = FINEST_Z_BITS,
+    restoring: bool = False,
 ) -> Store:
     """The store at `url`, for `2**bits` slots of `width` numbers.
 
@@ -154,7 +170,8 @@ def open_store(
     - `embedded://?shards=2`: redis-server processes of our own on this machine, which end with the store.
     - `redis://[user:password@]host:port/db`, `rediss://…` with TLS, `redis+cluster://host:port,host:port`,
       `rediss+cluster://…`: parameters in Redis; `?model=NAME` names them. `facts` describe the model; it is
-      refused when it is there with others. `z_bits` says how it keeps its first number, see `RedisStore`.
+      refused when it is there with others. `z_bits` says how it keeps its first number, and `restoring` is
+      for models to be restored: see `RedisStore`.
 
     Raises StoreError for a URL that names no store, for bits outside 1..40, and when a server cannot be
     reached or refuses.
@@ -168,11 +185,13 @@ def open_store(
     if scheme == "embedded":
         from ps.embedded import open_embedded
 
-        return open_embedded(rest, bits=bits, width=width, facts=facts, z_bits=z_bits)
+        return open_embedded(rest, bits=bits, width=width, facts=facts, z_bits=z_bits, restoring=restoring)
     from ps.redis_nodes import parse_redis_url
     from ps.redis_store import RedisStore
 
-    return RedisStore(parse_redis_url(url), bits=bits, width=width, facts=facts, z_bits=z_bits)
+    return RedisStore(
+        parse_redis_url(url), bits=bits, width=width, facts=facts, z_bits=z_bits, restoring=restoring
+    )
 
 
 def require_store_url(url: str) -> None:

@@ -83,10 +83,13 @@ class WorkerStore:
         self._bounded = staleness is not None
         self._oldest = _LONGEST_CACHED if staleness is None else staleness
         self._judge = judge
-        self._outbox = Outbox(pushes or store, job)
+        self._pushes = pushes or store
+        self._outbox = Outbox(self._pushes, job)
         self._cache = HotCache(store.bits)
         self._held = HeldBack(store.bits)
         self._presence = Presence(store) if filters.presence else None
+        self._attempt = 0
+        self._had = np.full(store.partitions.count, -1, np.int64)
 
     @property
     def push_seconds(self) -> float:
@@ -97,6 +100,22 @@ class WorkerStore:
     def sent_again(self) -> int:
         """Shares of pushes that were sent again because a failover had lost them."""
         return self._outbox.sent_again
+
+    def begin(self, shard: int) -> int:
+        """Begin with a data shard, or go on with one that others began; the last chunk that is whole, or -1.
+
+        Nothing that others push of it is added from now on. So it is certain what each partition has of it:
+        that is neither pushed nor held back again, though the chunk may have to be trained again for others.
+
+        Raises StoreError as `push` does.
+        """
+        self._attempt, self._had = self._pushes.take_over(self._job, shard)
+        self._outbox.begin(shard, self._had, again=True)
+        return int(self._had.min())
+
+    def gave_up(self, shard: int) -> bool:
+        """Whether another worker has begun with the data shard, or pushes were lost: it is to be released."""
+        return self._outbox.gave_up(shard)
 
     def pull(self, slots: Slots, shard: int, clock: int, least_clock: int) -> Pulled:
         """The state of a chunk's slots, which are to be trained at this clock of the worker.
@@ -150,9 +169,11 @@ class WorkerStore:
         `chunk` numbers the pushes of the shard, ascending. Raises as `Store.push` does, and what an earlier
         push raised.
         """
-        token = Token(self._job, pulled.shard, chunk)
+        token = Token(self._job, pulled.shard, chunk, self._attempt)
         slots = pulled.slots
         increments = self._store.increments(slots, delta, token, state)
+        if self._had.max() >= chunk:  # another worker's, or those that a failover has left, are in the store
+            increments[(self._had >= chunk)[self._store.partitions.of(slots)]] = 0
         mine = pulled.packed + increments
         self._held.take(slots, increments)
         if self._filters.cache:
@@ -171,12 +192,18 @@ class WorkerStore:
                 slots, increments = self._held.take_all()
         self._send(token, slots, increments, on_done)
 
-    def flush(self, shard: int, chunk: int) -> None:
-        """Push what is held back, as chunk `chunk` of the shard, and wait until everything has arrived."""
-        if len(self._held):
+    def flush(self, shard: int, chunk: int, *, last: bool = False) -> None:
+        """Push what is held back, as chunk `chunk` of the shard, and wait until everything has arrived.
+
+        The `last` one of a shard is pushed in any case: a partition that has it has all of the shard.
+        """
+        if len(self._held) or last:
             self.counts.flushed += len(self._held)
-            self._send(Token(self._job, shard, chunk), *self._held.take_all(), lambda: None)
+            token = Token(self._job, shard, chunk, self._attempt)
+            self._send(token, *self._held.take_all(), lambda: None, last=last)
         self._outbox.drain()
+        if self._outbox.gave_up(shard):  # some of what is in the cache may never count
+            self._cache = HotCache(self._store.bits)
 
     def require_sound(self) -> None:
         """Raise what a push raised, if one did."""
@@ -191,12 +218,17 @@ class WorkerStore:
         self._outbox.close()
 
     def _send(
-        self, token: Token, slots: Slots, increments: NDArray[np.int64], on_done: Callable[[], object]
+        self,
+        token: Token,
+        slots: Slots,
+        increments: NDArray[np.int64],
+        on_done: Callable[[], object],
+        *,
+        last: bool = False,
     ) -> None:
         self.counts.pushed += slots.size
         fresh = None if self._presence is None else self._presence.claim(slots)
-        touched = np.diff(self._store.partitions.cuts(slots)) > 0
-        self._outbox.put(Parcel(token, slots, increments, fresh, touched, on_done))
+        self._outbox.put(Parcel(token, slots, increments, fresh, on_done, last))
 
     def _add_own(self, pulled: Pulled, some: NDArray[np.bool_] | None, applied: NDArray[np.int64]) -> None:
         slots: Slots = pulled.slots if some is None else pulled.slots[some]

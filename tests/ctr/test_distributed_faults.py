@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
+import numpy as np
 import pytest
 import redis
 
@@ -93,6 +94,29 @@ class TestWorkers:
         assert same_sums(result.state, in_memory(job)[0])
         assert result.coordinated.examples == 3 * ROWS
         assert len(result.coordinated.dead_workers) == 1
+
+    def test_what_a_killed_one_held_back_is_not_counted_twice(
+        self, start_job: StartJob, job_data: Path, redis_url: str
+    ) -> None:
+        """Each example adds a quarter to the second number of its slots: once, or never if held back."""
+        small = Ftrl(alpha=1.0, beta=1e20, l1=2.0)  # weights are zero until a slot was seen some more
+        filters = Filters(kkt=True)
+        job = describe(job_data, consistency="asp", passes=3, ftrl=small, filters=filters)
+        slots, expected = in_memory(job)[0]
+        running = start_job(job, redis_url)
+        running.gather()
+        # In the middle of a data shard of five chunks.
+        view = running.once(lambda view: any(shard.progress == 3 for shard in view.unfinished.values()))
+        assert view is not None
+        owner = next(shard.owner for shard in view.unfinished.values() if shard.progress == 3)
+        number = next((n for n, worker in enumerate(view.workers) if worker.id == owner), 0)
+        os.kill(process_of(view, number), signal.SIGKILL)
+        found_slots, found = running.result().state
+        sums = np.zeros((1 << job.feature_spec().bits, 2), np.float32)
+        sums[found_slots] = found
+        more = np.round((sums[slots] - expected)[:, 1] / 0.25)
+        assert more.max() <= 0, "some examples count twice"
+        assert more.min() < 0, "nothing was held back when it was killed"
 
     @pytest.mark.parametrize("consistency", ["bsp", "ssp"])
     def test_one_that_wakes_up_after_it_was_taken_for_dead(

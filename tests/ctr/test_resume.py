@@ -38,7 +38,7 @@ from tests.ctr.distributed_jobs import (
     same_sums,
     wait_for,
 )
-from tests.ps.servers import needs_redis
+from tests.ps.servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
 
@@ -408,3 +408,35 @@ class TestInterrupted:
         taken = job.taken()
         assert taken is not None
         assert taken[1] > 0
+
+
+class TestReplicas:
+    """What a job starts from must survive a failover before its first push."""
+
+    @pytest.mark.parametrize("resume", [True, False])
+    def test_are_waited_for(
+        self, start_job: StartJob, start_redis: StartRedis, job_data: Path, tmp_path: Path, resume: bool
+    ) -> None:
+        job = describe(job_data, consistency="ssp", workers=1, passes=2 if resume else 1, ftrl=ADDITIVE)
+        first = describe(job_data, consistency="ssp", workers=1, ftrl=ADDITIVE)
+        settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
+        servers = start_redis(replicas=1)
+        start = None if resume else in_memory(first)[0]
+        if resume:
+            running = start_job(job, servers.url, checkpoints=settings)
+            assert running.once(lambda view: pushed(view) > 10)
+            running.stop.set()
+            running.result()
+        ((_, replica),) = servers.shards
+        replica.freeze()
+        again = start_job(
+            job, servers.url, checkpoints=settings if resume else None, resume=resume, start=start
+        )
+        with closing(JobBoard(parse_redis_url(servers.url))) as board:
+            time.sleep(1.0)
+            assert board.job() is None
+            assert not again.over
+            replica.thaw()
+            wait_for(lambda: board.job() is not None or again.over)
+        state = again.result().state
+        assert same_sums(state, in_memory(job)[0] if resume else in_memory(job, start)[0])

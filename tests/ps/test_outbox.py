@@ -46,9 +46,8 @@ def opened(url: str, **options: object) -> RedisStore:
 def parcel(
     store: RedisStore, slots: Slots, chunk: int, increment: int = 1, shard: int = 0, on_done=lambda: None
 ) -> Parcel:
-    touched = np.diff(store.partitions.cuts(slots)) > 0
     increments = np.full(slots.size, increment, np.int64)
-    return Parcel(Token("job", shard, chunk), slots, increments, None, touched, on_done)
+    return Parcel(Token("job", shard, chunk), slots, increments, None, on_done)
 
 
 def slots_of(*numbers: int) -> Slots:

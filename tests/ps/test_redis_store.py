@@ -90,7 +90,7 @@ class TestSlotBySlot(TestOneRedis):
 
     @pytest.fixture(autouse=True)
     def density(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ps.redis_store.NEAR_DENSITY", 0)
+        monkeypatch.setattr("ps.redis_commands.NEAR_DENSITY", 0)
 
 
 class TestRanges(TestOneRedis):
@@ -101,7 +101,7 @@ class TestRanges(TestOneRedis):
 
     @pytest.fixture(autouse=True)
     def density(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ps.redis_store.NEAR_DENSITY", 1 << 40)
+        monkeypatch.setattr("ps.redis_commands.NEAR_DENSITY", 1 << 40)
 
 
 SLOTS = np.arange(0, 4_096, 3, dtype=np.uint32)

@@ -6,8 +6,10 @@ from threading import Thread
 from time import sleep
 
 import numpy as np
+import pytest
 
-from ps import RedisStore, Token, parse_redis_url
+from ctr.errors import StoreError
+from ps import PartitionDump, RedisStore, Token, parse_redis_url
 from ps.redis_server import RedisServer
 from tests.ps.servers import StartRedis, eventually, needs_redis
 
@@ -53,3 +55,27 @@ def test_a_replica_that_is_away_counts_however_slow_the_answers_are(start_redis:
     tell(away, "CONFIG", "SET", "masterauth", away.password)
     eventually(lambda: store.replicated(5.0))
     store.close()
+
+
+def test_a_replica_that_misses_what_was_restored_is_known_by_it(start_redis: StartRedis) -> None:
+    """It has the model's name and nothing of it: taking over, it must not read as a model of zeros."""
+    config = {"cluster-node-timeout": "1000", "cluster-replica-validity-factor": "0"}
+    servers = start_redis(shards=3, replicas=1, config=config)
+    url, slots = parse_redis_url(servers.url), np.arange(1 << 12, dtype=np.uint32)
+    whole = RedisStore(parse_redis_url(f"{servers.url}?model=whole"), bits=12, width=2)
+    whole.push(slots, np.ones((slots.size, 2), np.float32), Token("job", 0, 0))
+    store = RedisStore(url, bits=12, width=2, restoring=True)
+    primary, replica = servers.shards[0]
+    eventually(lambda: whole.replicated(1.0))  # and with that, all that the servers were told before
+    tell(replica, "CONFIG", "SET", "masterauth", "wrong")
+    tell(replica, "CLIENT", "KILL", "TYPE", "master")
+    eventually(lambda: tell(primary, "INFO", "replication")["connected_slaves"] == 0)  # type: ignore[index]
+    for partition in range(store.partitions.count):
+        dump = whole.dump(partition)
+        store.restore(PartitionDump(partition, dump.state, {}))
+    assert (store.pull(slots) == 1).all()
+    primary.kill()
+    with pytest.raises(StoreError, match="lost the data"):
+        store.pull(slots)
+    store.close()
+    whole.close()
