@@ -269,12 +269,6 @@ class TestPacked:
         packed, applied = store.pull_packed(np.empty(0, np.uint32), "job", 2)
         assert (packed.size, set(applied.tolist())) == (0, {-2})
 
-    def test_increments_wrap_around(self, store: RedisStore) -> None:
-        slots, extremes = np.arange(3, dtype=np.uint32), np.array([2**63 - 1, -(2**63), -1])
-        store.push_packed(slots, extremes, Token("job", 0, 0))
-        store.push_packed(slots, np.array([1, -1, -(2**63)]), Token("job", 0, 1))
-        assert store.pull_packed(slots)[0].tolist() == [-(2**63), 2**63 - 1, 2**63 - 1]
-
     def test_partitions_that_lost_pushes_are_left_as_they_are(self, store: RedisStore) -> None:
         slots, ones = np.array([3, 40, 900], np.uint32), np.ones(3, np.int64)
         store.push_packed(slots[:2], ones[:2], Token("job", 0, 6))
