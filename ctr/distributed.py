@@ -127,7 +127,7 @@ def _train(
             if checkpoint is not None:
                 restore_checkpoint(checkpoint, store)
             elif start is not None:
-                too_large = _adopt(store, *start)
+                too_large = adopt(store, *start)
             _await_replicas(store, stop)
             warm_up(source, store.bits, description.ftrl(0), description.safe_adding, description.workers)
             coordinator = Coordinator(
@@ -253,7 +253,7 @@ def _await_replicas(store: RedisStore, stop: Event) -> None:
             raise KeyboardInterrupt
 
 
-def _adopt(store: RedisStore, slots: Slots, state: Float32) -> Saturations:
+def adopt(store: RedisStore, slots: Slots, state: Float32) -> Saturations:
     """Give a new model this state; return how many of its numbers are beyond what the store can keep.
 
     An increment is only so large, so it may take the sum of several.

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from ctr.checkpoint_taker import CheckpointSettings
-from ctr.distributed import DistributedResult, StoreSettings, train_distributed
+from ctr.distributed import DistributedResult, StoreSettings, adopt, train_distributed
 from ctr.errors import StoreError
 from ctr.ftrl import WIDTH, Float32, Ftrl
 from ctr.job_description import JobDescription, absolute, input_bytes
@@ -311,10 +311,16 @@ class Helpers:
         return self.reports
 
 
-def in_threads(job: JobDescription, url: str, workers: int) -> tuple[State, WorkerReport]:
+def in_threads(
+    job: JobDescription, url: str, workers: int, start: State | None = None
+) -> tuple[State, WorkerReport]:
     """What the job comes to with so many workers that are threads, and nobody who leads it."""
     parsed, plan = parse_redis_url(url), job.plan()
-    with closing(RedisStore(parsed, bits=job.feature_spec().bits, width=WIDTH, facts=job.facts())) as store:
+    with closing(
+        RedisStore(parsed, bits=job.feature_spec().bits, width=WIDTH, facts=job.facts(), z_bits=job.z_bits)
+    ) as store:
+        if start is not None:
+            adopt(store, *start)
         with closing(JobBoard(parsed, lease_s=LEASE_S)) as board:
             board.create("threads", job.to_bytes(), shards=plan.shards, lanes=job.lanes)
             helpers = Helpers(url, workers)

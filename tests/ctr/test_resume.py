@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ctr.artifact import load_model
+from ctr.base_rate import base_rate, starting_state
 from ctr.checkpoint import read_checkpoint
 from ctr.checkpoint_taker import CheckpointSettings
 from ctr.errors import CtrError, ModelError, StoreError
@@ -264,7 +265,10 @@ class Trained:
 
     def undisturbed(self, job: JobDescription, url: str) -> tuple[str, WorkerReport]:
         """The id of the model that the same comes to when nothing happens, and what the workers report."""
-        state, report = in_threads(job, url, 1)
+        job = job.model_copy(update={"z_bits": job.ftrl(job.passes - 1).z_bits})
+        rate = base_rate(job.open_source(), job.rows)
+        start = starting_state(job.optimizer, rate, job.feature_spec().bits)
+        state, report = in_threads(job, url, 1, start)
         return model_id(state, job), report
 
 
