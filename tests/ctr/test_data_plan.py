@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ctr.data_plan import DataPlan, shard_chunks_for
 from ctr.job_position import JobPosition
+from features import BadRows
 
 small = st.integers(1, 7)
 
@@ -48,6 +49,16 @@ def test_lanes_share_the_chunks_in_their_order(plan: DataPlan) -> None:
     assert all(plan.peers(round_) == size for round_, size in sizes.items())
 
 
+def skipped(bad: set[int], passes: set[tuple[int, int]]) -> BadRows:
+    """As workers meet them that read these rows in a pass: of a data shard, or in rounds all of them."""
+    met = BadRows()
+    for start, stop in sorted(passes):
+        rows = np.array(sorted(row for row in bad if start <= row < stop), np.int64)
+        if rows.size:
+            met.add(start, rows, str)
+    return met
+
+
 @given(plans(), st.sets(st.integers(0, 60)), st.data())
 def test_examples_of_a_position(plan: DataPlan, bad: set[int], data: st.DataObject) -> None:
     begun = data.draw(st.integers(0, plan.shards))
@@ -57,7 +68,8 @@ def test_examples_of_a_position(plan: DataPlan, bad: set[int], data: st.DataObje
     for shard in range(begun):
         expected[plan.pass_of(shard)] += sum(chunks_of(plan, shard, bad)[: progress.get(shard)])
     position = JobPosition(begun, progress, ())
-    assert position.examples(plan, np.array(sorted(bad), np.int64)) == expected
+    shards = {plan.rows_of(shard) for shard in range(plan.shards)}
+    assert position.examples(plan, skipped(bad, shards)) == expected
     assert JobPosition.from_json(position.to_json()) == position
 
 
@@ -71,7 +83,7 @@ def test_examples_of_a_position_between_rounds(plan: DataPlan, bad: set[int], da
         number = shard % plan.shards_in_pass  # of the chunk, in a pass over the good rows
         expected[plan.pass_of(shard)] += max(min(plan.chunk, good - number * plan.chunk), 0)
     position = JobPosition(0, {}, lanes)
-    assert position.examples(plan, np.array(sorted(bad), np.int64)) == expected
+    assert position.examples(plan, skipped(bad, {(0, plan.rows)})) == expected
     assert position.passes(plan) == max(
         [1] + [i + 1 for i, count in enumerate(position.examples(plan)) if count]
     )

@@ -263,6 +263,15 @@ class Trained:
         with closing(JobBoard(parse_redis_url(self.store))) as board:
             return board.job()
 
+    def has_begun(self) -> bool:
+        """Whether something was learnt."""
+        with closing(JobBoard(parse_redis_url(self.store))) as board:
+            found = board.job()
+            if found is None:
+                return False
+            plan = JobDescription.from_bytes(found.description).plan()
+            return sum(JobPosition.of(board.look()).examples(plan)) > 0
+
     def undisturbed(self, job: JobDescription, url: str) -> tuple[str, WorkerReport]:
         """The id of the model that the same comes to when nothing happens, and what the workers report."""
         job = job.model_copy(update={"z_bits": job.ftrl(job.passes - 1).z_bits})
@@ -405,7 +414,7 @@ class TestInterrupted:
         job = Trained(job_data, tmp_path, redis_url, *flags)
         command = job.start()
         wait_for(lambda: len(command.workers()) == 2)
-        time.sleep(2)
+        wait_for(job.has_begun)
         for pid in command.processes():
             os.kill(pid, signal.SIGTERM)
         assert command.end()[0] == 130
