@@ -66,6 +66,8 @@ class ClockedWorker:
     ) -> None:
         """`pushes` is where pushes go, if it is not the store itself but something that wraps it."""
         self.learner = Learner(job.safe_adding)
+        self.examples = 0
+        """Trained here, of chunks that are in the store and that the board knows of."""
         self.timings = Timings()
         self._board = board
         self._source = source
@@ -129,11 +131,6 @@ class ClockedWorker:
     def close(self) -> None:
         """Stop pushing."""
         self.store.close()
-
-    @property
-    def examples(self) -> int:
-        """Trained here."""
-        return self.learner.progressive.examples + self.learner.seen_again.examples
 
     @property
     def progress(self) -> object:
@@ -208,7 +205,7 @@ class ClockedWorker:
                     number, clock = number + 1, clock + 1
                     trained = perf_counter()
                     self.timings.train += trained - started
-                    arrived = partial(self._arrived, worker, shard, number, clock)
+                    arrived = partial(self._arrived, worker, shard, number, clock, len(ready.chunk))
                     self.store.push(ready.pulled, state, delta, 2 * number - 2, arrived)
                     self.timings.wait += perf_counter() - trained
             except BaseException:
@@ -268,8 +265,10 @@ class ClockedWorker:
         self._asked += 1
         return self._board.clock_gate(worker)
 
-    def _arrived(self, worker: str, shard: int, number: int, clock: int) -> None:
-        if not self._board.advance(worker, shard, number, clock):
+    def _arrived(self, worker: str, shard: int, number: int, clock: int, examples: int) -> None:
+        if self._board.advance(worker, shard, number, clock):
+            self.examples += examples
+        else:
             self._lost = True
 
     def _park(self, worker: str) -> None:

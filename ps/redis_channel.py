@@ -30,7 +30,7 @@ class Channel:
     def __init__(self, url: RedisUrl, keys: Keys, timeout_s: float, patience_s: float) -> None:
         """Connect; a server that is silent for `timeout_s` counts as broken. Raises StoreError."""
         self.url = url
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self.nodes: Nodes = connect(url, keys, timeout_s)
         self._lock = Lock()
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="node")
@@ -55,12 +55,12 @@ class Channel:
                 if not todo:
                     return
                 self.troubles += 1
-                deadline = deadline or monotonic() + self._patience_s
+                deadline = deadline or monotonic() + self.patience_s
                 if monotonic() > deadline:
                     reason = problem or self.nodes.refused() or "the cluster is changing"
                     self.nodes.hang_up()
                     raise StoreError(
-                        f"{self.url}: {len(todo)} partitions could not be reached for {self._patience_s:g} s "
+                        f"{self.url}: {len(todo)} partitions could not be reached for {self.patience_s:g} s "
                         f"({reason}); bring the server back, then see `ctr ps status`."
                     )
                 sleep(_PAUSE_S)

@@ -71,7 +71,11 @@ class Dumps:
         return found[-1]
 
     def restore(self, dump: PartitionDump, news_limit: int) -> None:
-        """Make a partition of a new model hold what was dumped, with at most so many news."""
+        """Make a partition of a new model hold what was dumped, with at most so many news.
+
+        Raises StoreError when the partition is of another creation of the model by now: whoever made that one
+        has it.
+        """
         whole = self._partitions.size * 8
         if len(dump.state) > whole or len(dump.state) % 8:
             raise StoreError(
@@ -80,6 +84,7 @@ class Dumps:
         record, state = self._keys.record(dump.partition), self._keys.state(dump.partition)
         tail, news = self._keys.tail(dump.partition), self._keys.news(dump.partition)
         body, rest = memoryview(dump.state)[: self._body_bytes], dump.state[self._body_bytes :]
+        look = command(b"WATCH", record) + command(b"HGET", record, RUN)
         commands = command(b"MULTI") + command(b"DEL", record, state, tail, news)
         used = np.flatnonzero(np.frombuffer(dump.state, np.int64))[:news_limit]
         if used.size:
@@ -100,9 +105,14 @@ class Dumps:
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._writes.nodes.links(address, 1)
+            link.send(look)
+            link.replies.status()
+            owner = link.replies.bulk()
+            if owner is not None:  # a new partition has no record yet
+                self._run.check(owner)
             link.send(commands, body, after)
             length = read_queued(link.replies, count)
-            if length is None:
+            if length is None or length < 0:
                 return list(partitions)
             for _ in range(length):
                 link.replies.pass_over()

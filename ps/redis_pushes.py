@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
-from time import time_ns
+from time import monotonic, sleep, time_ns
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.errors import StoreError
 from ps.partitions import Partitions, Slots
 from ps.redis_channel import Channel
 from ps.redis_commands import Outcome, PushRequest, command, density_of
@@ -18,7 +20,9 @@ from ps.store import SupersededError, Token
 
 _LINKS = 16  # transactions on one node at a time: each needs a connection, as WATCH belongs to one
 _MOST_AT_A_TIME = 64 << 20  # bytes of ranges that those read together
-_OPTIMISTIC = 2  # conflicts after which a range is added to one by one
+_OPTIMISTIC = 2  # conflicts after which a range is added to one by one, and pauses begin
+_PAUSE_S = 0.001
+_MOST_PAUSED = 50  # conflicts, after which the pauses grow no more
 
 Make = Callable[[Address, int], PushRequest]
 """The request to a partition, for the node that it is on."""
@@ -113,8 +117,12 @@ class Pushes:
                 attempt = highest + 1
 
     def _everywhere(self, partitions: list[int], make: Make, token: Token) -> list[PushRequest]:
-        """Send requests until each has an outcome; those that are behind. Raises SupersededError."""
+        """Send requests until each has an outcome; those that are behind.
+
+        Raises SupersededError, and StoreError when others come in between all the time.
+        """
         behind: list[PushRequest] = []
+        deadline = monotonic() + self._channel.patience_s
 
         def on_node(address: Address, share: Sequence[int]) -> list[int]:
             requests = [make(address, p) for p in share]
@@ -135,13 +143,24 @@ class Pushes:
                         raise SupersededError(self._channel.url, token)
                     wave = [each for each in wave if outcomes[each] is Outcome.CONFLICT]
                     conflicts += 1
-                    if conflicts > _OPTIMISTIC:
+                    if wave and conflicts > _OPTIMISTIC:
                         for each in wave:
                             each.one_by_one()
+                        self._pause(conflicts, wave, deadline)
             return again
 
         self._channel.everywhere(partitions, on_node)
         return behind
+
+    def _pause(self, conflicts: int, wave: list[PushRequest], deadline: float) -> None:
+        """Let those who came in between finish: all who meet there must not go on in step."""
+        if monotonic() > deadline:
+            raise StoreError(
+                f"{self._channel.url}: others have pushed to {len(wave)} partitions again and again for "
+                f"{self._channel.patience_s:g} s, so that a push did not get through; use fewer workers, or "
+                "larger chunks."
+            )
+        sleep(random.random() * _PAUSE_S * min(conflicts, _MOST_PAUSED))
 
     def _wave(self, links: list[Link], wave: list[PushRequest]) -> dict[PushRequest, Outcome]:
         """Push to one partition over each link."""

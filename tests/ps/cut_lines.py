@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock, Thread
+from typing import Any
 
 from redis.connection import parse_url
 
@@ -13,10 +14,18 @@ from redis.connection import parse_url
 class CutLine:
     """A proxy on loopback. What its clients send is passed on up to `most` bytes in all; answers all are.
 
-    Then its connections are closed; with `silent`, they stay, and nothing comes any more.
+    Then its connections are closed; with `silent`, they stay, and nothing comes any more. `on_data` is called
+    with what is about to be passed on.
     """
 
-    def __init__(self, url: str, most: int, *, silent: bool) -> None:
+    def __init__(
+        self,
+        url: str,
+        most: int,
+        *,
+        silent: bool = False,
+        on_data: Callable[[bytes], object] = lambda _: None,
+    ) -> None:
         place = parse_url(url.partition("?")[0])
         self._server = place["host"], place["port"]
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -24,7 +33,7 @@ class CutLine:
         self.url = url.replace(f"{place['host']}:{place['port']}", f"127.0.0.1:{port}")
         self.passed = 0
         self.cut = False
-        self._most, self._silent = most, silent
+        self._most, self._silent, self._on_data = most, silent, on_data
         self._lock = Lock()
         self._open: list[socket.socket] = [self._listener]
         Thread(target=self._accept, daemon=True).start()
@@ -53,6 +62,7 @@ class CutLine:
                     self.passed += len(data)
                     self.cut = self.passed == self._most
                 if data:
+                    self._on_data(data)
                     server.sendall(data)
                 if self.cut and not self._silent:
                     self.close()
@@ -64,9 +74,9 @@ class CutLine:
 
 
 @contextmanager
-def cut_line(url: str, most: int = 1 << 60, *, silent: bool = False) -> Iterator[CutLine]:
+def cut_line(url: str, most: int = 1 << 60, **settings: Any) -> Iterator[CutLine]:
     """A `CutLine` to the Redis at `url`, which ends with the block."""
-    line = CutLine(url, most, silent=silent)
+    line = CutLine(url, most, **settings)
     try:
         yield line
     finally:

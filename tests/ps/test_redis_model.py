@@ -11,6 +11,7 @@ import redis
 
 from ctr.errors import StoreError
 from ps import Token
+from ps.redis_dumps import PartitionDump
 from ps.redis_keys import Keys
 from ps.redis_model import drop_run
 from ps.redis_nodes import parse_redis_url
@@ -166,6 +167,22 @@ def test_a_drop_that_was_overtaken_leaves_the_next_model_alone(redis_url: str) -
     with closing(opened(redis_url, join=True, facts={"job": "j"})) as store:
         assert (store.pull(SLOTS) == 1).all()
         store.drop()
+
+
+def test_a_restore_that_was_overtaken_leaves_the_next_model_alone(redis_url: str) -> None:
+    """As by a coordinator that was frozen while it put a checkpoint back, and resumed elsewhere meanwhile."""
+    with closing(opened(redis_url, restoring=True)) as first:
+        drop_run(named(redis_url), first.run)
+        with closing(opened(redis_url, restoring=True)) as second:
+            dumps = [PartitionDump(p, b"\0" * 6 + b"\1\0", {"job:0": 3}) for p in range(64)]
+            for dump in dumps[:32]:
+                second.restore(dump)
+            with pytest.raises(StoreError):
+                first.restore(PartitionDump(0, b"", {}))
+            for dump in dumps[32:]:
+                second.restore(dump)
+            assert [second.dump(p) for p in range(64)] == dumps
+            second.drop()
 
 
 def test_a_user_who_may_not_delete(redis_url: str) -> None:

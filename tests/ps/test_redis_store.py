@@ -15,10 +15,12 @@ from ctr.errors import StoreError
 from ps import Store, Token
 from ps.embedded import EmbeddedRedis
 from ps.redis_dumps import PartitionDump
+from ps.redis_keys import Keys
 from ps.redis_nodes import parse_redis_url
 from ps.redis_replies import ServerError
 from ps.redis_store import RedisStore
 from tests.ps.contract import StoreContract, StoreFactory, at_once, scanned
+from tests.ps.cut_lines import cut_line
 from tests.ps.servers import StartRedis, eventually, flush, needs_redis
 
 pytestmark = needs_redis
@@ -530,6 +532,32 @@ def test_no_number_of_pushes_that_know_nothing_of_each_other_leaves_the_range(
     store.push(slots, -delta * np.array([[1, 0]], np.float32), Token("job", 99, 0), store.pull(slots))
     assert (store.pull(slots) == [[sign * (2.0**17 - 5_000), 2.0**23]]).all()
     store.drop()
+
+
+def test_a_push_that_others_always_come_before_is_not_tried_for_ever(redis_url: str) -> None:
+    tries: list[bool] = []
+    busy = False
+
+    def meddle(data: bytes) -> None:
+        if b"EXEC" in data:
+            tries.append(busy)
+            if busy:
+                client.hset(Keys("busy").record(0), "somebody:0", 0)
+
+    token, slots, delta = Token("job", 0, 0), np.arange(5, dtype=np.uint32), np.ones((5, 2), np.float32)
+    with redis.Redis.from_url(redis_url) as client, cut_line(redis_url, on_data=meddle) as line:
+        store = opened(line.url, bits=10, model="busy", patience_s=0.5)
+        busy = True
+        with pytest.raises(StoreError, match="others have pushed to 1 partitions again and again"):
+            store.push(slots, delta, token)
+        assert 10 < sum(tries) < 100  # with pauses that grow
+        busy = False
+        assert not store.pull(slots).any()
+        tries.clear()
+        store.push(slots, delta, token)
+        assert tries == [False]
+        assert (store.pull(slots) == 1).all()
+        store.drop()
 
 
 def test_a_frozen_server_loses_and_doubles_nothing() -> None:
