@@ -23,7 +23,6 @@ from tests.reference.store import ReferenceStore
 StoreFactory = Callable[[int], Store]
 """Makes a new, empty store of width 2 for `2**bits` slots, which is closed after the test."""
 
-ALL_BITS = pytest.mark.parametrize("bits", [1, 8, 22, 32, 34])
 EXAMPLES = settings(
     max_examples=30,
     # The factory makes a store per example; the suite is inherited by one class per store.
@@ -81,13 +80,25 @@ def pushes(bits: int) -> st.SearchStrategy[Push]:
     )
 
 
-class StoreContract:
-    spread_bits = 34
-    """The most bits at which a test may touch slots all over the store: one that keeps its partitions as
-    dense strings needs all the memory then."""
+class RequestContract:
+    """What depends on how requests travel, and on the servers that answer them."""
+
+    bits = (1, 8, 22, 32, 34)
+    """Bits of the stores whose first and last slots are touched."""
+
+    scan_bits = (1, 8, 22, 32, 34)
+    """Those with slots touched all over: a store that keeps dense partitions needs all their memory then."""
+
+    thread_bits = (22, 34)
+    """Those that several threads use at once, all over, too."""
 
     algebra_bits = (1, 8, 22, 34)
-    """Bits of the many stores that the property tests make."""
+    """Those of the many stores that the property tests make."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        for name in ("bits", "scan_bits", "thread_bits"):
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, getattr(self, name))
 
     @pytest.fixture
     def store_factory(self) -> StoreFactory:
@@ -95,14 +106,12 @@ class StoreContract:
 
     # What a slot holds
 
-    @ALL_BITS
     def test_what_was_never_pushed_reads_as_zeros(self, store_factory: StoreFactory, bits: int) -> None:
         state = store_factory(bits).pull(slots_of(bits, [0, 2**bits - 1]))
         assert state.dtype == np.float32
         assert state.flags.c_contiguous
         assert state.tolist() == [[0, 0], [0, 0]]
 
-    @ALL_BITS
     def test_pushes_add_up(self, store_factory: StoreFactory, bits: int) -> None:
         store = store_factory(bits)
         slots = slots_of(bits, [0, 2**bits - 1])
@@ -115,12 +124,170 @@ class StoreContract:
         store.push(slots_of(8, range(1, 256, 3)), rows_of([[1, 1]] * 85), Token("job", 0, 0))
         assert store.pull(slots_of(8, range(256)))[:, 0].tolist() == [s % 3 == 1 for s in range(256)]
 
-    @ALL_BITS
     def test_an_empty_request_is_fine(self, store_factory: StoreFactory, bits: int) -> None:
         store = store_factory(bits)
         store.push(slots_of(bits, []), rows_of([]), Token("job", 0, 0))
         assert store.pull(slots_of(bits, [])).shape == (0, 2)
         assert set(store.applied("job", 0).tolist()) == {-1}
+
+    # Tokens
+
+    def test_a_token_is_applied_once(self, store_factory: StoreFactory) -> None:
+        store = store_factory(22)
+        slots = slots_of(22, range(0, 2**22, 40_009))
+        for chunk in (0, 0, 1, 1, 0):
+            store.push(slots, ones(slots), Token("job", 3, chunk))
+        assert set(store.pull(slots).ravel().tolist()) == {2}
+
+    def test_jobs_and_shards_have_their_own_records(self, store_factory: StoreFactory) -> None:
+        store = store_factory(8)
+        slots = slots_of(8, [9])
+        for token in [Token("a", 0, 5), Token("a", 1, 0), Token("b", 0, 0), Token("a:0", 0, 0)]:
+            store.push(slots, ones(slots), token)
+            store.push(slots, ones(slots), token)
+        assert store.pull(slots).tolist() == [[4, 4]]
+        assert store.applied("a", 0).max() == 5
+        assert store.applied("a", 2).max() == -1
+
+    def test_applied_tells_each_partition_of_the_slots(self, store_factory: StoreFactory, bits: int) -> None:
+        store = store_factory(bits)
+        count = store.applied("job", 0).size
+        assert count.bit_count() == 1
+        assert 1 <= count <= 2**bits
+        store.push(slots_of(bits, [2**bits - 1]), rows_of([[1, 1]]), Token("job", 0, 7))
+        applied = store.applied("job", 0)
+        assert applied.dtype == np.int64
+        assert applied.tolist() == [-1] * (count - 1) + [7]
+
+    def test_a_push_that_was_applied_in_part_goes_on_with_the_rest(self, store_factory: StoreFactory) -> None:
+        store = store_factory(22)
+        starts = partition_starts(store)
+        slots = slots_of(22, sorted(starts + [start + 1 for start in starts]))
+        done = slots_of(22, [s for start in starts[::3] for s in (start, start + 1)])
+        store.push(done, ones(done), Token("job", 0, 4))
+        assert store.applied("job", 0).tolist() == [4 if p % 3 == 0 else -1 for p in range(len(starts))]
+        store.push(slots, ones(slots), Token("job", 0, 4))
+        assert set(store.pull(slots).ravel().tolist()) == {1}
+        assert set(store.applied("job", 0).tolist()) == {4}
+
+    # Scanning
+
+    def test_scan_gives_what_is_not_zero_in_order(self, store_factory: StoreFactory, scan_bits: int) -> None:
+        bits, store = scan_bits, store_factory(scan_bits)
+        assert list(store.scan()) == []
+        rng = np.random.default_rng(bits)
+        slots = np.unique(rng.integers(0, 2**bits, 300).astype(slot_dtype(bits)))
+        delta = rng.integers(0, 3, (slots.size, 2)).astype(np.float32)
+        store.push(slots, delta, Token("job", 0, 0))
+        blocks = list(store.scan())
+        kept = delta.any(axis=1)
+        assert np.array_equal(np.concatenate([block for block, _ in blocks]), slots[kept])
+        assert np.array_equal(np.concatenate([state for _, state in blocks]), delta[kept])
+        assert all(block.size for block, _ in blocks)
+        assert {(block.dtype, state.dtype) for block, state in blocks} == {
+            (np.dtype(slot_dtype(bits)), np.dtype(np.float32))
+        }
+
+    def test_scan_leaves_out_what_came_back_to_zero(self, store_factory: StoreFactory) -> None:
+        bits = self.bits[-1]
+        store, last = store_factory(bits), 2**bits - 1
+        store.push(slots_of(bits, [3, last]), rows_of([[2, 0], [1, 0]]), Token("job", 0, 0))
+        store.push(slots_of(bits, [3]), rows_of([[-2, 0]]), Token("job", 0, 1))
+        assert scanned(store) == {last: (1, 0)}
+
+    # Algebra
+
+    @EXAMPLES
+    @given(data=st.data())
+    def test_any_pushes_leave_what_the_reference_leaves(
+        self, store_factory: StoreFactory, data: st.DataObject
+    ) -> None:
+        bits = data.draw(st.sampled_from(self.algebra_bits))
+        store = store_factory(bits)
+        reference = ReferenceStore(bits, 2, store.applied("job", 0).size)
+        tokens = st.builds(Token, st.just("job"), st.integers(0, 1), st.integers(0, 3))
+        for token, (slots, rows) in data.draw(st.lists(st.tuples(tokens, pushes(bits)), max_size=8)):
+            for each in (store, reference):
+                each.push(slots_of(bits, slots), rows_of(rows), token)
+            pulled = store.pull(slots_of(bits, slots))
+            assert np.array_equal(pulled, reference.pull(slots_of(bits, slots)))
+        assert scanned(store) == scanned(reference)
+        for shard in (0, 1):
+            assert np.array_equal(store.applied("job", shard), reference.applied("job", shard))
+
+    # Threads
+
+    def test_threads_that_push_lose_nothing(self, store_factory: StoreFactory, thread_bits: int) -> None:
+        bits, store = thread_bits, store_factory(thread_bits)
+        rng = np.random.default_rng(0)
+        hot = np.arange(50, dtype=slot_dtype(bits))
+        chunks = [
+            [np.union1d(hot, rng.integers(0, 2**bits, 500).astype(slot_dtype(bits))) for _ in range(10)]
+            for _ in range(4)
+        ]
+
+        def work(shard: int) -> None:
+            for chunk, slots in enumerate(chunks[shard]):
+                store.pull(slots)
+                store.push(slots, ones(slots), Token("job", shard, chunk))
+
+        at_once(*[lambda shard=shard: work(shard) for shard in range(4)])
+        slots, counts = np.unique(np.concatenate([c for shard in chunks for c in shard]), return_counts=True)
+        assert np.array_equal(store.pull(slots), np.column_stack([counts, counts]))
+        assert len(scanned(store)) == slots.size
+
+    def test_attempts_at_one_shard_at_the_same_time_equal_one(
+        self, store_factory: StoreFactory, thread_bits: int
+    ) -> None:
+        bits, store, undisturbed = thread_bits, store_factory(thread_bits), store_factory(thread_bits)
+        rng = np.random.default_rng(1)
+        chunks = [np.unique(rng.integers(0, 2**bits, 300).astype(slot_dtype(bits))) for _ in range(20)]
+
+        def attempt(store: Store) -> None:
+            for chunk, slots in enumerate(chunks):
+                store.push(slots, ones(slots) * (chunk + 1), Token("job", 0, chunk))
+
+        at_once(*[lambda: attempt(store)] * 3)
+        attempt(undisturbed)
+        assert scanned(store) == scanned(undisturbed)
+        assert np.array_equal(store.applied("job", 0), undisturbed.applied("job", 0))
+
+    def test_the_numbers_of_a_slot_are_read_together(
+        self, store_factory: StoreFactory, thread_bits: int
+    ) -> None:
+        bits, store = thread_bits, store_factory(thread_bits)
+        slots = np.unique(np.random.default_rng(2).integers(0, 2**bits, 2000).astype(slot_dtype(bits)))
+
+        def push() -> None:
+            for chunk in range(30):
+                store.push(slots, ones(slots), Token("job", 0, chunk))
+
+        def pull() -> None:
+            for _ in range(30):
+                state = store.pull(slots)
+                assert np.array_equal(state[:, 0], state[:, 1])
+
+        at_once(push, pull, pull)
+
+    # The end
+
+    def test_a_closed_store_refuses(self, store_factory: StoreFactory) -> None:
+        store = store_factory(8)
+        slots = slots_of(8, [3])
+        store.close()
+        store.close()
+        with pytest.raises(StoreError, match="closed"):
+            store.pull(slots)
+        with pytest.raises(StoreError, match="closed"):
+            store.push(slots, ones(slots), Token("job", 0, 0))
+        with pytest.raises(StoreError, match="closed"):
+            store.applied("job", 0)
+        with pytest.raises(StoreError, match="closed"):
+            list(store.scan())
+
+
+class StoreContract(RequestContract):
+    """All of it: also what a store's methods do before, or after, requests travel."""
 
     def test_a_store_says_what_it_holds(self, store_factory: StoreFactory) -> None:
         store = store_factory(22)
@@ -214,92 +381,7 @@ class StoreContract:
         assert scanned(store) == {}
         assert set(store.applied("job", 0).tolist()) == {-1}
 
-    # Tokens
-
-    def test_a_token_is_applied_once(self, store_factory: StoreFactory) -> None:
-        store = store_factory(22)
-        slots = slots_of(22, range(0, 2**22, 40_009))
-        for chunk in (0, 0, 1, 1, 0):
-            store.push(slots, ones(slots), Token("job", 3, chunk))
-        assert set(store.pull(slots).ravel().tolist()) == {2}
-
-    def test_jobs_and_shards_have_their_own_records(self, store_factory: StoreFactory) -> None:
-        store = store_factory(8)
-        slots = slots_of(8, [9])
-        for token in [Token("a", 0, 5), Token("a", 1, 0), Token("b", 0, 0), Token("a:0", 0, 0)]:
-            store.push(slots, ones(slots), token)
-            store.push(slots, ones(slots), token)
-        assert store.pull(slots).tolist() == [[4, 4]]
-        assert store.applied("a", 0).max() == 5
-        assert store.applied("a", 2).max() == -1
-
-    @ALL_BITS
-    def test_applied_tells_each_partition_of_the_slots(self, store_factory: StoreFactory, bits: int) -> None:
-        store = store_factory(bits)
-        count = store.applied("job", 0).size
-        assert count.bit_count() == 1
-        assert 1 <= count <= 2**bits
-        store.push(slots_of(bits, [2**bits - 1]), rows_of([[1, 1]]), Token("job", 0, 7))
-        applied = store.applied("job", 0)
-        assert applied.dtype == np.int64
-        assert applied.tolist() == [-1] * (count - 1) + [7]
-
-    def test_a_push_that_was_applied_in_part_goes_on_with_the_rest(self, store_factory: StoreFactory) -> None:
-        store = store_factory(22)
-        starts = partition_starts(store)
-        slots = slots_of(22, sorted(starts + [start + 1 for start in starts]))
-        done = slots_of(22, [s for start in starts[::3] for s in (start, start + 1)])
-        store.push(done, ones(done), Token("job", 0, 4))
-        assert store.applied("job", 0).tolist() == [4 if p % 3 == 0 else -1 for p in range(len(starts))]
-        store.push(slots, ones(slots), Token("job", 0, 4))
-        assert set(store.pull(slots).ravel().tolist()) == {1}
-        assert set(store.applied("job", 0).tolist()) == {4}
-
-    # Scanning
-
-    @ALL_BITS
-    def test_scan_gives_what_is_not_zero_in_order(self, store_factory: StoreFactory, bits: int) -> None:
-        bits = min(bits, self.spread_bits)
-        store = store_factory(bits)
-        assert list(store.scan()) == []
-        rng = np.random.default_rng(bits)
-        slots = np.unique(rng.integers(0, 2**bits, 300).astype(slot_dtype(bits)))
-        delta = rng.integers(0, 3, (slots.size, 2)).astype(np.float32)
-        store.push(slots, delta, Token("job", 0, 0))
-        blocks = list(store.scan())
-        kept = delta.any(axis=1)
-        assert np.array_equal(np.concatenate([block for block, _ in blocks]), slots[kept])
-        assert np.array_equal(np.concatenate([state for _, state in blocks]), delta[kept])
-        assert all(block.size for block, _ in blocks)
-        assert {(block.dtype, state.dtype) for block, state in blocks} == {
-            (np.dtype(slot_dtype(bits)), np.dtype(np.float32))
-        }
-
-    def test_scan_leaves_out_what_came_back_to_zero(self, store_factory: StoreFactory) -> None:
-        store = store_factory(34)
-        store.push(slots_of(34, [3, 2**33]), rows_of([[2, 0], [1, 0]]), Token("job", 0, 0))
-        store.push(slots_of(34, [3]), rows_of([[-2, 0]]), Token("job", 0, 1))
-        assert scanned(store) == {2**33: (1, 0)}
-
-    # Algebra
-
-    @EXAMPLES
-    @given(data=st.data())
-    def test_any_pushes_leave_what_the_reference_leaves(
-        self, store_factory: StoreFactory, data: st.DataObject
-    ) -> None:
-        bits = data.draw(st.sampled_from(self.algebra_bits))
-        store = store_factory(bits)
-        reference = ReferenceStore(bits, 2, store.applied("job", 0).size)
-        tokens = st.builds(Token, st.just("job"), st.integers(0, 1), st.integers(0, 3))
-        for token, (slots, rows) in data.draw(st.lists(st.tuples(tokens, pushes(bits)), max_size=8)):
-            for each in (store, reference):
-                each.push(slots_of(bits, slots), rows_of(rows), token)
-            pulled = store.pull(slots_of(bits, slots))
-            assert np.array_equal(pulled, reference.pull(slots_of(bits, slots)))
-        assert scanned(store) == scanned(reference)
-        for shard in (0, 1):
-            assert np.array_equal(store.applied("job", shard), reference.applied("job", shard))
+    # Algebra: it follows from what the reference leaves, and is tried with other pushes
 
     @EXAMPLES
     @given(data=st.data())
@@ -328,77 +410,3 @@ class StoreContract:
             piece = slots_of(bits, slots[begin:end])
             pieces.push(piece, rows_of(rows[begin:end]), Token("job", 0, chunk))
         assert scanned(whole) == scanned(pieces)
-
-    # Threads
-
-    @pytest.mark.parametrize("bits", [22, 34])
-    def test_threads_that_push_lose_nothing(self, store_factory: StoreFactory, bits: int) -> None:
-        bits = min(bits, self.spread_bits)
-        store = store_factory(bits)
-        rng = np.random.default_rng(0)
-        hot = np.arange(50, dtype=slot_dtype(bits))
-        chunks = [
-            [np.union1d(hot, rng.integers(0, 2**bits, 500).astype(slot_dtype(bits))) for _ in range(10)]
-            for _ in range(4)
-        ]
-
-        def work(shard: int) -> None:
-            for chunk, slots in enumerate(chunks[shard]):
-                store.pull(slots)
-                store.push(slots, ones(slots), Token("job", shard, chunk))
-
-        at_once(*[lambda shard=shard: work(shard) for shard in range(4)])
-        slots, counts = np.unique(np.concatenate([c for shard in chunks for c in shard]), return_counts=True)
-        assert np.array_equal(store.pull(slots), np.column_stack([counts, counts]))
-        assert len(scanned(store)) == slots.size
-
-    @pytest.mark.parametrize("bits", [22, 34])
-    def test_attempts_at_one_shard_at_the_same_time_equal_one(
-        self, store_factory: StoreFactory, bits: int
-    ) -> None:
-        bits = min(bits, self.spread_bits)
-        store, undisturbed = store_factory(bits), store_factory(bits)
-        rng = np.random.default_rng(1)
-        chunks = [np.unique(rng.integers(0, 2**bits, 300).astype(slot_dtype(bits))) for _ in range(20)]
-
-        def attempt(store: Store) -> None:
-            for chunk, slots in enumerate(chunks):
-                store.push(slots, ones(slots) * (chunk + 1), Token("job", 0, chunk))
-
-        at_once(*[lambda: attempt(store)] * 3)
-        attempt(undisturbed)
-        assert scanned(store) == scanned(undisturbed)
-        assert np.array_equal(store.applied("job", 0), undisturbed.applied("job", 0))
-
-    @pytest.mark.parametrize("bits", [22, 34])
-    def test_the_numbers_of_a_slot_are_read_together(self, store_factory: StoreFactory, bits: int) -> None:
-        bits = min(bits, self.spread_bits)
-        store = store_factory(bits)
-        slots = np.unique(np.random.default_rng(2).integers(0, 2**bits, 2000).astype(slot_dtype(bits)))
-
-        def push() -> None:
-            for chunk in range(30):
-                store.push(slots, ones(slots), Token("job", 0, chunk))
-
-        def pull() -> None:
-            for _ in range(30):
-                state = store.pull(slots)
-                assert np.array_equal(state[:, 0], state[:, 1])
-
-        at_once(push, pull, pull)
-
-    # The end
-
-    def test_a_closed_store_refuses(self, store_factory: StoreFactory) -> None:
-        store = store_factory(8)
-        slots = slots_of(8, [3])
-        store.close()
-        store.close()
-        with pytest.raises(StoreError, match="closed"):
-            store.pull(slots)
-        with pytest.raises(StoreError, match="closed"):
-            store.push(slots, ones(slots), Token("job", 0, 0))
-        with pytest.raises(StoreError, match="closed"):
-            store.applied("job", 0)
-        with pytest.raises(StoreError, match="closed"):
-            list(store.scan())

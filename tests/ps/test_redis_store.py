@@ -19,7 +19,7 @@ from ps.redis_keys import Keys
 from ps.redis_nodes import parse_redis_url
 from ps.redis_replies import ServerError
 from ps.redis_store import RedisStore
-from tests.ps.contract import StoreContract, StoreFactory, at_once, scanned
+from tests.ps.contract import RequestContract, StoreContract, StoreFactory, at_once, scanned
 from tests.ps.cut_lines import cut_line
 from tests.ps.servers import StartRedis, eventually, flush, needs_redis
 
@@ -65,7 +65,9 @@ def cluster(shared_cluster: EmbeddedRedis) -> EmbeddedRedis:
 class TestOneRedis(StoreContract):
     """The contract on one server."""
 
-    spread_bits = 22
+    bits = (1, 8, 22, 32, 33)  # each bit more doubles the partitions
+    scan_bits = (1, 8, 22)
+    thread_bits = (22,)
     algebra_bits = (1, 8, 22)
 
     @pytest.fixture
@@ -73,10 +75,12 @@ class TestOneRedis(StoreContract):
         yield from factory_of(server.url)
 
 
-class TestCluster(StoreContract):
-    """The contract on a Redis Cluster of two."""
+class TestCluster(RequestContract):
+    """The contract of requests on a Redis Cluster of two."""
 
-    spread_bits = 22
+    bits = (1, 8, 33)
+    scan_bits = (1, 8, 22)
+    thread_bits = (22,)
     algebra_bits = (8, 22)
 
     @pytest.fixture
@@ -84,22 +88,25 @@ class TestCluster(StoreContract):
         yield from factory_of(cluster.url)
 
 
-class TestSlotBySlot(TestOneRedis):
-    """The contract when no request travels as ranges."""
+class TestSlotBySlot(RequestContract):
+    """The contract of requests when none travels as ranges."""
 
-    spread_bits = 14
+    bits = (1, 8, 33)
+    scan_bits = (1, 8, 14)
+    thread_bits = (14,)
     algebra_bits = (8,)
 
     @pytest.fixture(autouse=True)
     def density(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("ps.redis_commands.NEAR_DENSITY", 0)
 
+    @pytest.fixture
+    def store_factory(self, server: EmbeddedRedis) -> Iterator[StoreFactory]:
+        yield from factory_of(server.url)
 
-class TestRanges(TestOneRedis):
-    """The contract when every request travels as ranges."""
 
-    spread_bits = 14
-    algebra_bits = (8,)
+class TestRanges(TestSlotBySlot):
+    """The contract of requests when all travel as ranges."""
 
     @pytest.fixture(autouse=True)
     def density(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,7 +570,7 @@ def test_a_push_that_others_always_come_before_is_not_tried_for_ever(redis_url: 
 def test_a_frozen_server_loses_and_doubles_nothing() -> None:
     """Frozen in the middle of pushes, again and again, with less patience than the freeze lasts."""
     with EmbeddedRedis() as own:
-        store = opened(own.url, bits=16, timeout_s=0.2)
+        store = opened(own.url, bits=16, timeout_s=0.1)
         slots = np.arange(0, 1 << 16, 2, dtype=np.uint32)
         total = np.zeros((slots.size, 2), np.float64)
         rng = np.random.default_rng(0)
@@ -571,7 +578,7 @@ def test_a_frozen_server_loses_and_doubles_nothing() -> None:
             delta = rng.integers(0, 5, (slots.size, 2)).astype(np.float32)
             total += delta
             begins = float(rng.uniform(0, 0.02))
-            timers = [Timer(begins, own.servers[0].freeze), Timer(begins + 0.5, own.servers[0].thaw)]
+            timers = [Timer(begins, own.servers[0].freeze), Timer(begins + 0.25, own.servers[0].thaw)]
             for timer in timers:
                 timer.start()
             store.push(slots, delta, Token("job", 0, chunk))
