@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from threading import Event, Thread
 from time import monotonic
 from typing import IO
 
+from ctr.fork_server import Forked, fork_server
 from ctr.participant import take_part
 from ctr.worker_report import host
 from ps import RedisUrl
@@ -24,7 +24,9 @@ _LONGEST_KILL_S = 2.0
 class _Process:
     """One `ctr worker`."""
 
-    popen: subprocess.Popen[bytes]
+    forked: Forked
+    stop: int
+    """The end of a pipe: when it is closed, or this process ends, the worker leaves."""
     said: IO[bytes]
     seen_dead: bool = False
 
@@ -44,8 +46,8 @@ class DeadWorker:
 class WorkerProcesses:
     """`count` processes that run `ctr worker` on a job; a single worker is a thread of this process instead.
 
-    The processes get no Ctrl-C of the terminal, and end when this process does: each holds the reading end of
-    a pipe whose writing end is here.
+    The processes get no Ctrl-C of the terminal, and end when this process does: each has for its standard
+    input a pipe whose writing end is here.
     """
 
     def __init__(self, url: RedisUrl, job: str, count: int) -> None:
@@ -58,29 +60,27 @@ class WorkerProcesses:
             self._thread = Thread(target=self._run, args=(url, job), name="worker", daemon=True)
             self._thread.start()
             return
-        # Like this process, they import what lies in the current folder only if it is on their path.
-        safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
-        command = [sys.executable, *safe, "-m", "ctr", "worker", "--store", url.public, "--job", job]
-        command.append("--with-parent")
+        words = ["worker", "--store", url.public, "--job", job, "--with-parent"]
+        server, environment = fork_server(), {**os.environ, **url.credentials}
         try:
             for _ in range(count):
                 said = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
-                popen = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=said,
-                    stderr=said,
-                    env={**os.environ, **url.credentials},
-                    process_group=0,
-                )
-                self._processes.append(_Process(popen, said))
+                stopped, stop = os.pipe()
+                try:
+                    forked = server.fork(words, [stopped, said.fileno(), said.fileno()], environment)
+                except BaseException:
+                    os.close(stop)
+                    raise
+                finally:
+                    os.close(stopped)
+                self._processes.append(_Process(forked, stop, said))
         except BaseException:
             self.close()
             raise
 
     def pids(self) -> list[int]:
         """Of the processes that are alive."""
-        return [each.popen.pid for each in self._processes if each.popen.poll() is None]
+        return [each.forked.pid for each in self._processes if each.forked.poll() is None]
 
     def alive(self) -> bool:
         """Whether any worker is."""
@@ -90,14 +90,14 @@ class WorkerProcesses:
         """Those that ended badly since the last call."""
         found = []
         for each in self._processes:
-            if not each.seen_dead and each.popen.poll() is not None:
+            code = each.forked.poll()
+            if not each.seen_dead and code is not None:
                 each.seen_dead = True
-                code = each.popen.returncode
                 if code != 0:
                     each.said.seek(0)
                     last = each.said.read().decode(errors="replace").strip().split("\n")[-1]
                     said = last or f"ended by signal {-code}"
-                    found.append(DeadWorker(host(each.popen.pid), said, killed=code < 0))
+                    found.append(DeadWorker(host(each.forked.pid), said, killed=code < 0))
         return found
 
     def failure(self) -> BaseException | None:
@@ -108,16 +108,15 @@ class WorkerProcesses:
         """Ask those that still run to leave, and wait for a while until they have ended, or not `at_once`."""
         self._stop.set()
         for each in self._processes:
-            if each.popen.stdin is not None:
-                each.popen.stdin.close()
+            os.close(each.stop)
         deadline = monotonic() + (0 if at_once else _LONGEST_END_S)
         for each in self._processes:
             with suppress(subprocess.TimeoutExpired):
-                each.popen.wait(max(deadline - monotonic(), 0))
-            each.popen.kill()
+                each.forked.wait(max(deadline - monotonic(), 0))
+            each.forked.kill()
         for each in self._processes:
             with suppress(subprocess.TimeoutExpired):  # one that waits for a dead disk cannot even be killed
-                each.popen.wait(_LONGEST_KILL_S)
+                each.forked.wait(_LONGEST_KILL_S)
             each.said.close()
         if self._thread is not None:
             self._thread.join(max(deadline - monotonic(), 0))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from socket import socket
 from threading import Event, Thread, Timer
 from typing import Annotated
 
@@ -63,6 +65,20 @@ def worker(
     typer.echo(f"trained {report.examples:,} examples")
     if stop.is_set():
         raise typer.Exit(STOPPED)
+
+
+def workers(line: Annotated[int, typer.Argument()]) -> None:
+    """Fork processes that have everything loaded; see `ctr.fork_server`. `line` is an open socket."""
+    import ctr.participant  # noqa: F401  (what workers need)
+    from ctr.cli.app import main
+    from ctr.fork_server import serve
+    from ps import warm_up_requests
+
+    warm_up_requests(22)
+    words = serve(socket(fileno=line))
+    if words is not None:
+        sys.argv[1:] = words
+        main()
 
 
 @contextmanager

@@ -21,6 +21,7 @@ import pytest
 from ctr.checkpoint_taker import CheckpointSettings
 from ctr.distributed import DistributedResult, StoreSettings, adopt, train_distributed
 from ctr.errors import StoreError
+from ctr.fork_server import Forked, fork_server
 from ctr.ftrl import WIDTH, Float32, Ftrl
 from ctr.job_description import JobDescription, absolute, input_bytes
 from ctr.model import Model
@@ -346,26 +347,47 @@ def no_command_is_left() -> Iterator[None]:
     """Kills what a failed test has left running."""
     yield
     while _commands:
-        _commands.pop().kill()
+        command = _commands.pop()
+        command.kill()
+        command.close()
 
 
 class Command:
-    """A `ctr` command as a process group of its own, whose processes can all be found."""
+    """A `ctr` command as a process group of its own, whose processes can all be found.
+
+    It is forked from a server, to be there at once; with `options` of `subprocess.Popen`, it is started anew.
+    """
 
     def __init__(self, *words: object, **options: Any) -> None:
-        self.out = ""
-        """What it said on standard output, when it has ended."""
         self._folder = Path(tempfile.mkdtemp(prefix="ctr-command-"))
+        self._out, self._said = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         _commands.append(self)
-        self.popen = subprocess.Popen(
-            [CTR, *map(str, words)],
-            env={**os.environ, "TMPDIR": str(self._folder)},
-            process_group=0,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            **options,
-        )
+        line, environment = [*map(str, words)], {**os.environ, "TMPDIR": str(self._folder)}
+        self.popen: subprocess.Popen[bytes] | Forked
+        if options:
+            self.popen = subprocess.Popen(
+                [CTR, *line],
+                env=environment,
+                process_group=0,
+                stdin=subprocess.DEVNULL,
+                stdout=self._out,
+                stderr=self._said,
+                **options,
+            )
+            return
+        with open(os.devnull) as nothing:
+            files = [nothing.fileno(), self._out.fileno(), self._said.fileno()]
+            self.popen = fork_server().fork(line, files, environment)
+
+    @property
+    def out(self) -> str:
+        """What it has said on standard output so far."""
+        return os.pread(self._out.fileno(), 1 << 20, 0).decode()
+
+    @property
+    def said(self) -> str:
+        """What it has said on standard error so far."""
+        return os.pread(self._said.fileno(), 1 << 20, 0).decode()
 
     def processes(self) -> list[int]:
         """All live processes that this command has started, and its own: workers and servers too."""
@@ -373,13 +395,17 @@ class Command:
         return [
             pid
             for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
-            # A redis-server overwrites its environment. It works in a folder of its own.
-            if mark in _of(pid, "environ").split(b"\0") or _place(pid).startswith(folder)
+            # A redis-server overwrites its environment; it works in a folder of its own. Whoever was forked
+            # shows another's; what workers say goes to a file there.
+            if (pid == self.popen.pid and self.popen.poll() is None)
+            or mark in _of(pid, "environ").split(b"\0")
+            or _link(pid, "cwd").startswith(folder)
+            or _link(pid, "fd/1").startswith(folder)
         ]
 
     def workers(self) -> list[int]:
         """Those of them that are workers."""
-        return [pid for pid in self.processes() if b"worker" in _of(pid, "cmdline").split(b"\0")]
+        return [pid for pid in self.processes() if _link(pid, "fd/1").startswith(str(self._folder))]
 
     def kill(self) -> None:
         """Kill all of them with -9, in no particular order."""
@@ -387,27 +413,31 @@ class Command:
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        self.popen.communicate()
+        self.popen.wait()
         shutil.rmtree(self._folder, ignore_errors=True)  # nobody is left to do it
+
+    def close(self) -> None:
+        """Forget what it has said."""
+        self._out.close()
+        self._said.close()
 
     def end(self) -> tuple[int, str]:
         """Its exit code, and what it said on standard error; checks that it leaves nothing behind."""
-        self.out, said = self.popen.communicate(timeout=DEADLINE_S)
-        assert "Traceback" not in said
+        code = self.popen.wait(DEADLINE_S)
+        assert "Traceback" not in self.said
         self.require_gone()
-        return self.popen.returncode, said
+        return code, self.said
 
     def require_gone(self) -> None:
         """Wait until all processes have ended, and have removed what was theirs."""
         wait_for(lambda: not self.processes(), 20)
         wait_for(lambda: not list(self._folder.iterdir()), 20)
         self._folder.rmdir()
-        self.popen.communicate()
 
 
-def _place(pid: int) -> str:
+def _link(pid: int, name: str) -> str:
     try:
-        return os.readlink(f"/proc/{pid}/cwd")
+        return os.readlink(f"/proc/{pid}/{name}")
     except OSError:
         return ""
 

@@ -120,15 +120,13 @@ class TestAFullDisk:
     def test_in_memory_it_goes_to_another_one(self, click_log: Path, tmp_path: Path) -> None:
         place = tmp_path / "place"
         job = train(click_log, place / "model", "--epochs", 100_000)
-        assert job.popen.stderr is not None
-        assert "training" in job.popen.stderr.readline()
+        wait_for(lambda: "training" in job.said)
         shutil.rmtree(place)
         place.write_text("no folder any more")
         job.popen.send_signal(signal.SIGINT)
-        _, said = job.popen.communicate(timeout=60)
-        assert job.popen.returncode == 1
-        assert "could not be saved" in said
-        rescued = Path(said.rpartition("It was saved to ")[2].partition(" instead")[0])
+        assert job.popen.wait(60) == 1
+        assert "could not be saved" in job.said
+        rescued = Path(job.said.rpartition("It was saved to ")[2].partition(" instead")[0])
         assert load_model(rescued).weights.size
         shutil.rmtree(rescued)
         job.require_gone()
