@@ -21,6 +21,7 @@ from ctr.job_hold import JobHold
 from ctr.job_position import JobPosition
 from ctr.lost_pushes import LostPushes
 from ctr.participant import FAREWELL_S
+from ctr.pass_ends import PassEnds
 from ctr.worker_processes import WorkerProcesses
 from ctr.worker_report import EARLIER, WorkerReport, collect, read_failure, read_stalls
 from ps import LEASE_S, BoardView, JobBoard, RedisStore
@@ -123,9 +124,12 @@ class Coordinator:
         checkpoints: CheckpointSettings | None = None,
         resume: Checkpoint | None = None,
         lease_s: float = LEASE_S,
+        on_pass: Callable[[int], None] | None = None,
     ) -> None:
         """`resume` is a checkpoint that was restored into the store. Raises StoreError as `JobBoard` does.
 
+        `on_pass` is called with the number of a pass, from 1, when it is over and another follows; see
+        `PassEnds` for what is in the store then.
         `job_id` is a new job's; a resumed one keeps its own, by which the store knows its pushes.
         """
         self._job = job
@@ -141,17 +145,20 @@ class Coordinator:
         try:
             created = self.board.create(self.id, job.to_bytes(), shards=self._plan.shards, lanes=job.lanes)
             self._incarnation = created.incarnation
+            self._hold = JobHold(self.board, self._plan, job.lanes)
+            self._passes = PassEnds(self.board, self._plan, job.lanes, self._hold, on_pass)
+            position = JobPosition.of(self.board.look())
             if resume is not None:
                 position = JobPosition.from_json(resume.position)
                 self._resumed = sum(position.examples(self._plan))
                 self._earlier_s = float(resume.position["seconds"])
                 self.board.restore(position.progress, position.lanes, begun=position.begun)
                 self.board.report(EARLIER, self._earlier.to_bytes())
+            self._passes.begin(position)
         except BaseException:
             self.board.close()
             raise
         self._lost = LostPushes(store, self.id, self._finished, _LEASES_TO_REPAIR * lease_s)
-        self._hold = JobHold(self.board, self._plan, job.lanes)
         self._checkpoints = CheckpointTaker(
             checkpoints, job, self.id, store, self.board, self._hold, self._earlier
         )
@@ -234,6 +241,7 @@ class Coordinator:
                 seconds = watch.seconds()
                 self._stop_workers(workers, watch)
                 return self._result(watch, seconds, interrupted=True)
+            self._passes.look(view)
             if not any_alive and not view.workers:
                 self._raise_for_dead(workers, watch.dead)
             if watch.deserted_s() > self.board.lease_s:

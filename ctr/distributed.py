@@ -80,13 +80,17 @@ def train_distributed(
     stop: Event,
     on_progress: Callable[[Progress], None] = lambda _: None,
     on_start: Callable[[WorkerProcesses], None] = lambda _: None,
+    on_pass: Callable[[int, tuple[Slots, Float32]], None] | None = None,
 ) -> DistributedResult:
     """Train from `start`, or from a checkpoint.
+
+    `on_pass` gets the number of each pass, from 1, that is over while another follows, and everything that
+    the store holds then, see `PassEnds`; training waits for it, so it should not take long.
 
     Raises the errors of the parts; what was trained is then still in the store.
     """
     with _own_checkpoints(settings):
-        return _train(description, source, settings, start, stop, on_progress, on_start)
+        return _train(description, source, settings, start, stop, on_progress, on_start, on_pass)
 
 
 def _train(
@@ -97,6 +101,7 @@ def _train(
     stop: Event,
     on_progress: Callable[[Progress], None],
     on_start: Callable[[WorkerProcesses], None],
+    on_pass: Callable[[int, tuple[Slots, Float32]], None] | None,
 ) -> DistributedResult:
     checkpoint = _checkpoint(description, settings) if settings.resume else None
     job = uuid4().hex[:12]
@@ -137,6 +142,7 @@ def _train(
                 checkpoints=settings.checkpoints,
                 resume=checkpoint,
                 lease_s=settings.lease_s,
+                on_pass=None if on_pass is None else lambda number: on_pass(number, read_out(store)),
             )
         except BaseException:
             # Nobody has trained yet, and nobody should go on from what may be half a model.

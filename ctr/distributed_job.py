@@ -73,11 +73,12 @@ def learn_distributed(
     show: Callable[[str], AbstractContextManager[Report]],
     stop: Event,
     remains: Remains,
+    on_pass: Callable[[int, tuple[Slots, Float32]], None] | None,
 ) -> tuple[TrainResult, tuple[Slots, Float32], RedisStore]:
     """Train through Redis; return what happened, everything that the store held in the end, and the store.
 
-    The store is open and still holds it. Raises DataError when there was nothing to learn from, and as
-    `train_distributed` does.
+    The store is open and still holds it. `on_pass` is that of `train_distributed`. Raises DataError when
+    there was nothing to learn from, and as `train_distributed` does.
     """
     checkpoints = None
     if job.checkpoint is not None:
@@ -91,6 +92,7 @@ def learn_distributed(
             stop=stop,
             on_start=lambda _: remains.begin(),
             on_progress=lambda p: report(p.examples - p.resumed, p.fraction, p.logloss, p.later_pass),
+            on_pass=on_pass,
         )
     did = found.coordinated
     try:

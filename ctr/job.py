@@ -21,6 +21,7 @@ from ctr.job_description import Consistency
 from ctr.metrics import MetricSummary
 from ctr.model import Model
 from ctr.outputs import beside, printable, require_writable
+from ctr.pass_evaluations import PassEvaluations
 from ctr.progress import Report, progress
 from ctr.remains import Remains
 from ctr.stall import STALL_S
@@ -117,6 +118,8 @@ class TrainOutcome:
     progressive: MetricSummary
     holdout: MetricSummary | None
     """None also when judging was stopped."""
+    holdout_by_pass: Mapping[int, MetricSummary]
+    """The same after each pass of this run but the last; none of those that were not evaluated."""
     model: Model
     saved_to: Path
     bad_rows: BadRows
@@ -180,7 +183,9 @@ class TrainOutcome:
             "worker_seconds": timings.to_json(),
             "moved": None if self.result.store is None else self._moved(self.result.store),
             "holdout": None if self.holdout is None else self.holdout.to_json(),
-            "holdout_by_pass": [summary.to_json() for summary in self.result.validated],
+            "holdout_by_pass": [
+                {"pass": number, **summary.to_json()} for number, summary in self.holdout_by_pass.items()
+            ],
             "progressive_lag_chunks": self.progressive_lag_chunks,
             "bad_rows": self.bad_rows.count,
             "warnings": list(self.warnings),
@@ -233,8 +238,15 @@ def _run(
     judged_on = _holdout(job, source)
     rate = _base_rate(job, source, judged_on)
     settings = _settings(job, source, judged_on)
+    # New data goes on with the last pass over the old.
+    passes_before = 0 if start is None else start.passes - 1
+    later = PassEvaluations(
+        lambda number, state: _evaluated(
+            source.spec, state, optimizer.in_pass(passes_before + number), judged_on, stop
+        )
+    )
     result, state, store = _learn(
-        job, settings, source, optimizer, rate, start, judged_on, show, stop, remains
+        job, settings, source, optimizer, rate, start, passes_before, judged_on, later, show, stop, remains
     )
     with nullcontext() if store is None else closing(store):
         if result.examples == 0:
@@ -247,10 +259,13 @@ def _run(
         )
         saved_to = job.interrupted if result.interrupted else job.model
         _save(model, saved_to, state, remains)
-        holdout, failure = None, None
-        if judged_on is not None and not stop.is_set():
+        holdout, by_pass, failure = None, {}, None
+        if judged_on is not None:
+            later.wait()  # the rows are read for one evaluation at a time
             try:
-                holdout = _judge(model, saved_to, judged_on, show, stop)
+                if not stop.is_set():
+                    holdout = _judge(model, saved_to, judged_on, show, stop)
+                by_pass = later.summaries()
             except CtrError as error:
                 failure = error
         left = _empty(store, remains)
@@ -266,6 +281,7 @@ def _run(
         result=result,
         progressive=result.progressive.summary(),
         holdout=holdout,
+        holdout_by_pass=by_pass,
         model=model,
         saved_to=saved_to,
         bad_rows=source.bad_rows if result.store is None else result.store.report.bad_rows,
@@ -406,7 +422,9 @@ def _learn(
     optimizer: Ftrl,
     rate: float | None,
     start: SavedState | None,
+    passes_before: int,
     judged_on: _Holdout | None,
+    later: PassEvaluations,
     show: Callable[[str], AbstractContextManager[Report]],
     stop: Event,
     remains: Remains,
@@ -416,15 +434,20 @@ def _learn(
     if start is not None:
         former = start.optimizer.in_pass(start.passes)
         adopted = start.slots, optimizer.in_pass(start.passes).adopt(start.state, former)
-    # New data goes on with the last pass over the old.
-    passes_before = 0 if start is None else start.passes - 1
     stop_row = None if judged_on is None else judged_on.training_stops
     if not job.in_memory:
         from ctr.distributed_job import describe_job, learn_distributed
 
         description = describe_job(job, settings, source, optimizer, passes_before, stop_row)
-        return learn_distributed(job, description, source, adopted, show, stop, remains)
+        on_pass = None if judged_on is None or settings.epochs == 1 else later.add
+        return learn_distributed(job, description, source, adopted, show, stop, remains, on_pass)
     store = open_store(job.store, bits=source.spec.bits, width=WIDTH)
+
+    def validate(number: int) -> None:
+        if judged_on is not None:
+            later.add(number, read_out(store))
+            later.wait()
+
     try:
         if adopted is not None:
             store.push(*adopted, Token("start", 0, 0))
@@ -439,9 +462,7 @@ def _learn(
                 stop_row=stop_row,
                 on_progress=lambda p: report(p.examples, p.fraction, p.logloss, p.later_pass),
                 stop=stop,
-                validate=lambda number: _validated(
-                    source.spec, store, optimizer.in_pass(passes_before + number), judged_on, stop
-                ),
+                validate=validate,
             )
         state = read_out(store)
         store.drop()
@@ -473,14 +494,17 @@ def _facts(
     }
 
 
-def _validated(
-    spec: FeatureSpec, store: Store, optimizer: Ftrl, judged_on: _Holdout | None, stop: Event
+def _evaluated(
+    spec: FeatureSpec,
+    state: tuple[Slots, Float32],
+    optimizer: Ftrl,
+    judged_on: _Holdout | None,
+    stop: Event,
 ) -> MetricSummary | None:
-    """The metrics on the hold-out of what a store holds between two passes; None without one, or stopped."""
-    if judged_on is None:
+    """The metrics on the hold-out of a state between two passes; None without one, or when stopped."""
+    if judged_on is None or stop.is_set():
         return None
-    slots, state = read_out(store)
-    model = Model.of_weights(spec, slots, optimizer.weights(state), {})
+    model = Model.of_weights(spec, state[0], optimizer.weights(state[1]), {})
     metrics = evaluate(model, judged_on.source, start=judged_on.start, stop=stop)
     return None if stop.is_set() else metrics.summary()
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ctr.errors import DataError, ModelError
 from ctr.ftrl import WIDTH, Float32, Ftrl
-from ctr.metrics import Metrics, MetricSummary
+from ctr.metrics import Metrics
 from ctr.prefetch import Prefetch, ReaderHangs
 from ctr.worker import Learner, Move, Timings, Worker, warm_up
 from features import Batch, Chunk, ExampleSource
@@ -94,8 +94,6 @@ class TrainResult:
     """Over the data, earlier ones included; the last may have been interrupted."""
     interrupted: bool
     """Whether examples were left when it was told to stop."""
-    validated: list[MetricSummary] = field(default_factory=list)
-    """What `validate` said after each pass but the last."""
     store: CoordinatedResult | None = None
     """What is told of a job through Redis besides."""
     resumed_from: str | None = None
@@ -113,7 +111,7 @@ def train(
     on_progress: Callable[[TrainProgress], None] = lambda _: None,
     progress_every_s: float = 0.2,
     stop: Event | None = None,
-    validate: Callable[[int], MetricSummary | None] | None = None,
+    validate: Callable[[int], object] = lambda _: None,
 ) -> TrainResult:
     """Train `store` on the rows of `source` before `stop_row`.
 
@@ -177,8 +175,7 @@ class _Job:
     on_progress: Callable[[TrainProgress], None]
     progress_every_s: float
     stop: Event
-    validate: Callable[[int], MetricSummary | None] | None
-    validated: list[MetricSummary] = field(default_factory=list)
+    validate: Callable[[int], object]
     validating_s: float = 0.0
     workers: list[Worker] = field(init=False)
     name: str = field(default_factory=lambda: uuid4().hex)
@@ -232,14 +229,11 @@ class _Job:
             timings=timings,
             passes=self.passes,
             interrupted=interrupted,
-            validated=self.validated,
         )
 
     def _validate(self, number: int) -> None:
         started = perf_counter()
-        found = None if self.validate is None else self.validate(number - self.passes_before)
-        if found is not None:
-            self.validated.append(found)
+        self.validate(number - self.passes_before)
         self.validating_s += perf_counter() - started
 
     def _tasks(self) -> Iterator[_Task]:

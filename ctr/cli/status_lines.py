@@ -104,7 +104,7 @@ def _job_lines(job: JobStatus) -> list[str]:
         )
     if job.hold is not None:
         where = f"round {job.hold}" if job.lanes else "another chunk" if job.hold < 0 else f"clock {job.hold}"
-        lines.append(f"held, for a checkpoint or to stop: nobody begins {where}")
+        lines.append(f"held, for a checkpoint, after a pass or to stop: nobody begins {where} yet")
     if job.examples is not None and job.examples_in_all:
         of_all = job.examples / job.examples_in_all
         loss = "" if job.logloss is None else f", {_loss(job)} {job.logloss:.5f}"

@@ -323,7 +323,7 @@ def _lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
         f"({summary['examples_per_second']:,.0f} examples/s, {workers}, {summary['store']})"
     ]
     judged = {"first pass, as it went": outcome.progressive}
-    for number, validated in enumerate(outcome.result.validated, 1):
+    for number, validated in outcome.holdout_by_pass.items():
         judged[f"hold-out after pass {number}"] = validated
     if outcome.holdout is not None:
         judged["hold-out"] = outcome.holdout
@@ -332,6 +332,8 @@ def _lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
     if lag != 0:
         unknown = "some chunks" if lag is None else f"up to {lag} chunks"
         lines.append(f"(as it went, predictions did not know {unknown} that other workers had in hand)")
+    if outcome.holdout_by_pass and outcome.result.store is not None and outcome.job.consistency != "bsp":
+        lines.append("(after a pass, some workers had begun the next one)")
     if outcome.holdout is not None and (text := advice(outcome.progressive, outcome.holdout)):
         lines.append(f"worse than the base rate: {text}")
     lines += store_lines(summary)

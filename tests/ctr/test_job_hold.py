@@ -81,6 +81,37 @@ def in_rounds(url: str, first: Answer, over: Event) -> None:
     board.close()
 
 
+def test_a_limit_stands_between_holds_and_after_a_failover(url: str, over: Event) -> None:
+    board = JobBoard(parse_redis_url(url))
+    board.create("job", b"", shards=10_000, lanes=1)
+    hold = JobHold(board, DataPlan(10_000, 1, 1), 1)
+
+    def comes_to(rounds: int) -> bool:
+        while not hold.have_come(board.look(), rounds):
+            sleep(0.002)
+        return board.look().lanes[0].pushed + 1 == rounds
+
+    hold.limit(5)
+    thread = Thread(target=in_rounds, args=(url, answer, over))
+    thread.start()
+    try:
+        assert comes_to(5)
+        assert hold.close(lambda: True)
+        hold.limit(8)
+        assert comes_to(5)  # it is still closed
+        hold.open()
+        assert comes_to(8)
+        board.hold(5)  # a failover brings what was before
+        hold.limit(9)
+        board.hold(5)
+        hold.keep(board.look())
+        assert comes_to(9)
+    finally:
+        over.set()
+        thread.join()
+        board.close()
+
+
 @pytest.mark.parametrize("first", [answer, say_nothing, forget])
 @pytest.mark.parametrize("worker", [clocked, in_rounds])
 def test_it_comes_about(url: str, over: Event, worker: Callable, first: Answer) -> None:
