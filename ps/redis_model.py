@@ -17,7 +17,7 @@ from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
 from ctr.errors import StoreError
 from ps.redis_keys import RUN, BoardPart, Keys
-from ps.redis_nodes import Nodes, RedisUrl, connect, parse_redis_url, rights_hint
+from ps.redis_nodes import Nodes, RedisUrl, connect, host_port, parse_redis_url, rights_hint
 from ps.redis_transactions import Command, Decision, Transactions
 
 LAYOUT_VERSION = "3"
@@ -25,6 +25,8 @@ LAYOUT_VERSION = "3"
 _CREATING, _READY = b"creating", b"ready"
 _CREATION_S = 30.0
 _AT_A_TIME = 1_000  # partitions in one round trip
+_PROMOTION_S, _PROMOTION_PAUSE_S = 2.0, 0.05
+"""How long a replica that follows its primary may be about to take over."""
 
 
 class ModelExistsError(StoreError):
@@ -53,6 +55,8 @@ def open_model(
     """
     wanted = {"layout": LAYOUT_VERSION, "partitions": str(partitions), **facts}
     _require_no_eviction(url, nodes.client())
+    if create and not url.cluster:
+        _require_primary(url, nodes.client())
     with closing(Transactions(nodes, url, patience_s=patience_s, of="the model")) as line:
         while create:
             found, run = _begin(line, keys, wanted)
@@ -86,6 +90,23 @@ def _require_no_eviction(url: RedisUrl, client: Any) -> None:
                 f"{url}: deletes keys when its memory is full (maxmemory-policy {policy}), and so weights; "
                 "set maxmemory-policy to noeviction."
             )
+
+
+def _require_primary(url: RedisUrl, client: Any) -> None:
+    """Raise StoreError if the server is a replica that follows a live primary, and stays one for a while.
+
+    One that has lost its primary may be promoted at any moment: that is waited for as for a server that is
+    away.
+    """
+    deadline = monotonic() + _PROMOTION_S
+    # One that is not a replica tells nothing of a link.
+    while (found := client.info("replication")).get("master_link_status") == "up":
+        if monotonic() > deadline:
+            primary = host_port((str(found["master_host"]), int(found["master_port"])))
+            raise StoreError(
+                f"{url}: this server is a replica, which takes no writes; name its primary, {primary}."
+            )
+        sleep(_PROMOTION_PAUSE_S)
 
 
 def _begin(

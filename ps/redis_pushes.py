@@ -22,6 +22,7 @@ _LINKS = 16  # transactions on one node at a time: each needs a connection, as W
 _MOST_AT_A_TIME = 64 << 20  # bytes of ranges that those read together
 _OPTIMISTIC = 2  # conflicts after which a range is added to one by one, and pauses begin
 _PAUSE_S = 0.001
+_TAKE_OVER_PAUSE_S = 0.1  # more than taking over all partitions takes
 _MOST_PAUSED = 50  # conflicts, after which the pauses grow no more
 
 Make = Callable[[Address, int], PushRequest]
@@ -109,12 +110,20 @@ class Pushes:
             highest = max(highest, its_attempt)
 
         attempt = time_ns()  # above those of before, also where a server has forgotten them
+        deadline, tries = monotonic() + self._channel.patience_s, 0
         while True:
             try:
                 self._everywhere(list(range(self._partitions.count)), request, Token(job, shard, 0, attempt))
                 return attempt, applied
-            except SupersededError:  # by a machine whose clock is ahead
-                attempt = highest + 1
+            except SupersededError:  # by a machine whose clock is ahead, or by another that takes over now
+                if monotonic() > deadline:
+                    raise StoreError(
+                        f"{self._channel.url}: others have taken over the data shard {shard} of the job "
+                        f"{job!r} again and again for {self._channel.patience_s:g} s; is --lease too short?"
+                    ) from None
+                attempt, tries = max(highest + 1, time_ns()), tries + 1
+                if tries > 1:
+                    sleep(random.random() * _TAKE_OVER_PAUSE_S)
 
     def _everywhere(self, partitions: list[int], make: Make, token: Token) -> list[PushRequest]:
         """Send requests until each has an outcome; those that are behind.

@@ -300,7 +300,8 @@ class RedisStore:
         """Begin an attempt at a data shard: from now on, no partition adds what earlier attempts push.
 
         Returns the attempt's number, for its tokens, and int64[partitions]: the last chunk that each
-        partition has, -1 for none. That changes no more but by pushes of this attempt.
+        partition has, -1 for none. That changes no more but by pushes of this attempt. Raises StoreError as
+        `pull` does, and when others begin attempts at it all the time.
         """
         return self._pushes.take_over(job, shard)
 

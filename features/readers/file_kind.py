@@ -36,6 +36,7 @@ _OTHERS = {
     **{magic: f"{codec}-compressed twice; decompress it once" for magic, codec in _CODECS.items()},
 }
 _JSON_OVER_LINES = re.compile(rb'\s*(\[\s*\{|\{\s*\n)\s*"')
+_QUOTED = re.compile(rb'"[^"]*"')
 _HTML = re.compile(rb"\s*<(!doctype html|html)", re.IGNORECASE)
 
 
@@ -80,14 +81,17 @@ def _open(codec: str, file: BinaryIO) -> Stream:
     return stream
 
 
-def require_text(path: Path, head: bytes) -> None:
-    """Raises DataError if a file whose content begins with `head` is certainly no rows of text."""
+def require_text(path: Path, head: bytes, *, whole: bool = False) -> None:
+    """Raises DataError if a file whose content begins with `head` is certainly no rows of text.
+
+    `whole`: it is all of the file. A few bytes without the end of a line tell nothing else.
+    """
     what = next((what for magic, what in _OTHERS.items() if head.startswith(magic)), None)
     if what is None and head[257:262] == b"ustar":
         what = "a tar archive; unpack it and give the files in it"
     if what is None and _is_utf16(head):
         what = "text in UTF-16; save it as UTF-8, such as with `iconv -f UTF-16 -t UTF-8`"
-    if what is None and _is_cr_only(head):
+    if what is None and (whole or len(head) >= 64) and _is_cr_only(head):
         what = "text whose lines end with a carriage return alone; convert it, such as with `tr '\\r' '\\n'`"
     if what is None and _HTML.match(head):
         what = "a web page; perhaps the download gave an error page instead of the data"
@@ -101,8 +105,8 @@ def require_text(path: Path, head: bytes) -> None:
 
 
 def _is_cr_only(head: bytes) -> bool:
-    """Whether there are several lines that end with a carriage return; a few bytes tell nothing."""
-    return len(head) >= 64 and head.count(b"\r") > 1 and b"\n" not in head and b'"' not in head
+    """Whether lines end with a carriage return; in quotes it is a part of a cell, and at the end no harm."""
+    return b"\n" not in head and b"\r" in _QUOTED.sub(b"", head)[:-1]
 
 
 def _is_utf16(head: bytes) -> bool:

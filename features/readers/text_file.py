@@ -62,6 +62,8 @@ class TextFile:
             require_text(path, self.text(0, self._filled))
             if not self.end and not self.fill():
                 raise DataError(f"{path}: the file is empty; give one with rows, or leave it out.")
+            if self.is_last:
+                require_text(path, self.text(0, self.end - 1), whole=True)
         except BaseException:
             self.close()
             raise

@@ -132,8 +132,10 @@ JSON_ROWS = [{"y": 0, "c": 'an, "x"'}, {"y": 1, "c": None}]
         ("点击,广告\n1,甲\n".encode("utf-16"), "this is text in UTF-16"),
         (codecs.BOM_UTF16_BE + "点击,广告\n1,甲\n".encode("utf-16-be"), "this is text in UTF-16"),
         (TEXT.replace(b"\n", b"\r"), "this is text whose lines end with a carriage return alone"),
+        (b"y,c\r1,a", "this is text whose lines end with a carriage return alone"),
+        (b'y,c\r1,"a"\r', "this is text whose lines end with a carriage return alone"),
     ],
-    ids=range(17),
+    ids=range(19),
 )
 def test_what_holds_no_rows_of_text_is_told_with_the_remedy(
     tmp_path: Path, data: bytes, message: str

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
+from threading import Event, Thread
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ps import Filters, RedisStore, Slots, WorkerStore, parse_redis_url
+from ctr.errors import StoreError
+from ps import Filters, RedisStore, Slots, Token, WorkerStore, parse_redis_url
 from ps.worker_store import PUSH, SMALL
 from tests.ps.servers import needs_redis
 
@@ -163,9 +165,37 @@ def test_a_machine_whose_clock_is_behind_may_take_over(
     stores: Callable[[], RedisStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = stores(), stores()
-    monkeypatch.setattr("ps.redis_pushes.time_ns", lambda: 1 << 60)
+    monkeypatch.setattr("ps.redis_pushes.time_ns", lambda: 1 << 62)  # in the year 2116
     attempt, _ = first.take_over("job", 0)
     monkeypatch.undo()
     later, applied = second.take_over("job", 0)
-    assert later > attempt == 1 << 60
+    assert later > attempt == 1 << 62
     assert (applied == -1).all()
+
+
+def test_a_takeover_that_others_always_supersede_gives_up(redis_url: str) -> None:
+    url = parse_redis_url(f"{redis_url}?model=attempts-{next(_names)}")
+    # So many partitions that the others always get to the last one before this attempt does.
+    mine = RedisStore(url, bits=31, width=2, join=True, patience_s=0.3)
+    others = RedisStore(url, bits=31, width=2, join=True)
+    over = Event()
+
+    def supersede() -> None:
+        nothing = np.empty(0, np.uint32), np.empty(0, np.int64)
+        last = np.arange(others.partitions.count) == others.partitions.count - 1
+        for chunk in count():
+            if over.is_set():
+                break
+            others.push_packed(*nothing, Token("job", 0, chunk, (1 << 61) + 1_000 * chunk), only=last)
+
+    thread = Thread(target=supersede)
+    thread.start()
+    try:
+        with pytest.raises(StoreError, match=r"data shard 0 .* again and again for 0.3 s"):
+            mine.take_over("job", 0)
+    finally:
+        over.set()
+        thread.join()
+    mine.take_over("job", 0)
+    others.close()
+    mine.drop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
-from threading import Thread
+from threading import Thread, Timer
 from time import monotonic
 
 import numpy as np
@@ -231,9 +231,20 @@ def replica_of(servers: EmbeddedRedis) -> tuple[RedisServer, RedisServer]:
 
 class TestReadOnly:
     def test_a_model_cannot_be_opened_on_a_replica(self, start_redis: StartRedis) -> None:
-        _, replica = replica_of(start_redis(replicas=1))
-        with pytest.raises(StoreError, match=r"the model could not be reached .*read only replica"):
-            opened(replica.url, 10, patience_s=1.0)
+        """It follows its primary, so it says soon which that is; without one it may be about to take over."""
+        primary, replica = replica_of(start_redis(replicas=1))
+        began = monotonic()
+        with pytest.raises(StoreError, match=rf"is a replica.*name its primary, 127\.0\.0\.1:{primary.port}"):
+            opened(replica.url, 10)
+        assert monotonic() - began < 10
+        with replica.connect() as client:
+            client.execute_command("REPLICAOF", "127.0.0.1", "1")  # nobody
+            with pytest.raises(StoreError, match=r"the model could not be reached .*read only replica"):
+                opened(replica.url, 10, patience_s=0.5)
+            promotion = Timer(0.5, client.execute_command, ("REPLICAOF", "NO", "ONE"))
+            promotion.start()
+            opened(replica.url, 10).close()
+            promotion.join()
 
     def test_a_primary_that_becomes_a_replica_for_a_while(self, start_redis: StartRedis) -> None:
         """Pushes wait, and count once."""
