@@ -146,6 +146,8 @@ class SavedState:
     """The settings that the state was learnt with."""
     passes: int
     """Over data that went into it."""
+    chunks: int
+    """That went into it, in all passes; 0 where that was not written down. Rounding goes on from there."""
 
 
 def load_state(path: Path, spec: FeatureSpec) -> SavedState:
@@ -164,7 +166,8 @@ def load_state(path: Path, spec: FeatureSpec) -> SavedState:
     settings = dict(manifest["optimizer"])
     passes = settings.pop("passes")
     del settings["name"]
-    return SavedState(tensors["slots"], tensors["state"], Ftrl(**settings), passes)
+    chunks = _Training.model_validate(manifest.get("training", {})).chunks
+    return SavedState(tensors["slots"], tensors["state"], Ftrl(**settings), passes, chunks)
 
 
 class _OptimizerEntry(BaseModel):
@@ -178,6 +181,14 @@ class _OptimizerEntry(BaseModel):
     passes: Annotated[int, Field(ge=1)]
 
 
+class _Training(BaseModel):
+    """What of its training a model's state goes on with."""
+
+    model_config = ConfigDict(strict=True)
+
+    chunks: Annotated[int, Field(ge=0, lt=1 << 62)] = 0
+
+
 class _Manifest(BaseModel):
     """What a manifest must say to be used; it says more."""
 
@@ -186,6 +197,7 @@ class _Manifest(BaseModel):
     id: str
     spec_fingerprint: str
     optimizer: _OptimizerEntry
+    training: _Training = _Training()
     sha256: dict[str, str]
 
 

@@ -434,13 +434,16 @@ def _learn(
     if start is not None:
         former = start.optimizer.in_pass(start.passes)
         adopted = start.slots, optimizer.in_pass(start.passes).adopt(start.state, former)
+    chunks_before = 0 if start is None else start.chunks
     stop_row = None if judged_on is None else judged_on.training_stops
     if not job.in_memory:
         from ctr.distributed_job import describe_job, learn_distributed
 
         description = describe_job(job, settings, source, optimizer, passes_before, stop_row)
         on_pass = None if judged_on is None or settings.epochs == 1 else later.add
-        return learn_distributed(job, description, source, adopted, show, stop, remains, on_pass)
+        return learn_distributed(
+            job, description, source, adopted, chunks_before, show, stop, remains, on_pass
+        )
     store = open_store(job.store, bits=source.spec.bits, width=WIDTH)
 
     def validate(number: int) -> None:
@@ -459,6 +462,7 @@ def _learn(
                 optimizer,
                 settings,
                 passes_before=passes_before,
+                chunks_before=chunks_before,
                 stop_row=stop_row,
                 on_progress=lambda p: report(p.examples, p.fraction, p.logloss, p.later_pass),
                 stop=stop,
@@ -485,6 +489,7 @@ def _facts(
             "epochs": settings.epochs,
             "workers": settings.workers,
             "chunk": settings.chunk,
+            "chunks": result.chunks,
             "base_rate": rate,
             "warm_start": None if job.warm_start is None else printable(job.warm_start),
             "interrupted": result.interrupted,

@@ -92,6 +92,8 @@ class TrainResult:
     timings: Timings
     passes: int
     """Over the data, earlier ones included; the last may have been interrupted."""
+    chunks: int
+    """That were trained, earlier ones included; of a job through Redis that was stopped, about so many."""
     interrupted: bool
     """Whether examples were left when it was told to stop."""
     store: CoordinatedResult | None = None
@@ -107,6 +109,7 @@ def train(
     settings: TrainSettings,
     *,
     passes_before: int = 0,
+    chunks_before: int = 0,
     stop_row: int | None = None,
     on_progress: Callable[[TrainProgress], None] = lambda _: None,
     progress_every_s: float = 0.2,
@@ -119,7 +122,9 @@ def train(
     state, and the moves are pushed in the workers' order. So the result depends on the data and the
     settings alone, never on how fast a thread was. With one worker it is sequential FTRL.
 
-    `passes_before` counts earlier passes that went into the store's state (see `Ftrl.in_pass`).
+    `passes_before` counts earlier passes that went into the store's state (see `Ftrl.in_pass`), and
+    `chunks_before` their chunks: rounding depends on a chunk's number, so that the job comes to what one job
+    over all of it would have come to.
 
     `validate` is called with the number of a pass, from 1, when it is over and another follows. (Where the
     passes of several workers meet in one round, after that round.) Its time is not training's.
@@ -133,6 +138,7 @@ def train(
         optimizer=optimizer,
         settings=settings,
         passes_before=passes_before,
+        chunks_before=chunks_before,
         stop_row=stop_row,
         on_progress=on_progress,
         progress_every_s=progress_every_s,
@@ -171,6 +177,7 @@ class _Job:
     optimizer: Ftrl
     settings: TrainSettings
     passes_before: int
+    chunks_before: int
     stop_row: int | None
     on_progress: Callable[[TrainProgress], None]
     progress_every_s: float
@@ -180,6 +187,7 @@ class _Job:
     workers: list[Worker] = field(init=False)
     name: str = field(default_factory=lambda: uuid4().hex)
     examples: int = 0
+    chunks: int = 0
     epoch: int = 0
     """That is being read."""
     passes: int = field(init=False)
@@ -207,6 +215,7 @@ class _Job:
                         self._validate(dealt[0].number)
                     clock += 1
                     self.examples += sum(len(task.examples) for task in dealt)
+                    self.chunks += len(dealt)
                     self.passes = dealt[-1].number
                     if (now := perf_counter()) - reported > self.progress_every_s:
                         self.on_progress(self._progress(now - started - self.validating_s))
@@ -228,6 +237,7 @@ class _Job:
             progressive=progressive,
             timings=timings,
             passes=self.passes,
+            chunks=self.chunks_before + self.chunks,
             interrupted=interrupted,
         )
 
@@ -237,7 +247,7 @@ class _Job:
         self.validating_s += perf_counter() - started
 
     def _tasks(self) -> Iterator[_Task]:
-        chunks = count()
+        chunks = count(self.chunks_before)
         for epoch in range(self.settings.epochs):
             self.epoch = epoch
             number = self.passes_before + epoch + 1

@@ -1,4 +1,4 @@
-"""A Redis user with the rights that docs/redis.md lists can do all that `ctr` does; each that lacks is named."""
+"""A Redis user with the rights that docs/redis.md lists can do all that `ctr` does; what lacks is named."""
 
 from __future__ import annotations
 
