@@ -23,6 +23,18 @@ BITS = 24
 SLOTS = 100_000
 WIDE_BITS = 26
 OFF = ["--no-cache", "--no-presence"]
+L1 = ["--l1", 1]
+FILTERS: tuple[tuple[str, list[object]], ...] = (
+    ("none", [*OFF]),
+    ("cache", ["--cache", "--no-presence"]),
+    ("presence", ["--no-cache", "--presence"]),
+    ("hold back 0.01", [*OFF, "--hold-back", 0.01]),
+    ("defaults (cache, presence)", []),
+    ("defaults, hold back 0.01", ["--hold-back", 0.01]),
+    ("none, l1 1", [*OFF, *L1]),
+    ("kkt, l1 1", [*OFF, *L1, "--kkt"]),
+    ("all four, l1 1", [*L1, "--hold-back", 0.01, "--kkt"]),
+)
 
 
 def measure_requests(rounds: int) -> None:
@@ -95,21 +107,9 @@ def measure_filters(folder: Path, rows: int) -> None:
         ctr("synth", "--rows", rows, "--out", log)
     spec.write_text(load_spec("criteo").to_yaml().replace("bits: 22", f"bits: {WIDE_BITS}"))
     ctr("features", "build", "--spec", spec, log, "--out", hashed)
-    l1 = ["--l1", 1]
-    cases: list[tuple[str, list[object]]] = [
-        ("none", [*OFF]),
-        ("cache", ["--cache", "--no-presence"]),
-        ("presence", ["--no-cache", "--presence"]),
-        ("hold back 0.01", [*OFF, "--hold-back", 0.01]),
-        ("defaults (cache, presence)", []),
-        ("defaults, hold back 0.01", ["--hold-back", 0.01]),
-        ("none, l1 1", [*OFF, *l1]),
-        ("kkt, l1 1", [*OFF, *l1, "--kkt"]),
-        ("all four, l1 1", [*l1, "--hold-back", 0.01, "--kkt"]),
-    ]
     print(f"\nfilters: 1 worker, 1 Redis, {rows:,} rows, 2**{WIDE_BITS} slots, chunk 32,768")
     print(f"  {'':28} examples/s  bytes/example  slots pulled  pushed  per example  log loss, last 10%")
-    for what, flags in cases:
+    for what, flags in FILTERS:
         found = train(hashed, folder, 1, 1, "--chunk", 32_768, "--holdout-fraction", 0.1, *flags)
         moved, examples = found["moved"], found["examples"]
         counts = moved["filters"]

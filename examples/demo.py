@@ -119,10 +119,14 @@ def score_over_rest(model: Path) -> None:
                 f"{url}/v1/predict", body.encode(), {"content-type": "application/json"}
             )
             with urllib.request.urlopen(request, timeout=30) as answer:
-                print(answer.read().decode())
+                scored = answer.read().decode()
         finally:
             server.send_signal(signal.SIGTERM)
-    print(f"server stopped (exit code {server.returncode})")
+    print(scored)
+    (probability,) = json.loads(scored)["predictions"]
+    if not 0 < probability < 1 or server.returncode != 0:
+        sys.exit(f"the demo stopped: not what was expected (the server's exit code is {server.returncode})")
+    print("server stopped (exit code 0)")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import signal
+import sys
+from collections.abc import Sequence
 
+import pytest
 from hypothesis import HealthCheck, settings
 
+from benchmarks import measure
+from ctr.cli.app import main
 from tests.ps.servers import cluster_url, redis_url, shared_cluster, shared_redis, start_redis
 
 __all__ = ["cluster_url", "redis_url", "shared_cluster", "shared_redis", "start_redis"]
@@ -20,3 +25,25 @@ _patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("gate", _patient, derandomize=True)
 settings.register_profile("fuzz", _patient, print_blob=True)
 settings.load_profile("gate")
+
+
+@pytest.fixture
+def benchmarks_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of benchmarks run in this process, which spares their start. Their times mean nothing then."""
+
+    def run(command: Sequence[str], cores: int | None = None) -> float:
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        handlers = {number: signal.getsignal(number) for number in numbers}
+        monkeypatch.setattr(sys, "argv", list(command))
+        code = None
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        assert not code, command
+        return 1.0
+
+    monkeypatch.setattr(measure, "run", run)

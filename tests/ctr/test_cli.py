@@ -5,21 +5,30 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import pty
 import re
 import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from numba.core.caching import UserProvidedCacheLocator
 from pyarrow import csv, parquet
 from typer.main import get_command
 
+import api
+import ctr
+import features
+import ps
 from ctr.artifact import load_model
 from ctr.cli.commands import app
 from features import RawSource, load_spec
@@ -288,13 +297,26 @@ def test_ctrl_c_keeps_what_was_learnt(cli: Cli, click_log: Path, tmp_path: Path,
         before = contents(model)
     command = [CTR, "train", "--spec", "criteo", click_log, "--model", model, "--epochs", 100_000]
     command += ["--warm-start", model] if with_model else []
-    job = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert job.stderr is not None
-    assert "training" in job.stderr.readline()  # the first progress line: it is under way
-    job.send_signal(signal.SIGINT)
-    out, err = job.communicate(timeout=60)
+    terminal, its_end = pty.openpty()
+    wide = {**os.environ, "COLUMNS": "200", "TERM": "xterm"}
+    with subprocess.Popen(
+        [*map(str, command)], stderr=its_end, stdout=subprocess.PIPE, text=True, env=wide
+    ) as job:
+        try:
+            os.close(its_end)
+            shown = b""
+            while b"rows/s" not in shown:  # on the progress bar: something was learnt
+                shown += os.read(terminal, 4096)
+            job.send_signal(signal.SIGINT)
+            with suppress(OSError):  # which is how Linux says that the other end was closed
+                while more := os.read(terminal, 4096):
+                    shown += more
+            out, _ = job.communicate(timeout=60)
+        finally:
+            job.kill()
+    os.close(terminal)
     assert job.returncode == 130
-    assert "Traceback" not in err
+    assert b"Traceback" not in shown
     assert "stopped early" in out
     kept = load_model(tmp_path / "model.interrupted")
     assert kept.manifest["training"]["interrupted"]
@@ -304,17 +326,36 @@ def test_ctrl_c_keeps_what_was_learnt(cli: Cli, click_log: Path, tmp_path: Path,
         assert not model.exists()
 
 
+def kernels_without(pattern: str, folder: Path) -> Path:
+    """A cache of Numba's that has the kernels that are compiled already, but for some."""
+    for each in (api, ctr, features, ps):
+        assert each.__file__ is not None
+        package = Path(each.__file__).parent
+        place = UserProvidedCacheLocator.get_suitable_cache_subpath(each.__file__)
+        for kernel in package.glob("__pycache__/kernels-*/*"):
+            link = folder / place / kernel.parent.name / kernel.name
+            if not fnmatch(f"{package.name}/{kernel.name}", pattern):
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(kernel)
+    return folder
+
+
 def test_ctrl_c_before_anything_was_learnt(cli: Cli, click_log: Path, tmp_path: Path) -> None:
-    """While the kernels compile: nothing is written, and it says so."""
+    """While the kernels compile that store the old weights: nothing is written, and it says so."""
     model, new = tmp_path / "model", tmp_path / "new"
     assert cli("train", "--spec", "criteo", click_log, "--model", model, "--l1", 3).code == 0
+    kernels = kernels_without("ps/kernels.*", tmp_path / "numba")
     command = [CTR, "train", "--spec", "criteo", click_log, "--model", new, "--warm-start", model]
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "numba")}
     job = subprocess.Popen(
-        [*map(str, command)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        [*map(str, command)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(kernels)},
     )
-    while not list(tmp_path.glob("numba/**/*.nbi")):  # the first kernel is compiled, many are not
+    while not list(kernels.glob("ps_*/*/kernels.*.nbi")):  # the first is compiled, others are not
         assert job.poll() is None
+        sleep(0.01)
     job.send_signal(signal.SIGINT)
     out, err = job.communicate(timeout=120)
     assert job.returncode == 130

@@ -24,6 +24,7 @@ LIMITS = {
 }
 
 
+@pytest.mark.usefixtures("benchmarks_here")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_as_good_as_peers(case: Case, tmp_path: Path) -> None:
     if not (DATA / case.file).exists():
