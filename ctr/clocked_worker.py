@@ -23,6 +23,7 @@ from features import Chunk, ExampleSource, localize
 from ps import Claim, ClockGate, FilterCounts, JobBoard, Pulled, PushStore, RedisStore, WorkerStore
 
 _POLL_S = 0.002
+_ANNOUNCE_EVERY = 100  # polls
 _IDLE_S = 0.05
 _REPLICAS_WAIT_S = 5.0  # more than a failover takes
 _READ_AHEAD = 2  # chunks
@@ -85,6 +86,8 @@ class ClockedWorker:
         self._lost = False
         self._safe = True
         """Whether replicas have everything that was pushed, if there are any."""
+        self._arrival = 0, 0, 0
+        """The data shard in work, how many of its chunks are in the store, and the clock since then."""
         self._asked = 0
         """How often it has asked whether it may go on: it does while it waits for others."""
         self._stopping: Callable[[], bool] = lambda: False
@@ -171,7 +174,7 @@ class ClockedWorker:
         shard, clock = claim.shard, claim.clock
         # A failover may have lost what was acknowledged, and a dead worker sends nothing again.
         number = min(claim.progress, self.store.begin(shard) // 2 + 1)
-        self._lost, self._stash = False, None
+        self._lost, self._stash, self._arrival = False, None, (shard, number, clock)
         first_pass = self._plan.pass_of(shard) == 0
         optimizer = self._job.ftrl(self._plan.pass_of(shard))
         with (
@@ -242,6 +245,7 @@ class ClockedWorker:
         self._stash = None
         if chunk is None:
             return Order.NOTHING_LEFT
+        polls = 0
         while True:
             gate = self._gate(worker)
             if self._lost or self._stopping() or not gate.live or gate.state != "running":
@@ -256,6 +260,9 @@ class ClockedWorker:
                 break
             self.store.require_sound()  # or this worker would wait for itself
             sleep(_POLL_S)
+            polls += 1
+            if polls % _ANNOUNCE_EVERY == 0:
+                self._announce(worker)
         started = perf_counter()
         pulled = self.store.pull(chunk.slots, shard, clock, least)
         self.timings.pull += perf_counter() - started
@@ -266,10 +273,18 @@ class ClockedWorker:
         return self._board.clock_gate(worker)
 
     def _arrived(self, worker: str, shard: int, number: int, clock: int, examples: int) -> None:
-        if self._board.advance(worker, shard, number, clock):
+        self._arrival = shard, number, clock
+        if self._announce(worker):
             self.examples += examples
-        else:
+
+    def _announce(self, worker: str) -> bool:
+        """Tell the board how far this worker is; again while it waits, as a board may come back with an old
+        snapshot, and all would wait for the clock of then.
+        """
+        known = self._board.advance(worker, *self._arrival)
+        if not known:
             self._lost = True
+        return known
 
     def _park(self, worker: str) -> None:
         """Say that everything is in the store, and wait until the hold is over."""
