@@ -37,17 +37,17 @@ def run(job: JobDescription, settings: StoreSettings, until: int = 99) -> tuple[
 def test_in_rounds_a_pass_ends_with_what_a_job_of_so_many_passes_comes_to(
     job_data: Path, redis_url: str
 ) -> None:
-    job = describe(job_data, passes=3, chunk=300)
+    job = describe(job_data, passes=3, chunk=500)
     seen, _ = run(job, StoreSettings(redis_url))
     assert list(seen) == [1, 2]
     for passes, state in seen.items():
-        assert same(state, in_threads(describe(job_data, passes=passes, chunk=300), redis_url, 1)[0])
+        assert same(state, in_threads(describe(job_data, passes=passes, chunk=500), redis_url, 1)[0])
 
 
 def test_a_resumed_job_goes_on_with_the_passes_that_are_left(
     job_data: Path, redis_url: str, tmp_path: Path
 ) -> None:
-    job = describe(job_data, passes=3, workers=1, chunk=300)
+    job = describe(job_data, passes=3, workers=1, chunk=500)
     whole, end = run(job, StoreSettings(redis_url))
     checkpoints = CheckpointSettings(tmp_path / "checkpoint", 0.05)
     first, _ = run(job, StoreSettings(redis_url, checkpoints), until=2)
@@ -61,7 +61,7 @@ def test_a_resumed_job_goes_on_with_the_passes_that_are_left(
 
 def summary_of(cli: Cli, log: Path, folder: Path, *flags: object) -> tuple[dict[str, Any], str]:
     path = folder / "summary.json"
-    words = ["train", "--spec", "criteo", log, "--holdout-fraction", 0.2, "--json", path, "--chunk", 500]
+    words = ["train", "--spec", "criteo", log, "--holdout-fraction", 0.2, "--json", path, "--chunk", 1_000]
     done = cli(*words, "--epochs", 3, "--alpha", 0.01, "--model", folder / "model", *flags)
     assert done.code == 0, done.err
     return json.loads(path.read_bytes()), done.out

@@ -284,10 +284,13 @@ def test_the_hold_out_is_checked_before_training(cli: Cli, tmp_path: Path, model
         assert not (tmp_path / "new").exists()
 
 
-def test_a_bad_row_in_the_hold_out_does_not_lose_the_model(cli: Cli, tmp_path: Path, model: Path) -> None:
+@pytest.mark.parametrize("epochs", [1, 2])  # the second is judged after the first pass, too
+def test_a_bad_row_in_the_hold_out_does_not_lose_the_model(
+    cli: Cli, tmp_path: Path, model: Path, epochs: int
+) -> None:
     spec, log, other, new = (tmp_path / name for name in ("spec.yaml", "good.csv", "other.csv", "new"))
     other.write_text(CSV + "1,a,cheap\n")
-    done = cli("train", "--spec", spec, log, "--model", new, "--holdout", other)
+    done = cli("train", "--spec", spec, log, "--model", new, "--holdout", other, "--epochs", epochs)
     assert done.code == 1
     assert "other.csv:4" in done.err
     assert "only judging it failed" in done.err
