@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -297,8 +297,8 @@ class TestDraft:
         assert read_checkpoint(tmp_path / "c").position == {"n": 7}
 
 
-WRITER = """
-import sys, time
+WRITERS = """
+import json, os, sys, time
 from pathlib import Path
 import numpy as np
 from ctr.checkpoint_writer import draft_checkpoint
@@ -306,56 +306,87 @@ from ps import Token
 from ps.redis_nodes import parse_redis_url
 from ps.redis_store import RedisStore
 
-folder, url, moment = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-
-def say(what):
-    print(what, flush=True)
-    if what == moment:
-        time.sleep(60)
-
 class Slow:
-    def __init__(self, store):
-        self._store = store
+    def __init__(self, store, say):
+        self._store, self._say = store, say
 
     def __getattr__(self, name):
         return getattr(self._store, name)
 
     def dump(self, partition):
         if partition in (0, 40):
-            say(f"reading {n}.{partition}")
+            self._say(f"reading {n}.{partition}")
         return self._store.dump(partition)
 
-store = RedisStore(parse_redis_url(url), bits=12, width=2)
-slots = np.arange(1 << 12, dtype=np.uint32)
-for n in range(100_000):
-    store.push(slots, np.ones((slots.size, 2), np.float32), Token("job", 0, n))
-    with draft_checkpoint(folder, Slow(store), job={}, position={"n": n}, reports={"r": b"r" * n}) as draft:
-        say(f"drafted {n}")
-        draft.commit()
-    say(f"committed {n}")
+for line in sys.stdin:
+    folder, url, moment = json.loads(line)
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        print("ended", flush=True)
+        continue
+
+    def say(what):
+        print(what, flush=True)
+        if what == moment:
+            time.sleep(60)
+
+    say(os.getpid())
+    store = RedisStore(parse_redis_url(url), bits=12, width=2)
+    slots = np.arange(1 << 12, dtype=np.uint32)
+    for n in range(100_000):
+        store.push(slots, np.ones((slots.size, 2), np.float32), Token("job", 0, n))
+        position, reports = {"n": n}, {"r": b"r" * n}
+        with draft_checkpoint(
+            Path(folder), Slow(store, say), job={}, position=position, reports=reports
+        ) as draft:
+            say(f"drafted {n}")
+            draft.commit()
+        say(f"committed {n}")
 """
 
+Writer = Callable[..., AbstractContextManager[Callable[[str], None]]]
 
-@contextmanager
-def writer(folder: Path, url: str, moment: str = "never") -> Iterator[Callable[[str], None]]:
-    """A process that pushes chunk after chunk and writes a checkpoint after each; killed with -9 at the end.
 
-    Gives a function that waits until the process has said something. At `moment` it stands still.
+@pytest.fixture(scope="module")
+def writer() -> Iterator[Writer]:
+    """Starts processes that push and write a checkpoint, chunk after chunk; killed with -9 at the end.
+
+    `with writer(folder, url, moment)` gives a function that waits until the process has said something. At
+    `moment` it stands still.
     """
-    words = [sys.executable, "-c", WRITER, folder, f"{url}?model=killed-{next(_names)}", moment]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+    words = [sys.executable, "-c", WRITERS]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as forks:
+        assert forks.stdin is not None
+        assert forks.stdout is not None
+        told, said = forks.stdin, forks.stdout
 
-        def wait(what: str) -> None:
-            for line in process.stdout or ():
-                if line.strip() == what:
-                    return
-            raise AssertionError(f"the writer ended before it said {what!r}")
+        @contextmanager
+        def write_until_killed(
+            folder: Path, url: str, moment: str = "never"
+        ) -> Iterator[Callable[[str], None]]:
+            print(
+                json.dumps([str(folder), f"{url}?model=killed-{next(_names)}", moment]), file=told, flush=True
+            )
+            process = int(said.readline())
+
+            def wait(what: str) -> None:
+                for line in said:
+                    if line.strip() == what:
+                        return
+                    assert line.strip() != "ended", f"the writer ended before it said {what!r}"
+                raise AssertionError("the process that forks writers has ended")
+
+            try:
+                yield wait
+            finally:
+                os.kill(process, signal.SIGKILL)
+                wait("ended")
 
         try:
-            yield wait
+            yield write_until_killed
         finally:
-            process.kill()
+            forks.kill()
 
 
 def is_whole(folder: Path, url: str) -> int:
@@ -374,7 +405,7 @@ class TestKilledWriter:
     """Whenever it is killed, the previous checkpoint loads."""
 
     @pytest.mark.parametrize("moment", ["reading 1.0", "reading 1.40", "drafted 1"])
-    def test_before_the_commit(self, tmp_path: Path, redis_url: str, moment: str) -> None:
+    def test_before_the_commit(self, writer: Writer, tmp_path: Path, redis_url: str, moment: str) -> None:
         folder = tmp_path / "c"
         with writer(folder, redis_url, moment) as wait:
             wait(moment)
@@ -384,7 +415,7 @@ class TestKilledWriter:
         assert os.listdir(tmp_path) == ["c"]
         assert read_checkpoint(folder).position == {"n": 5}
 
-    def test_its_first_checkpoint(self, tmp_path: Path, redis_url: str) -> None:
+    def test_its_first_checkpoint(self, writer: Writer, tmp_path: Path, redis_url: str) -> None:
         with writer(tmp_path / "c", redis_url, "drafted 0") as wait:
             wait("drafted 0")
         with pytest.raises(ModelError, match="there is no checkpoint; start without"):
@@ -392,7 +423,7 @@ class TestKilledWriter:
         write(tmp_path / "c", opened(redis_url))
         assert os.listdir(tmp_path) == ["c"]
 
-    def test_at_any_moment(self, tmp_path: Path, redis_url: str) -> None:
+    def test_at_any_moment(self, writer: Writer, tmp_path: Path, redis_url: str) -> None:
         rng = random.Random(5)
         folder = tmp_path / "c"
         for _ in range(5):
@@ -403,7 +434,7 @@ class TestKilledWriter:
         write(folder, opened(redis_url))
         assert os.listdir(tmp_path) == ["c"]
 
-    def test_a_live_one_keeps_its_draft(self, tmp_path: Path, redis_url: str) -> None:
+    def test_a_live_one_keeps_its_draft(self, writer: Writer, tmp_path: Path, redis_url: str) -> None:
         """Even if two jobs write to one place: each checkpoint is whole, the last one stays."""
         store = opened(redis_url)
         with (

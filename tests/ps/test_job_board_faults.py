@@ -108,8 +108,8 @@ def test_answers_that_never_come(start_redis: StartRedis, boards: Boards) -> Non
 
 def test_frozen_again_and_again(start_redis: StartRedis, boards: Boards) -> None:
     """For longer than a request waits: its outcome is unknown, and it is sent again."""
-    servers, shards = start_redis(), 80
-    board, other = (boards(servers.url, timeout_s=0.15) for _ in range(2))
+    servers, shards = start_redis(), 40
+    board, other = (boards(servers.url, timeout_s=0.1) for _ in range(2))
     board.create("job", b"", shards=shards, lanes=1)
     over, frozen = Event(), 0
 
@@ -118,7 +118,7 @@ def test_frozen_again_and_again(start_redis: StartRedis, boards: Boards) -> None
         while not over.is_set():
             servers.servers[0].freeze()
             frozen += 1
-            time.sleep(0.25)
+            time.sleep(0.15)
             servers.servers[0].thaw()
             time.sleep(0.005)
 
