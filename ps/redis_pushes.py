@@ -116,7 +116,9 @@ class Pushes:
                 self._everywhere(list(range(self._partitions.count)), request, Token(job, shard, 0, attempt))
                 return attempt, applied
             except SupersededError:  # by a machine whose clock is ahead, or by another that takes over now
-                if monotonic() > deadline:
+                if (
+                    tries > 1 and monotonic() > deadline
+                ):  # one may just have learnt how far ahead the clock is
                     raise StoreError(
                         f"{self._channel.url}: others have taken over the data shard {shard} of the job "
                         f"{job!r} again and again for {self._channel.patience_s:g} s; is --lease too short?"
