@@ -240,11 +240,11 @@ def test_a_first_row_with_another_label_costs_that_row_alone(cli: Cli, tmp_path:
 
 
 def commands_in(group: Any, *words: str) -> Iterator[tuple[str, Any]]:
-    """Every command below a group, by the words that call it."""
+    """Every command below a group that help shows, by the words that call it."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands_in(command, *words, name)
-        else:
+        elif not command.hidden:
             yield " ".join((*words, name)), command
 
 

@@ -314,8 +314,8 @@ def test_out_of_memory(start_redis: StartRedis) -> None:
     store.close()
 
 
-def test_a_wrong_password_for_a_cluster(start_redis: StartRedis) -> None:
-    url = start_redis(shards=2).url
+def test_a_wrong_password_for_a_cluster(cluster_url: str) -> None:
+    url = cluster_url
     password = url.partition("@")[0].rpartition(":")[2]
     with pytest.raises(StoreError, match="refused") as refusal:
         opened(url.replace(password, "wrong-secret"), 10)
