@@ -116,9 +116,8 @@ class Pushes:
                 self._everywhere(list(range(self._partitions.count)), request, Token(job, shard, 0, attempt))
                 return attempt, applied
             except SupersededError:  # by a machine whose clock is ahead, or by another that takes over now
-                if (
-                    tries > 1 and monotonic() > deadline
-                ):  # one may just have learnt how far ahead the clock is
+                # After the first, this one knows how far ahead the other's clock is.
+                if tries > 1 and monotonic() > deadline:
                     raise StoreError(
                         f"{self._channel.url}: others have taken over the data shard {shard} of the job "
                         f"{job!r} again and again for {self._channel.patience_s:g} s; is --lease too short?"
