@@ -44,7 +44,7 @@ from tests.ps.servers import StartRedis, needs_redis
 pytestmark = needs_redis
 
 OFTEN = 0.25  # seconds
-EPOCHS = 5
+EPOCHS = 3
 
 
 def one_worker(data: Path) -> JobDescription:
