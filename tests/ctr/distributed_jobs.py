@@ -251,7 +251,7 @@ class RunningJob:
                     return None
                 if ready(view):
                     return view
-                time.sleep(0.001)
+                time.sleep(0.004)
         return None
 
 
@@ -334,6 +334,17 @@ def in_threads(
             state = read_out(store)
         store.drop()
     return state, total
+
+
+_undisturbed: dict[tuple[bytes, bytes], tuple[State, WorkerReport]] = {}
+
+
+def undisturbed(job: JobDescription, url: str, start: State | None = None) -> tuple[State, WorkerReport]:
+    """What the job comes to with one worker and no disturbance; each job is trained once for all tests."""
+    key = job.to_bytes(), b"" if start is None else start[0].tobytes() + start[1].tobytes()
+    if key not in _undisturbed:
+        _undisturbed[key] = in_threads(job, url, 1, start)
+    return _undisturbed[key]
 
 
 CTR = Path(sys.executable).with_name("ctr")

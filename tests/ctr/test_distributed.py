@@ -39,6 +39,7 @@ from tests.ctr.distributed_jobs import (
     same,
     same_sums,
     source_of,
+    undisturbed,
     weights,
 )
 from tests.ps.servers import needs_redis, timing_sensitive
@@ -73,7 +74,7 @@ class TestRounds:
         running = start_job(job, redis_url)
         running.gather()
         result = running.result()
-        assert same(result.state, in_threads(job, redis_url, 2)[0])
+        assert same(result.state, undisturbed(job, redis_url)[0])
         did, (_, logloss) = result.coordinated, in_memory(job)
         assert (did.examples, did.rows, did.passes) == (job.rows, job.rows, 1)
         assert (did.workers_seen, did.dead_workers, did.interrupted) == (2, [], False)
@@ -84,7 +85,7 @@ class TestRounds:
         self, job_log: Path, job_spec: FeatureSpec, job_data: Path, redis_url: str
     ) -> None:
         raw, _ = in_threads(describe(job_log, job_spec, passes=2), redis_url, 2)
-        assert same(raw, in_threads(describe(job_data, passes=2), redis_url, 1)[0])
+        assert same(raw, undisturbed(describe(job_data, passes=2), redis_url)[0])
 
 
 class TestClocks:
@@ -124,7 +125,7 @@ class TestClocks:
         running = start_job(job, redis_url)
         running.gather()
         did = running.result().coordinated
-        _, alone = in_threads(describe(job_data, consistency="ssp", workers=1, passes=3), redis_url, 1)
+        _, alone = undisturbed(describe(job_data, consistency="ssp", workers=1, passes=3), redis_url)
         assert did.report.seen_again.logloss == pytest.approx(alone.seen_again.logloss, rel=0.04)
         assert (did.examples, did.rows, did.workers_seen) == (3 * ROWS, ROWS, 2)
         assert 0 < did.seconds < 30

@@ -38,6 +38,7 @@ from tests.ctr.distributed_jobs import (
     pushed,
     same,
     same_sums,
+    undisturbed,
     wait_for,
 )
 from tests.ps.servers import StartRedis, needs_redis, timing_sensitive
@@ -60,7 +61,7 @@ class TestWorkers:
     ) -> None:
         chances = random.Random(seed)
         job = describe(*((job_data, None) if hashed else (job_log, job_spec)), passes=passes)
-        undisturbed, report = in_threads(job, redis_url, 1)
+        whole, report = undisturbed(job, redis_url)
         running = start_job(job, redis_url)
         running.gather()
         at = chances.randrange(1, 22 * passes)
@@ -69,7 +70,7 @@ class TestWorkers:
         os.kill(process_of(view, chances.randrange(2)), signal.SIGKILL)
         result = running.result()
         did = result.coordinated
-        assert same(result.state, undisturbed)
+        assert same(result.state, whole)
         assert (did.examples, did.rows) == (passes * ROWS, ROWS)
         assert did.report.progressive.examples == ROWS
         assert did.report.progressive.logloss == pytest.approx(report.progressive.logloss, rel=1e-12)
@@ -135,7 +136,7 @@ class TestWorkers:
             assert running.once(lambda view: pushed(view) > pushed(alone) + 6)
         assert running.once(lambda view: len(view.workers) == 2)
         result = running.result()
-        whole = in_threads(job, redis_url, 1)[0] if consistency == "bsp" else in_memory(job)[0]
+        whole = undisturbed(job, redis_url)[0] if consistency == "bsp" else in_memory(job)[0]
         assert (same if consistency == "bsp" else same_sums)(result.state, whole)
         assert result.coordinated.dead_workers == []
         assert result.coordinated.workers_seen == 2
@@ -264,7 +265,7 @@ class TestStalls:
 class TestServers:
     def test_moves_that_a_failover_loses_are_staged_again(self, job_data: Path, redis_url: str) -> None:
         job, over = describe(job_data, passes=2), Event()
-        undisturbed, _ = in_threads(job, redis_url, 2)
+        whole, _ = undisturbed(job, redis_url)
 
         def lose() -> None:
             lanes = random.Random(0)
@@ -275,7 +276,7 @@ class TestServers:
         thread = Thread(target=lose)
         thread.start()
         try:
-            assert same(in_threads(job, redis_url, 2)[0], undisturbed)
+            assert same(in_threads(job, redis_url, 2)[0], whole)
         finally:
             over.set()
             thread.join()

@@ -31,12 +31,12 @@ from tests.ctr.distributed_jobs import (
     describe,
     frozen,
     in_memory,
-    in_threads,
     model_id,
     process_of,
     pushed,
     same,
     same_sums,
+    undisturbed,
     wait_for,
 )
 from tests.ps.servers import StartRedis, needs_redis
@@ -66,7 +66,7 @@ class TestStopped:
     ) -> None:
         """One worker, or rounds of two; from one Redis to a cluster."""
         job = one_worker(job_data) if consistency == "ssp" else describe(job_data, passes=2)
-        whole, report = in_threads(job, redis_url, job.workers)
+        whole, report = undisturbed(job, redis_url)
         settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
         running = start_job(job, redis_url, checkpoints=settings)
         at = random.Random(seed).randrange(2, 50)
@@ -85,13 +85,13 @@ class TestStopped:
         assert same(second.state, whole)
         did = second.coordinated
         assert (did.examples, did.rows, did.passes, did.interrupted) == (2 * job.rows, job.rows, 2, False)
-        for judged, undisturbed in (
+        for judged, expected in (
             (did.report.progressive, report.progressive),
             (did.report.seen_again, report.seen_again),
         ):
-            assert judged.examples == undisturbed.examples == job.rows
-            assert judged.logloss == pytest.approx(undisturbed.logloss, rel=1e-12)
-            assert judged.summary().auc == pytest.approx(undisturbed.summary().auc, rel=1e-12)
+            assert judged.examples == expected.examples == job.rows
+            assert judged.logloss == pytest.approx(expected.logloss, rel=1e-12)
+            assert judged.summary().auc == pytest.approx(expected.summary().auc, rel=1e-12)
         assert did.report.examples == 2 * job.rows
 
     def test_with_other_workers(
@@ -126,7 +126,7 @@ class TestStopped:
             except FileNotFoundError:
                 continue  # just being replaced
         result = running.result()
-        assert same(result.state, in_threads(job, redis_url, 2)[0])
+        assert same(result.state, undisturbed(job, redis_url)[0])
         assert result.coordinated.report.progressive.examples == job.rows
         assert result.coordinated.checkpoints > 0
         assert all("mine.txt" in problem for problem in result.coordinated.failed_checkpoints)
@@ -134,7 +134,7 @@ class TestStopped:
     def test_a_worker_is_killed_while_all_are_held(
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
     ) -> None:
-        job = describe(job_data, passes=4)
+        job = describe(job_data, passes=2)
         settings = CheckpointSettings(tmp_path / "checkpoint", every_s=0.05)
         running = start_job(job, redis_url, checkpoints=settings)
         view = running.once(
@@ -143,7 +143,7 @@ class TestStopped:
         assert view is not None
         os.kill(process_of(view, 1), signal.SIGKILL)
         result = running.result()
-        assert same(result.state, in_threads(job, redis_url, 1)[0])
+        assert same(result.state, undisturbed(job, redis_url)[0])
         assert result.coordinated.report.progressive.examples == job.rows
 
     def test_other_settings_are_refused(
@@ -186,7 +186,7 @@ class TestStopped:
         """An older version has written the checkpoint, which kept all at one scale."""
         job = one_worker(job_data)
         assert job.z_bits == 13
-        whole, _ = in_threads(job, redis_url, 1)
+        whole, _ = undisturbed(job, redis_url)
         settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
         running = start_job(job, redis_url, checkpoints=settings)
         assert running.once(lambda view: pushed(view) > 10)
@@ -199,7 +199,7 @@ class TestStopped:
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
     ) -> None:
         """Its own, not that of the command that resumes; one that is renewed belongs to somebody alive."""
-        job = describe(job_data, consistency="ssp", workers=1, passes=5)
+        job = describe(job_data, consistency="ssp", workers=1, passes=2)
         settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
         running = start_job(job, redis_url, checkpoints=settings)
         assert running.once(lambda view: pushed(view) > 10)
@@ -222,7 +222,7 @@ class TestStopped:
             board.beat_coordinator()
             began = time.monotonic()
         resumed = start_job(job, redis_url, checkpoints=settings, resume=True, lease_s=0.6)
-        assert resumed.result().coordinated.examples == 5 * ROWS
+        assert resumed.result().coordinated.examples == 2 * ROWS
         assert time.monotonic() - began > lease_s - 0.1
 
 
@@ -277,7 +277,7 @@ class Trained:
         job = job.model_copy(update={"z_bits": job.ftrl(job.passes - 1).z_bits})
         rate = base_rate(job.open_source(), job.rows)
         start = starting_state(job.optimizer, rate, job.feature_spec().bits)
-        state, report = in_threads(job, url, 1, start)
+        state, report = undisturbed(job, url, start)
         return model_id(state, job), report
 
 
@@ -343,20 +343,20 @@ class TestKilled:
 
     def test_all_workers(self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path) -> None:
         """Checkpoints of several workers are taken while they train; still every chunk counts once."""
-        job = describe(job_data, consistency="asp", passes=6, ftrl=ADDITIVE)
+        job = describe(job_data, consistency="asp", passes=3, ftrl=ADDITIVE)
         settings = CheckpointSettings(tmp_path / "checkpoint", every_s=0.05)
         running = start_job(job, redis_url, checkpoints=settings)
         running.gather()
-        assert running.once(lambda view: pushed(view) > 60)
+        assert running.once(lambda view: pushed(view) > 30)
         for pid in running.pids():
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(StoreError, match="no worker is left"):
             running.result()
         position = JobPosition.from_json(read_checkpoint(settings.folder).position)
-        assert 0 < sum(position.examples(job.plan())) < 6 * ROWS
+        assert 0 < sum(position.examples(job.plan())) < 3 * ROWS
         second = start_job(job, redis_url, checkpoints=settings, resume=True).result()
         assert same_sums(second.state, in_memory(job)[0])
-        assert second.coordinated.examples == 6 * ROWS
+        assert second.coordinated.examples == 3 * ROWS
 
 
 class TestFrozen:
