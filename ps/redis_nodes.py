@@ -25,6 +25,8 @@ CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
 
 Address = tuple[str, int]
 
+_LONGEST_JOINED = 1 << 16  # bytes
+
 
 @dataclass(slots=True)
 class Link:
@@ -36,8 +38,11 @@ class Link:
     """Bytes so far."""
 
     def send(self, *commands: bytes | memoryview) -> None:
-        """Write commands as they are."""
-        self.sent += sum(map(len, commands))
+        """Write commands as they are, small ones at once: each write takes the system and the server time."""
+        size = sum(map(len, commands))
+        self.sent += size
+        if len(commands) > 1 and size <= _LONGEST_JOINED:
+            commands = (b"".join(commands),)
         self.connection.send_packed_command(commands, check_health=False)
 
 

@@ -39,6 +39,7 @@ NEWS_DENSITY = 20
 """A partition's news name at most one slot in so many: 0.2 bytes per slot of the store."""
 
 _WIDTH = 2
+_SENT_TOGETHER = 16  # requests
 _MOST_UNREAD = 16 << 20  # bytes that a node may have answered and nobody has read
 _NO_FIELD = b"-"  # of a record; no job is called that
 
@@ -444,12 +445,19 @@ def _sent_ahead(link: Link, requests: Sequence[PullRequest]) -> Iterator[PullReq
     Not all at once: answers that are not read yet lie in the server's memory, for every worker that pulls.
     """
     sent: deque[PullRequest] = deque()
+    waiting: list[bytes | memoryview] = []
     unread = 0
     for request in requests:
         while sent and unread + request.reply_bytes > _MOST_UNREAD:
+            link.send(*waiting)
+            waiting.clear()
             unread -= sent[0].reply_bytes
             yield sent.popleft()
-        link.send(request.encode())
+        waiting.append(request.encode())
+        if len(waiting) == _SENT_TOGETHER:
+            link.send(*waiting)
+            waiting.clear()
         sent.append(request)
         unread += request.reply_bytes
+    link.send(*waiting)
     yield from sent
