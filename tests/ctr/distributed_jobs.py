@@ -63,7 +63,7 @@ def job_spec() -> FeatureSpec:
 
 @pytest.fixture(scope="session")
 def job_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """2,950 synthetic rows: the last of 30 chunks is smaller. Not to be changed by a test."""
+    """2,950 synthetic rows: the last of 15 chunks is smaller. Not to be changed by a test."""
     path = tmp_path_factory.mktemp("job") / "clicks.tsv"
     write_click_log(path, ROWS, seed=1)
     return path
@@ -105,7 +105,7 @@ def describe(
     ftrl: Ftrl | None = None,
     **changes: object,
 ) -> JobDescription:
-    """A job on a data set, or with a `spec` on a raw file: chunks of 100 rows, two workers, in rounds."""
+    """A job on a data set, or with a `spec` on a raw file: chunks of 200 rows, two workers, in rounds."""
     source = open_source([inputs], spec)
     consistency = changes.get("consistency", "bsp")
     facts: dict[str, object] = {
@@ -115,7 +115,7 @@ def describe(
         "spec": source.spec.to_yaml(),
         "on_bad_rows": "fail",
         "rows": source.count_rows(),
-        "chunk": 100,
+        "chunk": 200,
         "shard_chunks": 1 if consistency == "bsp" else SHARD_CHUNKS,
         "passes": 1,
         "passes_before": 0,

@@ -221,7 +221,7 @@ class TestJoining:
             assert int(re.fullmatch(r"trained ([\d,]+) examples\n", left.out)[1].replace(",", "")) > 0
         went_on = running.once(lambda view: len(view.workers) == 3)
         assert went_on is not None
-        assert running.once(lambda view: pushed(view) > pushed(went_on) + 50)
+        assert running.once(lambda view: pushed(view) > pushed(went_on) + 25)
         running.stop.set()
         did = running.result().coordinated
         assert (did.workers_seen, did.dead_workers) == (5, [])

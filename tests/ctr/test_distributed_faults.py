@@ -64,7 +64,7 @@ class TestWorkers:
         whole, report = undisturbed(job, redis_url)
         running = start_job(job, redis_url)
         running.gather()
-        at = chances.randrange(1, 22 * passes)
+        at = chances.randrange(1, 11 * passes)
         view = running.once(lambda view: pushed(view) >= at)
         assert view is not None
         os.kill(process_of(view, chances.randrange(2)), signal.SIGKILL)
@@ -87,7 +87,7 @@ class TestWorkers:
         job = describe(job_data, consistency=consistency, passes=3, ftrl=ADDITIVE, filters=filters, workers=3)
         running = start_job(job, redis_url)
         running.gather()
-        at = chances.randrange(5, 40)
+        at = chances.randrange(5, 20)
         view = running.once(lambda view: pushed(view) >= at)
         assert view is not None
         os.kill(process_of(view, chances.randrange(3)), signal.SIGKILL)

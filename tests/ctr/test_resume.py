@@ -44,7 +44,7 @@ from tests.ps.servers import StartRedis, needs_redis
 pytestmark = needs_redis
 
 OFTEN = 0.25  # seconds
-EPOCHS = 3
+EPOCHS = 5
 
 
 def one_worker(data: Path) -> JobDescription:
@@ -69,7 +69,7 @@ class TestStopped:
         whole, report = undisturbed(job, redis_url)
         settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
         running = start_job(job, redis_url, checkpoints=settings)
-        at = random.Random(seed).randrange(2, 50)
+        at = random.Random(seed).randrange(2, 25)
         assert running.once(lambda view: pushed(view) >= at)
         running.stop.set()
         first = running.result()
@@ -102,7 +102,7 @@ class TestStopped:
         job = describe(job_data, **flags)
         settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
         running = start_job(job, redis_url, checkpoints=settings)
-        assert running.once(lambda view: pushed(view) > 30)
+        assert running.once(lambda view: pushed(view) > 20)
         running.stop.set()
         assert running.result().coordinated.interrupted
         job = describe(job_data, **flags, workers=1, shard_chunks=64)
@@ -138,7 +138,7 @@ class TestStopped:
         settings = CheckpointSettings(tmp_path / "checkpoint", every_s=0.05)
         running = start_job(job, redis_url, checkpoints=settings)
         view = running.once(
-            lambda view: len(view.workers) == 2 and view.hold is not None and pushed(view) > 20
+            lambda view: len(view.workers) == 2 and view.hold is not None and pushed(view) > 8
         )
         assert view is not None
         os.kill(process_of(view, 1), signal.SIGKILL)
@@ -156,7 +156,7 @@ class TestStopped:
         running.stop.set()
         running.result()
         for change, told in (
-            ({"chunk": 99}, "chunk 100, this one 99"),
+            ({"chunk": 99}, "chunk 200, this one 99"),
             ({"passes": 51}, "passes 50, this one 51"),
             ({"rows": 2_000}, "rows 2950"),
             ({"consistency": "bsp"}, "consistency ssp"),
@@ -234,7 +234,7 @@ class Trained:
         self.folder.mkdir(exist_ok=True)
         self.checkpoint = folder / "checkpoint"
         self.words = [
-            *("train", data, "--store", store, "--chunk", 100, "--epochs", EPOCHS, "--lease", 1, *flags),
+            *("train", data, "--store", store, "--chunk", 200, "--epochs", EPOCHS, "--lease", 1, *flags),
             *("--checkpoint", self.checkpoint, "--checkpoint-every", f"{OFTEN}s"),
         ]
 
@@ -347,7 +347,7 @@ class TestKilled:
         settings = CheckpointSettings(tmp_path / "checkpoint", every_s=0.05)
         running = start_job(job, redis_url, checkpoints=settings)
         running.gather()
-        assert running.once(lambda view: pushed(view) > 30)
+        assert running.once(lambda view: pushed(view) > 20)
         for pid in running.pids():
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(StoreError, match="no worker is left"):

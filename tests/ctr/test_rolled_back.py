@@ -150,9 +150,9 @@ def test_when_everything_is_pushed(start_redis: StartRedis, job_data: Path, cons
     done: list[str] = []
 
     def everything(view: BoardView) -> bool:
-        rounds = job.plan().rounds_of(0)
+        lanes, plan = enumerate(view.lanes), job.plan()
         return view.finished == view.shards or bool(
-            view.lanes and all(lane.pushed + 1 == rounds for lane in view.lanes)
+            view.lanes and all(lane.pushed + 1 == plan.rounds_of(number) for number, lane in lanes)
         )
 
     def go_back(_: Progress) -> None:
