@@ -16,6 +16,7 @@ from time import perf_counter, sleep
 from ctr.background import Background
 from ctr.job_description import JobDescription
 from ctr.metrics import Metrics
+from ctr.polling import Polling
 from ctr.prefetch import Prefetch
 from ctr.worker import Learner, Timings
 from ctr.worker_report import TELL_EVERY_S
@@ -23,7 +24,7 @@ from features import Chunk, ExampleSource, localize
 from ps import Claim, ClockGate, FilterCounts, JobBoard, Pulled, PushStore, RedisStore, WorkerStore
 
 _POLL_S = 0.002
-_ANNOUNCE_EVERY = 100  # polls
+_ANNOUNCE_EVERY = 25  # pauses
 _IDLE_S = 0.05
 _REPLICAS_WAIT_S = 5.0  # more than a failover takes
 _READ_AHEAD = 2  # chunks
@@ -245,7 +246,7 @@ class ClockedWorker:
         self._stash = None
         if chunk is None:
             return Order.NOTHING_LEFT
-        polls = 0
+        polling = Polling(_POLL_S)
         while True:
             gate = self._gate(worker)
             if self._lost or self._stopping() or not gate.live or gate.state != "running":
@@ -259,9 +260,8 @@ class ClockedWorker:
             if self._job.bound is None or least >= clock - self._job.bound:
                 break
             self.store.require_sound()  # or this worker would wait for itself
-            sleep(_POLL_S)
-            polls += 1
-            if polls % _ANNOUNCE_EVERY == 0:
+            polling.pause()
+            if polling.count % _ANNOUNCE_EVERY == 0:
                 self._announce(worker)
         started = perf_counter()
         pulled = self.store.pull(chunk.slots, shard, clock, least)
@@ -288,7 +288,7 @@ class ClockedWorker:
 
     def _park(self, worker: str) -> None:
         """Say that everything is in the store, and wait until the hold is over."""
-        started = perf_counter()
+        started, polling = perf_counter(), Polling(_POLL_S)
         told = None
         while True:
             gate = self._gate(worker)
@@ -298,7 +298,7 @@ class ClockedWorker:
                 told = gate.hold
                 self._tell()
                 self._board.report(f"parked:{worker}", b"%d" % told)
-            sleep(_POLL_S)
+            polling.pause()
         self.timings.wait += perf_counter() - started
 
     def _waited(self, seconds: float) -> None:

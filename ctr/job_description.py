@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,11 @@ CONSISTENCY: Consistency = "ssp"
 """Of jobs through Redis, unless another is chosen."""
 
 _REMEDY = "every worker needs the same data at the same path"
+
+
+@lru_cache(maxsize=4)
+def _spec(text: str) -> FeatureSpec:
+    return parse_spec(text, "the job's spec")
 
 
 class JobDescription(BaseModel):
@@ -79,7 +85,7 @@ class JobDescription(BaseModel):
 
     def feature_spec(self) -> FeatureSpec:
         """The feature spec."""
-        return parse_spec(self.spec, "the job's spec")
+        return _spec(self.spec)
 
     def facts(self) -> dict[str, str]:
         """What the model in the store is described by."""

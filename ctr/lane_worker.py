@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ctr.job_description import JobDescription
 from ctr.metrics import Metrics
+from ctr.polling import Polling
 from ctr.prefetch import Prefetch
 from ctr.staged_move import StagedMove
 from ctr.worker import Learner, Timings
@@ -68,6 +69,7 @@ class LaneWorker:
         `tell` reports to the coordinator what was done so far.
         """
         parked: int | None = None
+        polling = Polling(_POLL_S)
         mine: list[int] = []
         begun: set[int] = set()
         claimed = told = 0.0
@@ -97,6 +99,8 @@ class LaneWorker:
                 parked = None
             for step in steps:
                 step()
+            if steps:
+                polling = Polling(_POLL_S)
             if perf_counter() - told > TELL_EVERY_S:
                 tell()
                 told = perf_counter()
@@ -105,8 +109,7 @@ class LaneWorker:
                     parked = gate.hold
                     tell()
                     self._board.report(f"parked:{worker}", b"%d" % parked)
-                sleep(_POLL_S)
-                self.timings.wait += _POLL_S
+                self.timings.wait += polling.pause()
 
     def close(self) -> None:
         """Stop pushing and reading."""
