@@ -12,7 +12,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-_PLAIN_EVERY_S = 5.0
+_FIRST_PLAIN_S, _PLAIN_EVERY_S = 1.0, 5.0
 
 
 class Report(Protocol):
@@ -42,7 +42,7 @@ def progress(what: str) -> Iterator[Report]:
                 task, completed=fraction, facts=_facts(rows, monotonic() - started, logloss, later_pass)
             )
         return
-    due = started + _PLAIN_EVERY_S
+    due = started + _FIRST_PLAIN_S
 
     def plain(rows: int, fraction: float, logloss: float | None = None, later_pass: bool = False) -> None:
         nonlocal due

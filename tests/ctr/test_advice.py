@@ -78,6 +78,7 @@ def test_the_hold_out_is_shown_after_every_pass(cli: Cli, tmp_path: Path) -> Non
 def test_losses_of_later_passes_are_called_training_loss(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ctr.progress._FIRST_PLAIN_S", -1.0)
     monkeypatch.setattr("ctr.progress._PLAIN_EVERY_S", -1.0)
     with progress("training") as report:
         report(100, 0.25, 0.5)
