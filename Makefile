@@ -2,8 +2,8 @@
 SHELL := /bin/sh
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Test processes at once.
-JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+# Test processes at once: one more than cores, as some tests wait for leases and failovers.
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n + 1)))
 # Tests that depend on timing form one group, which one process runs: see CONTRIBUTING.md.
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist loadgroup
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --constraint constraints.txt
