@@ -21,6 +21,7 @@ from ctr.checkpoint_taker import CheckpointSettings
 from ctr.checkpoint_writer import sole_writer
 from ctr.coordinator import CoordinatedResult, Coordinator, Progress
 from ctr.errors import ModelError, StoreError
+from ctr.fork_server import fork_server
 from ctr.ftrl import WIDTH, Float32
 from ctr.job_description import JobDescription
 from ctr.trainer import read_out
@@ -103,6 +104,8 @@ def _train(
     on_start: Callable[[WorkerProcesses], None],
     on_pass: Callable[[int, tuple[Slots, Float32]], None] | None,
 ) -> DistributedResult:
+    if description.workers > 1:
+        fork_server()  # so that it loads meanwhile
     checkpoint = _checkpoint(description, settings) if settings.resume else None
     job = uuid4().hex[:12]
     if checkpoint is not None:
