@@ -132,7 +132,6 @@ class Pushes:
         Raises SupersededError, and StoreError when others come in between all the time.
         """
         behind: list[PushRequest] = []
-        deadline = monotonic() + self._channel.patience_s
 
         def on_node(address: Address, share: Sequence[int]) -> list[int]:
             requests = [make(address, p) for p in share]
@@ -141,7 +140,8 @@ class Pushes:
             again: list[int] = []
             for first in range(0, len(requests), at_a_time):
                 wave = requests[first : first + at_a_time]
-                conflicts = 0
+                # From here: what came before, such as a failover, says nothing of conflicts.
+                conflicts, deadline = 0, monotonic() + self._channel.patience_s
                 while wave:
                     outcomes = self._wave(self._channel.nodes.links(address, len(wave)), wave)
                     again += [each.partition for each in wave if outcomes[each] is Outcome.ELSEWHERE]
@@ -156,17 +156,17 @@ class Pushes:
                     if wave and conflicts > _OPTIMISTIC:
                         for each in wave:
                             each.one_by_one()
-                        self._pause(conflicts, wave, deadline)
+                        self._pause(conflicts, deadline)
             return again
 
         self._channel.everywhere(partitions, on_node)
         return behind
 
-    def _pause(self, conflicts: int, wave: list[PushRequest], deadline: float) -> None:
+    def _pause(self, conflicts: int, deadline: float) -> None:
         """Let those who came in between finish: all who meet there must not go on in step."""
         if monotonic() > deadline:
             raise StoreError(
-                f"{self._channel.url}: others have pushed to {len(wave)} partitions again and again for "
+                f"{self._channel.url}: others have pushed to the same partition again and again for "
                 f"{self._channel.patience_s:g} s, so that a push did not get through; use fewer workers, or "
                 "larger chunks."
             )
