@@ -45,7 +45,7 @@ kernels-checked:
 kernels-python: COVERAGE := PYTHONPATH=$(VENV)/coverage $(BIN)/python -m coverage
 kernels-python: DATA := --data-file $(VENV)/kernels.coverage
 kernels-python:
-	NUMBA_DISABLE_JIT=1 $(COVERAGE) run $(DATA) --include '*_kernels.py,features/hashing.py,ps/kernels.py' \
+	NUMBA_DISABLE_JIT=1 $(COVERAGE) run $(DATA) --include '*kernels.py,features/transform/hashing.py' \
 		-m pytest -q -m 'kernel and not large' -W ignore::RuntimeWarning
 	$(COVERAGE) report $(DATA) --show-missing
 
@@ -53,6 +53,7 @@ check: $(VENV)/.check ## Format, lint and types, without changing anything
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 format: $(VENV)/.check ## Bring the code into format
 	$(BIN)/ruff format .

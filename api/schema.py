@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from features.spec import CategoryField, FeatureSpec, NumberField, column_of
+from features import FeatureSpec
+from features.spec import CategoryField, NumberField, column_of
 
 EXAMPLE_NUMBER = 5
 EXAMPLE_CATEGORY = "68fd1e64"

@@ -19,8 +19,8 @@ from fastapi import FastAPI
 
 from api.app import create_app
 from api.connection import Connection
-from ctr.artifact import load_model
 from ctr.errors import CtrError
+from ctr.model import load_model
 
 KEEP_ALIVE_S = 75
 """An idle connection is closed after this. Longer than the pools of common clients and proxies keep one

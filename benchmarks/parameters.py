@@ -14,10 +14,8 @@ import redis
 from benchmarks import vowpal
 from benchmarks.measure import alternate, ctr
 from features import load_spec
-from ps import Token
-from ps.embedded import EmbeddedRedis
-from ps.redis_nodes import parse_redis_url
-from ps.redis_store import RedisStore
+from ps import RedisStore, Token, parse_redis_url
+from ps.servers import EmbeddedRedis
 
 BITS = 24
 SLOTS = 100_000

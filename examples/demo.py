@@ -21,7 +21,7 @@ from typing import Any
 
 from ctr.errors import StoreError
 from ctr.synth import truth_logloss
-from ps.redis_server import find_redis_server
+from ps.servers import find_redis_server
 
 FOLDER = Path("demo")
 ROWS = 1_000_000

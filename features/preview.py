@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.builder import BatchBuilder
-from features.cells import Cells
-from features.number_kernels import log_bucket, numbers_of_column
-from features.readers.block import Block
+from features.batches import BatchBuilder
+from features.readers import Block
 from features.spec import NumberField, column_of
+from features.text import Cells, log_bucket, numbers_of_column
 from features.transform import Transform
 
 PREVIEW_ROWS = 65_536

@@ -1,4 +1,4 @@
-"""`RawSource`: raw files through a feature spec; `open_source`: the one way to open any input."""
+"""`RawSource`: the examples of raw files, through a feature spec."""
 
 from __future__ import annotations
 
@@ -7,58 +7,27 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.errors import DataError, SpecError
-from features.bad_rows import EARLY_ROWS, BadRows, Quarantine, require_few
-from features.batch import Batch
-from features.builder import BatchBuilder
-from features.chunk import Chunk
-from features.dataset import DatasetSource
+from ctr.errors import DataError
+from features.batches import Batch, BatchBuilder
 from features.preview import crowded_fields, kind_of_labels
-from features.readers.block import Block, Reader
-from features.readers.delimited import DelimitedReader, Labels
-from features.readers.file_kind import COMPRESSED, is_parquet
-from features.readers.libsvm import LibsvmReader
-from features.readers.parquet import ParquetReader
+from features.readers import (
+    EARLY_ROWS,
+    BadRows,
+    Block,
+    Labels,
+    Quarantine,
+    open_reader,
+    require_few,
+)
 from features.spec import FeatureSpec
 from features.transform import Transform
 
 OnBadRows = Literal["fail", "skip", "quarantine"]
-
-_FORMATS = {".parquet": "parquet", ".pq": "parquet", ".libsvm": "libsvm", ".svm": "libsvm"}
-
-
-class ExampleSource(Protocol):
-    """Examples in a fixed order, to be read as often as wanted."""
-
-    @property
-    def spec(self) -> FeatureSpec:
-        """The spec whose features the examples have."""
-
-    @property
-    def fraction_read(self) -> float:
-        """How much of the latest pass is done, 0 to 1."""
-
-    @property
-    def blocks_read(self) -> int:
-        """Grows while rows are read, those that are only passed over too: a disk that hangs shows."""
-
-    @property
-    def bad_rows(self) -> BadRows:
-        """The rows that passes have left out so far, each once however many passes there were."""
-
-    def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Batch | Chunk]:
-        """A pass over the rows `start..stop-1`, `rows` examples at a time; the last may be fewer."""
-
-    def sample(self, rows: int) -> Batch:
-        """The first `rows` examples, or all when there are fewer."""
-
-    def count_rows(self) -> int:
-        """How many rows there are for `start` and `stop` to count in."""
 
 
 class RawSource:
@@ -171,7 +140,7 @@ class RawSource:
         if self._row_count is None:
             self._row_count = 0
             for path in self._paths:
-                with closing(self._open(path)) as reader:
+                with closing(open_reader(path, self.spec, self._labels)) as reader:
                     self._row_count += reader.count_rows()
         return self._row_count
 
@@ -218,7 +187,7 @@ class RawSource:
         sizes = [path.stat().st_size for path in self._paths]
         position = 0
         for i, path in enumerate(self._paths):
-            with closing(self._open(path)) as reader:
+            with closing(open_reader(path, self.spec, self._labels)) as reader:
                 for block in reader.blocks(self._transform):
                     self._blocks_read += 1
                     yield position, block, (sum(sizes[:i]) + sizes[i] * reader.fraction) / sum(sizes)
@@ -257,24 +226,8 @@ class RawSource:
     def _check(self) -> None:
         """Opens every file and sees whether it has what the transform needs."""
         for path in self._paths:
-            with closing(self._open(path)) as reader:
+            with closing(open_reader(path, self.spec, self._labels)) as reader:
                 reader.require(self._transform)
-
-    def _open(self, path: Path) -> Reader:
-        if not path.is_file():
-            problem = "not a regular file" if path.exists() else "there is no such file"
-            raise DataError(f"{path}: {problem}; check the path.")
-        kind = _format_of(path, self.spec)
-        if (kind == "libsvm") != (self.spec.source.format == "libsvm"):
-            raise SpecError(
-                f"{path}: a file of format {kind} does not go with a feature spec for"
-                f" {self.spec.source.format}; take one such as {'libsvm' if kind == 'libsvm' else 'criteo'}."
-            )
-        if kind == "libsvm":
-            return LibsvmReader(path, self.spec)
-        if kind == "parquet":
-            return ParquetReader(path)
-        return DelimitedReader(path, self.spec, labels=self._labels)
 
 
 _Placed = tuple[int, Block, float]
@@ -307,64 +260,6 @@ class _Blocks:
     def close(self) -> None:
         """Close the file."""
         self._blocks.close()
-
-
-def open_source(
-    inputs: Sequence[str | Path],
-    spec: FeatureSpec | None,
-    *,
-    on_bad_rows: OnBadRows = "fail",
-    quarantine: Path | None = None,
-    max_bad_fraction: float | None = None,
-    labels: Labels = "required",
-    verify: bool = False,
-) -> RawSource | DatasetSource:
-    """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
-
-    A data set must have been hashed with `spec`, if that is given. What there is about bad rows is for raw
-    files (see `RawSource`), `verify` for a data set (see `DatasetSource`). A file that begins as Parquet
-    does is read as that; else one whose name ends in .parquet, .pq, .libsvm or .svm (and behind that perhaps
-    .gz, .zst, .bz2, .lz4 or .xz) is of that format, any other of `spec.source.format`. Raises DataError or
-    SpecError.
-    """
-    folders = [path for path in inputs if Path(path).is_dir()]
-    if folders and len(inputs) > 1:
-        raise DataError(
-            f"{folders[0]}: a folder, which is a hashed data set, must be the only input; give raw files, or"
-            f" one folder."
-        )
-    if folders:
-        dataset = DatasetSource(
-            folders[0], labels="required" if labels == "required" else "ignored", verify=verify
-        )
-        if spec is not None and spec.fingerprint != dataset.spec.fingerprint:
-            raise DataError(
-                f"{folders[0]}: hashed with the transform {dataset.spec.fingerprint[:12]}, but here"
-                f" {spec.fingerprint[:12]} is wanted; build it with that spec (a model's: features.yaml)."
-            )
-        return dataset
-    if spec is None:
-        raise SpecError("Raw files need a feature spec: name one with --spec, such as `--spec criteo`.")
-    return RawSource(
-        spec,
-        inputs,
-        on_bad_rows=on_bad_rows,
-        quarantine=quarantine,
-        max_bad_fraction=max_bad_fraction,
-        labels=labels,
-    )
-
-
-def _format_of(path: Path, spec: FeatureSpec) -> str:
-    try:
-        if is_parquet(path):
-            return "parquet"
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSED:
-        suffixes.pop()
-    return _FORMATS.get(suffixes[-1] if suffixes else "", spec.source.format)
 
 
 def _describe(block: Block, row: int) -> str:

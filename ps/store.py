@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
-from ps.fixed_point_kernels import FINEST_Z_BITS
 from ps.kernels import ascending, finite
 from ps.partitions import Slots, slot_dtype
 
@@ -153,71 +152,3 @@ def check_delta(delta: NDArray[np.float32], rows: int, width: int) -> NDArray[np
             "for huge feature values"
         )
     return delta
-
-
-def open_store(
-    url: str,
-    *,
-    bits: int,
-    width: int,
-    facts: Mapping[str, str] | None = None,
-    z_bits: int = FINEST_Z_BITS,
-    restoring: bool = False,
-) -> Store:
-    """The store at `url`, for `2**bits` slots of `width` numbers.
-
-    - `memory://`: a new, empty store in this process.
-    - `embedded://?shards=2`: redis-server processes of our own on this machine, which end with the store.
-    - `redis://[user:password@]host:port/db`, `rediss://…` with TLS, `redis+cluster://host:port,host:port`,
-      `rediss+cluster://…`: parameters in Redis; `?model=NAME` names them. `facts` describe the model; it is
-      refused when it is there with others. `z_bits` says how it keeps its first number, and `restoring` is
-      for models to be restored: see `RedisStore`.
-
-    Raises StoreError for a URL that names no store, for bits outside 1..40, and when a server cannot be
-    reached or refuses.
-    """
-    require_store_url(url)
-    scheme, _, rest = url.partition("://")
-    if scheme == "memory":
-        from ps.memory import MemoryStore  # it imports the protocol from here
-
-        return MemoryStore(bits, width)
-    if scheme == "embedded":
-        from ps.embedded import open_embedded
-
-        return open_embedded(rest, bits=bits, width=width, facts=facts, z_bits=z_bits, restoring=restoring)
-    from ps.redis_nodes import parse_redis_url
-    from ps.redis_store import RedisStore
-
-    return RedisStore(
-        parse_redis_url(url), bits=bits, width=width, facts=facts, z_bits=z_bits, restoring=restoring
-    )
-
-
-def require_store_url(url: str) -> None:
-    """Raise StoreError, without what may be a password, for a URL that names no store."""
-    scheme, mark, rest = url.partition("://")
-    if scheme == "memory" and mark:
-        if rest:
-            raise StoreError("the store in memory has no address: write memory://")
-    elif scheme == "embedded" and mark:
-        from ps.embedded import embedded_shards
-
-        embedded_shards(rest)
-    elif scheme in {"redis", "rediss", "redis+cluster", "rediss+cluster"} and mark:
-        from ps.redis_nodes import parse_redis_url
-
-        parse_redis_url(url)
-    else:
-        shown = (
-            f"no store is called {scheme}{mark}" if mark and scheme.isalpha() else "this URL names no store"
-        )
-        raise StoreError(
-            f"{shown}: use memory://, embedded://?shards=1, redis://, rediss:// or redis+cluster://"
-        )
-
-
-def without_password(url: str) -> str:
-    """A store's URL as it may be shown."""
-    scheme, mark, rest = url.partition("://")
-    return scheme + mark + rest.rpartition("@")[2]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
 
 
 def main() -> None:
     """Run the command line; exit 0 when all went well, 2 on wrong use, 1 when it failed, 130 when stopped."""
-    # A cluster stops a job with SIGTERM where a person presses Ctrl-C, and a closed terminal with SIGHUP: all
-    # end it the same way. While the commands are imported, an exception would show somebody else's traceback.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _leave)
+    _leave_on_signals()
+    if len(sys.argv) == 3 and sys.argv[1] == "workers" and sys.argv[2].isdigit():
+        from ctr.cli.forking import forked
+
+        if not forked(int(sys.argv[2])):
+            return
+        _leave_on_signals()
     from ctr.cli.commands import run
 
     try:
@@ -23,6 +26,14 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _leave_on_signals() -> None:
+    # A cluster stops a job with SIGTERM where a person presses Ctrl-C, and a closed terminal with SIGHUP: all
+    # end it the same way. While the commands are imported, an exception would show somebody else's traceback.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _leave)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ctr.cli import drilling, features, parameters, scoring, serving, synthesis, training, working
+from ctr.cli import drilling, features, ps, scoring, serving, synthesis, training, working
 from ctr.cli.jobs import stopping
 from ctr.errors import CtrError, SpecError
 from ctr.interrupts import interrupt_on_signals
@@ -40,12 +40,11 @@ app = typer.Typer(
     ),
 )
 app.add_typer(features.app, name="features")
-app.add_typer(parameters.app, name="ps")
+app.add_typer(ps.app, name="ps")
 app.command("synth")(synthesis.synth)
 app.command("train")(training.train)
 app.command("drill")(drilling.drill)
 app.command("worker")(working.worker)
-app.command("workers", hidden=True)(working.workers)
 app.command("evaluate")(scoring.evaluate)
 app.command("predict")(scoring.predict)
 app.command("serve")(serving.serve)

@@ -10,7 +10,7 @@ import typer
 
 from ctr.cli.jobs import report, stopping
 from ctr.cli.options import MOST_SECONDS, Consistency, JsonOption, finite
-from ctr.fault_plan import FAULTS
+from ctr.drill import FAULTS
 
 
 def drill(

@@ -135,7 +135,7 @@ def describe(
 
     Example: `ctr features describe days.hashed`
     """
-    from features import describe as look
+    from features.dataset import describe as look
 
     require_no_part(json)
     found = look(dataset)

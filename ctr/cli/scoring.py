@@ -28,9 +28,9 @@ def evaluate(
 
     Example: `ctr evaluate --model model tomorrow.tsv`
     """
-    from ctr.artifact import load_model
     from ctr.cli.tables import metric_lines, reliability_lines
-    from ctr.evaluation import evaluate as judge
+    from ctr.model import evaluate as judge
+    from ctr.model import load_model
     from ctr.progress import progress
     from features import open_source
 
@@ -84,9 +84,8 @@ def predict(
 
     Example: `ctr predict --model model tomorrow.tsv --out predictions.parquet`
     """
-    from ctr.artifact import load_model
+    from ctr.model import load_model, predict_file
     from ctr.progress import progress
-    from ctr.scoring import predict_file
     from features import open_source
 
     require_apart(out, inputs)

@@ -23,7 +23,7 @@ from ctr.cli.options import (
 from ctr.outputs import require_apart, require_no_part
 
 if TYPE_CHECKING:
-    from ctr.job import TrainOutcome
+    from ctr.jobs import TrainOutcome
 
 IN_REDIS = "Parameters in Redis"
 
@@ -239,7 +239,7 @@ def train(
     - `ctr train clicks.hashed --model model --workers 2 --epochs 2`
     - `ctr train --spec my.yaml day2.csv --warm-start model --model model`
     """
-    from ctr.job import TrainJob, run_train_job
+    from ctr.jobs import TrainJob, run_train_job
 
     if holdout and holdout_fraction is not None:
         raise typer.BadParameter("give either --holdout or --holdout-fraction, not both.")
@@ -332,12 +332,12 @@ def _lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
     if lag != 0:
         unknown = "some chunks" if lag is None else f"up to {lag} chunks"
         lines.append(f"(as it went, predictions did not know {unknown} that other workers had in hand)")
-    if outcome.holdout_by_pass and outcome.result.store is not None and outcome.job.consistency != "bsp":
+    if outcome.holdout_by_pass and outcome.distributed is not None and outcome.job.consistency != "bsp":
         lines.append("(after a pass, some workers had begun the next one)")
     if outcome.holdout is not None and (text := advice(outcome.progressive, outcome.holdout)):
         lines.append(f"worse than the base rate: {text}")
     lines += store_lines(summary)
-    if outcome.result.interrupted and outcome.result.store is not None and outcome.result.store.checkpoints:
+    if outcome.result.interrupted and outcome.distributed is not None and outcome.distributed.checkpoints:
         lines.append(
             f"stopped early, with a checkpoint: go on with --resume; what was learnt so far is also in "
             f"{outcome.saved_to}; {outcome.job.model} was not touched"

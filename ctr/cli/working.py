@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from socket import socket
 from threading import Event, Thread, Timer
 from typing import Annotated
 
@@ -52,33 +50,20 @@ def worker(
 
     Example: `ctr worker --store redis://10.0.0.7:6379/0?model=ads`
     """
+    from ctr.drill import in_ledger
     from ctr.interrupts import stop_requests
-    from ctr.participant import take_part
+    from ctr.workers import take_part
     from ps import parse_redis_url
 
     url = parse_redis_url(store)
     if with_parent:
-        take_part(url, job, lease_s=lease, stop=_parents_end())
+        take_part(url, job, lease_s=lease, stop=_parents_end(), wrap=in_ledger)
         return
     with stopping("The other workers go on."), stop_requests() as stop, _leaving_in_time(stop):
-        report = take_part(url, job, lease_s=lease, stop=stop)
+        report = take_part(url, job, lease_s=lease, stop=stop, wrap=in_ledger)
     typer.echo(f"trained {report.examples:,} examples")
     if stop.is_set():
         raise typer.Exit(STOPPED)
-
-
-def workers(line: Annotated[int, typer.Argument()]) -> None:
-    """Fork processes that have everything loaded; see `ctr.fork_server`. `line` is an open socket."""
-    import ctr.participant  # noqa: F401  (what workers need)
-    from ctr.cli.app import main
-    from ctr.fork_server import serve
-    from ps import warm_up_requests
-
-    warm_up_requests(22)
-    words = serve(socket(fileno=line))
-    if words is not None:
-        sys.argv[1:] = words
-        main()
 
 
 @contextmanager

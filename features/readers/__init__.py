@@ -1,1 +1,17 @@
-"""Input formats: each brings the rows of its files into blocks (see `block`)."""
+"""Files of each format, read as blocks of cells."""
+
+from features.readers.bad_rows import EARLY_ROWS, BadRows, Quarantine, require_few, too_many
+from features.readers.block import Block
+from features.readers.delimited import Labels
+from features.readers.opening import open_reader
+
+__all__ = [
+    "EARLY_ROWS",
+    "BadRows",
+    "Block",
+    "Labels",
+    "Quarantine",
+    "open_reader",
+    "require_few",
+    "too_many",
+]

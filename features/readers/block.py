@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.builder import BatchBuilder
-from features.cells import Cells
+from features.batches import BatchBuilder
+from features.text import Cells
 from features.transform import Transform
 
 # 2,048 rows of Criteo's 40 columns are 0.7 MB of cell places, which the transform finds in the

@@ -14,19 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.builder import BatchBuilder
-from features.cells import Cells
+from features.batches import BatchBuilder
 from features.readers.block import append_cells, require_columns, rows_per_block
-from features.readers.text_file import READ_BYTES, TextFile
-from features.scanner_kernels import (
+from features.spec import FeatureSpec
+from features.text import (
     OPEN_QUOTE,
+    READ_BYTES,
     TEXT_AFTER_QUOTE,
     WRONG_COLUMNS,
+    Cells,
+    TextFile,
     count_lines,
     scan_plain,
     scan_quoted,
 )
-from features.spec import FeatureSpec
 from features.transform import RowStatus, Transform
 
 Labels = Literal["required", "ignored", "absent"]

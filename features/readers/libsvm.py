@@ -10,14 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.builder import BatchBuilder
-from features.hashing import hash_bytes
-from features.label_kernels import BAD_LABEL, MINUS_LABEL, ZERO_LABEL
+from features.batches import BatchBuilder
 from features.readers.libsvm_kernels import BAD_VALUE, QUERY, parse_rows, split_lines
-from features.readers.text_file import READ_BYTES, TextFile
-from features.scanner_kernels import count_lines
 from features.spec import FeatureSpec
-from features.transform import Transform
+from features.text import READ_BYTES, TextFile, count_lines
+from features.transform import BAD_LABEL, MINUS_LABEL, ZERO_LABEL, Transform, hash_bytes
 
 _ROWS = 2048
 _BYTES_PER_FEATURE = 4  # at least: `1:1` and a space or newline

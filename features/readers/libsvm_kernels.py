@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
-from features.hashing import xxh64_u64
-from features.label_kernels import BAD_LABEL, label_problem
-from features.number_kernels import NUMBER, parse_number
+from features.text.number_kernels import NUMBER, parse_number
+from features.transform.hashing import xxh64_u64
+from features.transform.label_kernels import BAD_LABEL, label_problem
 
 # What can be wrong with a row, besides what `label_problem` says.
 BAD_INDEX = 18

@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from ctr.errors import DataError
-from features.builder import BatchBuilder
-from features.cells import Cells
+from features.batches import BatchBuilder
 from features.readers.block import append_cells, require_columns, rows_per_block
-from features.readers.file_kind import is_parquet
+from features.text import Cells, is_parquet, text_of_column
 from features.transform import Transform
-from features.value_text import text_of_column
 
 _BATCH_ROWS = 16_384
 _BATCH_BYTES = 1 << 30  # 1 GiB: places in a buffer are 32 bits wide

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from api.app import create_app
-from ctr.artifact import load_model
-from ctr.job import TrainJob, run_train_job
-from ctr.model import Model
+from ctr.jobs.train import TrainJob, run_train_job
+from ctr.model.artifact import load_model
+from ctr.model.model import Model
 from features import FeatureSpec, parse_spec
 from tests.api.running import Running, run_server
 

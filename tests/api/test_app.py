@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from api.app import INLINE_BYTES, create_app
-from ctr.model import Model
+from ctr.model.model import Model
 from features import FeatureSpec
 from tests.api.running import run_server
 

@@ -19,7 +19,7 @@ import pytest
 
 from api.app import INLINE_BYTES, create_app
 from api.body import Limits
-from ctr.model import Model
+from ctr.model.model import Model
 from tests.api.running import run_server
 from tests.api.test_app import Wrapped
 from tests.api.test_server import server_process

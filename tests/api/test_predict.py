@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from api.app import INLINE_BYTES
-from ctr.model import Model
+from ctr.model.model import Model
 from features import FeatureSpec, open_source
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from api.app import create_app
 from api.body import DRAIN_FACTOR, Limits
-from ctr.model import Model
+from ctr.model.model import Model
 from tests.api.running import run_server
 
 

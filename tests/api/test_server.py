@@ -16,8 +16,8 @@ import pytest
 
 from api.server import listen, serve, url_of
 from ctr.errors import CtrError, DataError, ModelError
-from ctr.job import TrainJob, run_train_job
-from ctr.model import Model
+from ctr.jobs.train import TrainJob, run_train_job
+from ctr.model.model import Model
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ctr.cli.app import main
-from ctr.synth import write_click_log
+from ctr.synth.log import write_click_log
 from tests.ctr.distributed_jobs import job_data, job_log, job_spec, no_command_is_left, start_job
 
 __all__ = ["job_data", "job_log", "job_spec", "no_command_is_left", "start_job"]

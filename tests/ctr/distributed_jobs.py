@@ -18,18 +18,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctr.checkpoint_taker import CheckpointSettings
-from ctr.distributed import DistributedResult, StoreSettings, adopt, train_distributed
+from ctr.distributed.checkpointing import CheckpointSettings
+from ctr.distributed.run import DistributedResult, StoreSettings, adopt, train_distributed
 from ctr.errors import StoreError
-from ctr.fork_server import Forked, fork_server
-from ctr.ftrl import WIDTH, Float32, Ftrl
-from ctr.job_description import JobDescription, absolute, input_bytes
-from ctr.model import Model
-from ctr.participant import take_part
-from ctr.synth import write_click_log
-from ctr.trainer import TrainSettings, read_out, train
-from ctr.worker_processes import WorkerProcesses
-from ctr.worker_report import WorkerReport, collect
+from ctr.learn.ftrl import WIDTH, Float32, Ftrl
+from ctr.learn.rounds import TrainSettings, read_out, train
+from ctr.model.model import Model
+from ctr.synth.log import write_click_log
+from ctr.workers.description import JobDescription, absolute, input_bytes
+from ctr.workers.fork_server import Forked, fork_server
+from ctr.workers.processes import WorkerProcesses
+from ctr.workers.report import WorkerReport, collect
+from ctr.workers.worker import take_part
 from features import (
     BLOCK_ROWS,
     DatasetSource,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ctr.cli.advice import advice
-from ctr.metrics import Metrics, MetricSummary
+from ctr.metrics.metrics import Metrics, MetricSummary
 from ctr.progress import progress
 from tests.ctr.conftest import Cli
 

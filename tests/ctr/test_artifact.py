@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ctr.artifact import load_model, load_state, save_model
 from ctr.errors import ModelError
-from ctr.model import Model, model_id
+from ctr.model.artifact import load_model, load_state, save_model
+from ctr.model.model import Model, model_id
 from features import parse_spec
 
 SPEC = """

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctr.artifact import load_model, load_state
-from ctr.base_rate import FIRST_ROWS, base_rate, starting_state
 from ctr.errors import ModelError
-from ctr.ftrl import Ftrl
+from ctr.learn.base_rate import FIRST_ROWS, base_rate, starting_state
+from ctr.learn.ftrl import Ftrl
+from ctr.model.artifact import load_model, load_state
 from features import RawSource, load_spec, parse_spec
 from tests.ctr.conftest import Cli
 from tests.ctr.sources import BatchSource

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctr.checkpoint import Checkpoint, read_checkpoint, restore_checkpoint
-from ctr.checkpoint_writer import CheckpointFacts, draft_checkpoint, require_checkpoint_or_nothing
+from ctr.checkpoint.checkpoint import Checkpoint, read_checkpoint, restore_checkpoint
+from ctr.checkpoint.writer import CheckpointFacts, draft_checkpoint, require_checkpoint_or_nothing
 from ctr.errors import DataError, ModelError, StoreError
 from ps import Token
-from ps.redis_nodes import parse_redis_url
-from ps.redis_store import RedisStore
+from ps.redis.store import RedisStore
+from ps.wire.nodes import parse_redis_url
 from tests.ps.servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
@@ -301,10 +301,10 @@ WRITERS = """
 import json, os, sys, time
 from pathlib import Path
 import numpy as np
-from ctr.checkpoint_writer import draft_checkpoint
+from ctr.checkpoint import draft_checkpoint
 from ps import Token
-from ps.redis_nodes import parse_redis_url
-from ps.redis_store import RedisStore
+from ps.wire import parse_redis_url
+from ps.redis import RedisStore
 
 class Slow:
     def __init__(self, store, say):

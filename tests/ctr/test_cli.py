@@ -29,8 +29,8 @@ import api
 import ctr
 import features
 import ps
-from ctr.artifact import load_model
 from ctr.cli.commands import app
+from ctr.model.artifact import load_model
 from features import RawSource, load_spec
 from tests.ctr.conftest import Cli
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from ctr.cli.planning import plan
-from ctr.cost_model import (
+from ctr.cli.ps.plan import plan
+from ctr.jobs.cost_model import (
     LARGEST_PARTITION_BITS,
     LEAST_PARTITIONS,
     LEAST_ROUNDS,
@@ -29,10 +29,12 @@ from ctr.cost_model import (
     unique_features,
     variants,
 )
-from ctr.trainer import default_chunk
-from features import RawSource, load_spec, localize
-from ps import redis_commands, redis_store
-from ps.resp_kernels import pull_size, push_size
+from ctr.learn.rounds import default_chunk
+from features import RawSource, load_spec
+from features.batches import localize
+from ps.redis import requests as redis_commands
+from ps.redis import store as redis_store
+from ps.wire.resp_kernels import pull_size, push_size
 
 
 def workload(**changes: Any) -> Workload:

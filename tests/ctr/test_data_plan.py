@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctr.data_plan import DataPlan, shard_chunks_for
-from ctr.job_position import JobPosition
+from ctr.distributed.position import JobPosition
+from ctr.workers.data_plan import DataPlan, shard_chunks_for
 from features import BadRows
 
 small = st.integers(1, 7)

@@ -13,16 +13,16 @@ from threading import Event
 import numpy as np
 import pytest
 
-from ctr.cli.status import look
-from ctr.clocked_worker import ClockedWorker
-from ctr.distributed import StoreSettings, train_distributed
+from ctr.cli.ps.status import look
+from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import DataError, ModelError, StoreError
-from ctr.ftrl import WIDTH, Ftrl
-from ctr.participant import take_part
-from ctr.worker import Learner
+from ctr.learn.ftrl import WIDTH, Ftrl
+from ctr.learn.learner import Learner
+from ctr.workers.ssp_worker import ClockedWorker
+from ctr.workers.worker import take_part
 from features import FeatureSpec
 from ps import BoardView, Filters, JobBoard, RedisStore, parse_redis_url
-from ps.redis_observer import StoreObserver
+from ps.status.observer import StoreObserver
 from tests.ctr.conftest import Cli
 from tests.ctr.distributed_jobs import (
     ADDITIVE,

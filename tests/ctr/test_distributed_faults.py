@@ -17,13 +17,13 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ctr.ftrl import WIDTH, Ftrl
-from ctr.job_description import JobDescription, absolute, input_bytes
-from ctr.trainer import TrainResult, TrainSettings, read_out, train
-from ctr.worker_report import read_stalls
+from ctr.learn.ftrl import WIDTH, Ftrl
+from ctr.learn.rounds import TrainResult, TrainSettings, read_out, train
+from ctr.workers.description import JobDescription, absolute, input_bytes
+from ctr.workers.report import read_stalls
 from features import FeatureSpec, open_source
 from ps import Filters, JobBoard, MemoryStore, RedisStore, parse_redis_url
-from ps.redis_keys import Keys
+from ps.wire.keys import Keys
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
     LEASE_S,

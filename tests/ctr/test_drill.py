@@ -12,13 +12,13 @@ from time import monotonic
 
 import pytest
 
-from ctr.drill import DrillSettings, run_drill
-from ctr.drill_report import DrillReport, JobReport
-from ctr.fault_plan import FAULTS, FaultReport, PlannedFault, plan_faults, went_on
-from ctr.freezes import freeze_servers
-from ctr.job_description import Consistency
-from ctr.ledger import Push
-from ctr.proof import Proof
+from ctr.drill.drill import DrillSettings, run_drill
+from ctr.drill.fault_plan import FAULTS, FaultReport, PlannedFault, plan_faults, went_on
+from ctr.drill.freezes import freeze_servers
+from ctr.drill.ledger import Push
+from ctr.drill.proof import Proof
+from ctr.drill.report import DrillReport, JobReport
+from ctr.workers.description import Consistency
 from tests.ctr.conftest import Cli
 from tests.ps.servers import needs_redis
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ctr.errors import CtrError
-from ctr.fork_server import Forked, ForkServer
+from ctr.workers.fork_server import Forked, ForkServer
 from tests.ctr.distributed_jobs import Command, wait_for
 from tests.ps.servers import needs_redis
 
@@ -92,7 +92,7 @@ def test_a_server_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 LEAVES = """
 import os, sys
-from ctr.fork_server import fork_server
+from ctr.workers import fork_server
 
 server = fork_server()
 pid = server.fork(["--version"], [0, 1, 2], os.environ).pid

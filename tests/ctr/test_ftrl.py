@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from ctr.errors import ModelError
-from ctr.ftrl import Ftrl
-from features import Batch, Chunk, localize
+from ctr.learn.ftrl import Ftrl
+from features import Batch, Chunk
+from features.batches import localize
 from tests.examples import random_batch, rows_of
 from tests.reference import ftrl as reference
 

@@ -9,8 +9,8 @@ from time import sleep
 
 import pytest
 
-from ctr.data_plan import DataPlan
-from ctr.job_hold import JobHold
+from ctr.distributed.pause import JobHold
+from ctr.workers.data_plan import DataPlan
 from ps import JobBoard, parse_redis_url
 from tests.ps.servers import needs_redis
 

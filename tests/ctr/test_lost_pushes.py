@@ -10,11 +10,11 @@ from pathlib import Path
 from threading import Event, Thread
 from time import sleep
 
-from ctr.cluster import Cluster, Shard
-from ctr.drill_job import DrillJob
-from ctr.ledger import Ledger, Push
-from ctr.proof import Proof, prove
+from ctr.drill.job import DrillJob
+from ctr.drill.ledger import Ledger, Push
+from ctr.drill.proof import Proof, prove
 from ps import JobBoard, RedisStore
+from ps.servers.cluster import Cluster, Shard
 from tests.ps.servers import StartRedis, needs_redis, timing_sensitive
 
 pytestmark = [needs_redis, timing_sensitive]

@@ -16,7 +16,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import log_loss, roc_auc_score
 
 from ctr.errors import CtrError
-from ctr.metrics import Metrics, MetricSummary, entropy
+from ctr.metrics.metrics import Metrics, MetricSummary, entropy
 from tests.reference import metrics as reference
 
 pytestmark = pytest.mark.kernel

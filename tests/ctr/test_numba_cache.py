@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-INLINED = "ctr/synth_kernels.py"
+INLINED = "ctr/synth/kernels.py"
 CALLER = """
 from ctr.numba_cache import njit
-from ctr.synth_kernels import mix
+from ctr.synth.kernels import mix
 
 @njit(nogil=True, cache=True)
 def parity(x):
@@ -96,7 +96,7 @@ def test_kernels_that_cannot_be_kept_beside_the_source_are_kept_for_the_user(cop
 
 def test_other_peoples_kernels_stay_where_numba_keeps_them(copy: Path) -> None:
     (copy / "theirs.py").write_text(
-        "import numba\nimport ctr.synth_kernels\n@numba.njit(cache=True)\ndef twice(x):\n    return 2 * x\n"
+        "import numba\nimport ctr.synth.kernels\n@numba.njit(cache=True)\ndef twice(x):\n    return 2 * x\n"
     )
     assert run(copy, "import theirs; print(theirs.twice(4))") == "8"
     assert [path.parent.name for path in copy.rglob("theirs.twice*.nbc")] == ["__pycache__"]

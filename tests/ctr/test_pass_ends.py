@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ctr.checkpoint_taker import CheckpointSettings
-from ctr.distributed import StoreSettings, train_distributed
-from ctr.job_description import JobDescription
+from ctr.distributed.checkpointing import CheckpointSettings
+from ctr.distributed.run import StoreSettings, train_distributed
+from ctr.workers.description import JobDescription
 from tests.ctr.conftest import Cli
 from tests.ctr.distributed_jobs import State, describe, in_threads, same, source_of
 from tests.ps.servers import needs_redis

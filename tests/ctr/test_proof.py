@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ctr.drill.ledger import Ledger, LedgerStore, Push, Share, sums_of
+from ctr.drill.proof import Books, Proof, prove, sent_again
 from ctr.errors import DataError
-from ctr.ledger import Ledger, LedgerStore, Push, Share, sums_of
-from ctr.proof import Books, Proof, prove, sent_again
 from ps import PartitionDump, RedisStore, Slots, Token, parse_redis_url
 from tests.ps.servers import needs_redis
 

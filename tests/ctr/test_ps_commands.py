@@ -21,13 +21,13 @@ import pytest
 import redis
 
 from api.app import create_app
-from ctr.artifact import load_model, load_state
-from ctr.ftrl import Ftrl
-from ctr.trainer import read_out
+from ctr.learn.ftrl import Ftrl
+from ctr.learn.rounds import read_out
+from ctr.model.artifact import load_model, load_state
 from ps import Token, parse_redis_url
-from ps.job_board import JobBoard
-from ps.redis_keys import Keys
-from ps.redis_store import RedisStore
+from ps.board.job_board import JobBoard
+from ps.redis.store import RedisStore
+from ps.wire.keys import Keys
 from tests.api.running import run_server
 from tests.ctr.conftest import Cli
 from tests.ctr.distributed_jobs import Command

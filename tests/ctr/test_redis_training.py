@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from ctr.artifact import load_model
+from ctr.model.artifact import load_model
 from tests.ctr.conftest import Cli
 from tests.ps.servers import needs_redis
 

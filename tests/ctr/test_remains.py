@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ctr.remains import Remains
+from ctr.jobs.remains import Remains
 
 REDIS = "redis://:secret@localhost:6379/0?model=ads"
 

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from ctr.artifact import load_model
-from ctr.base_rate import base_rate, starting_state
-from ctr.checkpoint import read_checkpoint
-from ctr.checkpoint_taker import CheckpointSettings
+from ctr.checkpoint.checkpoint import read_checkpoint
+from ctr.distributed.checkpointing import CheckpointSettings
+from ctr.distributed.position import JobPosition
 from ctr.errors import CtrError, ModelError, StoreError
-from ctr.ftrl import Ftrl
-from ctr.heartbeat import Heartbeat
-from ctr.job_description import JobDescription
-from ctr.job_position import JobPosition
-from ctr.worker_report import WorkerReport
+from ctr.learn.base_rate import base_rate, starting_state
+from ctr.learn.ftrl import Ftrl
+from ctr.model.artifact import load_model
+from ctr.workers.description import JobDescription
+from ctr.workers.heartbeat import Heartbeat
+from ctr.workers.report import WorkerReport
 from ps import Filters, Job, JobBoard, RedisStore, parse_redis_url
 from tests.ctr.distributed_jobs import (
     ADDITIVE,

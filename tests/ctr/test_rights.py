@@ -11,9 +11,9 @@ from threading import Event
 import pytest
 import redis
 
-from ctr.distributed import StoreSettings, train_distributed
+from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import StoreError
-from ctr.job_description import JobDescription
+from ctr.workers.description import JobDescription
 from ps import Filters
 from tests.ctr.conftest import Cli
 from tests.ctr.distributed_jobs import describe, source_of

@@ -14,12 +14,12 @@ from threading import Event
 
 import pytest
 
-from ctr.coordinator import Progress
-from ctr.distributed import StoreSettings, train_distributed
+from ctr.distributed.coordinator import Progress
+from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import StoreError
 from ps import BoardView, JobBoard, parse_redis_url
-from ps.embedded import EmbeddedRedis
-from ps.redis_server import RedisServer
+from ps.servers.embedded import EmbeddedRedis
+from ps.servers.redis_server import RedisServer
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
     LEASE_S,

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ctr.ftrl import Ftrl
-from ctr.metrics import Metrics
-from ctr.model import Model
-from features import Batch, Chunk, RawSource, load_spec, localize
+from ctr.learn.ftrl import Ftrl
+from ctr.metrics.metrics import Metrics
+from ctr.model.model import Model
+from features import Batch, Chunk, RawSource, load_spec
+from features.batches import localize
 
 TRAIN_ROWS = 16_000
 OPTIMIZER = Ftrl()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from ctr.artifact import load_model
+from ctr.model.artifact import load_model
 from tests.ctr.conftest import Cli
 from tests.ctr.distributed_jobs import Command, wait_for
 from tests.ps.servers import StartRedis, needs_redis

@@ -30,7 +30,7 @@ def test_a_package_of_the_same_name_is_named(tmp_path: Path, name: str, place: s
     theirs = tmp_path / place.format(name)
     theirs.parent.mkdir(exist_ok=True)
     theirs.write_text("Chunk = None\n")
-    for code in ("import ctr", f"import {name}; import ctr.job"):
+    for code in ("import ctr", f"import {name}; import ctr.jobs.train"):
         done = python("-c", code, cwd=tmp_path)
         assert done.returncode == 1
         said = done.stderr.splitlines()[-1]
@@ -82,9 +82,10 @@ def test_training_in_memory_loads_nothing_for_redis(tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from ctr.job import TrainJob, run_train_job
+from ctr.jobs import TrainJob, run_train_job
 run_train_job(TrainJob(inputs=[Path("log.csv")], spec="spec.yaml", model=Path("model"), workers=2))
-print(sorted(m for m in sys.modules if "redis" in m or m in {"ctr.coordinator", "ps.job_board"}))
+heavy = {"ctr.distributed.coordinator", "ps.board.job_board"}
+print(sorted(m for m in sys.modules if m.startswith("redis") or m in heavy))
 """
     done = python("-c", code, cwd=tmp_path)
     assert done.stdout == "[]\n", done.stderr

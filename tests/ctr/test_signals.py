@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ctr.artifact import load_model
+from ctr.model.artifact import load_model
 from tests.ctr.conftest import Cli
 from tests.ctr.distributed_jobs import CTR, Command, wait_for
 

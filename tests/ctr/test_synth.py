@@ -18,10 +18,10 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import log_loss
 
-from ctr import synth_kernels as kernels
 from ctr.errors import DataError
-from ctr.metrics import entropy
-from ctr.synth import SynthSummary, truth_logloss, write_click_log
+from ctr.metrics.metrics import entropy
+from ctr.synth import kernels
+from ctr.synth.log import SynthSummary, truth_logloss, write_click_log
 
 ROWS = 65_536
 
@@ -160,7 +160,7 @@ def test_the_bytes_are_the_same_everywhere(tmp_path: Path) -> None:
 
 def test_values_and_weights_change_with_time() -> None:
     """New values take over in most columns, gradually; columns with few values keep them."""
-    from ctr.synth import _click_model  # rows far into a log, without writing what is before them
+    from ctr.synth.log import _click_model
 
     columns, scale, intercept = _click_model(1)
     n = 8_192

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from ctr.artifact import load_model
+from ctr.model.artifact import load_model
 from tests.ctr.conftest import Cli
 
 ROW = b"1\t" + b"\t".join([b"3"] * 13 + [b"68fd1e64"] * 26) + b"\n"

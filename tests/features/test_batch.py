@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from features.batch import Batch, slot_dtype
+from features.batches.batch import Batch, slot_dtype
 
 
 @pytest.mark.parametrize(

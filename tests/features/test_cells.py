@@ -5,7 +5,7 @@ import math
 import pytest
 
 from ctr.errors import DataError
-from features.cells import Cells, cells_of_rows
+from features.text.cells import Cells, cells_of_rows
 
 
 def texts(cells: Cells) -> list[list[str]]:

@@ -13,11 +13,11 @@ import pytest
 from numba import njit
 
 from ctr.errors import DataError
-from features.batch import Batch, slot_dtype
-from features.chunk import Chunk
-from features.dataset import DatasetSource
-from features.dataset_writer import write_dataset
-from features.spec import FeatureSpec, parse_spec
+from features.batches.batch import Batch, slot_dtype
+from features.batches.chunk import Chunk
+from features.dataset.source import DatasetSource
+from features.dataset.writer import write_dataset
+from features.spec.model import FeatureSpec, parse_spec
 
 AGAIN = "ctr features build"
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
-from features.readers import text_file
 from features.readers.delimited import DelimitedBlock, DelimitedReader
-from features.spec import FeatureSpec, parse_spec
-from features.transform import Transform
+from features.spec.model import FeatureSpec, parse_spec
+from features.text import text_file
+from features.transform.transform import Transform
 from tests.reference.scanner import split_plain, split_quoted
 
 Rows = list[tuple[bytes, ...] | str]

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from ctr.errors import DataError
-from features.batch import Batch, slot_dtype
-from features.dataset import DatasetSource
-from features.dataset_writer import write_dataset
-from features.describe import describe, expected_features
-from features.source import open_source
-from features.spec import parse_spec
+from features.batches.batch import Batch, slot_dtype
+from features.dataset.describe import describe, expected_features
+from features.dataset.source import DatasetSource
+from features.dataset.writer import write_dataset
+from features.opening import open_source
+from features.spec.model import parse_spec
 
 
 def build(path: Path, features: int, *, bits: int, rows: int = 1000, labels: bool = True) -> np.ndarray:

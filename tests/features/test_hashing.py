@@ -6,7 +6,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.hashing import hash_bytes, load_u64, xxh64, xxh64_u64
+from features.transform.hashing import hash_bytes, load_u64, xxh64, xxh64_u64
 
 pytestmark = pytest.mark.kernel
 

@@ -12,11 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
-from features.batch import Batch
-from features.builder import BatchBuilder
+from features.batches.batch import Batch
+from features.batches.builder import BatchBuilder
 from features.readers.libsvm import LibsvmReader
-from features.spec import FeatureSpec, parse_spec
-from features.transform import Transform
+from features.spec.model import FeatureSpec, parse_spec
+from features.transform.transform import Transform
 from tests.reference.libsvm import parse_row
 
 pytestmark = pytest.mark.kernel

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import config
 
-from features.batch import Batch
-from features.chunk import Chunk
-from features.localize import localize, slice_chunk, slot_counts
+from features.batches.batch import Batch
+from features.batches.chunk import Chunk
+from features.batches.localize import localize, slice_chunk, slot_counts
 from tests.reference import localize as reference
 
 pytestmark = pytest.mark.kernel
@@ -158,7 +158,7 @@ def test_after_a_warm_up_nothing_is_compiled() -> None:
     code = """
 import numpy as np
 from features import Batch, localize_kernels, slot_dtype
-from features.localize import localize, slice_chunk, slot_counts, warm_up
+from features.batches.localize import localize, slice_chunk, slot_counts, warm_up
 
 def compiled():
     kernels = vars(localize_kernels).values()

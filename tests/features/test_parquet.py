@@ -17,8 +17,8 @@ from pyarrow import parquet
 from ctr.errors import DataError
 from features.readers import parquet as parquet_reader
 from features.readers.parquet import ParquetReader
-from features.spec import FeatureSpec, parse_spec
-from features.transform import Transform
+from features.spec.model import FeatureSpec, parse_spec
+from features.transform.transform import Transform
 
 
 def spec_of(*fields: str) -> FeatureSpec:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from features.scanner_kernels import (
+from features.text.scanner_kernels import (
     OPEN_QUOTE,
     PADDING,
     TEXT_AFTER_QUOTE,

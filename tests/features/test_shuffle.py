@@ -14,7 +14,8 @@ import pytest
 from scipy import stats
 
 from ctr.errors import DataError
-from features import Batch, DatasetSource, localize, parse_spec, shuffled, slot_dtype, write_dataset
+from features import Batch, DatasetSource, parse_spec, shuffled, slot_dtype, write_dataset
+from features.batches import localize
 from tests.ctr.sources import BatchSource, rows_between
 from tests.examples import random_batch
 

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctr.errors import DataError, SpecError
-from features.batch import Batch
-from features.dataset import DatasetSource
-from features.dataset_writer import write_dataset
-from features.source import RawSource, open_source
-from features.spec import FeatureSpec, load_spec, parse_spec
-from features.transform import Transform
+from features.batches.batch import Batch
+from features.dataset.source import DatasetSource
+from features.dataset.writer import write_dataset
+from features.opening import open_source
+from features.source import RawSource
+from features.spec.model import FeatureSpec, load_spec, parse_spec
+from features.transform.transform import Transform
 
 SPEC = parse_spec(
     """

@@ -6,8 +6,8 @@ import pytest
 from pydantic import Field
 
 from ctr.errors import DataError, SpecError
-from features.spec import FeatureSpec, NumberField, load_spec, parse_spec
-from features.transform import Transform
+from features.spec.model import FeatureSpec, NumberField, load_spec, parse_spec
+from features.transform.transform import Transform
 
 HEAD = """version: 1
 source: {format: delimited, header: false, columns: [y, a, b, w]}

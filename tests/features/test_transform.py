@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
-from features.batch import Batch
-from features.builder import BatchBuilder
-from features.cells import Cells
-from features.field_kernels import TILE
-from features.number_kernels import (
+from features.batches.batch import Batch
+from features.batches.builder import BatchBuilder
+from features.spec.model import load_spec, parse_spec
+from features.text.cells import Cells
+from features.text.number_kernels import (
     GARBAGE,
     LOG_CELLS,
     MISSING,
@@ -23,8 +23,8 @@ from features.number_kernels import (
     log_cells,
     parse_number,
 )
-from features.spec import load_spec, parse_spec
-from features.transform import RowStatus, Transform
+from features.transform.field_kernels import TILE
+from features.transform.transform import RowStatus, Transform
 from tests.reference.transform import BadRowError, transform_row
 
 pytestmark = pytest.mark.kernel

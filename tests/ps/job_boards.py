@@ -8,8 +8,8 @@ from contextlib import ExitStack, closing, contextmanager
 from threading import Barrier, Thread
 from typing import Any
 
-from ps.job_board import JobBoard
-from ps.redis_nodes import parse_redis_url
+from ps.board.job_board import JobBoard
+from ps.wire.nodes import parse_redis_url
 
 Boards = Callable[..., JobBoard]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps import Filters, Pulled, RedisStore, Slots, Token, WorkerStore, slot_dtype
-from ps.worker_store import PUSH, SMALL, ZERO
+from ps.client.worker_store import PUSH, SMALL, ZERO
 
 Float32 = NDArray[np.float32]
 

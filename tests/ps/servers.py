@@ -13,8 +13,8 @@ from time import monotonic, sleep
 import pytest
 
 from ctr.errors import StoreError
-from ps.embedded import EmbeddedRedis
-from ps.redis_server import find_redis_server
+from ps.servers.embedded import EmbeddedRedis
+from ps.servers.redis_server import find_redis_server
 
 
 def _redis_server_is_there() -> bool:

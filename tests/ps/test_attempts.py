@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import StoreError
 from ps import Filters, RedisStore, Slots, Token, WorkerStore, parse_redis_url
-from ps.worker_store import PUSH, SMALL
+from ps.client.worker_store import PUSH, SMALL
 from tests.ps.servers import needs_redis
 
 pytestmark = needs_redis
@@ -165,7 +165,7 @@ def test_a_machine_whose_clock_is_behind_may_take_over(
     stores: Callable[[], RedisStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = stores(), stores()
-    monkeypatch.setattr("ps.redis_pushes.time_ns", lambda: 1 << 62)  # in the year 2116
+    monkeypatch.setattr("ps.redis.pushes.time_ns", lambda: 1 << 62)  # in the year 2116
     attempt, _ = first.take_over("job", 0)
     monkeypatch.undo()
     later, applied = second.take_over("job", 0)

@@ -22,8 +22,8 @@ from redis.retry import Retry
 
 from ctr.errors import StoreError
 from ps import open_store
-from ps.embedded import EmbeddedRedis
-from ps.redis_server import RedisServer, find_redis_server
+from ps.servers.embedded import EmbeddedRedis
+from ps.servers.redis_server import RedisServer, find_redis_server
 from tests.ps.servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
@@ -276,7 +276,7 @@ import os, signal, sys, threading, time
 # Whoever runs the tests may have them ignored (nohup, a background job), and so would this job.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from ps.embedded import EmbeddedRedis
+from ps.servers import EmbeddedRedis
 
 def ready(servers, *more):
     print(*[server.port for server in servers.servers], *more, flush=True)

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from ps import FilterCounts, Filters
-from ps.filters import ABSENT_BYTES, PULL_BYTES, PUSH_BYTES
+from ps.client.filters import ABSENT_BYTES, PULL_BYTES, PUSH_BYTES
 
 
 def test_counts_of_workers_add_up() -> None:

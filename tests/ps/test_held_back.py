@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps.held_back import HeldBack
+from ps.client.residuals import HeldBack
 
 move = st.dictionaries(st.integers(0, 15), st.integers(-(2**63), 2**63 - 1), max_size=10)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps.hot_cache import HotCache
+from ps.client.cache import HotCache
 
 step = st.tuples(st.dictionaries(st.integers(0, 15), st.integers(0, 9), max_size=8), st.integers(0, 9))
 

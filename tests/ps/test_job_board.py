@@ -14,11 +14,11 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ps.job_board import JobBoard
-from ps.redis_keys import BoardPart, Keys
-from ps.redis_model import drop_model
-from ps.redis_nodes import connect, parse_redis_url
-from ps.redis_observer import StoreObserver
+from ps.board.job_board import JobBoard
+from ps.redis.model import drop_model
+from ps.status.observer import StoreObserver
+from ps.wire.keys import BoardPart, Keys
+from ps.wire.nodes import connect, parse_redis_url
 from tests.ps.job_boards import LONG_S, SHORT_S, Boards, at_once, opened_boards, until
 from tests.ps.servers import needs_redis
 

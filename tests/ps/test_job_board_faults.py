@@ -12,11 +12,11 @@ from threading import Event, Thread
 import pytest
 
 from ctr.errors import StoreError
-from ps.embedded import EmbeddedRedis
-from ps.job_board import JobBoard
-from ps.redis_keys import BoardPart, Keys
-from ps.redis_nodes import connect, parse_redis_url
-from ps.redis_transactions import Decision, Transactions
+from ps.board.job_board import JobBoard
+from ps.servers.embedded import EmbeddedRedis
+from ps.wire.keys import BoardPart, Keys
+from ps.wire.nodes import connect, parse_redis_url
+from ps.wire.transactions import Decision, Transactions
 from tests.ps.job_boards import Boards, at_once, opened_boards, until
 from tests.ps.servers import StartRedis, needs_redis, timing_sensitive
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps.lanes import share_lanes
+from ps.board.ranks import share_lanes
 
 
 @given(

@@ -15,7 +15,7 @@ import pytest
 
 from ctr.errors import StoreError
 from ps import Outbox, Parcel, PartitionDump, RedisStore, Slots, Token, parse_redis_url
-from ps.embedded import EmbeddedRedis
+from ps.servers.embedded import EmbeddedRedis
 from tests.ps.ledger import Ledger
 from tests.ps.servers import eventually, needs_redis
 

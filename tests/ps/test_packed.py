@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ps.client.presence_kernels import mark, unmarked
 from ps.packed_kernels import add_matching, add_to_range, merge
-from ps.presence_kernels import mark, unmarked
 from tests.reference import packed as reference
 
 pytestmark = pytest.mark.kernel

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ps import RedisStore, Slots, Token, parse_redis_url, slot_dtype
-from ps.presence import Presence
+from ps.client.presence import Presence
 from tests.ps.servers import StartRedis, needs_redis
 
 pytestmark = needs_redis

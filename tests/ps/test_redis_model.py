@@ -11,13 +11,13 @@ import redis
 
 from ctr.errors import StoreError
 from ps import Token
-from ps.redis_dumps import PartitionDump
-from ps.redis_keys import Keys
-from ps.redis_model import drop_run
-from ps.redis_nodes import parse_redis_url
-from ps.redis_observer import StoreObserver
-from ps.redis_status import ModelStatus
-from ps.redis_store import RedisStore
+from ps.redis.dumps import PartitionDump
+from ps.redis.model import drop_run
+from ps.redis.store import RedisStore
+from ps.status.observer import StoreObserver
+from ps.status.status import ModelStatus
+from ps.wire.keys import Keys
+from ps.wire.nodes import parse_redis_url
 from tests.ps.cut_lines import cut_line
 from tests.ps.servers import needs_redis
 

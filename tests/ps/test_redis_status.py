@@ -14,14 +14,14 @@ from redis.crc import key_slot
 
 from ctr.errors import StoreError
 from ps import Token
-from ps.embedded import EmbeddedRedis
-from ps.job_board import JobBoard
-from ps.redis_keys import Keys
-from ps.redis_nodes import parse_redis_url
-from ps.redis_observer import StoreObserver
-from ps.redis_server import RedisServer
-from ps.redis_status import StoreStatus
-from ps.redis_store import RedisStore
+from ps.board.job_board import JobBoard
+from ps.redis.store import RedisStore
+from ps.servers.embedded import EmbeddedRedis
+from ps.servers.redis_server import RedisServer
+from ps.status.observer import StoreObserver
+from ps.status.status import StoreStatus
+from ps.wire.keys import Keys
+from ps.wire.nodes import parse_redis_url
 from tests.ps.job_boards import Boards, opened_boards, until
 from tests.ps.servers import StartRedis, needs_redis
 

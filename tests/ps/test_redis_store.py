@@ -14,12 +14,12 @@ import redis
 
 from ctr.errors import StoreError
 from ps import Store, Token
-from ps.embedded import EmbeddedRedis
-from ps.redis_dumps import PartitionDump
-from ps.redis_keys import Keys
-from ps.redis_nodes import parse_redis_url
-from ps.redis_replies import ServerError
-from ps.redis_store import RedisStore
+from ps.redis.dumps import PartitionDump
+from ps.redis.store import RedisStore
+from ps.servers.embedded import EmbeddedRedis
+from ps.wire.keys import Keys
+from ps.wire.nodes import parse_redis_url
+from ps.wire.replies import ServerError
 from tests.ps.contract import RequestContract, StoreContract, StoreFactory, at_once, scanned
 from tests.ps.cut_lines import cut_line
 from tests.ps.servers import StartRedis, eventually, flush, needs_redis
@@ -99,7 +99,7 @@ class TestSlotBySlot(RequestContract):
 
     @pytest.fixture(autouse=True)
     def density(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ps.redis_commands.NEAR_DENSITY", 0)
+        monkeypatch.setattr("ps.redis.requests.NEAR_DENSITY", 0)
 
     @pytest.fixture
     def store_factory(self, server: EmbeddedRedis) -> Iterator[StoreFactory]:
@@ -111,7 +111,7 @@ class TestRanges(TestSlotBySlot):
 
     @pytest.fixture(autouse=True)
     def density(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ps.redis_commands.NEAR_DENSITY", 1 << 40)
+        monkeypatch.setattr("ps.redis.requests.NEAR_DENSITY", 1 << 40)
 
 
 SLOTS = np.arange(0, 4_096, 3, dtype=np.uint32)

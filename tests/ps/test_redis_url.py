@@ -13,8 +13,8 @@ import redis
 
 from ctr.errors import StoreError
 from ps import open_store, parse_redis_url, require_store_url, without_password
-from ps.redis_observer import StoreObserver
-from ps.redis_server import find_redis_server
+from ps.servers.redis_server import find_redis_server
+from ps.status.observer import StoreObserver
 from tests.ctr.conftest import Cli, cli
 from tests.ps.servers import eventually, needs_redis
 

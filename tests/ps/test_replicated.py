@@ -10,7 +10,7 @@ import pytest
 
 from ctr.errors import StoreError
 from ps import PartitionDump, RedisStore, Token, parse_redis_url
-from ps.redis_server import RedisServer
+from ps.servers.redis_server import RedisServer
 from tests.ps.servers import StartRedis, eventually, needs_redis
 
 pytestmark = needs_redis

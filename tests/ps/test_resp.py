@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps import resp_kernels
+from ps.wire import resp_kernels
 from tests.reference import resp
 
 pytestmark = pytest.mark.kernel

@@ -12,9 +12,9 @@ from redis.exceptions import RedisError
 
 from ctr.errors import StoreError
 from ps import Filters, RedisStore, Token, WorkerStore, parse_redis_url
-from ps.embedded import EmbeddedRedis
-from ps.redis_server import RedisServer
-from ps.resharding import hash_slot_of, hash_slots_at, move_hash_slots
+from ps.servers.embedded import EmbeddedRedis
+from ps.servers.redis_server import RedisServer
+from ps.servers.resharding import hash_slot_of, hash_slots_at, move_hash_slots
 from tests.ps.contract import scanned
 from tests.ps.ledger import Ledger, chunks_of, judge
 from tests.ps.servers import StartRedis, eventually, needs_redis, timing_sensitive

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ps import Partitions
-from ps.table import TableState
+from ps.memory.table import TableState
 from tests.reference.store import ReferenceStore, Token
 
 pytestmark = pytest.mark.kernel

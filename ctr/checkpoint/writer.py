@@ -1,0 +1,269 @@
+"""Writing checkpoints: the store is read while training is held, the rest is done when it goes on."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from ctr.checkpoint.checkpoint import (
+    FORMAT,
+    MANIFEST,
+    PARTITION_SCHEMA,
+    PARTITIONS,
+    REPORT_SCHEMA,
+    REPORTS,
+    Manifest,
+    StoreFacts,
+)
+from ctr.errors import ModelError
+from ctr.outputs import require_writable
+from ctr.prefetch import Prefetch
+from features import replace_folder
+from ps import PartitionDump, RedisStore
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFacts:
+    """What a checkpoint took."""
+
+    bytes: int
+    """Of its files."""
+    held_seconds: float
+    """To read the store, while training was held."""
+    seconds: float
+    """All in all, until it was on disk."""
+    partitions: int
+    """Those that hold anything."""
+
+
+class CheckpointDraft:
+    """A checkpoint that was read from the store, see `draft_checkpoint`, and is not in its place yet.
+
+    A context manager: what is not committed when it ends leaves nothing behind.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        path: Path,
+        opened: ExitStack,
+        manifest: dict[str, Any],
+        started: float,
+        partitions: int,
+    ) -> None:
+        self._folder = folder
+        self._path = path
+        self._opened = opened  # closing it puts the draft in its place, an exception removes the draft
+        self._manifest = manifest
+        self._started = started
+        self._partitions = partitions
+        self.held_seconds = perf_counter() - started
+        """What reading it took."""
+
+    def __enter__(self) -> CheckpointDraft:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def commit(self) -> CheckpointFacts:
+        """Put it on disk and in its place, in any thread; the checkpoint that was there stays until then.
+
+        Raises ModelError when the disk refuses, with the checkpoint that was there unchanged.
+        """
+        with self, _refusals(self._folder):
+            # Hashed here rather than on the way: that would hold training twice as long.
+            files = {name: _file_entry(self._path / name) for name in (PARTITIONS, REPORTS)}
+            manifest = Manifest.model_validate({**self._manifest, "files": files})
+            text = orjson.dumps(manifest.model_dump(by_alias=True), option=orjson.OPT_INDENT_2)
+            (self._path / MANIFEST).write_bytes(text)
+            self._opened.close()
+            return CheckpointFacts(
+                bytes=sum(entry["bytes"] for entry in files.values()) + len(text),
+                held_seconds=self.held_seconds,
+                seconds=perf_counter() - self._started,
+                partitions=self._partitions,
+            )
+
+    def close(self) -> None:
+        """Remove the draft unless it was committed."""
+        self._opened.__exit__(GeneratorExit, GeneratorExit(), None)
+
+
+def draft_checkpoint(
+    folder: Path,
+    store: RedisStore,
+    *,
+    job: Mapping[str, Any],
+    position: Mapping[str, Any],
+    reports: Mapping[str, bytes],
+    pushed: Mapping[str, int] | None = None,
+) -> CheckpointDraft:
+    """Read the store into a draft of the checkpoint `folder`; `commit` it when training goes on again:
+
+        ...  # hold training, and note the position
+        with draft_checkpoint(folder, store, job=job, position=position, reports=reports) as draft:
+            ...  # let training go on
+            draft.commit()
+
+    `position` says which chunks were trained, and must have been taken BEFORE this call. Then what is pushed
+    in between is in the partitions and not in the position: on resuming it is trained again, and its token
+    keeps it from counting twice. The other way round it would be lost. `reports` should count what the
+    position says. `job` and `position` are JSON objects, and copied at once. `pushed` are applied records
+    that every partition has by the position: one that has not has lost pushes, and that is an error.
+
+    Needs memory for three partitions. Drafts of writers that were killed are removed. Raises StoreError as
+    `RedisStore.dump` does, as `require_checkpoint_or_nothing` does, and ModelError when the disk refuses or
+    the store has lost pushes.
+    """
+    started = perf_counter()
+    require_checkpoint_or_nothing(folder)
+    place = folder.resolve()
+    given = orjson.loads(orjson.dumps({"job": dict(job), "position": dict(position)}))
+    facts = StoreFacts(bits=store.bits, z_bits=store.z_bits, partitions=store.partitions.count, run=store.run)
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    held = 0
+    with _refusals(folder), ExitStack() as opened:
+        path = opened.enter_context(replace_folder(place))
+        dumps = map(store.dump, range(facts.partitions))
+        with _arrow_file(path / PARTITIONS, PARTITION_SCHEMA) as file, Prefetch(dumps, depth=1) as ahead:
+            for dump in ahead:
+                _require_all(folder, dump, pushed or {})
+                if dump.state or dump.applied:
+                    file.write_batch(_batch(dump))
+                    held += 1
+        with _arrow_file(path / REPORTS, REPORT_SCHEMA) as file:
+            rows = [{"name": name, "report": report} for name, report in reports.items()]
+            file.write_batch(pa.RecordBatch.from_pylist(rows, REPORT_SCHEMA))
+        manifest = {"created": created, "store": facts, **given}
+        return CheckpointDraft(folder, path, opened.pop_all(), manifest, started, held)
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[bool]:
+    """Yield whether no other process that is alive is in such a block for `folder`.
+
+    What tells is a lock on a hidden file beside it, which is removed in the end. Where the file system has no
+    locks, nobody is told of others. Raises ModelError when the disk refuses.
+    """
+    place = folder.resolve()
+    path = place.with_name(f".{place.name}.lock")
+    with _refusals(folder):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock = _locked(path)
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None:
+            path.unlink(missing_ok=True)
+            os.close(lock)
+
+
+def _locked(path: Path) -> int | None:
+    """A handle that holds the lock of a file, made if missing; None when another process holds it."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        except OSError:  # a file system without locks
+            return handle
+        with suppress(FileNotFoundError):  # its last holder may have removed it just now
+            if os.path.samestat(os.stat(path), os.stat(handle)):
+                return handle
+        os.close(handle)
+
+
+def _require_all(folder: Path, dump: PartitionDump, pushed: Mapping[str, int]) -> None:
+    """Raise ModelError unless a partition has what every one should have."""
+    if any(dump.applied.get(name, -1) < last for name, last in pushed.items()):
+        raise ModelError(
+            f"{folder}: the store has just lost pushes, which may be sent again; the checkpoint before stays."
+        )
+
+
+def require_checkpoint_or_nothing(folder: Path) -> None:
+    """Raise unless a checkpoint can be written to `folder`; for before training, too.
+
+    ModelError when that would delete something that is no checkpoint, DataError when the folder above it
+    cannot be written to.
+    """
+    place = folder.resolve()
+    if place.exists():
+        _require_ours(folder, place)
+    require_writable(place)
+
+
+def _require_ours(folder: Path, place: Path) -> None:
+    if not place.is_dir():
+        raise ModelError(f"{folder}: there is a file of that name; give another folder for the checkpoint.")
+    if place.is_mount():
+        raise ModelError(
+            f"{folder}: is a mount point, and a checkpoint replaces its folder as a whole; give one in it."
+        )
+    if others := _others(place):
+        raise ModelError(
+            f"{folder}: holds {others[0]}, which is no part of a checkpoint; move it, or give another folder."
+        )
+    try:
+        kind = orjson.loads((place / MANIFEST).read_bytes())["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # torn, but its files are those of a checkpoint
+    if kind != FORMAT:
+        raise ModelError(f"{folder}: holds a {kind}, not a checkpoint; give another folder.")
+
+
+def _others(folder: Path) -> list[str]:
+    """The names in a folder that are not those of a checkpoint's files."""
+    return sorted({path.name for path in folder.iterdir()} - {MANIFEST, PARTITIONS, REPORTS})
+
+
+@contextmanager
+def _refusals(folder: Path) -> Iterator[None]:
+    """What the disk refuses, as ModelError."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        kept = "the one that was there is unchanged" if folder.exists() else "nothing was left behind"
+        raise ModelError(f"{folder}: the checkpoint could not be written ({error}); {kept}.") from error
+
+
+@contextmanager
+def _arrow_file(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatchFileWriter]:
+    # Bytes: of a str, Arrow takes only what is UTF-8. A file of Python's would take a fifth longer.
+    with pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, schema) as file:
+        yield file
+
+
+def _batch(dump: PartitionDump) -> pa.RecordBatch:
+    """A batch of one row, without a copy of the state."""
+    ends = pa.py_buffer(np.array([0, len(dump.state)], np.int64))
+    columns = [
+        pa.array([dump.partition], pa.int64()),
+        pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, pa.py_buffer(dump.state)]),
+        pa.array([list(dump.applied.items())], PARTITION_SCHEMA.field("applied").type),
+    ]
+    return pa.record_batch(columns, schema=PARTITION_SCHEMA)
+
+
+def _file_entry(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"bytes": file.tell(), "sha256": digest}

@@ -1,0 +1,86 @@
+"""`ctr ps drop`: delete a model and its job from a store."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ctr.cli.figures import size, some
+from ctr.cli.ps.status import StoreOption, look
+
+if TYPE_CHECKING:
+    from ctr.distributed import JobStatus
+    from ps.status import StoreStatus
+
+
+def drop(
+    store: StoreOption,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask, whatever works on the model.")] = False,
+) -> None:
+    """Delete a model's parameters and its job from Redis, such as those that a failed job left.
+
+    It shows what would go, and asks. `ctr train` removes its own when it ends well. Saved models and
+    checkpoints are not touched.
+
+    Example: `ctr ps drop --store redis://localhost:6379/0?model=ads`
+    """
+    from ctr.errors import StoreError
+    from ps import parse_redis_url
+    from ps.redis import drop_run
+    from ps.status import StoreObserver
+
+    url = parse_redis_url(store)
+    with closing(StoreObserver(url)) as observer:
+        found, job = look(observer)
+        if found.model is None:
+            why = found.problem or f"there is no model {found.model_name!r} in this store"
+            raise StoreError(f"{url}: {why}.")
+        if found.unreachable:
+            raise StoreError(
+                f"{url}: {len(found.unreachable)} partitions cannot be reached, and would be left behind; "
+                "bring the nodes back first (see `ctr ps status`)."
+            )
+        for line in _lines(found, job):
+            typer.echo(line)
+        if not yes:
+            typer.confirm(_question(found, job), abort=True)
+        drop_run(store, found.model.run)
+        if observer.look().model is not None:
+            raise StoreError(
+                f"{url}: another model {found.model_name!r} has been created meanwhile; it was not touched."
+            )
+    typer.echo(f"deleted {some(found.model.partitions, 'partition')}")
+
+
+def _lines(found: StoreStatus, job: JobStatus | None) -> list[str]:
+    """What would be deleted."""
+    model = found.model
+    assert model is not None
+    held = sum(node.partition_bytes for node in found.nodes)
+    lines = [
+        f"model {model.name!r} in {found.url}: 2**{model.bits} slots in "
+        f"{some(model.partitions, 'partition')}, {size(held)}"
+    ]
+    if model.state != "ready":
+        lines.append(
+            {"creating": "its creation", "dropping": "its removal"}[model.state] + " is not finished"
+        )
+    if job is None:
+        return [*lines, found.problem or "no job is on its board"]
+    done = (
+        "" if not job.examples_in_all else f", {job.examples:,} of {job.examples_in_all:,} examples trained"
+    )
+    lines.append(f"job {job.id}: {job.state}{done}, {some(len(job.live_workers), 'live worker')}")
+    return lines
+
+
+def _question(found: StoreStatus, job: JobStatus | None) -> str:
+    if job is None or not job.at_work:
+        return f"Delete all of the model {found.model_name!r}?"
+    who = some(len(job.live_workers), "live worker") if job.live_workers else "its coordinator"
+    return (
+        f"The job {job.id} is {job.state}, with {who}: it will fail, and what it has learnt since its last "
+        f"checkpoint is lost. Delete all of the model {found.model_name!r}?"
+    )

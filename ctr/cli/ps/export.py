@@ -1,0 +1,60 @@
+"""`ctr ps export`: the model artifact from a live store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ctr.cli.jobs import report, stopping
+from ctr.cli.options import JsonOption
+from ctr.cli.ps.status import StoreOption
+
+
+def export(
+    store: StoreOption,
+    model: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="The model goes here, in place of a model that is there.",
+            show_default=False,
+        ),
+    ],
+    json: JsonOption = None,
+) -> None:
+    """Save the model that a store holds, while its job goes on or after it has failed.
+
+    Transform and optimizer are those of the job, which notices nothing. The log loss shown is that of the
+    workers' own reports, which come every now and then and may be some chunks behind.
+
+    Example: `ctr ps export --store redis://localhost:6379/0?model=ads --model snapshot`
+    """
+    from ctr.cli.tables import metric_lines
+    from ctr.jobs import export_model
+    from ctr.outputs import printable, require_no_part
+    from ps import parse_redis_url
+
+    require_no_part(json, model)
+    with stopping(f"{model} was not written."):
+        found = export_model(parse_redis_url(store), model)
+    job, weights = found.job, found.model.weights.size
+    training = found.model.manifest["training"]
+    lines = [
+        f"job {job.id} is {job.state}: {job.examples:,} of {job.examples_in_all:,} examples trained, "
+        f"pass {job.passes_begun} of {job.passes}",
+        *(metric_lines({"first pass, as it went": found.progressive}) if found.progressive.examples else []),
+        f"model {found.model.id} is in {model}: {weights:,} weights that are not zero",
+    ]
+    facts = {
+        "model": found.model.id,
+        "saved_to": printable(model),
+        "nonzero_weights": int(weights),
+        "job": job.id,
+        "state": job.state,
+        "examples": training["examples"],
+        "rows": training["rows"],
+        "progressive": found.progressive.to_json(),
+    }
+    report(lines, facts, json)

@@ -1,0 +1,141 @@
+"""`ctr ps status`: the nodes, the model and the job of a store."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ctr.cli.figures import some
+from ctr.cli.jobs import report, stopping
+from ctr.cli.options import MOST_SECONDS, JsonOption, finite
+
+if TYPE_CHECKING:
+    from ctr.distributed import JobStatus
+    from ps.status import StoreObserver, StoreStatus
+
+StoreOption = Annotated[
+    str, typer.Option(metavar="URL", help="Redis that holds the model.", show_default=False)
+]
+
+
+def status(
+    store: StoreOption,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    every: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            max=MOST_SECONDS,
+            callback=finite,
+            metavar="SECONDS",
+            help="Between two looks of --watch.",
+        ),
+    ] = 2.0,
+    json: JsonOption = None,
+) -> None:
+    """Show the nodes of a store, how the model's partitions are spread over them, and where its job is.
+
+    *Clock* is the number of chunks that a worker has pushed, *lag* how many it is behind the furthest.
+    It only looks: neither model nor job notice it. Exit code 1 when there is no model, when it is being
+    dropped, and when a part of it cannot be reached.
+
+    Examples:
+
+    - `ctr ps status --store redis://localhost:6379/0?model=ads`
+    - `ctr ps status --store redis+cluster://10.0.0.7:6379,10.0.0.8:6379 --watch`
+    """
+    if watch and json is not None:
+        raise typer.BadParameter("--json takes one look; leave out --watch, or --json.")
+    with stopping("Nothing was changed."):
+        try:
+            from ps import parse_redis_url
+            from ps.status import StoreObserver
+
+            with closing(StoreObserver(parse_redis_url(store))) as observer:
+                if watch:
+                    _watch(observer, every)
+                else:
+                    _show(observer, json)
+        except KeyboardInterrupt:
+            if not watch:
+                raise
+
+
+def look(observer: StoreObserver) -> tuple[StoreStatus, JobStatus | None]:
+    """The store, and the job on it. Raises StoreError when the store cannot be reached."""
+    from ctr.distributed import job_status, needed_reports
+
+    found = observer.look()
+    if found.board is None:
+        return found, None
+    return found, job_status(found.board, observer.reports(needed_reports(found.board)))
+
+
+def _show(observer: StoreObserver, json: Any) -> None:
+    from ctr.cli.ps.status_lines import status_lines
+    from ctr.distributed import status_to_json
+    from ctr.errors import StoreError
+
+    store, job = look(observer)
+    report(status_lines(store, job), status_to_json(store, job), json)
+    if (trouble := _trouble(store)) is not None:
+        raise StoreError(f"{store.url}: {trouble}.")
+
+
+def _watch(observer: StoreObserver, every_s: float) -> None:
+    """Look for ever: in place on a terminal, one after the other elsewhere."""
+    from time import sleep, strftime
+
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from ctr.cli.ps.status_lines import status_lines
+    from ctr.errors import StoreError
+
+    def lines() -> list[str]:
+        head = f"{strftime('%H:%M:%S')}, every {every_s:g} s; Ctrl-C ends"
+        try:
+            store, job = look(observer)
+        except StoreError as error:  # it may come back
+            return [head, f"error: {error}"]
+        trouble = _trouble(store)
+        return [head, *status_lines(store, job), *([] if trouble is None else [f"error: {trouble}"])]
+
+    console = Console()
+    if not console.is_terminal:
+        while True:
+            typer.echo("\n".join([*lines(), ""]))
+            sleep(every_s)
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            shown = Text("\n".join(lines()), no_wrap=True, overflow="ellipsis")
+            live.update(shown, refresh=True)
+            sleep(every_s)
+
+
+def _trouble(store: StoreStatus) -> str | None:
+    """Why the model cannot be used, or not all of it."""
+    if store.problem is not None:
+        return store.problem
+    if store.model is None:
+        return (
+            f"there is no model {store.model_name!r} in this store; name another (?model=NAME), or begin "
+            "with `ctr train --store`"
+        )
+    if store.model.state == "dropping":
+        return "the model is being dropped; if that was interrupted, `ctr ps drop` finishes it"
+    count = store.model.partitions
+    if store.unreachable:
+        return (
+            f"{len(store.unreachable):,} of {some(count, 'partition')} cannot be reached; bring their node "
+            "back, or let a replica take over"
+        )
+    if store.lost:
+        return (
+            f"{len(store.lost):,} of {some(count, 'partition')} are gone, as their node has lost its data; "
+            "restore the node, or drop the model and start again"
+        )
+    return None

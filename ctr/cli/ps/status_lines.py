@@ -1,0 +1,209 @@
+"""The nodes, the model and the job of a store as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from ctr.cli.figures import columns, size, some
+from ctr.cli.tables import saturation_lines
+from ctr.distributed import JobStatus, WorkerStatus
+from ps.status import NodeStatus, StoreStatus
+
+_MOST_ROWS = 40  # of one table; `--json` has them all
+_MOST_NUMBERS = 64  # of partitions, listed one by one
+
+
+def status_lines(store: StoreStatus, job: JobStatus | None) -> list[str]:
+    """All of it for a person."""
+    kind = "one server" if store.cluster_state is None else f"a cluster, which says {store.cluster_state}"
+    lines = [f"store {store.url}: {kind}", *_node_lines(store.nodes)]
+    if store.model is not None:
+        lines += ["", *_model_lines(store)]
+        lines += ["", *(["no job is on its board"] if job is None else _job_lines(job))]
+    return lines
+
+
+def _node_lines(nodes: Iterable[NodeStatus]) -> list[str]:
+    head = ("node", "server", "memory", "partitions", "holding", "keys", "on disk", "replicas")
+    rows, beware = [head], []
+    for node in nodes:
+        known = node.memory_used is not None
+        limit = f" of {size(node.memory_max)}" if node.memory_max else ""
+        replicas = [
+            f"{each.address} {each.state}"
+            if each.lag_bytes is None
+            else f"{each.address} {size(each.lag_bytes)} behind"
+            for each in node.replicas
+        ]
+        rows.append(
+            (
+                node.address,
+                node.version or "-",
+                f"{size(node.memory_used)}{limit}" if node.memory_used is not None else "-",
+                str(len(node.partitions)),
+                size(node.partition_bytes) if known else "-",
+                "-" if node.keys is None else f"{node.keys:,}",
+                node.persistence or "-",
+                ", ".join(replicas) or ("none" if known else "-"),
+            )
+        )
+        if node.problem is not None:
+            beware.append(f"{node.address}: {node.problem}")
+        elif node.role != "primary":
+            beware.append(f"{node.address}: is a replica, which takes no pushes; give its primary's address")
+        if (node.eviction or "").startswith("allkeys-"):
+            beware.append(
+                f"{node.address}: deletes keys when its memory is full ({node.eviction}), and so weights; "
+                "set maxmemory-policy to noeviction"
+            )
+    return [*columns(rows, "<<>>>><<"), *beware]
+
+
+def _model_lines(store: StoreStatus) -> list[str]:
+    model = store.model
+    assert model is not None
+    facts = dict(model.facts)
+    fingerprint = facts.pop("fingerprint", "unknown")[:12]
+    optimizer = facts.pop("name", "an unknown optimizer")
+    settings = ", ".join(f"{name} {facts[name]}" for name in ("alpha", "beta", "l1", "l2") if name in facts)
+    held = size(sum(node.partition_bytes for node in store.nodes))
+    seen = held if store.byte_balance is not None or store.whole else f"at least {held}"
+    lines = [
+        f"model {model.name}: 2**{model.bits} slots in {some(model.partitions, 'partition')}, {seen}; "
+        f"{optimizer} ({settings}); transform {fingerprint}, run {model.run}"
+    ]
+    if model.state == "creating":
+        lines.append("it is being created; if nobody is at it any more, `ctr ps drop` removes what there is")
+    if store.partition_balance is not None and store.cluster_state is not None:
+        of_bytes = "" if store.byte_balance is None else f", {store.byte_balance:.2f} of their bytes"
+        lines.append(
+            f"balance (the busiest node over the mean): {store.partition_balance:.2f} of partitions{of_bytes}"
+        )
+    for what, partitions in (
+        ("cannot be reached", store.unreachable),
+        ("are moving to another node", store.moving),
+        ("have lost their data", store.lost),
+    ):
+        if partitions:
+            lines.append(f"partitions that {what}: {_ranges(partitions)}")
+    return lines
+
+
+def _job_lines(job: JobStatus) -> list[str]:
+    how = "" if job.consistency is None else f", {job.consistency}"
+    how += "" if job.staleness is None else f" with staleness {job.staleness}"
+    lines = [f"job {job.id}: {job.state}{how}; coordinator {_coordinator(job)}, {_workers(job)}"]
+    if job.message:
+        lines.append(f"it says: {job.message}")
+    if job.problem is not None:
+        lines.append(f"beware: {job.problem}")
+    if not job.at_work:
+        lines.append(
+            "nobody works on it: `ctr ps export` saves what was learnt, `ctr ps drop` removes it from the "
+            "store"
+        )
+    if job.hold is not None:
+        where = f"round {job.hold}" if job.lanes else "another chunk" if job.hold < 0 else f"clock {job.hold}"
+        lines.append(f"held, for a checkpoint, after a pass or to stop: nobody begins {where} yet")
+    if job.examples is not None and job.examples_in_all:
+        of_all = job.examples / job.examples_in_all
+        loss = "" if job.logloss is None else f", {_loss(job)} {job.logloss:.5f}"
+        lines.append(
+            f"trained {job.examples:,} of {job.examples_in_all:,} examples ({of_all:.1%}), "
+            f"pass {job.passes_begun} of {job.passes}{loss}"
+        )
+    if not job.lanes:
+        lines.append(
+            f"data shards: {job.shards:,}, of which {job.begun:,} begun, {job.finished:,} finished, "
+            f"{len(job.unfinished):,} unfinished"
+        )
+    saturations = saturation_lines(job.saturations.z, job.saturations.n)
+    return lines + _worker_lines(job) + _lane_lines(job) + saturations
+
+
+def _loss(job: JobStatus) -> str:
+    return "training loss" if job.later_pass else "log loss"
+
+
+def _coordinator(job: JobStatus) -> str:
+    if job.coordinator_heard_s is None:
+        return "dead"
+    return "alive" if job.coordinator_alive else f"silent for {job.coordinator_heard_s:.0f} s"
+
+
+def _workers(job: JobStatus) -> str:
+    live = job.live_workers
+    late = len(job.workers) - len(live)
+    return some(len(live), "live worker") + (f", {late:,} whose lease has run out" if late else "")
+
+
+def _worker_lines(job: JobStatus) -> list[str]:
+    work: dict[str | None, list[str]] = {}
+    for shard in job.unfinished:
+        of = "" if shard.chunks is None else f"/{shard.chunks:,}"
+        work.setdefault(shard.owner, []).append(f"{shard.shard:,} ({shard.pushed:,}{of})")
+    for lane in job.lanes:
+        work.setdefault(lane.owner, []).append(f"{lane.lane:,}")
+    free = work.pop(None, [])
+    what = "lanes" if job.lanes else "data shards (chunks pushed)"
+    head = ("worker", "clock", "lag", "lease left", "examples", _loss(job), what)
+
+    def row(worker: WorkerStatus) -> tuple[str, ...]:
+        return (
+            worker.host,
+            "-" if worker.clock is None else f"{worker.clock:,}",
+            "-" if worker.lag is None else f"{worker.lag:,}",
+            f"{worker.lease_left_s:.1f} s" if worker.lease_left_s > 0 else "over",
+            "-" if worker.examples is None else f"{worker.examples:,}",
+            "-" if worker.logloss is None or worker.later_pass != job.later_pass else f"{worker.logloss:.5f}",
+            ", ".join(work.get(worker.id, [])) or "-",
+        )
+
+    lines = []
+    if job.workers:
+        # Those that hold up the others first.
+        workers = sorted(job.workers, key=lambda each: (-(each.lag or 0), each.host))
+        rows = [head, *map(row, workers[:_MOST_ROWS])]
+        if job.examples_of_others:
+            rows.append(("others, and just now", "", "", "", f"{job.examples_of_others:,}", "", ""))
+        lines = columns(rows, "<>>>>><") + _more(workers)
+    if free:
+        kind = "lanes" if job.lanes else "data shards"
+        lines.append(f"{kind} without a worker: {', '.join(free[:_MOST_ROWS])}")
+        lines += _more(free)
+    return lines
+
+
+def _lane_lines(job: JobStatus) -> list[str]:
+    if not job.lanes:
+        return []
+    hosts = {worker.id: worker.host for worker in job.workers}
+    head = ("lane", "rounds staged", "pushed", "of", "worker")
+    rows = [
+        (
+            f"{lane.lane:,}",
+            f"{lane.staged:,}",
+            f"{lane.pushed:,}",
+            "-" if lane.rounds is None else f"{lane.rounds:,}",
+            "-" if lane.owner is None else hosts[lane.owner],
+        )
+        for lane in job.lanes[:_MOST_ROWS]
+    ]
+    return columns([head, *rows], ">>>><") + _more(job.lanes)
+
+
+def _more(rows: Collection[object]) -> list[str]:
+    left = len(rows) - _MOST_ROWS
+    return [f"… and {left:,} more; --json has all"] if left > 0 else []
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """Ascending numbers, neighbours as `3-7`."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    shown = [f"{a}" if a == b else f"{a}-{b}" for a, b in parts[:_MOST_NUMBERS]]
+    return ", ".join(shown) + (", …" if len(parts) > _MOST_NUMBERS else "")

@@ -1,0 +1,129 @@
+"""`CheckpointTaker`: takes the checkpoints of a running job, now and then and at its end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from time import perf_counter
+
+import orjson
+
+from ctr.checkpoint import CheckpointDraft, draft_checkpoint
+from ctr.distributed.pause import JobHold
+from ctr.distributed.position import JobPosition
+from ctr.errors import DataError, ModelError
+from ctr.workers import EARLIER, JobDescription, WorkerReport, collect
+from ps import JobBoard, RedisStore
+from ps.wire import applied_field
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    """Where checkpoints go, and how often."""
+
+    folder: Path
+    every_s: float = 60.0
+
+
+class CheckpointTaker:
+    """Writes to one place, on a thread of its own; does nothing without settings."""
+
+    def __init__(
+        self,
+        settings: CheckpointSettings | None,
+        job: JobDescription,
+        job_id: str,
+        store: RedisStore,
+        board: JobBoard,
+        hold: JobHold,
+        earlier: WorkerReport,
+    ) -> None:
+        """`earlier` is what was reported before the job was resumed."""
+        self.taken = 0
+        self.failures: list[str] = []
+        """Why some could not be written: better a job without them than none."""
+        self.problem: BaseException | None = None
+        """What went wrong on the thread besides."""
+        self._settings = settings
+        self._job = job
+        self._job_id = job_id
+        self._store = store
+        self._board = board
+        self._hold = hold
+        self._earlier = earlier.to_bytes()
+        self._thread: Thread | None = None
+        self._last = perf_counter()
+        # Otherwise the store may be read while it changes: what is ahead of the position has its tokens.
+        self._exact = bool(job.lanes) or job.workers == 1 or job.filters.hold_anything
+
+    def begin(self) -> None:
+        """The time to the first checkpoint begins."""
+        self._last = perf_counter()
+
+    def take_if_due(self, seconds: float, anyone: Callable[[], bool]) -> None:
+        """Begin a checkpoint, `seconds` into the job; see `JobHold.close` for `anyone`."""
+        if self._settings is None or (self._thread is not None and self._thread.is_alive()):
+            return
+        if perf_counter() - self._last > self._settings.every_s:
+            self.begin()
+            self._thread = Thread(target=self._take, args=(seconds, anyone), name="checkpoint", daemon=True)
+            self._thread.start()
+
+    def take(self, seconds: float) -> None:
+        """Take one of a job that is at rest."""
+        if self._settings is not None:
+            self._write(lambda: self._draft(seconds))
+
+    def join(self, longest_s: float | None = None) -> None:
+        """Wait until the thread has ended, or for so long."""
+        if self._thread is not None:
+            self._thread.join(longest_s)
+
+    def _take(self, seconds: float, anyone: Callable[[], bool]) -> None:
+        """While training goes on, but for the time that it takes to read the store, if it must not change."""
+
+        def drafted() -> CheckpointDraft | None:
+            if not self._exact:
+                return self._draft(seconds)
+            try:
+                return self._draft(seconds) if self._hold.close(anyone) else None
+            finally:
+                self._hold.open()
+
+        try:
+            self._write(drafted)
+        except BaseException as error:  # noqa: BLE001  (raised by the thread that looks after the job)
+            self.problem = error
+
+    def _write(self, drafted: Callable[[], CheckpointDraft | None]) -> None:
+        try:
+            draft = drafted()
+            if draft is not None:
+                with draft:
+                    # While this process was frozen, the job may have been resumed, and have newer ones.
+                    self._board.look(shards=False)
+                    draft.commit()
+                self.taken += 1
+        except (DataError, ModelError) as error:  # the disk's
+            self.failures.append(str(error))
+            sys.stderr.write(f"\nno checkpoint was written: {error}\n")
+
+    def _draft(self, seconds: float) -> CheckpointDraft | None:
+        """What the store holds now; None when that is nothing, which is not to replace a checkpoint."""
+        assert self._settings is not None
+        view = self._board.look()  # before the store is read
+        position = JobPosition.of(view)
+        if not any(position.examples(self._job.plan())):
+            return None
+        watermarks = position.watermarks(self._job.plan())
+        return draft_checkpoint(
+            self._settings.folder,
+            self._store,
+            job=orjson.loads(self._job.to_bytes()),
+            position={"job": self._job_id, "seconds": seconds, **position.to_json()},
+            reports={EARLIER: self._earlier, **collect(self._board, view, self._store.bits)},
+            pushed={applied_field(self._job_id, shard).decode(): last for shard, last in watermarks.items()},
+        )

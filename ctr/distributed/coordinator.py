@@ -1,0 +1,346 @@
+"""`Coordinator`: runs a job whose parameters live in Redis, from the first worker to the last report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from threading import Event
+from time import perf_counter, sleep
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import orjson
+
+from ctr.checkpoint import Checkpoint
+from ctr.distributed.checkpointing import CheckpointSettings, CheckpointTaker
+from ctr.distributed.lost_pushes import LostPushes
+from ctr.distributed.pass_ends import PassEnds
+from ctr.distributed.pause import JobHold
+from ctr.distributed.position import JobPosition
+from ctr.errors import StoreError
+from ctr.workers import (
+    EARLIER,
+    FAREWELL_S,
+    Heartbeat,
+    JobDescription,
+    WorkerProcesses,
+    WorkerReport,
+    collect,
+    read_failure,
+    read_stalls,
+)
+from ps import LEASE_S, BoardView, JobBoard, RedisStore
+
+T = TypeVar("T")
+
+_POLL_S = 0.02
+_LIVES_EVERY_S = 0.3
+_BEATS = 5  # in the time of a lease
+_SERVERS_EVERY_S = 1.0
+_LEASES_TO_REPAIR = 3  # workers may take to send again what a failover has lost
+_LONGEST_FAREWELL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a running job is."""
+
+    examples: int
+    resumed: int
+    """Of these, those of before a resumption."""
+    seconds: float
+    fraction: float
+    """Of the whole job, 0 to 1."""
+    logloss: float
+    """Over the examples of this pass so far: progressive in a first pass; NaN before any."""
+    later_pass: bool
+    """Whether these examples have been learnt before: then it is training loss."""
+    workers: int
+    """Live ones."""
+
+
+@dataclass(slots=True)
+class CoordinatedResult:
+    """What a job did."""
+
+    report: WorkerReport
+    """Of all workers together. What a worker that died had done in its last seconds is not in it."""
+    examples: int
+    """Learnt, in all passes."""
+    rows: int
+    """Learnt in the first pass."""
+    seconds: float
+    """From the first data shard's beginning to the last one's end; with those before a resumption."""
+    interrupted: bool
+    """Whether it was told to stop before its end."""
+    passes: int
+    """Of this job of which anything was learnt, or 1."""
+    workers_seen: int
+    dead_workers: list[str] = field(default_factory=list)
+    """What is known of workers that died."""
+    checkpoints: int = 0
+    failed_checkpoints: list[str] = field(default_factory=list)
+    """Why some could not be written."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What was seen of a job."""
+
+    earlier_s: float
+    """What it took before a resumption."""
+    started: float = field(default_factory=perf_counter)
+    began: float | None = None
+    """When the first data shard was."""
+    workers: set[str] = field(default_factory=set)
+    deserted: float | None = None
+    """Since when nobody has been at work any more."""
+    dead: list[str] = field(default_factory=list)
+
+    def see(self, view: BoardView) -> None:
+        """Note what the board says."""
+        self.workers |= {worker.host for worker in view.workers}
+        at_work = any(worker.clock is not None for worker in view.workers)
+        if view.workers or not self.workers:
+            self.deserted = None
+        elif self.deserted is None:
+            self.deserted = perf_counter()
+        if self.began is None and (at_work or any(lane.owner for lane in view.lanes)):
+            self.began = perf_counter()
+
+    def deserted_s(self) -> float:
+        """How long nobody has been at work any more."""
+        return 0.0 if self.deserted is None else perf_counter() - self.deserted
+
+    def seconds(self) -> float:
+        """Since the first data shard; a short job may be over before it was seen to begin."""
+        return self.earlier_s + perf_counter() - (self.started if self.began is None else self.began)
+
+
+class Coordinator:
+    """One job; `run` it once."""
+
+    def __init__(
+        self,
+        job: JobDescription,
+        store: RedisStore,
+        *,
+        job_id: str | None = None,
+        checkpoints: CheckpointSettings | None = None,
+        resume: Checkpoint | None = None,
+        lease_s: float = LEASE_S,
+        on_pass: Callable[[int], None] | None = None,
+    ) -> None:
+        """`resume` is a checkpoint that was restored into the store. Raises StoreError as `JobBoard` does.
+
+        `on_pass` is called with the number of a pass, from 1, when it is over and another follows; see
+        `PassEnds` for what is in the store then.
+        `job_id` is a new job's; a resumed one keeps its own, by which the store knows its pushes.
+        """
+        self._job = job
+        self._plan = job.plan()
+        self._store = store
+        self.id = (job_id or uuid4().hex[:12]) if resume is None else str(resume.position["job"])
+        self._resumed = 0
+        self._earlier_s = 0.0
+        self._earlier = WorkerReport()
+        for blob in {} if resume is None else resume.reports.values():
+            self._earlier.add(WorkerReport.from_bytes(blob))
+        self.board = JobBoard(store.url, lease_s=lease_s)
+        try:
+            created = self.board.create(self.id, job.to_bytes(), shards=self._plan.shards, lanes=job.lanes)
+            self._incarnation = created.incarnation
+            self._hold = JobHold(self.board, self._plan, job.lanes)
+            self._passes = PassEnds(self.board, self._plan, job.lanes, self._hold, on_pass)
+            position = JobPosition.of(self.board.look())
+            if resume is not None:
+                position = JobPosition.from_json(resume.position)
+                self._resumed = sum(position.examples(self._plan))
+                self._earlier_s = float(resume.position["seconds"])
+                self.board.restore(position.progress, position.lanes, begun=position.begun)
+                self.board.report(EARLIER, self._earlier.to_bytes())
+            self._passes.begin(position)
+        except BaseException:
+            self.board.close()
+            raise
+        self._lost = LostPushes(store, self.id, self._finished, _LEASES_TO_REPAIR * lease_s)
+        self._checkpoints = CheckpointTaker(
+            checkpoints, job, self.id, store, self.board, self._hold, self._earlier
+        )
+
+    def run(
+        self,
+        *,
+        stop: Event,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+        on_start: Callable[[WorkerProcesses], None] = lambda _: None,
+    ) -> CoordinatedResult:
+        """Start the workers, and look after them until the job is done, or `stop` is set and they have left.
+
+        Raises the error that ended the job, and StoreError when no worker is left.
+        """
+        workers = WorkerProcesses(self._store.url, self.id, self._job.workers)
+        try:
+            self._checkpoints.begin()
+            with (
+                Heartbeat(self.board.lease_s / _BEATS, self.board.beat_coordinator) as heart,
+                Heartbeat(_SERVERS_EVERY_S, self._lost.look) as watch,
+            ):
+                on_start(workers)
+                result = self._look_after(workers, (heart, watch), stop, on_progress)
+        except BaseException as error:
+            self._give_up()
+            at_once = isinstance(error, KeyboardInterrupt)  # somebody has asked twice
+            workers.close(at_once=at_once)
+            self._checkpoints.join(0 if at_once else None)
+            raise
+        workers.close()
+        self._checkpoints.join()
+        return result
+
+    def whole(self, result: CoordinatedResult, read: Callable[[], T]) -> T:
+        """What `read` finds in the store after the job; raises StoreError when pushes have been lost."""
+        if result.interrupted:
+            end = JobPosition.of(self.board.look())
+        else:  # whatever the board says: it may have been lost with the pushes
+            end = JobPosition.at_end(self._plan, self._job.lanes)
+        while True:
+            servers = self._store.servers()
+            found = read()
+            self._lost.require_none(end.watermarks(self._plan))
+            if self._store.servers() == servers:
+                return found
+
+    def _finished(self) -> dict[int, int]:
+        """The last push of each data shard that no worker has in work any more."""
+        if self._job.lanes:  # where every round finds out what was lost of those before
+            return {}
+        return JobPosition.of(self.board.look()).watermarks(self._plan)
+
+    def close(self) -> None:
+        """Leave the board; the job stays on it until it is dropped."""
+        self.board.close()
+
+    def _look_after(
+        self,
+        workers: WorkerProcesses,
+        hearts: Sequence[Heartbeat],
+        stop: Event,
+        on_progress: Callable[[Progress], None],
+    ) -> CoordinatedResult:
+        watch = _Watch(self._earlier_s)
+        told = watch.started
+        while True:
+            any_alive = workers.alive()  # asked first: who leaves in between has seen the job to its end
+            view = self.board.look(shards=False)
+            watch.see(view)
+            self._bury_dead(workers, view, watch)
+            if view.state == "failed":
+                raise read_failure(view.message, self.board.reports())
+            if self._hold.is_over(view):
+                seconds = watch.seconds()
+                self.board.finish()
+                self._see_off(workers, watch)
+                return self._result(watch, seconds, interrupted=False)
+            if stop.is_set():
+                seconds = watch.seconds()
+                self._stop_workers(workers, watch)
+                return self._result(watch, seconds, interrupted=True)
+            self._passes.look(view)
+            if not any_alive and not view.workers:
+                self._raise_for_dead(workers, watch.dead)
+            if watch.deserted_s() > self.board.lease_s:
+                self._raise_for_stalls(watch)
+            for problem in (*(heart.failure for heart in hearts), self._checkpoints.problem):
+                if problem is not None:
+                    raise problem
+            if watch.began is not None and perf_counter() - told > _LIVES_EVERY_S:
+                on_progress(self._progress(self.board.look(), watch.seconds()))
+                told = perf_counter()
+            self._checkpoints.take_if_due(watch.seconds(), workers.alive)
+            sleep(_POLL_S)
+
+    def _bury_dead(self, workers: WorkerProcesses, view: BoardView, watch: _Watch) -> None:
+        """What a process had in work is free at once when it is known to be dead."""
+        for dead in workers.newly_dead():
+            # When the job is over, those that only come now find nothing to join.
+            if view.state == "running" or dead.killed:
+                watch.dead.append(f"{dead.host}: {dead.said}")
+            for worker in view.workers:
+                if worker.host == dead.host:
+                    self.board.bury(worker.id)
+
+    def _raise_for_dead(self, workers: WorkerProcesses, dead: list[str]) -> None:
+        failure = workers.failure()
+        if failure is not None:
+            raise failure
+        raise StoreError(f"no worker is left ({'; '.join(dead) or 'all have ended'}).")
+
+    def _raise_for_stalls(self, watch: _Watch) -> None:
+        """There are processes, but none of them works; raise if that is because they do not get on."""
+        stalls = read_stalls(self.board, watch.workers)
+        if stalls:
+            raise StoreError(
+                f"no worker gets on with the job any more ({'; '.join(stalls)}): does the disk or the "
+                "network hang that the input is on? --stall-timeout sets how long that is waited for."
+            )
+
+    def _stop_workers(self, workers: WorkerProcesses, watch: _Watch) -> None:
+        """End the job between chunks, and where rounds matter, between rounds; with a last checkpoint."""
+        self._checkpoints.join(_LONGEST_FAREWELL_S)
+        at_rest = not self._job.lanes or self._hold.close(workers.alive, _LONGEST_FAREWELL_S)
+        self.board.stop()
+        self._see_off(workers, watch)
+        if at_rest:
+            self._checkpoints.take(watch.seconds())
+
+    def _see_off(self, workers: WorkerProcesses, watch: _Watch) -> None:
+        """Wait until the workers, those of other machines too, have reported and left."""
+        deadline = perf_counter() + _LONGEST_FAREWELL_S
+        while (view := self.board.look(shards=False)).workers and perf_counter() < deadline:
+            self._bury_dead(workers, view, watch)
+            sleep(_POLL_S / 4)
+        self._bury_dead(workers, view, watch)
+
+    def _give_up(self) -> None:
+        """The job ends with an error here: tell the workers, if the store is there to be told."""
+        url, ours = self._store.url, self._incarnation
+        with (
+            suppress(StoreError),  # also when the job was resumed elsewhere while this process was frozen
+            closing(JobBoard(url, timeout_s=FAREWELL_S, patience_s=FAREWELL_S)) as board,
+        ):
+            board.job(self.id, ours)
+            board.fail("the command that led the job has ended")
+
+    def _result(self, watch: _Watch, seconds: float, *, interrupted: bool) -> CoordinatedResult:
+        view = self.board.look()
+        report = self._earlier
+        for blob in collect(self.board, view, self._store.bits).values():
+            report.add(WorkerReport.from_bytes(blob))
+        position = JobPosition.of(view)
+        examples = position.examples(self._plan, report.bad_rows)
+        return CoordinatedResult(
+            report=report,
+            examples=sum(examples),
+            rows=examples[0],
+            seconds=seconds,
+            interrupted=interrupted,
+            passes=position.passes(self._plan),
+            workers_seen=len(watch.workers),
+            dead_workers=watch.dead + read_stalls(self.board, watch.workers),
+            checkpoints=self._checkpoints.taken,
+            failed_checkpoints=self._checkpoints.failures,
+        )
+
+    def _progress(self, view: BoardView, seconds: float) -> Progress:
+        done = sum(JobPosition.of(view).examples(self._plan))
+        told = self.board.reports([f"life:{worker.id}" for worker in view.workers])
+        lives: list[dict[str, Any]] = [orjson.loads(blob) for blob in told.values()]
+        later = any(life["later_pass"] for life in lives)
+        lives = [life for life in lives if life["judged"] and life["later_pass"] == later]
+        judged = [(life["judged"], life["logloss"]) for life in lives]
+        total = sum(count for count, _ in judged)
+        logloss = sum(count * loss for count, loss in judged) / total if total else float("nan")
+        fraction = done / max(self._plan.rows * self._plan.passes, 1)
+        return Progress(done, self._resumed, seconds, min(fraction, 1.0), logloss, later, len(view.workers))

@@ -1,0 +1,86 @@
+"""`JobPosition`: which chunks of a job are in the store, and how many examples that comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ctr.workers import DataPlan
+from features import BadRows
+from ps import BoardView
+
+
+@dataclass(frozen=True, slots=True)
+class JobPosition:
+    """How far a job has come; what a checkpoint keeps of its board."""
+
+    begun: int
+    """So many data shards, from the first, were claimed at least once."""
+    progress: Mapping[int, int]
+    """Of those that are unfinished: the chunks that are wholly in the store."""
+    lanes: tuple[int, ...]
+    """The last round of each lane that is in the store, or -1; empty for a job that goes by clocks."""
+
+    @classmethod
+    def of(cls, view: BoardView) -> JobPosition:
+        """From a view of the board that has its data shards."""
+        progress = {shard: each.progress for shard, each in view.unfinished.items()}
+        return cls(view.begun, progress, tuple(lane.pushed for lane in view.lanes))
+
+    @classmethod
+    def at_end(cls, plan: DataPlan, lanes: int) -> JobPosition:
+        """That of a job that is done; `lanes` is 0 for one that goes by clocks."""
+        return cls(plan.shards, {}, tuple(plan.rounds_of(lane) - 1 for lane in range(lanes)))
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> JobPosition:
+        """What `to_json` gave."""
+        progress = {int(shard): chunks for shard, chunks in found["progress"].items()}
+        return cls(found["begun"], progress, tuple(found["lanes"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """As a checkpoint keeps it."""
+        progress = {str(shard): chunks for shard, chunks in self.progress.items()}
+        return {"begun": self.begun, "progress": progress, "lanes": list(self.lanes)}
+
+    def watermarks(self, plan: DataPlan) -> dict[int, int]:
+        """The last push of each lane, or of each data shard that is finished: every partition has these."""
+        if self.lanes:
+            return {lane: pushed for lane, pushed in enumerate(self.lanes) if pushed >= 0}
+        return {shard: plan.end_of(shard) for shard in range(self.begun) if shard not in self.progress}
+
+    def examples(self, plan: DataPlan, bad: BadRows | None = None) -> list[int]:
+        """Examples that were learnt, by pass; `bad` are the rows that workers skipped."""
+        bad = bad or BadRows()
+        counts = [0] * plan.passes
+        for pass_, rows in self._clocked(plan, bad):
+            counts[pass_] += rows
+        good = plan.rows - bad.count
+        for pass_, chunks in self._in_rounds(plan):
+            counts[pass_] += chunks * plan.chunk
+        return [min(count, good) for count in counts]
+
+    def passes(self, plan: DataPlan) -> int:
+        """Passes of which anything was learnt; at least 1."""
+        counts = self.examples(plan)
+        return max((pass_ + 1 for pass_, count in enumerate(counts) if count), default=1)
+
+    def _clocked(self, plan: DataPlan, bad: BadRows) -> Iterator[tuple[int, int]]:
+        """The pass of each data shard, and how many examples of it were learnt."""
+        if self.lanes:
+            return
+        for shard in range(self.begun):
+            start, stop = plan.rows_of(shard)
+            rows = stop - start - bad.count_from(start)
+            if shard in self.progress:
+                rows = min(self.progress[shard] * plan.chunk, rows)
+            yield plan.pass_of(shard), rows
+
+    def _in_rounds(self, plan: DataPlan) -> Iterator[tuple[int, int]]:
+        """A pass, and how many of its chunks a lane has learnt: for each of both."""
+        for lane, pushed in enumerate(self.lanes):
+            for pass_ in range(plan.passes):
+                first = plan.rounds_before(lane, pass_ * plan.shards_in_pass)
+                end = plan.rounds_before(lane, (pass_ + 1) * plan.shards_in_pass)
+                yield pass_, max(min(pushed + 1, end) - first, 0)

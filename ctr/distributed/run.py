@@ -1,0 +1,285 @@
+"""`train_distributed`: train a model whose parameters live in Redis, with workers that are processes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from ctr.checkpoint import Checkpoint, read_checkpoint, read_job, restore_checkpoint, sole_writer
+from ctr.distributed.checkpointing import CheckpointSettings
+from ctr.distributed.coordinator import CoordinatedResult, Coordinator, Progress
+from ctr.errors import ModelError, StoreError
+from ctr.learn import WIDTH, Float32, read_out, warm_up
+from ctr.workers import JobDescription, WorkerProcesses, fork_server
+from features import ExampleSource, Slots
+from ps import (
+    LARGEST_N,
+    LEASE_S,
+    JobBoard,
+    ModelExistsError,
+    PartitionDump,
+    RedisStore,
+    Saturations,
+    Token,
+    open_store,
+    parse_redis_url,
+)
+from ps.redis import drop_run
+
+_POLL_S = 0.1
+_REPLICAS_WAIT_S = 30.0
+_ADOPTIONS = 64  # increments that a state may need, as each adds only so much to one number
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """How a job uses its store, and what it leaves on disk meanwhile."""
+
+    url: str
+    checkpoints: CheckpointSettings | None = None
+    resume: bool = False
+    """Go on from the checkpoint that is there."""
+    lease_s: float = LEASE_S
+    """After so long without a sign of life a worker counts as dead."""
+
+
+@dataclass(slots=True)
+class DistributedResult:
+    """What came of it."""
+
+    coordinated: CoordinatedResult
+    state: tuple[Slots, Float32]
+    """Everything that the store held in the end."""
+    store: RedisStore
+    """It still does, and is open: to be dropped when the state is safe elsewhere."""
+    resumed_from: str | None = None
+    """When the checkpoint was taken that the job went on from."""
+
+
+def train_distributed(
+    description: JobDescription,
+    source: ExampleSource,
+    settings: StoreSettings,
+    *,
+    start: tuple[Slots, Float32] | None,
+    stop: Event,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    on_start: Callable[[WorkerProcesses], None] = lambda _: None,
+    on_pass: Callable[[int, tuple[Slots, Float32]], None] | None = None,
+) -> DistributedResult:
+    """Train from `start`, or from a checkpoint.
+
+    `on_pass` gets the number of each pass, from 1, that is over while another follows, and everything that
+    the store holds then, see `PassEnds`; training waits for it, so it should not take long.
+
+    Raises the errors of the parts; what was trained is then still in the store.
+    """
+    with _own_checkpoints(settings):
+        return _train(description, source, settings, start, stop, on_progress, on_start, on_pass)
+
+
+def _train(
+    description: JobDescription,
+    source: ExampleSource,
+    settings: StoreSettings,
+    start: tuple[Slots, Float32] | None,
+    stop: Event,
+    on_progress: Callable[[Progress], None],
+    on_start: Callable[[WorkerProcesses], None],
+    on_pass: Callable[[int, tuple[Slots, Float32]], None] | None,
+) -> DistributedResult:
+    if description.workers > 1:
+        fork_server()  # so that it loads meanwhile
+    checkpoint = _checkpoint(description, settings) if settings.resume else None
+    job = uuid4().hex[:12]
+    if checkpoint is not None:
+        job = str(checkpoint.position["job"])
+        # A shard's chunks are numbered in it, whoever works on it now; and the state is kept as it was.
+        former = {"shard_chunks": checkpoint.job["shard_chunks"], "z_bits": checkpoint.store.z_bits}
+        description = description.model_copy(update=former)
+        _require_over(settings, job, stop)
+        drop_run(settings.url, checkpoint.store.run, job)
+    facts = {**description.facts(), "job": job}
+    try:
+        store = open_store(
+            settings.url,
+            bits=description.feature_spec().bits,
+            width=WIDTH,
+            facts=facts,
+            z_bits=description.z_bits,
+            restoring=checkpoint is not None or start is not None,
+        )
+    except ModelExistsError as error:
+        raise _refusal(error, settings) from None
+    if not isinstance(store, RedisStore):
+        raise StoreError(f"{settings.url}: is no store for several processes.")
+    too_large = Saturations()
+    try:
+        try:
+            if checkpoint is not None:
+                restore_checkpoint(checkpoint, store)
+            elif start is not None:
+                too_large = adopt(store, *start)
+            _await_replicas(store, stop)
+            warm_up(source, store.bits, description.ftrl(0), description.safe_adding, description.workers)
+            coordinator = Coordinator(
+                description,
+                store,
+                job_id=job,
+                checkpoints=settings.checkpoints,
+                resume=checkpoint,
+                lease_s=settings.lease_s,
+                on_pass=None if on_pass is None else lambda number: on_pass(number, read_out(store)),
+            )
+        except BaseException:
+            # Nobody has trained yet, and nobody should go on from what may be half a model.
+            with suppress(StoreError):
+                store.drop()
+            raise
+        with closing(coordinator):
+            result = coordinator.run(stop=stop, on_progress=on_progress, on_start=on_start)
+            result.report.saturated_z += too_large.z
+            result.report.saturated_n += too_large.n
+            state = coordinator.whole(result, partial(read_out, store))
+    except BaseException:
+        store.close()
+        raise
+    return DistributedResult(result, state, store, None if checkpoint is None else checkpoint.created)
+
+
+@contextmanager
+def _own_checkpoints(settings: StoreSettings) -> Iterator[None]:
+    """Raise ModelError if another job writes its checkpoints to the same folder."""
+    if settings.checkpoints is None:
+        yield
+        return
+    folder = settings.checkpoints.folder
+    with sole_writer(folder) as alone:
+        # A former command of the same job may be there, frozen: what becomes of it, the job's lease decides.
+        if not alone and (not settings.resume or settings.url.startswith("embedded:")):
+            raise ModelError(
+                f"{folder}: another `ctr train` writes its checkpoints there; stop it first, or give another "
+                "folder."
+            )
+        yield
+
+
+def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpoint:
+    """The checkpoint to go on from, taken of the same job."""
+    if settings.checkpoints is None:
+        raise ModelError("there is nothing to resume without --checkpoint DIR.")
+    folder: Path = settings.checkpoints.folder
+    found = read_checkpoint(folder)
+    now: Mapping[str, Any] = description.model_dump(mode="json")
+    free = {"inputs", "on_bad_rows", "filters", "stall_s", "z_bits"}
+    if not description.lanes:
+        free |= {"workers", "staleness", "shard_chunks"}
+    for name, then in found.job.items():
+        if name not in free and now.get(name) != then:
+            setting, before, here = _difference(name, then, now.get(name))
+            raise ModelError(
+                f"{folder}: the checkpoint's job has {setting} {before}, this one {here}; resume with the "
+                "settings that the job was started with."
+            )
+    return found
+
+
+def _difference(name: str, then: Any, now: Any) -> tuple[str, str, str]:
+    """What of a job differs: its name down to the first part that does, and both values."""
+    while isinstance(then, Mapping) and isinstance(now, Mapping):
+        part = next(key for key in [*then, *now] if then.get(key) != now.get(key))
+        name, then, now = f"{name} {part}", then.get(part), now.get(part)
+    if name == "spec":  # as YAML: the first line that differs
+        lines = zip_longest(str(then).splitlines(), str(now).splitlines(), fillvalue="nothing")
+        then, now = next(pair for pair in lines if pair[0] != pair[1])
+    return name, str(then).strip(), str(now).strip()
+
+
+def _refusal(error: ModelExistsError, settings: StoreSettings) -> StoreError:
+    """Why no job begins on this store; if there is a checkpoint, that is what to go on from."""
+    if settings.checkpoints is None:
+        return error
+    folder = settings.checkpoints.folder
+    try:
+        read_job(folder)
+    except ModelError:
+        return error
+    return StoreError(f"{folder} has a checkpoint: to go on from it, add --resume. Otherwise: {error}")
+
+
+def _require_over(settings: StoreSettings, job: str, stop: Event) -> None:
+    """Wait for the lease of the command that led the job so far, if that has died.
+
+    Raises StoreError when it renews its lease, and KeyboardInterrupt when `stop` is set meanwhile.
+    """
+    if settings.url.startswith("embedded:"):
+        return
+    with closing(JobBoard(parse_redis_url(settings.url))) as board:
+        found = board.job()
+        if found is None or found.id != job:
+            return
+        before = float("inf")
+        while (view := board.look(shards=False)).coordinator_alive and view.state == "running":
+            left = view.coordinator_lease_left_s
+            if left > before:
+                raise StoreError(
+                    f"the job {job!r} is still running, led by another `ctr train`; stop that before you "
+                    "resume the job."
+                )
+            if before == float("inf") and left > _POLL_S:
+                sys.stderr.write(
+                    f"waiting until the lease of the job's last command is over ({left:.1f} s)\n"
+                )
+            if stop.wait(_POLL_S):
+                raise KeyboardInterrupt
+            before = left
+
+
+def _await_replicas(store: RedisStore, stop: Event) -> None:
+    """Wait until replicas have the model, for a while: one that takes over without it ends the job.
+
+    Raises KeyboardInterrupt when `stop` is set meanwhile.
+    """
+    deadline = monotonic() + _REPLICAS_WAIT_S
+    while not store.replicated(1.0) and monotonic() < deadline:
+        if stop.wait(_POLL_S):
+            raise KeyboardInterrupt
+
+
+def adopt(store: RedisStore, slots: Slots, state: Float32) -> Saturations:
+    """Give a new model this state; return how many of its numbers are beyond what the store can keep.
+
+    An increment is only so large, so it may take the sum of several.
+    """
+    too_large = Saturations(
+        z=int((np.abs(state[:, 0]) > store.largest_z).sum()),
+        n=int((state[:, 1] > LARGEST_N).sum()),
+    )
+    packed, wanted = np.zeros(slots.size, np.int64), np.ones(slots.size, np.bool_)
+    for number in range(_ADOPTIONS):
+        reached = store.unpacked(packed)
+        token = Token("warm-start", 0, number)
+        increments = np.where(wanted, store.increments(slots, state - reached, token, reached), 0)
+        packed += increments
+        wanted &= state[:, 1] - store.unpacked(packed)[:, 1] > 1
+        if not (wanted & (increments != 0)).any():
+            break
+    cuts, size = store.partitions.cuts(slots), store.partitions.size
+    for partition in range(store.partitions.count):
+        part = slice(cuts[partition], cuts[partition + 1])
+        whole = np.zeros(size if packed[part].any() else 0, ">i8")
+        if whole.size:
+            whole[slots[part] & slots.dtype.type(size - 1)] = packed[part]
+        store.restore(PartitionDump(partition, whole.tobytes(), {}))
+    return too_large

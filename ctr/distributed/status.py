@@ -1,0 +1,216 @@
+"""Where a job through Redis is, read from its board: what `ctr ps status` shows and `ctr ps export` notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from ctr.distributed.position import JobPosition
+from ctr.errors import StoreError
+from ctr.workers import JobDescription, skipped_rows
+from ps import BoardView, Saturations
+from ps.status import BoardStatus, StoreStatus
+
+_LIFE = "life:"  # begins the name of a report with a worker's sign of life
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A worker that is alive, or whose lease has run out since anybody looked."""
+
+    id: str
+    host: str
+    """And its process there."""
+    clock: int | None
+    """None while it has no data shard in work, and in rounds."""
+    lag: int | None
+    """Chunks that it is behind the furthest of the live ones."""
+    lease_left_s: float
+    """Below 0 for one that counts as dead, as soon as another worker or the coordinator notices."""
+    examples: int | None
+    """That it has trained, as of its last sign of life; None before the first."""
+    logloss: float | None
+    later_pass: bool
+    """Whether it learns examples again: then that is training loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """A data shard that is begun and unfinished."""
+
+    shard: int
+    owner: str | None
+    """A live worker's id; None when it is free."""
+    pushed: int
+    """Chunks that are wholly in the store."""
+    chunks: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatus:
+    """A lane of a job in rounds."""
+
+    lane: int
+    owner: str | None
+    """A live worker's id; None when it is free."""
+    staged: int
+    """Rounds whose move is staged."""
+    pushed: int
+    """Rounds that are wholly in the store."""
+    rounds: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job. What only its description tells is None when `problem` says why it cannot be read."""
+
+    id: str
+    state: str
+    message: str
+    """Why it failed."""
+    problem: str | None
+    coordinator_heard_s: float | None
+    """Seconds since the coordinator has renewed its lease; None when that has run out."""
+    coordinator_alive: bool
+    """Whether it was heard from when it was due: one that was killed shows long before its lease ends."""
+    hold: int | None
+    """The clock or round that nobody may begin."""
+    consistency: str | None
+    staleness: int | None
+    """None but for `ssp`."""
+    examples: int | None
+    """Rows of the chunks that are in the store, all passes together, without those that were skipped."""
+    examples_in_all: int | None
+    """At most: without the rows that are known to be skipped."""
+    passes_begun: int | None
+    """Of which anything is in the store; at least 1."""
+    passes: int | None
+    logloss: float | None
+    """Of the workers' signs of life: over their examples of this pass so far."""
+    later_pass: bool
+    """Whether these examples have been learnt before: then it is training loss."""
+    saturations: Saturations
+    """Of the live workers' signs of life."""
+    shards: int
+    begun: int
+    """Data shards."""
+    finished: int
+    """Data shards."""
+    unfinished: tuple[ShardStatus, ...]
+    """Those that are begun."""
+    workers: tuple[WorkerStatus, ...]
+    lanes: tuple[LaneStatus, ...]
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it goes on, for all that the others may know: leases last."""
+        return self.state in ("running", "stopping") and (
+            self.coordinator_heard_s is not None or bool(self.live_workers)
+        )
+
+    @property
+    def live_workers(self) -> list[WorkerStatus]:
+        """Those whose lease lasts."""
+        return [worker for worker in self.workers if worker.lease_left_s > 0]
+
+    @property
+    def examples_of_others(self) -> int:
+        """Trained by workers that have gone, before a resumption, or since the last signs of life."""
+        return max((self.examples or 0) - sum(worker.examples or 0 for worker in self.workers), 0)
+
+
+def needed_reports(board: BoardStatus) -> list[str] | None:
+    """The names of the reports that `job_status` needs; None: all, as workers that left skipped rows, too."""
+    with suppress(StoreError):
+        if JobDescription.from_bytes(board.job.description).on_bad_rows != "fail":
+            return None
+    return [_LIFE + worker.id for worker in board.view.workers]
+
+
+def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
+    """What the board says, and those of the `reports` that `needed_reports` asks for."""
+    job, view, position = board.job, board.view, JobPosition.of(board.view)
+    heard_s = job.lease_s - view.coordinator_lease_left_s if view.coordinator_alive else None
+    live = [worker.id for worker in view.workers]
+    told = {id_: orjson.loads(reports[_LIFE + id_]) for id_ in live if _LIFE + id_ in reports}
+    later = any(each["later_pass"] for each in told.values())
+    latest = [each for each in told.values() if each["judged"] and each["later_pass"] == later]
+    judged = [(each["judged"], each["logloss"]) for each in latest]
+    count = sum(examples for examples, _ in judged)
+    saturations = sum((Saturations(**each.get("saturations", {})) for each in told.values()), Saturations())
+    skipped = skipped_rows(reports)
+    description, plan, problem = None, None, None
+    try:
+        description = JobDescription.from_bytes(job.description)
+        plan = description.plan()
+    except StoreError as error:
+        problem = str(error)
+    return JobStatus(
+        id=job.id,
+        state=view.state,
+        message=view.message,
+        problem=problem,
+        coordinator_heard_s=heard_s,
+        coordinator_alive=heard_s is not None and heard_s < job.lease_s / 2,  # it is due every fifth
+        hold=view.hold,
+        consistency=None if description is None else description.consistency,
+        staleness=None if description is None or description.consistency != "ssp" else description.staleness,
+        examples=None if plan is None else sum(position.examples(plan, skipped)),
+        examples_in_all=None if plan is None else (plan.rows - skipped.count) * plan.passes,
+        passes_begun=None if plan is None else position.passes(plan),
+        passes=None if plan is None else plan.passes,
+        logloss=sum(examples * loss for examples, loss in judged) / count if count else None,
+        later_pass=later,
+        saturations=saturations,
+        shards=view.shards,
+        begun=view.begun,
+        finished=view.finished,
+        unfinished=tuple(
+            ShardStatus(shard, each.owner, each.progress, None if plan is None else plan.chunks_of(shard))
+            for shard, each in view.unfinished.items()
+        ),
+        workers=_workers(view, told),
+        lanes=tuple(
+            LaneStatus(
+                number,
+                lane.owner,
+                lane.staged + 1,
+                lane.pushed + 1,
+                None if plan is None else plan.rounds_of(number),
+            )
+            for number, lane in enumerate(view.lanes)
+        ),
+    )
+
+
+def _workers(view: BoardView, told: Mapping[str, Any]) -> tuple[WorkerStatus, ...]:
+    furthest = max((worker.clock for worker in view.workers if worker.clock is not None), default=0)
+    return tuple(
+        WorkerStatus(
+            id=worker.id,
+            host=worker.host,
+            clock=worker.clock,
+            lag=None if worker.clock is None else furthest - worker.clock,
+            lease_left_s=worker.lease_left_s,
+            examples=told.get(worker.id, {}).get("examples"),
+            logloss=told.get(worker.id, {}).get("logloss"),
+            later_pass=told.get(worker.id, {}).get("later_pass", False),
+        )
+        for worker in view.workers
+    )
+
+
+def status_to_json(store: StoreStatus, job: JobStatus | None) -> dict[str, Any]:
+    """All of it as JSON values."""
+    facts = asdict(store)
+    del facts["board"]
+    return {
+        **facts,
+        "partition_balance": store.partition_balance,
+        "byte_balance": store.byte_balance,
+        "job": None if job is None else asdict(job),
+    }

@@ -1,0 +1,26 @@
+"""Breaks clusters on purpose while they train, keeps a ledger, and proves that every update counted once."""
+
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_face
+
+if TYPE_CHECKING:
+    from ctr.drill.drill import DrillSettings, run_drill
+    from ctr.drill.fault_plan import FAULTS
+    from ctr.drill.ledger import in_ledger
+
+__all__ = [
+    "FAULTS",
+    "DrillSettings",
+    "in_ledger",
+    "run_drill",
+]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "drill": "DrillSettings run_drill",
+        "fault_plan": "FAULTS",
+        "ledger": "in_ledger",
+    },
+)

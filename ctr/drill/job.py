@@ -1,0 +1,139 @@
+"""`DrillJob`: the training job that `ctr drill` disturbs, with what it takes to run it and to judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+
+from ctr.checkpoint import Checkpoint
+from ctr.distributed import CheckpointSettings, Coordinator, Progress
+from ctr.drill.ledger import keeping_ledgers
+from ctr.drill.proof import Books
+from ctr.learn import WIDTH, Ftrl, read_out
+from ctr.model import Model, evaluate
+from ctr.synth import write_click_log
+from ctr.workers import Consistency, JobDescription, WorkerProcesses, absolute, filters_for
+from features import BLOCK_ROWS, DatasetSource, RawSource, load_spec, write_dataset
+from ps import RedisStore, parse_redis_url
+
+_SPEC = "criteo"
+_HELD_OUT = 0.2  # of the rows
+_SHARD_CHUNKS = 8
+
+
+class DrillJob:
+    """A job on synthetic rows, of which the last fifth is held out. It may be run as often as needed."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        rows: int,
+        seed: int,
+        workers: int,
+        chunk: int,
+        consistency: Consistency,
+        staleness: int,
+        stop: Event,
+    ) -> None:
+        """Make the data in `folder`. `stop`, once set, ends what runs with KeyboardInterrupt."""
+        log, hashed, spec = folder / "clicks.tsv", folder / "clicks", load_spec(_SPEC)
+        write_click_log(log, rows, seed=seed)
+        write_dataset(RawSource(spec, [log]).batches(BLOCK_ROWS), spec, hashed)
+        log.unlink()
+        self._stop = stop
+        self._source = DatasetSource(hashed)
+        rounds = consistency == "bsp"
+        self.description = JobDescription(
+            inputs=absolute([hashed]),
+            hashed=True,
+            spec=spec.to_yaml(),
+            on_bad_rows="fail",
+            rows=round(rows * (1 - _HELD_OUT)),
+            chunk=chunk,
+            shard_chunks=1 if rounds else _SHARD_CHUNKS,
+            passes=1,
+            passes_before=0,
+            workers=workers,
+            safe_adding=0.75,
+            consistency=consistency,
+            staleness=staleness,
+            optimizer=Ftrl(),
+            filters=filters_for(consistency, {}),
+        )
+        self.plan = self.description.plan()
+
+    @property
+    def chunks(self) -> int:
+        """How many there are to push."""
+        return sum(self.plan.chunks_of(shard) for shard in range(self.plan.shards))
+
+    def open(self, url: str, model: str) -> RedisStore:
+        """A new store for the job."""
+        return RedisStore(
+            parse_redis_url(f"{url}?model={model}"),
+            bits=self.description.feature_spec().bits,
+            width=WIDTH,
+            facts=self.description.facts(),
+        )
+
+    def run(
+        self,
+        store: RedisStore,
+        ledgers: Path,
+        *,
+        pace_s: float = 0.0,
+        checkpoints: CheckpointSettings | None = None,
+        resume: Checkpoint | None = None,
+        on_start: Callable[[str, WorkerProcesses], None] = lambda _, __: None,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+    ) -> str:
+        """Train, with the workers' ledgers in a folder; returns the job's id, which `on_start` hears too.
+
+        Raises the error that ended it.
+        """
+        coordinator = Coordinator(self.description, store, checkpoints=checkpoints, resume=resume)
+        with closing(coordinator), keeping_ledgers(ledgers, pace_s):
+            result = coordinator.run(
+                stop=self._stop,
+                on_start=lambda workers: on_start(coordinator.id, workers),
+                on_progress=on_progress,
+            )
+        if result.interrupted:
+            raise KeyboardInterrupt
+        return coordinator.id
+
+    def books(self, store: RedisStore, job: str) -> Books:
+        """What a store holds of the job."""
+        dumps = (store.dump(partition) for partition in range(store.partitions.count))
+        return Books.of(dumps, store.partitions, job)
+
+    def logloss(self, store: RedisStore) -> float:
+        """Of the model in a store, on the rows that were held out."""
+        slots, state = read_out(store)
+        spec = self.description.feature_spec()
+        model = Model.of_weights(spec, slots, self.description.ftrl(0).weights(state), {})
+        return evaluate(model, self._source, start=self.description.rows).summary().logloss
+
+    def all_chunks(self) -> set[tuple[int, int]]:
+        """What the workers have to push, as data shard (or lane) and chunk."""
+        if self.description.lanes:
+            lanes = range(self.description.lanes)
+            return {(lane, number) for lane in lanes for number in range(self.plan.rounds_of(lane))}
+        shards = range(self.plan.shards)
+        return {(shard, 2 * n) for shard in shards for n in range(self.plan.chunks_of(shard))}
+
+    def chunks_before(self, checkpoint: Checkpoint) -> set[tuple[int, int]]:
+        """Those of them that a checkpoint says are in it."""
+        position = checkpoint.position
+        if self.description.lanes:
+            return {token for token in self.all_chunks() if token[1] <= position["lanes"][token[0]]}
+        progress = {int(shard): chunks for shard, chunks in position["progress"].items()}
+        begun = position["begun"]
+        return {
+            (shard, chunk)
+            for shard, chunk in self.all_chunks()
+            if shard < begun and (shard not in progress or chunk < 2 * progress[shard])
+        }

@@ -1,0 +1,230 @@
+"""The ledger of a job: every push that was sent to the store, and every one that the store acknowledged.
+
+It costs a job a little time, so nobody writes one but who sets `CTR_LEDGER`, as `ctr drill` does. What an
+increment adds is exact modulo 2**64, so two sums per push and partition are enough to prove afterwards that
+the store holds each push once (see `ctr.drill.proof`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from ctr.errors import DataError
+from features import Slots
+from ps import Partitions, PushStore, RedisUrl, Token
+
+FOLDER = "CTR_LEDGER"
+"""Environment variable: the folder that every worker keeps its ledger in."""
+PACE = "CTR_LEDGER_PACE_S"
+"""Environment variable: how long a push takes at least, in seconds."""
+
+UInt64 = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a push adds to one partition."""
+
+    total: int
+    """The sum of all increments, modulo 2**64."""
+    check: int
+    """The sum of all increments, each multiplied by a hash of its slot, modulo 2**64: it shows also errors
+    within the partition whose plain sum is zero."""
+
+
+@dataclass(eq=False, slots=True)
+class Push:
+    """One time that a worker sent a push."""
+
+    worker: str
+    shard: int
+    chunk: int
+    sent: float
+    """When, by the machine's monotonic clock, in seconds."""
+    shares: Mapping[int, Share]
+    """What it adds, by partition."""
+    acknowledged: float | None = None
+    """When the store had acknowledged it; None when it has not."""
+    arrived: frozenset[int] = frozenset()
+    """The partitions that acknowledged it: they have it, or had the same chunk of another attempt."""
+
+
+def sums_of(slots: Slots, packed: NDArray[np.int64], cuts: NDArray[np.int64]) -> tuple[UInt64, UInt64]:
+    """Totals and checks, uint64[k], of `packed[cuts[i]:cuts[i + 1]]`, none of which may be empty."""
+    if cuts.size < 2:
+        return np.empty(0, np.uint64), np.empty(0, np.uint64)
+    units = packed.view(np.uint64)
+    starts = cuts[:-1]
+    return np.add.reduceat(units, starts), np.add.reduceat(units * _hashed(slots), starts)
+
+
+def _hashed(slots: Slots) -> UInt64:
+    """Odd random numbers: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    bits = (slots.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (bits ^ (bits >> np.uint64(31))) | np.uint64(1)
+
+
+class LedgerStore:
+    """Wraps a store for an outbox, and writes down what it is asked to push before and after it does.
+
+    A line is in the file before a push is sent, so a worker may be killed at any moment. A push takes at
+    least `pace_s`.
+    """
+
+    def __init__(self, store: PushStore, path: Path, pace_s: float = 0.0) -> None:
+        """Lines are added to `path`. Raises DataError when that cannot be done."""
+        self._store = store
+        self._path = path
+        self._pace_s = pace_s
+        self._numbers = count()
+        self._next = 0.0
+        self._write({})
+
+    @property
+    def url(self) -> RedisUrl:
+        """See `RedisStore.url`."""
+        return self._store.url
+
+    @property
+    def partitions(self) -> Partitions:
+        """See `RedisStore.partitions`."""
+        return self._store.partitions
+
+    def push_packed(
+        self,
+        slots: Slots,
+        increments: NDArray[np.int64],
+        token: Token,
+        *,
+        expected: NDArray[np.int64] | None = None,
+        only: NDArray[np.bool_] | None = None,
+        fresh: NDArray[np.bool_] | None = None,
+    ) -> list[int]:
+        """See `RedisStore.push_packed`."""
+        sleep(max(self._next - monotonic(), 0.0))
+        self._next = monotonic() + self._pace_s
+        cuts = self.partitions.cuts(slots)
+        touched = np.diff(cuts) > 0
+        totals, checks = np.zeros((2, touched.size), np.uint64)
+        totals[touched], checks[touched] = sums_of(
+            slots, increments, np.append(cuts[:-1][touched], slots.size)
+        )
+        where = np.flatnonzero(touched if only is None else only)
+        shares = list(zip(where.tolist(), totals[where].tolist(), checks[where].tolist(), strict=True))
+        number = next(self._numbers)
+        self._write(
+            {"push": number, "at": monotonic(), "shard": token.shard, "chunk": token.chunk, "adds": shares}
+        )
+        behind = self._store.push_packed(slots, increments, token, expected=expected, only=only, fresh=fresh)
+        arrived = [p for p, *_ in shares if p not in set(behind)]
+        self._write({"done": number, "at": monotonic(), "arrived": arrived})
+        return behind
+
+    @property
+    def troubles(self) -> int:
+        """See `RedisStore.troubles`."""
+        return self._store.troubles
+
+    def take_over(self, job: str, shard: int) -> tuple[int, NDArray[np.int64]]:
+        """See `RedisStore.take_over`."""
+        return self._store.take_over(job, shard)
+
+    def applied(self, job: str, shard: int) -> NDArray[np.int64]:
+        """See `Store.applied`."""
+        return self._store.applied(job, shard)
+
+    def replicated(self, timeout_s: float) -> bool:
+        """See `RedisStore.replicated`."""
+        return self._store.replicated(timeout_s)
+
+    def has_replicas(self) -> bool:
+        """See `RedisStore.has_replicas`."""
+        return self._store.has_replicas()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) if line else b"")
+        except OSError as error:
+            raise DataError(f"{self._path}: the ledger cannot be written ({error}).") from error
+
+
+def in_ledger(store: PushStore, worker: str) -> PushStore:
+    """The store, wrapped in a `LedgerStore` if the environment asks for ledgers."""
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        return store
+    return LedgerStore(store, Path(folder, f"{worker}.jsonl"), float(os.environ.get(PACE, "0")))
+
+
+@contextmanager
+def keeping_ledgers(folder: Path, pace_s: float = 0.0) -> Iterator[None]:
+    """Meanwhile, workers that this process starts write ledgers into `folder`, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    before = {name: os.environ.get(name) for name in (FOLDER, PACE)}
+    os.environ.update({FOLDER: str(folder.resolve()), PACE: str(pace_s)})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+class Ledger:
+    """What all workers have written into a folder; it may be read while they still write."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pushes: list[Push] = []
+        """As of the last `read`, worker by worker in the order in which each sent them."""
+        self.folder = folder
+        self._read_to: dict[Path, int] = {}
+        self._by_number: dict[tuple[Path, int], Push] = {}
+
+    def read(self) -> list[Push]:
+        """Read on to the end; returns `pushes`. A line that was cut off, as its worker died, is passed over.
+
+        Raises DataError for a line that no worker wrote.
+        """
+        for path in sorted(self.folder.glob("*.jsonl")):
+            with path.open("rb") as file:
+                file.seek(self._read_to.get(path, 0))
+                *lines, cut_off = file.read().split(b"\n")
+                self._read_to[path] = file.tell() - len(cut_off)
+            try:
+                for line in map(orjson.loads, lines):
+                    self._add(path, line)
+            except (ValueError, KeyError, TypeError) as error:
+                raise DataError(f"{path}: is no ledger ({error!r}).") from error
+        return self.pushes
+
+    def _add(self, path: Path, line: Mapping[str, Any]) -> None:
+        if "done" in line:
+            push = self._by_number[path, line["done"]]
+            push.acknowledged = line["at"]
+            push.arrived = frozenset(line["arrived"])
+            return
+        push = Push(
+            worker=path.stem,
+            shard=line["shard"],
+            chunk=line["chunk"],
+            sent=line["at"],
+            shares={p: Share(total, check) for p, total, check in line["adds"]},
+        )
+        self._by_number[path, line["push"]] = push
+        self.pushes.append(push)

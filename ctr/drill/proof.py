@@ -1,0 +1,264 @@
+"""Proof that a store holds every push of a ledger once.
+
+Pushes are exact integer additions modulo 2**64, and each partition records, in the same transaction, the last
+chunk that it applied of each data shard. So with `applied` from the records, and two sums per push from the
+ledger, each partition has to hold
+
+    sums(partition) == sums(partition before) + sum of the sums of all pushes up to `applied`
+
+One of the two sums multiplies every increment by a hash of its slot: a partition that passes holds, but for a
+chance of about 2**-64, the right number in every slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.drill.ledger import Push, Share, UInt64, sums_of
+from ps import PartitionDump, Partitions
+from ps.partitions import as_slots
+
+_MOST_SUMS = 1 << 20  # that are compared with as many others
+_MOST_PROBLEMS = 20
+
+Token = tuple[int, int]
+"""A data shard and a chunk of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What the partitions of a store hold, in sums, and what they say that they have applied."""
+
+    totals: UInt64
+    """uint64[partitions], as `Share.total`."""
+    checks: UInt64
+    """uint64[partitions], as `Share.check`."""
+    applied: Sequence[Mapping[int, int]]
+    """By partition: the last chunk applied of each data shard."""
+
+    @classmethod
+    def of(cls, dumps: Iterable[PartitionDump], partitions: Partitions, job: str) -> Books:
+        """The books of a job; partitions without a dump hold nothing."""
+        totals, checks = (np.zeros(partitions.count, np.uint64) for _ in range(2))
+        applied: list[Mapping[int, int]] = [{} for _ in range(partitions.count)]
+        for dump in dumps:
+            packed = np.frombuffer(dump.state, ">i8").astype(np.int64)
+            used = np.flatnonzero(packed)
+            if used.size:
+                slots = as_slots(used + (dump.partition << partitions.shift), partitions.bits)
+                sums = sums_of(slots, packed[used], np.array([0, used.size]))
+                totals[dump.partition], checks[dump.partition] = (found[0] for found in sums)
+            applied[dump.partition] = {
+                int(name.removeprefix(f"{job}:")): chunk
+                for name, chunk in dump.applied.items()
+                if name.startswith(f"{job}:")
+            }
+        return cls(totals, checks, applied)
+
+    @classmethod
+    def empty(cls, partitions: int) -> Books:
+        """Those of a new store."""
+        return cls(np.zeros(partitions, np.uint64), np.zeros(partitions, np.uint64), [{}] * partitions)
+
+    def state(self) -> bytes:
+        """Equal for books whose slots all hold the same numbers."""
+        return self.totals.tobytes() + self.checks.tobytes()
+
+
+@dataclass(slots=True)
+class Proof:
+    """What was compared, and what was wrong with it."""
+
+    partitions: int = 0
+    """Whose sums were compared."""
+    chunks: int = 0
+    """Of the ledger."""
+    pushes: int = 0
+    """In the ledger: a chunk is pushed again by whoever takes a dead worker's data shard over."""
+    acknowledged: int = 0
+    """Of those."""
+    sent_again: int = 0
+    """Partitions' shares of pushes that were sent again after they had been acknowledged."""
+    told_apart: int = 0
+    """Shares that could have been those of either of two workers; the sums told which."""
+    problems: list[str] = field(default_factory=list)
+    """Empty when everything is as it should be; at most the first few."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing was lost and nothing doubled."""
+        return not self.problems
+
+    def object(self, problem: str) -> None:
+        """Note that something is wrong."""
+        if len(self.problems) < _MOST_PROBLEMS:
+            self.problems.append(problem)
+
+
+def prove(
+    pushes: Sequence[Push],
+    end: Books,
+    *,
+    start: Books | None = None,
+    owed: Iterable[Token] = (),
+    acknowledged: bool = True,
+    earlier: Sequence[Push] = (),
+) -> Proof:
+    """Compare a store's books with the pushes that brought it there from `start` (default: nothing).
+
+    With `acknowledged`, every push that was acknowledged must be in it: leave that out for books that are
+    older than the end of the ledger. `owed` are chunks that must be in it in any case; `earlier` are pushes
+    before `start`, which tell which partitions such a chunk touches.
+    """
+    partitions = end.totals.size
+    start = start or Books.empty(partitions)
+    proof = Proof(partitions=partitions, pushes=len(pushes))
+    proof.chunks = len({(push.shard, push.chunk) for push in pushes})
+    proof.acknowledged = sum(push.acknowledged is not None for push in pushes)
+    proof.sent_again = sum(map(len, sent_again(pushes).values()))
+    if acknowledged:
+        _require_acknowledged(proof, pushes, start, end)
+    _require_owed(proof, [*earlier, *pushes], end, owed)
+    contents = _contents(pushes, partitions)
+    for p in range(partitions):
+        _compare(proof, p, contents[p], start, end)
+    return proof
+
+
+def sent_again(pushes: Iterable[Push]) -> dict[Push, set[int]]:
+    """The pushes with partitions that had acknowledged the same push of this worker before, and those."""
+    before: dict[tuple[str, int, int], set[int]] = {}
+    found = {}
+    for push in sorted(pushes, key=lambda each: each.sent):
+        arrived = before.setdefault((push.worker, push.shard, push.chunk), set())
+        if again := arrived & push.shares.keys():
+            found[push] = again
+        arrived |= push.arrived
+    return found
+
+
+def _require_acknowledged(proof: Proof, pushes: Sequence[Push], start: Books, end: Books) -> None:
+    lost: dict[Token, list[int]] = {}
+    for push in pushes:
+        for p in push.arrived:
+            if end.applied[p].get(push.shard, -1) < push.chunk:
+                lost.setdefault((push.shard, push.chunk), []).append(p)
+    for (shard, chunk), places in lost.items():
+        proof.object(
+            f"LOST: chunk {chunk} of data shard {shard} was acknowledged, and is not in {_named(places)}"
+        )
+
+
+def _require_owed(proof: Proof, pushes: Iterable[Push], end: Books, owed: Iterable[Token]) -> None:
+    touched: dict[Token, set[int]] = {}
+    for push in pushes:
+        touched.setdefault((push.shard, push.chunk), set()).update(push.shares)
+    for shard, chunk in owed:
+        places = touched.get((shard, chunk))
+        if places is None:
+            proof.object(f"LOST: chunk {chunk} of data shard {shard} was never pushed")
+        elif missing := [p for p in places if end.applied[p].get(shard, -1) < chunk]:
+            proof.object(f"LOST: chunk {chunk} of data shard {shard} is not in {_named(missing)}")
+
+
+def _contents(pushes: Sequence[Push], partitions: int) -> list[dict[Token, set[Share]]]:
+    """By partition and token, what attempts would have added."""
+    found: list[dict[Token, set[Share]]] = [{} for _ in range(partitions)]
+    for push in pushes:
+        for p, share in push.shares.items():
+            found[p].setdefault((push.shard, push.chunk), set()).add(share)
+    return found
+
+
+def _compare(proof: Proof, p: int, contents: Mapping[Token, set[Share]], start: Books, end: Books) -> None:
+    """Compare the sums of one partition."""
+    applied = {
+        (shard, chunk): shares
+        for (shard, chunk), shares in contents.items()
+        if start.applied[p].get(shard, -1) < chunk <= end.applied[p].get(shard, -1)
+    }
+    for shard, chunk in end.applied[p].items():
+        if (shard, chunk) not in applied and start.applied[p].get(shard, -1) != chunk:
+            proof.object(
+                f"UNKNOWN: partition {p} says that it applied chunk {chunk} of data shard {shard}, which no "
+                "worker sent"
+            )
+    certain = [next(iter(shares)) for shares in applied.values() if len(shares) == 1]
+    wanted = Share(
+        _wrapped(int(end.totals[p]) - int(start.totals[p]) - sum(share.total for share in certain)),
+        _wrapped(int(end.checks[p]) - int(start.checks[p]) - sum(share.check for share in certain)),
+    )
+    choices = [sorted(shares, key=lambda s: s.check) for shares in applied.values() if len(shares) > 1]
+    proof.told_apart += len(choices)
+    found = _explained(wanted, choices)
+    if found is None:
+        proof.object(
+            f"UNDECIDED: partition {p} has {len(choices)} chunks that two workers pushed, too many to tell "
+            "which of them counted"
+        )
+    elif not found:
+        proof.object(_difference(p, wanted, applied, choices))
+
+
+def _explained(wanted: Share, choices: Sequence[Sequence[Share]]) -> bool | None:
+    """Whether one share of each choice adds up to `wanted`; None when there are too many ways to try."""
+    left, right = _all_sums(choices[::2]), _all_sums(choices[1::2])
+    if left is None or right is None:
+        return None
+    order = np.argsort(left[1])
+    totals, checks = left[0][order], left[1][order]
+    missing = np.uint64(wanted.check) - right[1]
+    at = np.minimum(np.searchsorted(checks, missing), checks.size - 1)
+    equal = (checks[at] == missing) & (totals[at] + right[0] == np.uint64(wanted.total))
+    return bool(equal.any())
+
+
+def _all_sums(choices: Sequence[Sequence[Share]]) -> tuple[UInt64, UInt64] | None:
+    """Totals and checks of every way to take one share of each choice; None when there are too many."""
+    totals, checks = np.zeros(1, np.uint64), np.zeros(1, np.uint64)
+    for shares in choices:
+        if totals.size * len(shares) > _MOST_SUMS:
+            return None
+        totals = _each_with_each(totals, [share.total for share in shares])
+        checks = _each_with_each(checks, [share.check for share in shares])
+    return totals, checks
+
+
+def _each_with_each(sums: UInt64, more: Sequence[int]) -> UInt64:
+    added: NDArray[np.uint64] = np.array(more, np.uint64)[:, None] + sums[None, :]
+    return added.ravel()
+
+
+def _difference(
+    p: int, wanted: Share, applied: Mapping[Token, set[Share]], choices: Sequence[Sequence[Share]]
+) -> str:
+    """What is wrong with the sums of a partition, as far as one push explains it."""
+    for (shard, chunk), shares in applied.items():
+        for share in shares:
+            for sign, kind, what in ((1, "DOUBLED", "is in it twice"), (-1, "LOST", "is not in it")):
+                rest = Share(
+                    _wrapped(wanted.total - sign * share.total), _wrapped(wanted.check - sign * share.check)
+                )
+                if _explained(rest, choices):
+                    return f"{kind}: partition {p}: chunk {chunk} of data shard {shard} {what}"
+    off = _signed(wanted.total)
+    what = f"the sum of its slots is off by {off}" if off else "slots are wrong, though their sum is right"
+    return f"WRONG: partition {p}: {what}; no single push of the ledger explains it"
+
+
+def _wrapped(number: int) -> int:
+    return number % (1 << 64)
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def _named(places: Sequence[int]) -> str:
+    if len(places) > 3:
+        return f"{len(places)} partitions ({min(places)} ... {max(places)})"
+    return "partition " + ", ".join(map(str, sorted(places)))

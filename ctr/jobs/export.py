@@ -1,0 +1,156 @@
+"""`export_model`: the model artifact from a store in which a job trains, or has failed."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ctr.distributed import JobPosition, JobStatus, job_status, needed_reports
+from ctr.errors import StoreError
+from ctr.learn import WIDTH, Float32, read_out
+from ctr.metrics import MetricSummary
+from ctr.model import Model, require_model_or_nothing, save_model
+from ctr.outputs import require_writable
+from ctr.workers import JobDescription, StagedMove, WorkerReport, is_of_work
+from features import Slots
+from ps import RedisStore, RedisUrl
+from ps.status import BoardStatus, ModelStatus, StoreObserver
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A model that was read out of a store."""
+
+    model: Model
+    job: JobStatus
+    """Where the job was just before."""
+    progressive: MetricSummary
+    """Of the workers' reports, which may be some chunks behind the weights."""
+
+
+def export_model(url: RedisUrl, path: Path) -> Exported:
+    """Write the model that `url` names to the folder `path`; the store and its job are not changed.
+
+    The job's description on the board tells transform and optimizer. While training goes on, the partitions
+    are read one after the other, each as it is at that moment.
+
+    Raises StoreError when the store cannot be reached, when it has no model of that name or no job that
+    describes it, and when nothing was learnt yet; ModelError when `path` cannot become a model.
+    """
+    require_model_or_nothing(path)
+    require_writable(path)
+    with closing(StoreObserver(url)) as observer:
+        found = observer.look()
+        if found.model is None:
+            why = found.problem or f"there is no model {found.model_name!r} in this store"
+            raise StoreError(f"{url}: {why}.")
+        if found.model.state != "ready":
+            what = {"creating": "created", "dropping": "dropped"}[found.model.state]
+            raise StoreError(f"{url}: the model {found.model_name!r} is being {what}, see `ctr ps status`.")
+        if not found.whole:
+            lacking = f"{len(found.unreachable)} partitions cannot be reached, {len(found.lost)} are lost"
+            raise StoreError(
+                f"{url}: {found.problem or lacking}; bring their nodes back first (see `ctr ps status`)."
+            )
+        board = _described(url, found.model, found.board)
+        job = job_status(board, observer.reports(needed_reports(board)))
+        description = JobDescription.from_bytes(board.job.description)
+        try:
+            work = _work(observer, board, found.model.bits)
+            slots, state = _read(url, found.model, description)
+        except StoreError as error:
+            now = observer.look().model
+            if now is None or now.run != found.model.run:
+                raise _gone(url, found.model) from error
+            raise
+    if slots.size == 0:
+        raise StoreError(f"{url}: nothing was learnt yet; try again when the job has begun to train.")
+    assert job.passes_begun is not None  # the description could be read
+    passes = description.passes_before + job.passes_begun
+    optimizer = description.optimizer
+    facts = {
+        "optimizer": {**optimizer.to_json(), "passes": passes},
+        **_facts(url, board, job, description, work),
+    }
+    weights = optimizer.in_pass(passes).weights(state)
+    model = Model.of_weights(description.feature_spec(), slots, weights, facts)
+    save_model(model, path, (slots, state))
+    return Exported(model, job, work.progressive.summary())
+
+
+def _described(url: RedisUrl, model: ModelStatus, board: BoardStatus | None) -> BoardStatus:
+    if board is None:
+        raise StoreError(
+            f"{url}: no job on the board of the model {model.name!r} says how it is trained, and without "
+            "that its weights mean nothing. If `ctr train` has only just been started, try again in a "
+            "moment; otherwise remove the model with `ctr ps drop` and train again."
+        )
+    return board
+
+
+def _read(url: RedisUrl, model: ModelStatus, description: JobDescription) -> tuple[Slots, Float32]:
+    """All that the store holds of this very model."""
+    facts = description.facts()
+    with closing(
+        RedisStore(
+            url,
+            bits=model.bits,
+            width=WIDTH,
+            facts=facts,
+            z_bits=description.z_bits,
+            join=True,
+            create=False,
+        )
+    ) as store:
+        if store.run != model.run:
+            raise _gone(url, model)
+        return read_out(store)
+
+
+def _gone(url: RedisUrl, model: ModelStatus) -> StoreError:
+    return StoreError(
+        f"{url}: the model {model.name!r} was dropped while it was read; if its job has ended, the model is "
+        "where that `ctr train` was told to save it."
+    )
+
+
+def _work(observer: StoreObserver, board: BoardStatus, bits: int) -> WorkerReport:
+    """What the workers have reported of their work, and what goes with the lanes' moves."""
+    work = WorkerReport()
+    for name, blob in observer.reports().items():
+        if is_of_work(name):
+            work.add(WorkerReport.from_bytes(blob))
+    for blob in observer.moves(board).values():
+        progressive, _ = StagedMove.from_bytes(blob, bits).metrics
+        work.progressive.merge(progressive)
+    return work
+
+
+def _facts(
+    url: RedisUrl, board: BoardStatus, job: JobStatus, description: JobDescription, work: WorkerReport
+) -> dict[str, Any]:
+    """What the manifest says about training."""
+    judged = work.progressive.summary().to_json()
+    examples = JobPosition.of(board.view).examples(description.plan(), work.bad_rows)
+    return {
+        "training": {
+            "inputs": list(description.inputs),
+            "rows": examples[0],
+            "examples": sum(examples),
+            "epochs": description.passes,
+            "workers": description.workers,
+            "chunk": description.chunk,
+            "interrupted": job.examples != job.examples_in_all,
+        },
+        "exported": {
+            "store": url.public,
+            "job": job.id,
+            "state": job.state,
+            "live_workers": len(job.live_workers),
+            "examples_in_all": job.examples_in_all,
+        },
+        "metrics": {"progressive": judged},
+        "calibration": judged["calibration"],
+    }

@@ -1,0 +1,133 @@
+"""`ctr train` with the parameters in Redis: what its workers are told, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from threading import Event
+
+from ctr.distributed import CheckpointSettings, DistributedResult, StoreSettings, train_distributed
+from ctr.errors import DataError
+from ctr.jobs.remains import Remains
+from ctr.jobs.train_job import Trained, TrainJob
+from ctr.learn import Float32, Ftrl, TrainResult, TrainSettings
+from ctr.progress import Report
+from ctr.workers import CONSISTENCY, JobDescription, absolute, filters_for, input_bytes, shard_chunks_for
+from features import BLOCK_ROWS, DatasetSource, ExampleSource, RawSource, Slots, too_many
+
+
+def describe_job(
+    job: TrainJob,
+    settings: TrainSettings,
+    source: ExampleSource,
+    optimizer: Ftrl,
+    passes_before: int,
+    stop_row: int | None,
+) -> JobDescription:
+    """What the workers of a job have to know. Raises DataError when there is nothing to learn from."""
+    rows = source.count_rows() if stop_row is None else stop_row
+    if rows == 0:
+        raise DataError("the input has no row to learn from: check the file, or the hold-out fraction.")
+    consistency = job.consistency or CONSISTENCY
+    return JobDescription(
+        inputs=absolute(job.inputs),
+        input_bytes=input_bytes(job.inputs),
+        dataset=source.manifest.digest if isinstance(source, DatasetSource) else None,
+        hashed=isinstance(source, DatasetSource),
+        spec=source.spec.to_yaml(),
+        on_bad_rows=job.on_bad_rows,
+        rows=rows,
+        chunk=settings.chunk,
+        shard_chunks=1 if consistency == "bsp" else shard_chunks_for(rows, settings.chunk, settings.workers),
+        passes=settings.epochs,
+        passes_before=passes_before,
+        workers=settings.workers,
+        safe_adding=settings.safe_adding,
+        consistency=consistency,
+        staleness=job.staleness,
+        stall_s=job.stall_s,
+        optimizer=optimizer,
+        z_bits=optimizer.in_pass(passes_before + settings.epochs).z_bits,
+        filters=filters_for(consistency, job.filters),
+    )
+
+
+def learn_distributed(
+    job: TrainJob,
+    description: JobDescription,
+    source: ExampleSource,
+    adopted: tuple[Slots, Float32] | None,
+    chunks_before: int,
+    show: Callable[[str], AbstractContextManager[Report]],
+    stop: Event,
+    remains: Remains,
+    on_pass: Callable[[int, tuple[Slots, Float32]], None] | None,
+) -> Trained:
+    """Train through Redis; the store is open and still holds everything.
+
+    `on_pass` is that of `train_distributed`. Raises DataError when
+    there was nothing to learn from, and as `train_distributed` does.
+    """
+    checkpoints = None
+    if job.checkpoint is not None:
+        checkpoints = CheckpointSettings(job.checkpoint, job.checkpoint_every_s)
+    with show("training") as report:
+        found = train_distributed(
+            description,
+            source,
+            StoreSettings(job.store, checkpoints, job.resume, job.lease_s),
+            start=adopted,
+            stop=stop,
+            on_start=lambda _: remains.begin(),
+            on_progress=lambda p: report(p.examples - p.resumed, p.fraction, p.logloss, p.later_pass),
+            on_pass=on_pass,
+        )
+    did = found.coordinated
+    try:
+        if did.examples == 0 and not did.interrupted:
+            found.store.drop()
+            remains.in_store = False
+            raise DataError("the input has no good row to learn from: check the file, or the feature spec.")
+        _settle_bad_rows(job, description.rows, source, found, remains)
+    except BaseException:
+        found.store.close()
+        raise
+    result = TrainResult(
+        examples=did.examples,
+        seconds=did.seconds,
+        rows=did.rows,
+        progressive=did.report.progressive,
+        timings=did.report.timings,
+        passes=description.passes_before + did.passes,
+        chunks=chunks_before + did.passes * -(-did.rows // description.chunk),
+        interrupted=did.interrupted,
+        resumed_from=found.resumed_from,
+    )
+    return Trained(result, found.state, found.store, did)
+
+
+def _settle_bad_rows(
+    job: TrainJob, rows: int, source: ExampleSource, found: DistributedResult, remains: Remains
+) -> None:
+    """Write the bad rows that workers have passed over to the file of `source`, each once and in order.
+
+    They are read again for it: some workers are on other machines, some have died, and several may have met
+    the same row. If they are too many, read all `rows` to count them by reason, and raise DataError.
+    """
+    did = found.coordinated
+    told = did.report
+    bad = told.bad_rows.count
+    if not bad or not isinstance(source, RawSource):
+        return
+    most, source.max_bad_fraction = source.max_bad_fraction, None
+    if most is not None and too_many(bad, did.rows + bad, most) and not did.interrupted:
+        found.store.drop()
+        remains.in_store = False
+        source.max_bad_fraction = most
+    elif job.quarantine is None:
+        return
+    else:
+        rows = told.bad_rows.end
+    for _ in source.batches(BLOCK_ROWS, 0, rows):
+        pass
+    told.bad_rows = source.bad_rows

@@ -1,0 +1,92 @@
+"""`TrainJob`: what `ctr train` is told; `Trained`: what its training gave, in memory or through Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ctr.learn import Float32, TrainResult
+from ctr.outputs import beside
+from ctr.stall import STALL_S
+from ctr.workers import Consistency
+from features import Slots
+from ps import LEASE_S, Store
+
+if TYPE_CHECKING:
+    from ctr.distributed import CoordinatedResult
+
+
+@dataclass(frozen=True, slots=True)
+class TrainJob:
+    """What to train, on what, and where the model goes."""
+
+    inputs: Sequence[Path]
+    spec: str | None
+    """Path or name of the feature spec; None for a hashed data set, which carries its own."""
+    model: Path
+    workers: int = 1
+    chunk: int | None = None
+    """None: what suits the number of workers and rows, see `default_chunk`."""
+    epochs: int = 1
+    safe_adding: float = 0.75
+    optimizer: Mapping[str, float] = field(default_factory=dict)
+    """Settings of FTRL that were chosen; the others are those of the warm start, or else the defaults."""
+    store: str = "memory://"
+    consistency: Consistency | None = None
+    """None: `bsp` in memory, which can do no other, and `ssp` through Redis."""
+    staleness: int = 2
+    """Chunks that a worker may be ahead of the slowest, with `ssp`."""
+    filters: Mapping[str, bool | float] = field(default_factory=dict)
+    """Settings of `Filters` that were chosen; the others are the defaults."""
+    checkpoint: Path | None = None
+    checkpoint_every_s: float = 60.0
+    resume: bool = False
+    lease_s: float = LEASE_S
+    stall_s: float = STALL_S
+    """Through Redis: a worker that is without progress for so long counts as dead, though it lives."""
+    holdout: Sequence[Path] = ()
+    """Inputs to judge the model on."""
+    holdout_fraction: float = 0.0
+    """Or: the part at the end of `inputs` to keep for that, below 1."""
+    warm_start: Path | None = None
+    """Model whose state to train on from."""
+    base_rate: float | None = None
+    """The click rate at which a new model's bias starts; None: that of the first rows, see `base_rate`."""
+    on_bad_rows: Literal["fail", "skip", "quarantine"] = "fail"
+    max_bad_fraction: float | None = None
+    """With `skip` and `quarantine`: of the rows of training or the hold-out that may be bad; None: all."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the parameters live in this process alone."""
+        return self.store.startswith("memory:")
+
+    @property
+    def quarantine(self) -> Path | None:
+        """Where bad rows of the inputs go, if they are kept."""
+        return beside(self.model, ".bad-rows") if self.on_bad_rows == "quarantine" else None
+
+    @property
+    def holdout_quarantine(self) -> Path | None:
+        """The same for the hold-out."""
+        return beside(self.model, ".holdout.bad-rows") if self.on_bad_rows == "quarantine" else None
+
+    @property
+    def interrupted(self) -> Path:
+        """Where the model of a job goes that was stopped before its end."""
+        return beside(self.model, ".interrupted")
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What training gave, before anything is saved."""
+
+    result: TrainResult
+    state: tuple[Slots, Float32]
+    """Everything that the store held in the end."""
+    store: Store | None = None
+    """The store, open, if it still holds that: to be dropped when the state is safe elsewhere."""
+    distributed: CoordinatedResult | None = None
+    """What is told of a job through Redis besides."""

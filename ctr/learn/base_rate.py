@@ -1,0 +1,43 @@
+"""The base rate: the click rate at which a new model's bias starts.
+
+Started at one half instead, the first thousands of examples of a rare click only teach that it is rare, and
+the weights of their features share in that.
+"""
+
+from __future__ import annotations
+
+from math import log
+
+import numpy as np
+
+from ctr.errors import ModelError
+from ctr.learn.ftrl import Float32, Ftrl
+from features import ExampleSource, Slots, slot_dtype
+
+FIRST_ROWS = 16_384
+"""So many rows at the beginning of the data decide: the same for any chunk and number of workers."""
+
+
+def base_rate(source: ExampleSource, stop_row: int | None) -> float:
+    """The weighted click rate of the first rows of `source`, none of them from `stop_row` on.
+
+    Half a click and half a non-click of average weight are added (Jeffreys' prior), so it is above 0 and
+    below 1 also where all labels are equal.
+    """
+    rows = source.sample(FIRST_ROWS if stop_row is None else min(FIRST_ROWS, stop_row))
+    if rows.labels is None or len(rows) == 0:
+        return 0.5
+    weights = np.ones(len(rows)) if rows.weights is None else rows.weights.astype(np.float64)
+    average = weights.mean()
+    return float((weights @ rows.labels + average / 2) / (weights.sum() + average))
+
+
+def starting_state(optimizer: Ftrl, rate: float, bits: int) -> tuple[Slots, Float32]:
+    """Slot 0, the bias, and its state float32[1, 2], such that a model without other weights predicts `rate`.
+
+    Raises ModelError for a rate that is no probability, or a certainty.
+    """
+    if not 0 < rate < 1:
+        raise ModelError(f"the base rate is {rate}: give a number above 0 and below 1, such as 0.01.")
+    slots: Slots = np.zeros(1, slot_dtype(bits))
+    return slots, optimizer.state_of(np.array([log(rate / (1 - rate))]), np.zeros(1))

@@ -1,0 +1,143 @@
+"""FTRL-Proximal, the optimizer: its settings, and the checked way to its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import ModelError
+from ctr.learn import ftrl_kernels as kernels
+from features import Chunk, slot_counts
+from ps import LARGEST_N, Filters, fraction_bits
+
+Float32 = NDArray[np.float32]
+
+WIDTH = 2
+"""Numbers of state per slot: `z` and `n`."""
+
+_LARGEST_WEIGHT = 16.0
+
+_SMALLEST = 1e-30  # settings that float32 can hold, with room for their squares' roots
+_DITHERED_BY = 16  # slots whose state decides, with the chunk's number, where its dither starts
+
+
+@dataclass(frozen=True, slots=True)
+class Ftrl:
+    """Settings of FTRL-Proximal (McMahan et al., KDD 2013)."""
+
+    alpha: float = 0.1
+    """Learning rate: a slot's step is `alpha / (beta + sqrt(n))`."""
+    beta: float = 1.0
+    """Damps the first steps."""
+    l1: float = 0.0
+    """Strength of the L1 penalty; above 0, slots without enough evidence get weight 0."""
+    l2: float = 0.0
+    """Strength of the L2 penalty."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not (value == 0 or _SMALLEST <= value <= 1 / _SMALLEST):
+                raise ModelError(
+                    f"{name} is {value}: give 0 or a number between {_SMALLEST:g} and {1 / _SMALLEST:g}."
+                )
+        if self.alpha == 0:
+            raise ModelError("alpha is 0, so nothing would be learnt: give a number above 0, such as 0.1.")
+        if self.beta == 0 and self.l2 == 0:
+            raise ModelError(
+                "beta and l2 are both 0, so the first step would be infinite: raise one of them."
+            )
+
+    def in_pass(self, number: int) -> Ftrl:
+        """The settings of pass `number` (from 1) over the same data: penalties grow with the passes.
+
+        After k passes the sums `z` and `n` hold every example k times. With the penalties multiplied
+        too, more passes come closer to the optimum of one penalised objective instead of drifting to
+        the unpenalised one: on w6a, shuffled, the best of thousands of settings went from a test log loss of
+        0.0322 to 0.0296 (L-BFGS: 0.0311).
+        """
+        return replace(self, l1=self.l1 * number, l2=self.l2 * number)
+
+    @property
+    def z_bits(self) -> int:
+        """The fraction bits of `z` in a Redis store: fewer, the larger `z` has to become.
+
+        `z` holds a weight scaled by `(beta + sqrt(n)) / alpha + l2`, and has to hold one of 16 (a click rate
+        of one in ten million) with the largest `n` that the store knows.
+        """
+        return fraction_bits(
+            _LARGEST_WEIGHT * ((self.beta + sqrt(LARGEST_N)) / self.alpha + self.l2) + self.l1
+        )
+
+    def adopt(self, state: Float32, former: Ftrl) -> Float32:
+        """State float32[u, 2] that `former` learnt, made fit to go on with these settings.
+
+        `z` holds the weights scaled by the learning rate, so under another alpha or beta it is rescaled such
+        that every weight stays what it was.
+        """
+        if (self.alpha, self.beta) == (former.alpha, former.beta):
+            return state
+        w = former.weights(state).astype(np.float64)
+        fit = self.state_of(w, state[:, 1].astype(np.float64))
+        fit[w == 0, 0] = np.clip(state[w == 0, 0], -self.l1, self.l1)
+        return fit
+
+    def state_of(self, w: NDArray[np.float64], n: NDArray[np.float64]) -> Float32:
+        """The state float32[u, 2] of slots with these weights and sums of squared gradients, float64[u]."""
+        rate = (self.beta + np.sqrt(n)) / self.alpha + self.l2
+        return np.stack([-w * rate - np.sign(w) * self.l1, n], axis=1).astype(np.float32)
+
+    def to_json(self) -> dict[str, Any]:
+        """The optimizer's name and settings, as the model's manifest holds them."""
+        return {"name": "ftrl", **asdict(self)}
+
+    def _numbers(self) -> tuple[np.float32, np.float32, np.float32, np.float32]:
+        return np.float32(self.alpha), np.float32(self.beta), np.float32(self.l1), np.float32(self.l2)
+
+    def weights(self, state: Float32) -> Float32:
+        """The weights float32[u] of the state float32[u, 2]."""
+        out = np.empty(state.shape[0], np.float32)
+        kernels.weights_of(state, *self._numbers(), out)
+        return out
+
+    def judge(self, seen: Float32, mine: Float32, filters: Filters) -> NDArray[np.uint8]:
+        """Which moves from `seen` to `mine`, float32[u, 2], may be held back: see `Judge` of `ps.client`."""
+        out = np.empty(seen.shape[0], np.uint8)
+        least = np.float32(filters.hold_back)
+        kernels.judge_moves(seen, mine, *self._numbers(), least, filters.kkt and self.l1 > 0, out)
+        return out
+
+    def train(
+        self, chunk: Chunk, state: Float32, *, number: int = 0, peers: int = 1, safe_adding: float = 0.75
+    ) -> Float32:
+        """Train `state` float32[u, 2] in place on a labelled chunk; return float32[n] margins (log-odds).
+
+        They are those of progressive validation: each is made before its example is learnt, with all that
+        this worker has learnt by then. With several workers, the gradients follow CoCoA+'s safe adding
+        (Ma et al., ICML 2015) scaled by `safe_adding`; 0 is plain adding, which diverges on chunks of useful
+        size.
+
+        The same chunk on the same state gives the same bits if `number`, the chunk's in its job, is the same.
+        Raises ModelError when the chunk has no labels.
+        """
+        if chunk.labels is None:
+            raise ModelError("these examples have no labels, so nothing can be learnt from them.")
+        longest = int(np.diff(chunk.indptr).max(initial=0))
+        scratch = np.empty((kernels.SCRATCH_ROWS, max(longest, kernels.SCRATCH_WIDTH)), np.float32)
+        margins = np.empty(len(chunk), np.float32)
+        examples = (chunk.indptr, chunk.indices, chunk.values, chunk.labels, chunk.weights)
+        # Else small chunks would all be rounded alike, and what none of them moves would stay for ever.
+        seed = blake2b(state[:_DITHERED_BY].tobytes(), digest_size=4, key=number.to_bytes(8, "little"))
+        dither = np.uint32(int.from_bytes(seed.digest(), "little"))
+        if peers == 1:
+            kernels.train_alone(*examples, state, *self._numbers(), dither, scratch, margins)
+        else:
+            shared = np.empty((state.shape[0], 2), np.float32)
+            shared[:, 0] = self.weights(state)
+            kernels.safe_factors(slot_counts(chunk), np.float32(peers - 1), np.float32(safe_adding), shared)
+            kernels.train_safely(*examples, state, shared, *self._numbers(), dither, scratch, margins)
+        return margins

@@ -1,0 +1,140 @@
+"""A worker: find a chunk's slots, pull their state, train on the local copy, hand back the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
+from time import perf_counter
+
+import numpy as np
+
+from ctr.errors import ModelError
+from ctr.learn.ftrl import WIDTH, Float32, Ftrl
+from ctr.metrics import Metrics
+from features import Batch, Chunk, ExampleSource, Slots, warm_up_localize
+from features.batches import localize
+from ps import MemoryStore, Store, Token
+
+_WARM_UP_ROWS = 16
+
+
+@dataclass(slots=True)
+class Timings:
+    """Seconds that workers spent in each part of the loop, summed over workers.
+
+    Through Redis, all but `train` and `wait` happen beside training; `wait` is when nothing could be trained.
+    """
+
+    read: float = 0.0
+    """Reading and hashing examples."""
+    unique: float = 0.0
+    """Finding a chunk's slots."""
+    pull: float = 0.0
+    train: float = 0.0
+    push: float = 0.0
+    wait: float = 0.0
+    """For the next chunk, its weights, or slower workers."""
+
+    def add(self, other: Timings) -> None:
+        for part in fields(self):
+            setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
+
+    def to_json(self) -> dict[str, float]:
+        """Seconds by part."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What one chunk wants to add to the store."""
+
+    slots: Slots
+    """uint32|uint64[u], sorted, unique."""
+    delta: Float32
+    """float32[u, width]."""
+    pulled: Float32
+    """float32[u, width]: the state it starts from."""
+
+
+@dataclass(slots=True)
+class Learner:
+    """Trains chunks on local copies of their state, and judges what it predicts; one object per thread."""
+
+    safe_adding: float
+    progressive: Metrics = field(default_factory=Metrics)
+    """Progressive validation: over the first pass, where every example is new when it is predicted."""
+    seen_again: Metrics = field(default_factory=Metrics)
+    """The same over later passes, whose examples have been learnt before: no measure of quality."""
+
+    def learn(
+        self, chunk: Chunk, before: Float32, optimizer: Ftrl, *, number: int, first_pass: bool, peers: int
+    ) -> Float32:
+        """Train one chunk, the job's `number`-th, as one of `peers` workers.
+
+        Returns what it adds to `before`, float32[u, 2].
+
+        Raises ModelError when training has diverged.
+        """
+        state = before.copy()
+        margins = optimizer.train(chunk, state, number=number, peers=peers, safe_adding=self.safe_adding)
+        if not np.isfinite(margins).all():
+            raise ModelError(
+                "training diverged: a prediction is not a number. Lower --alpha, or look for huge values in "
+                "the data."
+            )
+        delta = np.subtract(state, before, out=state)
+        assert chunk.labels is not None
+        metrics = self.progressive if first_pass else self.seen_again
+        metrics.add(margins, chunk.labels, chunk.weights)
+        return delta
+
+
+@dataclass(slots=True)
+class Worker:
+    """Trains chunks against a store; one object per thread."""
+
+    store: Store
+    learner: Learner
+    timings: Timings = field(default_factory=Timings)
+
+    def train(
+        self,
+        examples: Batch | Chunk,
+        optimizer: Ftrl,
+        *,
+        number: int,
+        first_pass: bool,
+        peers: int,
+        on_pulled: Callable[[], object],
+    ) -> Move:
+        """Train one chunk, as `Learner.learn`; `on_pulled` is called once its state has been read.
+
+        The move is not pushed: the caller decides when, and in which order with the moves of others.
+        """
+        started = perf_counter()
+        try:
+            chunk = localize(examples)
+            found = perf_counter()
+            before = self.store.pull(chunk.slots)
+        finally:
+            on_pulled()  # also after a failure: the others are waiting
+        pulled = perf_counter()
+        delta = self.learner.learn(
+            chunk, before, optimizer, number=number, first_pass=first_pass, peers=peers
+        )
+        self.timings.unique += found - started
+        self.timings.pull += pulled - found
+        self.timings.train += perf_counter() - pulled
+        return Move(chunk.slots, delta, before)
+
+
+def warm_up(source: ExampleSource, bits: int, optimizer: Ftrl, safe_adding: float, workers: int) -> None:
+    """Compile, or load from the cache, every kernel of the loop, on a store that is thrown away."""
+    warm_up_localize(bits)
+    batch = source.sample(_WARM_UP_ROWS)
+    scratch = MemoryStore(bits=bits, width=WIDTH)
+    worker = Worker(scratch, Learner(safe_adding))
+    for peers in {1, min(workers, 2)}:
+        move = worker.train(batch, optimizer, number=0, first_pass=True, peers=peers, on_pulled=lambda: None)
+        scratch.push(move.slots, move.delta, Token("warm-up", 0, peers))
+    worker.learner.progressive.summary()

@@ -1,0 +1,242 @@
+"""Metrics of click probabilities, accumulated in constant memory while examples pass by."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import CtrError
+from ctr.metrics import kernels
+
+RELIABILITY_ROWS = 10
+
+_MAGIC = b"ctr metrics "
+_VERSION = b"1"
+_HEAD = _MAGIC + _VERSION + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityRow:
+    """One row of the reliability table: examples with neighbouring predictions."""
+
+    mean_prediction: float
+    """Weighted mean of the predictions, to one part in 4,096."""
+    observed_rate: float
+    """Weighted share of these examples with label 1; equal to `mean_prediction` for a perfect model."""
+    examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSummary:
+    """How well predictions fit labels. NaN stands for what the data leaves undefined."""
+
+    examples: int
+    weight: float
+    """Sum of the example weights; equal to `examples` when there are none."""
+    positives: int
+    """Examples with label 1, not weighted."""
+    logloss: float
+    """Weighted mean of -ln(probability given to the label), in nats; from log-odds, so it is exact also where
+    a probability rounds to 1."""
+    base_logloss: float
+    """Log loss of always predicting `base_rate`: the entropy of the labels."""
+    normalized_entropy: float
+    """`logloss / base_logloss` (He et al. 2014); below 1 is better than the base rate."""
+    auc: float
+    """Area under the ROC curve; NaN while only one label has been seen."""
+    calibration: float
+    """`mean_prediction / base_rate`; NaN without a positive."""
+    mean_prediction: float
+    base_rate: float
+    """Weighted share of examples with label 1."""
+    reliability: tuple[ReliabilityRow, ...]
+    """At most 10 rows of about equal weight, by ascending prediction."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values, with None for NaN."""
+        fields = asdict(self) | {"reliability": [asdict(row) for row in self.reliability]}
+        return {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in fields.items()
+        }
+
+
+class Metrics:
+    """An accumulator of predictions and their labels, 6 MB whatever the number of examples.
+
+    AUC and the reliability table come from a histogram over the leading bits of the float32 prediction,
+    260,097 bins of at most 1/2,048 of their own height; predictions in one bin count as tied. The rest are
+    float64 sums. `add` runs without the GIL, but one accumulator belongs to one thread: give each its own
+    and `merge` them.
+    """
+
+    __slots__ = ("_bins", "_sums")
+
+    def __init__(self) -> None:
+        self._bins = np.zeros((kernels.BINS, 3), np.float64)
+        self._sums = np.zeros(6, np.float64)
+
+    def add(
+        self,
+        margins: NDArray[np.float32],
+        labels: NDArray[np.float32],
+        weights: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Count `n` examples: the log-odds predicted, labels 0 or 1, weights above 0 (None: 1 each).
+
+        Raises `CtrError`, with nothing counted, when a value is outside its range, and `ValueError` for
+        arrays of another dtype or of different lengths.
+        """
+        arrays = [margins, labels] if weights is None else [margins, labels, weights]
+        if any(a.dtype != np.float32 or a.shape != (margins.size,) for a in arrays):
+            found = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays)
+            raise ValueError(f"metrics take float32 arrays of one length, not {found}")
+        if not kernels.all_valid(margins, labels):
+            _refuse(margins, labels)
+        odds = np.exp(-np.abs(margins))  # NumPy's exp is vectorised, Numba's is not
+        if weights is None:
+            kernels.add_unweighted(margins, odds, labels, self._bins, self._sums)
+            return
+        good = np.isfinite(weights) & (weights > 0)
+        if not good.all():
+            i = int(np.argmin(good))
+            raise CtrError(f"example {i} has the weight {weights[i]}; weights must be finite and above 0")
+        kernels.add_weighted(margins, odds, labels, weights, self._bins, self._sums)
+
+    def merge(self, other: Metrics) -> None:
+        """Count everything that `other` has counted, too."""
+        self._bins += other._bins
+        self._sums += other._sums
+
+    def to_bytes(self) -> bytes:
+        """All that has been counted, exactly; `from_bytes` restores it, also on another machine.
+
+        A line that names the format; then, compressed by zlib, float64[6] sums, and of the bins in use their
+        numbers as uint32 differences and three columns of float64. 1,000,000 examples take some 70 KB, four
+        times as much when they are weighted, and 3 to 6 ms.
+        """
+        used = np.flatnonzero(self._bins[:, kernels.EXAMPLES])
+        parts = (
+            self._sums.astype("<f8"),
+            np.diff(used, prepend=0).astype("<u4"),
+            self._bins[used].T.astype("<f8", order="C"),  # by column: a tenth smaller
+        )
+        return _HEAD + zlib.compress(b"".join(part.tobytes() for part in parts), 1)
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> Metrics:
+        """The accumulator whose `to_bytes` gave `blob`.
+
+        Raises CtrError when it comes from another version of this program, or is damaged.
+        """
+        if not blob.startswith(_HEAD):
+            head = blob[:40].partition(b"\n")[0]
+            found = f"version {head[len(_MAGIC) :]!r}" if head.startswith(_MAGIC) else f"{head!r}"
+            raise CtrError(
+                f"metrics of format version {_VERSION.decode()} are expected, {found} was found; all parts "
+                "of a job must run the same version of ctr."
+            )
+        metrics = cls()
+        try:
+            raw = zlib.decompress(blob[len(_HEAD) :])
+            count = (len(raw) - metrics._sums.nbytes) // (4 + 3 * 8)
+            sums, gaps, columns = np.split(
+                np.frombuffer(raw, np.uint8), [metrics._sums.nbytes, metrics._sums.nbytes + 4 * count]
+            )
+            used = np.cumsum(gaps.view("<u4"), dtype=np.int64)
+            metrics._sums[:] = sums.view("<f8")
+            metrics._bins[used] = columns.view("<f8").reshape(3, count).T
+        except (zlib.error, ValueError, IndexError) as error:
+            raise CtrError(f"metrics are damaged ({error}); restore what they were read from.") from error
+        return metrics
+
+    @property
+    def examples(self) -> int:
+        """How many examples have been counted."""
+        return int(self._sums[kernels.COUNT])
+
+    @property
+    def logloss(self) -> float:
+        """Weighted mean log loss so far, NaN without examples; cheap, unlike `summary`."""
+        return _ratio(float(self._sums[kernels.LOSS]), float(self._sums[kernels.WEIGHT]))
+
+    def summary(self) -> MetricSummary:
+        """All metrics of what has been counted so far; takes milliseconds."""
+        sums = self._sums
+        weight, clicked = float(sums[kernels.WEIGHT]), float(sums[kernels.CLICKED])
+        base_rate = _ratio(clicked, weight)
+        mean_prediction = _ratio(float(sums[kernels.PREDICTED]), weight)
+        base_logloss = entropy(base_rate)
+        return MetricSummary(
+            examples=self.examples,
+            weight=weight,
+            positives=int(sums[kernels.POSITIVES]),
+            logloss=self.logloss,
+            base_logloss=base_logloss,
+            normalized_entropy=_ratio(self.logloss, base_logloss),
+            auc=_auc(self._bins),
+            calibration=_ratio(mean_prediction, base_rate),
+            mean_prediction=mean_prediction,
+            base_rate=base_rate,
+            reliability=_reliability(self._bins),
+        )
+
+
+def entropy(rate: float) -> float:
+    """Log loss of predicting `rate` when that is the share of positives, in nats; NaN for NaN."""
+    if rate in (0.0, 1.0):
+        return 0.0
+    return -rate * math.log(rate) - (1.0 - rate) * math.log1p(-rate)
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator != 0 else math.nan
+
+
+def _refuse(margins: NDArray[np.float32], labels: NDArray[np.float32]) -> None:
+    good = np.isfinite(margins)
+    if not good.all():
+        i = int(np.argmin(good))
+        raise CtrError(
+            f"prediction {i} of a batch has the log-odds {margins[i]}: the model has diverged; train with a "
+            "lower alpha, or scale down the feature values"
+        )
+    i = int(np.argmin((labels == 0) | (labels == 1)))
+    raise CtrError(f"label {i} of a batch is {labels[i]}; labels must be 0 or 1")
+
+
+def _auc(bins: NDArray[np.float64]) -> float:
+    """Share of (positive, negative) pairs ranked rightly; a pair in one bin counts half."""
+    negatives, positives = bins[:, kernels.NEGATIVE], bins[:, kernels.POSITIVE]
+    below = np.cumsum(negatives) - negatives
+    pairs = float(negatives.sum() * positives.sum())
+    return _ratio(float(positives @ (below + 0.5 * negatives)), pairs)
+
+
+def _reliability(bins: NDArray[np.float64]) -> tuple[ReliabilityRow, ...]:
+    """Cut the bins where the cumulative weight passes each tenth; a bin is never split."""
+    used = np.flatnonzero(bins[:, kernels.EXAMPLES])
+    if used.size == 0:
+        return ()
+    kept = bins[used]
+    weights = kept[:, kernels.NEGATIVE] + kept[:, kernels.POSITIVE]
+    # A bin stands for its middle, except 0.0 and 1.0, which are exact: the label of most that land there.
+    low = (used << kernels.SHIFT).astype(np.uint32).view(np.float32).astype(np.float64)
+    high = ((used + 1) << kernels.SHIFT).astype(np.uint32).view(np.float32).astype(np.float64)
+    centres = np.where((used == 0) | (used == kernels.BINS - 1), low, (low + high) / 2)
+    middles = np.cumsum(weights) - weights / 2
+    tenths = np.minimum(middles / weights.sum() * RELIABILITY_ROWS, RELIABILITY_ROWS - 1).astype(np.intp)
+    starts = np.flatnonzero(np.diff(tenths, prepend=-1))
+    weight = np.add.reduceat(weights, starts)
+    predicted = np.add.reduceat(weights * centres, starts) / weight
+    observed = np.add.reduceat(kept[:, kernels.POSITIVE], starts) / weight
+    examples = np.add.reduceat(kept[:, kernels.EXAMPLES], starts)
+    return tuple(
+        ReliabilityRow(float(p), float(o), int(n))
+        for p, o, n in zip(predicted, observed, examples, strict=True)
+    )

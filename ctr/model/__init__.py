@@ -1,0 +1,40 @@
+"""The trained model, its folder, scoring and evaluation."""
+
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_face
+
+if TYPE_CHECKING:
+    from ctr.model.artifact import (
+        SavedState,
+        load_model,
+        load_state,
+        require_model_or_nothing,
+        save_model,
+        update_manifest,
+    )
+    from ctr.model.evaluation import evaluate
+    from ctr.model.model import Model
+    from ctr.model.scoring import predict_file
+
+__all__ = [
+    "Model",
+    "SavedState",
+    "evaluate",
+    "load_model",
+    "load_state",
+    "predict_file",
+    "require_model_or_nothing",
+    "save_model",
+    "update_manifest",
+]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "artifact": "SavedState load_model load_state require_model_or_nothing save_model update_manifest",
+        "evaluation": "evaluate",
+        "model": "Model",
+        "scoring": "predict_file",
+    },
+)

@@ -1,0 +1,289 @@
+"""The model artifact: a folder written whole or not at all, and checked when it is read.
+
+manifest.json        what the model is, and the SHA-256 of the other files
+features.yaml        the spec of its transform
+weights.safetensors  non-zero slots and their weights: all that serving needs
+state.safetensors    the optimizer's state, to train on from
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.numpy import load, save_file
+
+from ctr.errors import ModelError, SpecError
+from ctr.learn import Float32, Ftrl
+from ctr.model.model import FORMAT, FORMAT_VERSION, Model, model_id
+from features import FeatureSpec, Slots, Transform, parse_spec, replace_folder, scratch_folder, slot_dtype
+
+MANIFEST = "manifest.json"
+_SPEC = "features.yaml"
+_WEIGHTS = "weights.safetensors"
+_STATE = "state.safetensors"
+
+
+def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
+    """Write `model`, and the optimizer's state float32[k, 2] at its slots, as the folder `path`.
+
+    The folder is complete or not there at all; a model that was there before stays until the new one
+    has reached the disk. Raises ModelError when `path` is something else than a model, or the disk
+    refuses.
+    """
+    require_model_or_nothing(path)
+    try:
+        with replace_folder(path) as folder:
+            (folder / _SPEC).write_text(model.spec.to_yaml(), encoding="utf-8")
+            save_file({"slots": model.slots, "weights": model.weights}, folder / _WEIGHTS)
+            slots, numbers = state
+            save_file({"slots": slots, "state": numbers}, folder / _STATE)
+            for name in (_WEIGHTS, _STATE):  # safetensors keeps its files from other users
+                shutil.copymode(folder / _SPEC, folder / name)
+            files = {name: _sha256(folder / name) for name in (_SPEC, _WEIGHTS, _STATE)}
+            (folder / MANIFEST).write_bytes(_manifest_text({**model.manifest, "sha256": files}))
+    except (OSError, SafetensorError) as error:
+        kept = "the model that was there is unchanged" if path.exists() else "nothing was left behind"
+        raise ModelError(f"{path}: the model could not be saved ({error}); {kept}.") from error
+
+
+def update_manifest(model: Model, path: Path) -> None:
+    """Write the manifest of `model`, which `save_model` has saved as `path`, anew: as a whole or not at all.
+
+    Raises ModelError when another model is there by now, or the disk refuses; the folder is then unchanged.
+    """
+    try:
+        with ExitStack() as opened:
+            # The folder itself: what gets its name while this goes on is not touched.
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            opened.callback(os.close, folder)
+            with open(MANIFEST, "rb", opener=partial(os.open, dir_fd=folder)) as file:
+                there = orjson.loads(file.read())
+            if there["id"] != model.id:
+                raise ModelError(f"{path}: another model, {there['id']}, has taken the place of {model.id}.")
+            place = path.resolve()
+            draft = opened.enter_context(scratch_folder(place.parent, f".{place.name}.", ".partial"))
+            with (draft / MANIFEST).open("wb") as file:
+                file.write(_manifest_text({**model.manifest, "sha256": there["sha256"]}))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft / MANIFEST, MANIFEST, dst_dir_fd=folder)
+            os.fsync(folder)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{path}: the manifest could not be written anew ({error}).") from error
+
+
+def require_model_or_nothing(path: Path) -> None:
+    """Raise ModelError if writing a model to `path` would delete something that is none."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise ModelError(f"{path}: there is a file of that name; give another folder for the model.")
+    if path.resolve().is_mount():
+        raise ModelError(
+            f"{path}: is a mount point, and a model replaces its folder as a whole; give one in it."
+        )
+    for found in sorted(path.iterdir()):
+        if found.name not in {MANIFEST, _SPEC, _WEIGHTS, _STATE}:
+            raise ModelError(
+                f"{path}: holds {found.name}, which is no part of a model; move it, or give another folder."
+            )
+    try:
+        kind = orjson.loads((path / MANIFEST).read_bytes())["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # torn, but its files are those of a model: to train it again is the remedy
+    if kind != FORMAT:
+        raise ModelError(f"{path}: holds a {kind}, not a model; give another folder.")
+
+
+def load_model(path: Path) -> Model:
+    """Load the model in the folder `path`.
+
+    A training job may replace the folder meanwhile: the model is then the old or the new one, whole.
+    Raises ModelError when it is missing, torn, of a newer format, or its parts do not belong together.
+    """
+    manifest, files = _read(path, (_SPEC, _WEIGHTS))
+    try:
+        spec = parse_spec(files[_SPEC].decode(), where=str(path / _SPEC))
+    except (SpecError, UnicodeDecodeError) as error:
+        raise ModelError(f"{error} The model was written by another version; train it again.") from error
+    if spec.fingerprint != manifest["spec_fingerprint"]:
+        raise ModelError(
+            f"{path}: the model was trained with the transform {manifest['spec_fingerprint'][:12]}, but its "
+            f"{_SPEC} gives {spec.fingerprint[:12]}; restore the folder or train again."
+        )
+    wanted = {"slots": (slot_dtype(spec.bits), 1), "weights": (np.float32, 1)}
+    tensors = _tensors(path / _WEIGHTS, files[_WEIGHTS], wanted)
+    found = model_id(spec, tensors["slots"], tensors["weights"])
+    if found != manifest["id"]:
+        raise ModelError(
+            f"{path}: {MANIFEST} names model {manifest['id']}, but the weights are those of model "
+            f"{found}; restore the folder or train again."
+        )
+    return Model(spec, tensors["slots"], tensors["weights"], manifest, Transform(spec, with_label=False))
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """What a model's training can go on from."""
+
+    slots: Slots
+    """uint32|uint64[k], sorted."""
+    state: Float32
+    """float32[k, 2]."""
+    optimizer: Ftrl
+    """The settings that the state was learnt with."""
+    passes: int
+    """Over data that went into it."""
+    chunks: int
+    """That went into it, in all passes; 0 where that was not written down. Rounding goes on from there."""
+
+
+def load_state(path: Path, spec: FeatureSpec) -> SavedState:
+    """The optimizer's state in the model folder `path`.
+
+    Raises ModelError as `load_model` does, also when the model's transform is not that of `spec`.
+    """
+    manifest, files = _read(path, (_STATE,))
+    if manifest["spec_fingerprint"] != spec.fingerprint:
+        raise ModelError(
+            f"{path}: the model was trained with the transform {manifest['spec_fingerprint'][:12]}, this job "
+            f"uses {spec.fingerprint[:12]}; use the model's own {_SPEC} as --spec, or start afresh."
+        )
+    wanted = {"slots": (slot_dtype(spec.bits), 1), "state": (np.float32, 2)}
+    tensors = _tensors(path / _STATE, files[_STATE], wanted)
+    settings = dict(manifest["optimizer"])
+    passes = settings.pop("passes")
+    del settings["name"]
+    chunks = _Training.model_validate(manifest.get("training", {})).chunks
+    return SavedState(tensors["slots"], tensors["state"], Ftrl(**settings), passes, chunks)
+
+
+class _OptimizerEntry(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: Literal["ftrl"]
+    alpha: float
+    beta: float
+    l1: float
+    l2: float
+    passes: Annotated[int, Field(ge=1)]
+
+
+class _Training(BaseModel):
+    """What of its training a model's state goes on with."""
+
+    model_config = ConfigDict(strict=True)
+
+    chunks: Annotated[int, Field(ge=0, lt=1 << 62)] = 0
+
+
+class _Manifest(BaseModel):
+    """What a manifest must say to be used; it says more."""
+
+    model_config = ConfigDict(strict=True)
+
+    id: str
+    spec_fingerprint: str
+    optimizer: _OptimizerEntry
+    training: _Training = _Training()
+    sha256: dict[str, str]
+
+
+def _manifest_text(manifest: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(manifest, option=orjson.OPT_INDENT_2)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise ModelError(f"{path}: there is no such model folder; `ctr train … --model {path}` makes one.")
+    try:
+        manifest = orjson.loads((path / MANIFEST).read_bytes())
+        kind, version = manifest["format"], manifest["format_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"{path}: {MANIFEST} is missing or torn, so this is not a whole model; train it again."
+        ) from error
+    if kind != FORMAT:
+        raise ModelError(f"{path}: is a {kind}, not a model; `ctr train … --model` makes one.")
+    if version != FORMAT_VERSION:
+        raise ModelError(
+            f"{path}: the model has format version {version}, this program reads version {FORMAT_VERSION}; "
+            "use the version of ctr that wrote it, or train again."
+        )
+    try:
+        _Manifest.model_validate(manifest)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ModelError(
+            f"{path}: {MANIFEST} is damaged at {place} ({first['msg']}); train the model again."
+        ) from error
+    return dict(manifest)
+
+
+def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The manifest of the model in `path` and the content of its files `names`, which it vouches for.
+
+    What is checked are the bytes that are used: a file read twice could be another one the second time.
+    """
+    manifest = _read_manifest(path)
+    while True:
+        try:
+            return manifest, {name: _content(path, manifest, name) for name in names}
+        except ModelError:
+            before, manifest = manifest, _read_manifest(path)
+            if manifest == before:
+                raise
+            # Another model has taken the folder's place since its manifest was read.
+
+
+def _content(path: Path, manifest: Mapping[str, Any], name: str) -> bytes:
+    try:
+        content = (path / name).read_bytes()
+    except PermissionError as error:
+        raise ModelError(f"{path}: {name} may not be read by this user ({error}).") from error
+    except OSError as error:
+        raise ModelError(
+            f"{path}: {name} cannot be read ({error}); the model is torn, train it again."
+        ) from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != manifest["sha256"].get(name):
+        raise ModelError(
+            f"{path}: {name} is not the file that was saved (SHA-256 {found[:12]} instead of "
+            f"{str(manifest['sha256'].get(name))[:12]}); restore it or train again."
+        )
+    return content
+
+
+def _tensors(path: Path, content: bytes, wanted: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
+    try:
+        tensors = load(content)
+    except SafetensorError as error:
+        raise ModelError(f"{path}: cannot be read ({error}); train the model again.") from error
+    for name, (dtype, ndim) in wanted.items():
+        found = tensors.get(name)
+        if found is None or found.dtype != dtype or found.ndim != ndim:
+            raise ModelError(
+                f"{path}: the tensor {name} is missing or of another type; train the model again."
+            )
+    slots = tensors["slots"]
+    if any(len(tensors[name]) != slots.size for name in wanted) or (slots[1:] <= slots[:-1]).any():
+        raise ModelError(f"{path}: slots and numbers do not fit together; train the model again.")
+    return tensors
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

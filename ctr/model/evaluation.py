@@ -1,0 +1,47 @@
+"""Judging a model on labelled examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event
+
+from ctr.errors import DataError
+from ctr.metrics import Metrics
+from ctr.model.model import Model
+from ctr.prefetch import Prefetch, ReaderHangs
+from features import ExampleSource
+
+SCORING_ROWS = 65_536
+"""Examples that are scored at a time."""
+
+
+def evaluate(
+    model: Model,
+    source: ExampleSource,
+    *,
+    start: int = 0,
+    on_rows: Callable[[int], None] = lambda _: None,
+    stop: Event | None = None,
+) -> Metrics:
+    """The metrics of `model` on the rows of `source` from `start` on.
+
+    `stop`, once set, ends it early. Raises DataError when there are none, or when they have no labels.
+    """
+    metrics = Metrics()
+    rows = 0
+    with (
+        suppress(ReaderHangs),
+        Prefetch(source.batches(SCORING_ROWS, start=start), depth=2, stop=stop) as batches,
+    ):
+        for batch in batches:
+            if stop is not None and stop.is_set():
+                return metrics
+            if batch.labels is None:
+                raise DataError("these rows have no labels to judge by; `ctr predict` scores them.")
+            metrics.add(model.margins(batch), batch.labels, batch.weights)
+            rows += len(batch)
+            on_rows(rows)
+    if rows == 0 and not (stop is not None and stop.is_set()):
+        raise DataError("there is no row to evaluate on: check the input, or the hold-out fraction.")
+    return metrics

@@ -1,0 +1,218 @@
+"""A synthetic click log in the Criteo format, drawn from a known logistic model.
+
+Every draw is a hash of the seed, the row's number and the column, so a longer log begins with the shorter
+one, and memory does not grow with it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import DataError
+from ctr.metrics import entropy
+from ctr.synth import kernels
+from ctr.synth.columns import columns_of
+
+BASE_RATE = 0.23
+"""Mean click probability of the first rows; the drift moves it a little later."""
+SPREAD = 1.25
+"""Standard deviation of the rows' log odds: how much of the clicks can be known."""
+BLOCK_ROWS = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class SynthSummary:
+    """What was written, and what a model can hope for on it."""
+
+    rows: int
+    positives: int
+    base_rate: float
+    base_logloss: float
+    """Log loss of always predicting `base_rate`."""
+    best_logloss: float
+    """Log loss of the true click probabilities on the labels drawn from them: no model does better."""
+    entropy: float
+    """What `best_logloss` is on average over all labels that could have been drawn."""
+    size_bytes: int
+
+    def to_json(self) -> dict[str, int | float]:
+        """The fields as JSON values."""
+        return asdict(self)
+
+
+def write_click_log(
+    out: Path,
+    rows: int,
+    seed: int = 0,
+    truth: Path | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> SynthSummary:
+    """Write `rows` rows (label, I1..I13, C1..C26; tab separated, no header) to `out`; `.gz` is compressed.
+
+    `truth` names a Parquet file to write beside it: per row the float32 `probability` of a click and the
+    uint8 `label` drawn. `progress` is called after each block with the rows written so far. Memory does
+    not grow with `rows`. The files appear under their names only when both are complete.
+
+    Raises `DataError` when a file cannot be written, or for `rows` below 1 or a seed outside 0..2**64 - 1.
+    """
+    if rows < 1 or not 0 <= seed < 1 << 64:
+        raise DataError(f"a log of {rows} rows with seed {seed}: rows start at 1, seeds are 0 to 2**64 - 1")
+    partial = _partial(out)
+    partial_truth = None if truth is None else _partial(truth)
+    if partial == partial_truth:
+        raise DataError(f"{out}: the log and its truth cannot be the same file; give them two names")
+    try:
+        with ExitStack() as stack:
+            log = _open_log(stack, partial, compressed=out.suffix == ".gz")
+            write_truth = None if partial_truth is None else _open_truth(stack, partial_truth)
+            sums = _write_blocks(log, write_truth, rows, seed, progress)
+        size_bytes = partial.stat().st_size
+        if truth is not None and partial_truth is not None:
+            partial_truth.replace(truth)
+        partial.replace(out)
+    except OSError as error:
+        raise DataError(
+            f"{out}: cannot write the log: {error.strerror or error}; nothing was kept"
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+        if partial_truth is not None:
+            partial_truth.unlink(missing_ok=True)
+    positives, loss, expected = sums
+    return SynthSummary(
+        rows=rows,
+        positives=int(positives),
+        base_rate=positives / rows,
+        base_logloss=entropy(positives / rows),
+        best_logloss=loss / rows,
+        entropy=expected / rows,
+        size_bytes=size_bytes,
+    )
+
+
+def truth_logloss(truth: Path, start: int = 0) -> float:
+    """Log loss of the true probabilities on the rows from `start` on (counted from 0): the best reachable.
+
+    Raises `DataError` when `truth` cannot be read or has no such rows.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows, loss = 0, 0.0
+    try:
+        with parquet.ParquetFile(truth) as file:
+            skip = start
+            for batch in file.iter_batches(columns=["probability", "label"]):
+                cut = min(skip, batch.num_rows)
+                skip -= cut
+                probabilities = batch.column("probability").to_numpy()[cut:].astype(np.float64)
+                labels = batch.column("label").to_numpy()[cut:]
+                rows += labels.size
+                loss += float(_losses(probabilities, labels).sum())
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise DataError(
+            f"{truth}: cannot be read as the truth of a synthetic log ({error}); write it with the log"
+        ) from error
+    if rows == 0:
+        raise DataError(f"{truth}: no rows from {start} on; the file ends before")
+    return loss / rows
+
+
+def _partial(path: Path) -> Path:
+    """The temporary name in the same folder that `path` is written under."""
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder; name a file to write")
+    if not path.parent.is_dir():
+        raise DataError(f"{path}: the folder {path.parent} does not exist; create it first")
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+def _open_log(stack: ExitStack, path: Path, compressed: bool) -> IO[bytes] | gzip.GzipFile:
+    file = stack.enter_context(path.open("wb"))
+    if not compressed:
+        return file
+    # Level 1: random tokens hardly shrink further. Without name and time, equal logs are equal files.
+    return stack.enter_context(gzip.GzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0))
+
+
+TruthWriter = Callable[[NDArray[np.float64], NDArray[np.uint8]], None]
+
+
+def _open_truth(stack: ExitStack, path: Path) -> TruthWriter:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    schema = pa.schema([("probability", pa.float32()), ("label", pa.uint8())])
+    writer: Any = stack.enter_context(parquet.ParquetWriter(path, schema))
+
+    def write(probabilities: NDArray[np.float64], labels: NDArray[np.uint8]) -> None:
+        columns = [pa.array(probabilities.astype(np.float32)), pa.array(labels)]
+        writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+
+    return write
+
+
+def _write_blocks(
+    log: IO[bytes] | gzip.GzipFile,
+    write_truth: TruthWriter | None,
+    rows: int,
+    seed: int,
+    progress: Callable[[int], None] | None,
+) -> tuple[float, float, float]:
+    """Write all rows; returns the positives, and the sums of the true log loss and of its expectation."""
+    positives = loss = expected = 0.0
+    done = 0
+    for text, probabilities, labels in _blocks(rows, seed):
+        log.write(text)
+        if write_truth is not None:
+            write_truth(probabilities, labels)
+        p = probabilities
+        positives += float(labels.sum())
+        loss += float(_losses(p, labels).sum())
+        expected -= float((p * np.log(p) + (1 - p) * np.log1p(-p)).sum())
+        done += labels.size
+        if progress is not None:
+            progress(done)
+    return positives, loss, expected
+
+
+def _blocks(rows: int, seed: int) -> Iterator[tuple[memoryview, NDArray[np.float64], NDArray[np.uint8]]]:
+    """Text, click probabilities and labels of consecutive rows; the text is overwritten by the next block."""
+    columns, scale, intercept = _click_model(seed)
+    text = np.empty(BLOCK_ROWS * kernels.ROW_BYTES, np.uint8)
+    margins, probabilities = np.empty(BLOCK_ROWS), np.empty(BLOCK_ROWS)
+    labels = np.empty(BLOCK_ROWS, np.uint8)
+    for start in range(0, rows, BLOCK_ROWS):
+        n = min(BLOCK_ROWS, rows - start)
+        block = (text, margins[:n], probabilities[:n], labels[:n])
+        size = kernels.write_rows(np.uint64(seed), start, columns, scale, intercept, *block)
+        yield text[:size].data, probabilities[:n], labels[:n]
+
+
+def _losses(probabilities: NDArray[np.float64], labels: NDArray[np.uint8]) -> NDArray[np.float64]:
+    return -np.log(np.where(labels == 1, probabilities, 1.0 - probabilities))
+
+
+def _click_model(seed: int) -> tuple[kernels.Columns, float, float]:
+    """The columns, and the scale and intercept that give the first rows `SPREAD` and `BASE_RATE`."""
+    columns = columns_of(seed)
+    text = np.empty(BLOCK_ROWS * kernels.ROW_BYTES, np.uint8)
+    margins, probabilities = np.empty(BLOCK_ROWS), np.empty(BLOCK_ROWS)
+    labels = np.empty(BLOCK_ROWS, np.uint8)
+    kernels.write_rows(np.uint64(seed), 0, columns, 1.0, 0.0, text, margins, probabilities, labels)
+    scale = SPREAD / float(margins.std())
+    low, high = -20.0 - scale * float(margins.max()), 20.0 - scale * float(margins.min())
+    for _ in range(60):
+        intercept = (low + high) / 2
+        too_low = float(np.mean(1.0 / (1.0 + np.exp(-(intercept + scale * margins))))) < BASE_RATE
+        low, high = (intercept, high) if too_low else (low, intercept)
+    return columns, scale, (low + high) / 2

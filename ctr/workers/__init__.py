@@ -1,0 +1,69 @@
+"""A worker of a job over Redis: what it is told, how it works (SSP or BSP), and what it reports."""
+
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_face
+
+if TYPE_CHECKING:
+    from ctr.workers.data_plan import DataPlan, shard_chunks_for
+    from ctr.workers.description import (
+        CONSISTENCY,
+        Consistency,
+        JobDescription,
+        absolute,
+        filters_for,
+        input_bytes,
+    )
+    from ctr.workers.fork_server import fork_server, serve
+    from ctr.workers.heartbeat import Heartbeat
+    from ctr.workers.prepared_update import StagedMove
+    from ctr.workers.processes import WorkerProcesses
+    from ctr.workers.report import (
+        EARLIER,
+        WorkerReport,
+        collect,
+        is_of_work,
+        read_failure,
+        read_stalls,
+        skipped_rows,
+    )
+    from ctr.workers.worker import FAREWELL_S, take_part
+
+__all__ = [
+    "CONSISTENCY",
+    "EARLIER",
+    "FAREWELL_S",
+    "Consistency",
+    "DataPlan",
+    "Heartbeat",
+    "JobDescription",
+    "StagedMove",
+    "WorkerProcesses",
+    "WorkerReport",
+    "absolute",
+    "collect",
+    "filters_for",
+    "fork_server",
+    "input_bytes",
+    "is_of_work",
+    "read_failure",
+    "read_stalls",
+    "serve",
+    "shard_chunks_for",
+    "skipped_rows",
+    "take_part",
+]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "data_plan": "DataPlan shard_chunks_for",
+        "description": "CONSISTENCY Consistency JobDescription absolute filters_for input_bytes",
+        "fork_server": "fork_server serve",
+        "heartbeat": "Heartbeat",
+        "prepared_update": "StagedMove",
+        "processes": "WorkerProcesses",
+        "report": "EARLIER WorkerReport collect is_of_work read_failure read_stalls skipped_rows",
+        "worker": "FAREWELL_S take_part",
+    },
+)

@@ -1,0 +1,167 @@
+"""`JobDescription`: all that a worker on any machine has to know of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import isfinite
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ctr.errors import DataError, ModelError, StoreError
+from ctr.learn import Ftrl
+from ctr.stall import STALL_S
+from ctr.workers.data_plan import DataPlan
+from features import DatasetSource, FeatureSpec, RawSource, open_source, parse_spec
+from ps import DEFAULT_FILTERS, Filters
+
+Consistency = Literal["bsp", "ssp", "asp"]
+
+CONSISTENCY: Consistency = "ssp"
+"""Of jobs through Redis, unless another is chosen."""
+
+_REMEDY = "every worker needs the same data at the same path"
+
+
+@lru_cache(maxsize=4)
+def _spec(text: str) -> FeatureSpec:
+    return parse_spec(text, "the job's spec")
+
+
+class JobDescription(BaseModel):
+    """What to train and how; the same for all workers, and written into the store and every checkpoint."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: Literal[1] = 1
+    inputs: tuple[str, ...]
+    """Absolute paths; every worker must find the same data there."""
+    input_bytes: int | None = None
+    """The size of these files, or of the data set's; None: of no matter."""
+    dataset: str | None = None
+    """Of a hashed data set, its `digest`: every worker must find the same content. None: of no matter."""
+    hashed: bool
+    """Whether the input is a hashed data set."""
+    spec: str
+    """The feature spec, as YAML."""
+    on_bad_rows: Literal["fail", "skip", "quarantine"]
+    """`quarantine` is for the command that leads the job: workers pass bad rows over."""
+    rows: int
+    chunk: int
+    shard_chunks: int
+    passes: int
+    passes_before: int
+    workers: int
+    safe_adding: float
+    consistency: Consistency
+    staleness: int
+    stall_s: float = STALL_S
+    """A worker that is without progress for so long counts as dead, though it lives."""
+    optimizer: Ftrl
+    z_bits: int = 13
+    """How the store keeps `z`; those that wrote no such field kept it so."""
+    filters: Filters
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of training in rounds; 0 when workers go by their clocks."""
+        return self.workers if self.consistency == "bsp" else 0
+
+    @property
+    def bound(self) -> int | None:
+        """How many chunks a worker may be ahead of the slowest; None: as many as it likes."""
+        return None if self.consistency == "asp" else self.staleness
+
+    def plan(self) -> DataPlan:
+        """Which rows are whose."""
+        return DataPlan(self.rows, self.chunk, self.shard_chunks, self.passes, max(self.lanes, 1))
+
+    def ftrl(self, shard_pass: int) -> Ftrl:
+        """The optimizer in a pass of this job, from 0."""
+        return self.optimizer.in_pass(self.passes_before + shard_pass + 1)
+
+    def feature_spec(self) -> FeatureSpec:
+        """The feature spec."""
+        return _spec(self.spec)
+
+    def facts(self) -> dict[str, str]:
+        """What the model in the store is described by."""
+        return {
+            "fingerprint": self.feature_spec().fingerprint,
+            **{name: str(value) for name, value in self.optimizer.to_json().items()},
+        }
+
+    def open_source(self) -> RawSource | DatasetSource:
+        """The examples, as a worker reads them. Raises DataError where they are not found, or are others."""
+        for path in map(Path, self.inputs):
+            if not path.exists():
+                raise DataError(f"{path}: the job's input is not here; {_REMEDY}.")
+        source = open_source(
+            self.inputs,
+            None if self.hashed else self.feature_spec(),
+            on_bad_rows="fail" if self.on_bad_rows == "fail" else "skip",
+        )
+        found = input_bytes(self.inputs)
+        if self.input_bytes not in (None, found):
+            raise DataError(
+                f"{', '.join(self.inputs)}: {found:,} bytes here, but {self.input_bytes:,} where the job was "
+                f"started; {_REMEDY}."
+            )
+        if isinstance(source, DatasetSource) and self.dataset not in (None, source.manifest.digest):
+            raise DataError(
+                f"{self.inputs[0]}: the data set has the digest {source.manifest.digest} here, but "
+                f"{self.dataset} where the job was started: was it built again? {_REMEDY.capitalize()}."
+            )
+        return source
+
+    def to_bytes(self) -> bytes:
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def from_bytes(cls, text: bytes) -> JobDescription:
+        """Parse it. Raises StoreError when another version of this program wrote it."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise StoreError(
+                f"the job's description cannot be read ({place}: {first['msg']}): was it written by another "
+                "version of ctr? Use the same one everywhere."
+            ) from None
+
+
+def input_bytes(inputs: Sequence[str | Path]) -> int:
+    """The size of the input: of its files, or of a data set's shards."""
+    files = [
+        file
+        for path in map(Path, inputs)
+        for file in (path.glob("shard-*.arrow") if path.is_dir() else (path,))
+    ]
+    return sum(file.stat().st_size for file in files)
+
+
+def filters_for(consistency: Consistency, chosen: Mapping[str, Any]) -> Filters:
+    """The filters of a job in which these settings were chosen, by name, and the others are the defaults.
+
+    Raises ModelError for filters that a job in rounds cannot have.
+    """
+    if not isfinite(chosen.get("hold_back", 0.0)):
+        raise ModelError("hold-back is not a number: give nats, such as 0.01, or 0.")
+    if consistency != "bsp":
+        return replace(DEFAULT_FILTERS, **chosen)
+    wrong = [name.replace("_", "-") for name, value in chosen.items() if value]
+    if wrong:
+        raise ModelError(
+            f"--{wrong[0]} does not go with bsp, where all see everything of the round before; leave it out, "
+            "or train with --consistency ssp."
+        )
+    return Filters()
+
+
+def absolute(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Paths as workers that run elsewhere on the machine find them."""
+    return tuple(str(path.resolve()) for path in paths)

@@ -1,0 +1,175 @@
+"""`WorkerReport`: what a worker tells the coordinator of its work."""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+
+from ctr.errors import CtrError, DataError, ModelError, SpecError, StoreError
+from ctr.learn import Learner, Timings
+from ctr.metrics import Metrics
+from ctr.workers.prepared_update import StagedMove
+from features import BadRows
+from ps import BoardView, FilterCounts, JobBoard, Saturations
+
+EARLIER = "earlier"
+"""The name of the report of what was done before the job was resumed."""
+_RESULT = "result:"  # begins the name of a worker's report
+TELL_EVERY_S = 1.0
+"""How often a worker reports what it did so far: what is lost with it is no more."""
+
+
+@dataclass(slots=True)
+class WorkerReport:
+    """Add several up with `add`."""
+
+    progressive: Metrics = field(default_factory=Metrics)
+    seen_again: Metrics = field(default_factory=Metrics)
+    examples: int = 0
+    """That it has trained, in all passes; in rounds, some of them in vain, as another was faster."""
+    timings: Timings = field(default_factory=Timings)
+    counts: FilterCounts = field(default_factory=FilterCounts)
+    bytes_sent: int = 0
+    """To the store, by pulls and pushes."""
+    bytes_received: int = 0
+    sent_again: int = 0
+    """Partitions' shares of pushes that a failover had lost, and that were sent again."""
+    troubles: int = 0
+    """Requests that met a broken connection or a changing cluster, and were repeated."""
+    saturated_z: int = 0
+    """See `ps.Saturations`."""
+    saturated_n: int = 0
+    bad_rows: BadRows = field(default_factory=BadRows)
+
+    def add(self, other: WorkerReport) -> None:
+        self.progressive.merge(other.progressive)
+        self.seen_again.merge(other.seen_again)
+        self.examples += other.examples
+        self.timings.add(other.timings)
+        self.counts.add(other.counts)
+        self.bytes_sent += other.bytes_sent
+        self.bytes_received += other.bytes_received
+        self.sent_again += other.sent_again
+        self.troubles += other.troubles
+        self.saturated_z += other.saturated_z
+        self.saturated_n += other.saturated_n
+        self.bad_rows.merge(other.bad_rows)
+
+    def to_bytes(self) -> bytes:
+        return orjson.dumps(
+            {
+                "progressive": base64.b64encode(self.progressive.to_bytes()).decode(),
+                "seen_again": base64.b64encode(self.seen_again.to_bytes()).decode(),
+                "timings": asdict(self.timings),
+                "counts": asdict(self.counts),
+                "bad_rows": self.bad_rows.to_json(),
+                **{name: getattr(self, name) for name in _PLAIN},
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, text: bytes) -> WorkerReport:
+        found = orjson.loads(text)
+        return cls(
+            Metrics.from_bytes(base64.b64decode(found["progressive"])),
+            Metrics.from_bytes(base64.b64decode(found["seen_again"])),
+            timings=Timings(**found["timings"]),
+            counts=FilterCounts(**found["counts"]),
+            bad_rows=BadRows.from_json(found["bad_rows"]),
+            **{name: found[name] for name in _PLAIN},
+        )
+
+
+_PLAIN = (
+    "examples",
+    "bytes_sent",
+    "bytes_received",
+    "sent_again",
+    "troubles",
+    "saturated_z",
+    "saturated_n",
+)
+_KINDS: dict[str, type[CtrError]] = {
+    each.__name__: each for each in (SpecError, DataError, ModelError, StoreError)
+}
+
+
+def collect(board: JobBoard, view: BoardView, bits: int) -> dict[str, bytes]:
+    """What workers have reported of their work, and what goes with the lanes' moves, by name.
+
+    All are `WorkerReport`s as bytes. `bits` is the model's.
+    """
+    found = {name: blob for name, blob in board.reports().items() if name.startswith(_RESULT)}
+    for number, lane in enumerate(view.lanes):
+        blob = board.staged(number, lane.pushed) or board.staged(number, lane.staged)
+        if blob is not None:  # else it has not begun, or a failover has lost it
+            judged = StagedMove.from_bytes(blob, bits).metrics
+            found[f"lane:{number}"] = WorkerReport(*judged).to_bytes()
+    return found
+
+
+def is_of_work(name: str) -> bool:
+    """Whether the report of this name is a `WorkerReport`: a worker's, or what was `EARLIER`."""
+    return name == EARLIER or name.startswith(_RESULT)
+
+
+def skipped_rows(reports: Mapping[str, bytes]) -> BadRows:
+    """The bad rows that workers have told of in these reports, by name."""
+    skipped = BadRows()
+    for name, blob in reports.items():
+        if is_of_work(name):
+            skipped.merge(BadRows.from_json(orjson.loads(blob)["bad_rows"]))
+    return skipped
+
+
+def report_failure(board: JobBoard, name: str, error: CtrError) -> None:
+    """End the job because of what happened to the worker of this name."""
+    told = {"kind": type(error).__name__, "message": str(error)}
+    board.report(f"failure:{name}", orjson.dumps(told))
+    board.fail(str(error))
+
+
+def host(pid: int | None = None) -> str:
+    """This machine and process, or another of its processes, as the board names a worker."""
+    return f"{socket.gethostname()}:{os.getpid() if pid is None else pid}"
+
+
+def report_stall(board: JobBoard, host: str, seconds: float) -> None:
+    """Tell that a worker was taken for dead, as it has made no progress for so long."""
+    board.report(f"stalled:{host}", f"no progress for {seconds:.0f} s".encode())
+
+
+def read_stalls(board: JobBoard, hosts: Collection[str]) -> list[str]:
+    """What is told of those of these hosts that were taken for dead so."""
+    told = board.reports([f"stalled:{host}" for host in hosts])
+    return [f"{name.removeprefix('stalled:')}: {text.decode()}" for name, text in sorted(told.items())]
+
+
+def read_failure(message: str, reports: Mapping[str, bytes]) -> CtrError:
+    """The error that ended a job with this message, in the class that it had."""
+    for name, blob in reports.items():
+        if name.startswith("failure:") and (told := orjson.loads(blob))["message"] == message:
+            return _KINDS.get(told["kind"], StoreError)(message)
+    return StoreError(message)
+
+
+def sign_of_life(examples: int, learners: Sequence[Learner], saturations: Saturations) -> bytes:
+    """The little that is told many times: how far a worker is, how well it predicts, and what did not fit."""
+    again = any(learner.seen_again.examples for learner in learners)
+    latest = [learner.seen_again if again else learner.progressive for learner in learners]
+    judged = sum(metrics.examples for metrics in latest)
+    losses = sum(metrics.examples * metrics.logloss for metrics in latest if metrics.examples)
+    told: dict[str, Any] = {
+        "examples": examples,
+        "judged": judged,
+        "logloss": losses / judged if judged else None,
+        "later_pass": again,
+        "saturations": asdict(saturations),
+    }
+    return orjson.dumps(told)

@@ -1,0 +1,174 @@
+"""`take_part`: one worker's whole life, from joining a job to its report; what `ctr worker` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
+from secrets import token_hex
+from threading import Event
+
+from ctr.errors import CtrError, StoreError
+from ctr.learn import WIDTH, warm_up
+from ctr.stall import StallWatch
+from ctr.workers.bsp_worker import LaneWorker
+from ctr.workers.description import JobDescription
+from ctr.workers.heartbeat import Heartbeat
+from ctr.workers.report import WorkerReport, host, report_failure, report_stall, sign_of_life
+from ctr.workers.ssp_worker import ClockedWorker
+from features import BadRows
+from ps import Job, JobBoard, PushStore, RedisStore, RedisUrl, warm_up_requests
+
+FAREWELL_S = 2.0
+"""How long whoever has failed tries to tell the others."""
+Wrap = Callable[[PushStore, str], PushStore]
+"""Gets the store and the name of its worker, and gives the store that it pushes to."""
+
+_BEATS = 5  # in the time of a lease
+
+
+def take_part(
+    url: RedisUrl,
+    job_id: str | None,
+    *,
+    lease_s: float | None = None,
+    stop: Event,
+    wrap: Wrap = lambda store, _: store,
+) -> WorkerReport:
+    """Work on the job of the model that `url` names until it is over, or until `stop` is set.
+
+    `job_id` makes sure that it is that job; `lease_s` is the job's unless it is given; `wrap` is for
+    the store that it pushes to. Raises StoreError when
+    there is no such job, when it has failed, or the store fails. What goes wrong at work ends the whole job,
+    as every worker would meet it; but not what goes wrong before, such as input that is not found, nor that
+    which a worker meets whose lease has run out: then it was the only one.
+    """
+    board = JobBoard(url, lease_s=lease_s)
+    try:
+        found = board.job(job_id)
+        if found is None:
+            raise StoreError(f"{url}: there is no job on this model; start one with `ctr train --store`.")
+        view = board.look(shards=False)
+        if view.state != "running":
+            raise StoreError(f"{url}: the job {found.id!r} is over ({view.message or view.state}).")
+        job = JobDescription.from_bytes(found.description)
+        return _work(url, board, found, job, stop, wrap)
+    finally:
+        board.close()
+
+
+def _work(
+    url: RedisUrl,
+    board: JobBoard,
+    found: Job,
+    job: JobDescription,
+    stop: Event,
+    wrap: Wrap,
+) -> WorkerReport:
+    # Several may have one name and number: containers do.
+    name = f"{host().replace(':', '-')}-{token_hex(3)}"
+    spec = job.feature_spec()
+    source = job.open_source()
+    store = RedisStore(
+        url, bits=spec.bits, width=WIDTH, facts=job.facts(), z_bits=job.z_bits, join=True, create=False
+    )
+    try:
+        pushes = wrap(store, name)
+        warm_up_requests(spec.bits)
+        warm_up(source, spec.bits, job.ftrl(0), job.safe_adding, job.workers)
+        if job.lanes:
+            worker: LaneWorker | ClockedWorker = LaneWorker(board, store, job, found.id, pushes)
+        else:
+            worker = ClockedWorker(board, store, source, job, found.id, pushes)
+        try:
+
+            def tell() -> None:
+                board.report(f"result:{name}", _report(worker, store).to_bytes())
+
+            def life() -> bytes:
+                return sign_of_life(worker.examples, worker.learners, store.saturations)
+
+            _run(url, board, found, worker, name, job.stall_s, stop, tell, life)
+            return _report(worker, store)
+        finally:
+            worker.close()
+    finally:
+        store.close()
+
+
+def _run(
+    url: RedisUrl,
+    board: JobBoard,
+    found: Job,
+    worker: LaneWorker | ClockedWorker,
+    name: str,
+    stall_s: float,
+    stop: Event,
+    tell: Callable[[], None],
+    life: Callable[[], bytes],
+) -> None:
+    """Enter, work, report and leave; enter again after having been buried."""
+    over, end = False, ""
+    while not over:
+        seat = board.enter(host())
+        watch = StallWatch(stall_s, lambda: worker.progress)
+        try:
+            with Heartbeat(board.lease_s / _BEATS, partial(_beat, board, seat, life, watch)) as heart:
+                over = worker.run(seat, lambda: stop.is_set() or heart.failure is not None, tell)
+                if over:
+                    tell()
+                    view = board.look(shards=False)  # while this worker is here, the job is, too
+                    end = f"the job has failed: {view.message}" if view.state == "failed" else ""
+            if heart.failure is not None:
+                raise heart.failure
+        except BaseException as error:
+            _leave_with(error, url, found, seat, name)
+            raise
+        board.leave(seat)
+    if end:
+        raise StoreError(end)
+
+
+def _leave_with(error: BaseException, url: RedisUrl, found: Job, seat: str, name: str) -> None:
+    """Leave because of an error; if others have not gone on without this worker, it is the job's error."""
+    with (
+        suppress(CtrError),  # the store may not be there to be told
+        closing(JobBoard(url, timeout_s=FAREWELL_S, patience_s=FAREWELL_S)) as board,
+    ):
+        board.job(found.id, found.incarnation)
+        if isinstance(error, CtrError) and board.beat(seat):
+            report_failure(board, name, error)
+        board.leave(seat)
+
+
+def _beat(board: JobBoard, seat: str, life: Callable[[], bytes], watch: StallWatch) -> None:
+    stalled_s = watch.seconds()
+    if stalled_s:
+        # The others go on with what it had. Should it wake up, it hears at its next gate that it was buried.
+        board.leave(seat)
+        report_stall(board, host(), stalled_s)
+        return
+    board.beat(seat)  # a buried worker hears of it at its next gate
+    board.report(f"life:{seat}", life())
+
+
+def _report(worker: LaneWorker | ClockedWorker, store: RedisStore) -> WorkerReport:
+    bad_rows = BadRows()
+    for source in worker.sources:
+        bad_rows.merge(source.bad_rows)
+    progressive, seen_again = worker.judged
+    return WorkerReport(
+        progressive=progressive,
+        seen_again=seen_again,
+        examples=worker.examples,
+        timings=replace(worker.timings, push=worker.timings.push + worker.push_seconds),
+        counts=worker.counts,
+        bytes_sent=store.traffic.sent,
+        bytes_received=store.traffic.received,
+        sent_again=worker.sent_again,
+        troubles=store.troubles,
+        saturated_z=store.saturations.z,
+        saturated_n=store.saturations.n,
+        bad_rows=bad_rows,
+    )

@@ -1,0 +1,34 @@
+"""`Chunk`: a batch rewritten to local indices into its sorted unique slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.batches.batch import Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """`n` examples over `u` distinct slots: what a worker pulls, trains on and pushes.
+
+    Row `i` has the slots `slots[indices[indptr[i]:indptr[i + 1]]]`.
+    """
+
+    indptr: NDArray[np.int64]
+    """int64[n + 1]."""
+    slots: Slots
+    """uint32|uint64[u], sorted, unique."""
+    indices: NDArray[np.uint32]
+    """uint32[nnz], each below `u`."""
+    values: NDArray[np.float32] | None = None
+    """float32[nnz], or None when every value is 1."""
+    labels: NDArray[np.float32] | None = None
+    """float32[n], each 0 or 1, or None."""
+    weights: NDArray[np.float32] | None = None
+    """float32[n], or None when every example weighs 1."""
+
+    def __len__(self) -> int:
+        return self.indptr.size - 1

@@ -1,0 +1,138 @@
+"""`localize`: from a batch to its distinct slots and the indices into them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.batches import localize_kernels as kernels
+from features.batches.batch import Batch, Slots, slot_dtype
+from features.batches.chunk import Chunk
+
+_KEEP_BYTES = 64 << 20  # a larger working array is freed after use
+_LEAST_TABLE = 64
+
+_thread = threading.local()
+
+
+def localize(batch: Batch | Chunk) -> Chunk:
+    """The same examples over sorted, unique slots; a `Chunk` is returned as it is.
+
+    The chunk's `slots` (dtype kept) and `indices` are new arrays, the others are the batch's own. Slots may
+    be any, 0 and the largest of the dtype included. Each thread keeps its own working arrays.
+    """
+    if isinstance(batch, Chunk):
+        return batch
+    slots: Any = np.ascontiguousarray(batch.slots)
+    indices = np.empty(slots.size, np.uint32)
+    words = (int(slots.max()) >> 6) + 1 if slots.size else 0
+    # Per feature, on Criteo chunks of 60,000 rows: dense takes 1.7 ns at 2**22 slots, 2.4 at 2**24 and 4.0 at
+    # 2**26; sparse takes 4 to 5 at any. They meet where the bitmap has as many words as there are features.
+    unique = _number_dense(slots, words, indices) if words <= slots.size else _number_sparse(slots, indices)
+    return Chunk(batch.indptr, unique, indices, batch.values, batch.labels, batch.weights)
+
+
+def warm_up(bits: int) -> None:
+    """Compile, or load from the cache, all that `localize` and its companions may need for such slots."""
+    for largest in (0, (1 << bits) - 1):  # the dense way and, from 8 bits on, the sparse one
+        slots: Any = np.array([0, largest], slot_dtype(bits))
+        chunk = localize(Batch(np.array([0, 1, 2]), slots))
+        slot_counts(slice_chunk(chunk, 0, 1))
+
+
+def slice_chunk(chunk: Chunk, start: int, stop: int) -> Chunk:
+    """Rows `start` to `stop` (exclusive) of a chunk, over the slots that occur in them.
+
+    Cheaper than to `localize` their slots afresh, for a chunk's indices are already in the slots' order.
+    Labels, weights and values are views.
+    """
+    first, last = int(chunk.indptr[start]), int(chunk.indptr[stop])
+    used = chunk.indices[first:last]
+    indices = np.empty(used.size, np.uint32)
+    unique = _number_dense(used, (chunk.slots.size >> 6) + 1, indices)
+    return Chunk(
+        indptr=chunk.indptr[start : stop + 1] - first,
+        slots=take(chunk.slots, unique),
+        indices=indices,
+        values=None if chunk.values is None else chunk.values[first:last],
+        labels=None if chunk.labels is None else chunk.labels[start:stop],
+        weights=None if chunk.weights is None else chunk.weights[start:stop],
+    )
+
+
+def slot_counts(chunk: Chunk) -> NDArray[np.uint32]:
+    """How often each of the chunk's slots occurs in it: uint32[u]."""
+    counts = np.zeros(chunk.slots.size, np.uint32)
+    kernels.count_indices(chunk.indices, counts)
+    return counts
+
+
+def take(slots: Slots, indices: NDArray[np.uint32]) -> Slots:
+    """`slots[indices]`, unchecked: every index must be below `slots.size`."""
+    taken = np.empty(indices.size, slots.dtype)
+    kernels.gather(slots, indices, taken)
+    return taken
+
+
+def _number_dense(slots: Slots, words: int, indices: NDArray[np.uint32]) -> Any:
+    marks = _scratch("marks", np.uint64, words)
+    marks.fill(0)
+    kernels.mark(slots, marks)
+    before = _scratch("before", np.uint32, words)
+    unique = np.empty(kernels.count_before(marks, before), slots.dtype)
+    kernels.list_marks(marks, unique)
+    kernels.rank_marks(slots, marks, before, indices)
+    return unique
+
+
+def _number_sparse(slots: Slots, indices: NDArray[np.uint32]) -> Any:
+    entries = max(_LEAST_TABLE, 1 << (slots.size // 4).bit_length())
+    position = found = 0
+    unique = np.empty(0, slots.dtype)
+    while True:
+        table = _scratch("table", np.uint32, entries)
+        table.fill(0)
+        kernels.fill_table(unique[:found], table)
+        seen = unique[:found]
+        unique = _scratch("unique", slots.dtype, entries // 2)
+        unique[:found] = seen
+        position, found = kernels.number_slots(slots, position, table, unique, found, indices)
+        if position == slots.size:
+            break
+        entries *= 4
+    ordered, order = _sort_numbered(unique[:found])
+    ranks = _scratch("ranks", np.uint32, found)
+    kernels.invert(order, ranks)
+    kernels.gather(ranks, indices, indices)
+    return ordered
+
+
+def _sort_numbered(unique: Slots) -> tuple[Any, NDArray[np.uint32]]:
+    """Distinct slots in order (a new array), and each one's position before.
+
+    Takes 5 to 9 ns per slot for 160,000 of them, `np.argsort` 50 to 60.
+    """
+    digits = -(-int(unique.max()).bit_length() // kernels.DIGIT) or 1
+    counts = np.zeros((digits, kernels.DIGITS), np.uint32)
+    kernels.count_digits(unique, counts)
+    keys, numbers = unique, np.arange(unique.size, dtype=np.uint32)
+    spare = [(np.empty_like(unique), np.empty_like(numbers)) for _ in range(2)]
+    for digit in range(digits):
+        to_keys, to_numbers = spare[digit % 2]
+        kernels.sort_by_digit(keys, numbers, digit, counts[digit], to_keys, to_numbers)
+        keys, numbers = to_keys, to_numbers
+    return keys, numbers
+
+
+def _scratch(name: str, dtype: Any, size: int) -> NDArray[Any]:
+    """An array of this thread's own, its content left over from the last use."""
+    key = f"{name}:{np.dtype(dtype).char}"
+    kept: NDArray[Any] | None = getattr(_thread, key, None)
+    if kept is None or kept.size < size:
+        kept = np.empty(1 << max(size - 1, 0).bit_length(), dtype)
+        if kept.nbytes <= _KEEP_BYTES:
+            setattr(_thread, key, kept)
+    return kept[:size]

@@ -1,0 +1,17 @@
+"""The hashed data set: write, read, shuffle, describe."""
+
+from features.dataset.describe import Description, describe
+from features.dataset.manifest import DatasetManifest
+from features.dataset.shuffle import shuffled
+from features.dataset.source import DatasetSource
+from features.dataset.writer import BLOCK_ROWS, write_dataset
+
+__all__ = [
+    "BLOCK_ROWS",
+    "DatasetManifest",
+    "DatasetSource",
+    "Description",
+    "describe",
+    "shuffled",
+    "write_dataset",
+]

@@ -1,0 +1,261 @@
+"""`shuffled`: the examples of a source in a uniformly random order, whatever their number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import DataError
+from features.batches import Batch, Chunk, Slots, take
+from features.dataset import shuffle_kernels as kernels
+from features.example_source import ExampleSource
+from features.folder import scratch_folder
+
+BUCKET_ROWS = 1 << 18
+_BUCKET_FEATURES = 1 << 24  # 64 MiB of slots; Criteo's 40 features per row stay below it
+_MOST_BUCKETS = 1 << 16  # what a uint16 can tell apart, and NumPy sorts those by radix; 1.7e10 rows
+_SAMPLE_ROWS = 1_000
+_LEAST_PIECE_ROWS = 64
+
+
+def shuffled(
+    source: ExampleSource,
+    rows: int,
+    seed: int,
+    folder: Path,
+    *,
+    bucket_rows: int = BUCKET_ROWS,
+    progress: Callable[[int], None] | None = None,
+) -> Generator[Batch, None, None]:
+    """All examples of `source`, in a random order, `rows` in each batch; the last may be fewer.
+
+    Every order is equally likely (Rao 1961, Sandelius 1962): a first pass deals each example independently
+    to one of K buckets on disk, a second permutes one bucket after the other. The same examples, `rows`,
+    `seed` (0 or more) and `bucket_rows` give the same order, as long as NumPy's generators stay the same.
+
+    The buckets are files in a temporary folder inside `folder`, which is made if missing. Together they are
+    about as large as the data set that is written from the batches, and each is removed once it has been
+    read; close the iterator to remove them before. Memory holds one bucket: about `bucket_rows` rows, fewer
+    when the first examples have very many features. What killed processes have left in `folder` is removed.
+
+    `progress` is called with the number of examples dealt so far; the first batch comes after the last call.
+    Raises DataError when the disk refuses, and whatever `source` raises.
+    """
+    if rows < 1 or bucket_rows < 1:
+        raise ValueError(f"rows is {rows} and bucket_rows {bucket_rows}: both must be at least 1")
+    count = _bucket_count(source, bucket_rows)
+    rng = np.random.default_rng(seed)
+    with ExitStack() as opened:
+        with _disk(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            place = opened.enter_context(scratch_folder(folder, ".shuffle-"))
+        buckets = _Buckets(place, count)
+        # Many buckets make small pieces, so more is dealt at once then, up to what a bucket holds anyway.
+        at_once = max(rows, min(bucket_rows, _LEAST_PIECE_ROWS * count))
+        _deal(source.batches(at_once), buckets, rng, folder, progress)
+        yield from _cut(buckets, rows, rng, folder)
+
+
+def _bucket_count(source: ExampleSource, bucket_rows: int) -> int:
+    sample = source.sample(_SAMPLE_ROWS)
+    per_row = sample.slots.size / max(len(sample), 1)
+    rows_each = max(1, min(bucket_rows, int(_BUCKET_FEATURES / max(per_row, 1.0))))
+    return min(max(-(-source.count_rows() // rows_each), 1), _MOST_BUCKETS)
+
+
+def _deal(
+    batches: Iterator[Batch | Chunk],
+    buckets: _Buckets,
+    rng: np.random.Generator,
+    folder: Path,
+    progress: Callable[[int], None] | None,
+) -> None:
+    """The first pass: every row into a random bucket."""
+    dealt = 0
+    for batch in batches:
+        with _disk(folder):
+            buckets.deal(_plain(batch), rng)
+        dealt += len(batch)
+        if progress is not None:
+            progress(dealt)
+
+
+def _cut(buckets: _Buckets, rows: int, rng: np.random.Generator, folder: Path) -> Iterator[Batch]:
+    """The second pass: the rows of each bucket in random order, `rows` at a time across buckets."""
+    parts: list[Batch] = []
+    wanted = rows
+    for number in range(len(buckets)):
+        with _disk(folder):
+            bucket = buckets.take(number)
+        order = rng.permutation(len(bucket))
+        at = 0
+        while at < order.size:
+            part = order[at : at + wanted]
+            parts.append(_pick(bucket, part))
+            at += part.size
+            wanted -= part.size
+            if wanted == 0:
+                yield _join(parts)
+                parts, wanted = [], rows
+        del bucket  # before the next one takes memory
+    if parts:
+        yield _join(parts)
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """What the file of one bucket holds: one piece for every batch that was dealt."""
+
+    path: Path
+    rows: int = 0
+    features: int = 0
+
+    def append(self, piece: Batch) -> None:
+        """Writes a header (rows, features, whether there are values, labels, weights), then the arrays."""
+        header = [len(piece), piece.slots.size]
+        header += [array is not None for array in (piece.values, piece.labels, piece.weights)]
+        lengths = np.diff(piece.indptr)
+        # Opened anew each time: there may be more buckets than files that a process can have open.
+        with self.path.open("ab") as file:
+            for array in (np.array(header), lengths, piece.slots, piece.values, piece.labels, piece.weights):
+                if array is not None:
+                    file.write(array.data)
+        self.rows += len(piece)
+        self.features += piece.slots.size
+
+
+class _Buckets:
+    """Examples on disk, each in the bucket that a throw of the dice gave it."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._buckets = [_Bucket(folder / str(number)) for number in range(count)]
+        self._dtype: Any = np.uint32
+        self._labelled: bool | None = None
+        self._has_values = self._has_weights = False
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def deal(self, batch: Batch, rng: np.random.Generator) -> None:
+        """Append each row of the batch to a random bucket."""
+        labelled = batch.labels is not None
+        if self._labelled not in (None, labelled):
+            raise ValueError("some batches have labels and some have none")
+        self._labelled = labelled
+        self._has_values |= batch.values is not None
+        self._has_weights |= batch.weights is not None
+        self._dtype = batch.slots.dtype
+        numbers = rng.integers(0, len(self), len(batch), dtype=np.uint16)
+        ordered = _pick(batch, np.argsort(numbers, kind="stable"))
+        ends = np.cumsum(np.bincount(numbers, minlength=len(self))).tolist()
+        first = 0
+        for bucket, end in zip(self._buckets, ends, strict=True):
+            if first < end:
+                bucket.append(_slice(ordered, first, end))
+            first = end
+
+    def take(self, number: int) -> Batch:
+        """The rows of a bucket in the order they came, and remove its file.
+
+        All buckets have the same columns: where only some batches had values or weights, the others get ones.
+        """
+        bucket = self._buckets[number]
+        indptr = np.zeros(bucket.rows + 1, np.int64)
+        slots: Slots = np.empty(bucket.features, self._dtype)
+        values = np.ones(bucket.features, np.float32) if self._has_values else None
+        labels = np.empty(bucket.rows, np.float32) if self._labelled else None
+        weights = np.ones(bucket.rows, np.float32) if self._has_weights else None
+        if bucket.rows:
+            with bucket.path.open("rb") as file:
+                row = feature = 0
+                while row < bucket.rows:
+                    header = np.empty(5, np.int64)
+                    _fill(file, header)
+                    rows, features = slice(row, row + header[0]), slice(feature, feature + header[1])
+                    _fill(file, indptr[1:][rows])
+                    _fill(file, slots[features])
+                    for array, part, there in zip(
+                        (values, labels, weights), (features, rows, rows), header[2:], strict=True
+                    ):
+                        if array is not None and there:
+                            _fill(file, array[part])
+                    row, feature = rows.stop, features.stop
+            bucket.path.unlink()
+        np.cumsum(indptr, out=indptr)
+        return Batch(indptr, slots, values, labels, weights)
+
+
+def _fill(file: BufferedReader, array: NDArray[Any]) -> None:
+    if file.readinto(array.data) != array.nbytes:
+        raise OSError(f"{file.name} was cut short")
+
+
+def _plain(batch: Batch | Chunk) -> Batch:
+    if isinstance(batch, Batch):
+        return batch
+    slots = take(batch.slots, batch.indices)
+    return Batch(batch.indptr, slots, batch.values, batch.labels, batch.weights)
+
+
+def _pick(batch: Batch, order: NDArray[np.int64]) -> Batch:
+    """The rows `order` of a batch, copied."""
+    indptr = np.empty(order.size + 1, np.int64)
+    kernels.place_rows(batch.indptr, order, indptr)
+
+    def cells(array: Any) -> Any:
+        picked = np.empty(int(indptr[-1]), array.dtype)
+        kernels.copy_rows(batch.indptr, array, order, indptr, picked)
+        return picked
+
+    return Batch(
+        indptr=indptr,
+        slots=cells(batch.slots),
+        values=None if batch.values is None else cells(batch.values),
+        labels=None if batch.labels is None else batch.labels[order],
+        weights=None if batch.weights is None else batch.weights[order],
+    )
+
+
+def _slice(batch: Batch, first: int, end: int) -> Batch:
+    """Rows `first` to `end` (exclusive), as views but for `indptr`."""
+    features = slice(int(batch.indptr[first]), int(batch.indptr[end]))
+    return Batch(
+        indptr=batch.indptr[first : end + 1] - batch.indptr[first],
+        slots=batch.slots[features],
+        values=None if batch.values is None else batch.values[features],
+        labels=None if batch.labels is None else batch.labels[first:end],
+        weights=None if batch.weights is None else batch.weights[first:end],
+    )
+
+
+def _join(parts: list[Batch]) -> Batch:
+    """One batch of parts that all have the same columns."""
+    if len(parts) == 1:
+        return parts[0]
+    indptr = np.zeros(sum(map(len, parts)) + 1, np.int64)
+    np.cumsum(np.concatenate([np.diff(part.indptr) for part in parts]), out=indptr[1:])
+
+    def together(name: str) -> Any:
+        arrays = [getattr(part, name) for part in parts]
+        return None if arrays[0] is None else np.concatenate(arrays)
+
+    return Batch(indptr, *map(together, ("slots", "values", "labels", "weights")))
+
+
+@contextmanager
+def _disk(folder: Path) -> Iterator[None]:
+    """Say of an OSError that the temporary files are to blame, not the input."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{folder}: the temporary files of the shuffle were refused ({error}); they take about as much"
+            " room as the data set: make room there, or build without --shuffle."
+        ) from error

@@ -1,0 +1,298 @@
+"""`DatasetSource`: a hashed data set read back as chunks, straight from memory maps of its shards."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+from weakref import finalize
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ctr.errors import DataError, SpecError
+from features.batches import Batch, Chunk, slice_chunk, take
+from features.dataset import kernels
+from features.dataset.manifest import SPEC, DatasetManifest, ShardEntry, read_manifest
+from features.dataset.writer import block_schema
+from features.readers import BadRows
+from features.spec import FeatureSpec, parse_spec
+
+_Part = tuple[Chunk, int, int]  # rows of a block, from and to (exclusive)
+
+
+class DatasetSource:
+    """The examples of a hashed data set, in the order they were written.
+
+    Safe to share among threads, each with its own iterator.
+
+    It reads the very folder that it was opened with: where a new build takes its place meanwhile, reading
+    ends with an error, and never mixes the two.
+
+    Raises DataError, on opening and while reading, when the folder is no data set, its spec was changed
+    since, a shard is missing or of another size than it was written with, or what a shard holds does not fit
+    together (rows, offsets, slots out of range). Bytes that were changed and still fit, such as a label or
+    another slot, are noticed only with `verify`.
+    """
+
+    def __init__(
+        self, path: str | Path, *, verify: bool = False, labels: Literal["required", "ignored"] = "required"
+    ) -> None:
+        """Reads manifest and spec, and looks at the size of every shard.
+
+        `verify`: compare each shard's SHA-256 with the manifest before its first use (0.6 s per GB).
+        `labels`: if ignored, the data set may have none, and the batches have none.
+        """
+        self.path = Path(path)
+        self.manifest: DatasetManifest = read_manifest(self.path)
+        self._folder = self._open_folder()
+        self.spec: FeatureSpec = self._read_spec()
+        self._require_same(read_manifest(self.path) == self.manifest)
+        if labels == "required" and not self.manifest.has_labels:
+            raise DataError(
+                f"{self.path}: it has no labels; build it from labelled data with `ctr features build`."
+            )
+        self._with_labels = labels == "required"
+        self._seen = {shard.name: self._check_size(shard) for shard in self.manifest.shards}
+        self._unverified = {shard.name for shard in self.manifest.shards} if verify else set()
+        self.bad_rows = BadRows()  # none: the build left them out
+        self.blocks_read = 0  # what is mapped is read while it is trained
+        self._row_reached = 0
+
+    @property
+    def rows(self) -> int:
+        """The number of examples."""
+        return self.manifest.rows
+
+    def count_rows(self) -> int:
+        """The number of examples."""
+        return self.manifest.rows
+
+    @property
+    def fraction_read(self) -> float:
+        """How far into the data set the latest batch reached, 0 to 1."""
+        return self._row_reached / self.manifest.rows
+
+    def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Batch | Chunk]:
+        """The examples from row `start` to row `stop` (exclusive), `rows` at a time; the last may be fewer.
+
+        What lies within a stored block comes as a `Chunk`, and a whole block without a copy: its arrays are
+        private copy-on-write views of the file, so writing to them is allowed and changes nothing on disk. A
+        shard stays mapped as long as one of them lives. What spans blocks comes as a `Batch`.
+        """
+        if rows < 1 or start < 0:
+            raise ValueError(f"rows is {rows} and start {start}: at least 1 and 0")
+        end = self.rows if stop is None else min(stop, self.rows)
+        self._row_reached = start
+        parts: list[_Part] = []
+        wanted = rows
+        for first, block in self._blocks(start, end):
+            at, last = max(start - first, 0), min(end - first, len(block))
+            while at < last:
+                count = min(wanted, last - at)
+                parts.append((block, at, at + count))
+                at += count
+                wanted -= count
+                if wanted == 0:
+                    self._row_reached = first + at
+                    yield _join(parts)
+                    parts, wanted = [], rows
+        if parts:
+            self._row_reached = end
+            yield _join(parts)
+
+    def sample(self, rows: int) -> Batch:
+        """The first `rows` examples, or all when there are fewer."""
+        blocks = self._blocks(0, min(rows, self.rows))
+        return _gather([(block, 0, min(len(block), rows - first)) for first, block in blocks])
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The stored blocks, one after the other."""
+        for _, block in self._blocks(0, self.rows):
+            yield block
+
+    def _blocks(self, start: int, end: int) -> Iterator[tuple[int, Chunk]]:
+        """The blocks with rows from `start` to `end`, each with the position of its first row."""
+        size = self.manifest.block_rows
+        shard_first = 0
+        for shard in self.manifest.shards:
+            shard_end = shard_first + shard.rows
+            if shard_first < end and start < shard_end:
+                low = max(start - shard_first, 0) // size
+                high = -(-(min(end, shard_end) - shard_first) // size)
+                for number, block in zip(range(low, high), self._read(shard, low, high), strict=True):
+                    yield shard_first + number * size, block
+            shard_first = shard_end
+
+    def _read(self, shard: ShardEntry, low: int, high: int) -> Iterator[Chunk]:
+        """Blocks `low` to `high` (exclusive) of a shard."""
+        self._require_same(self._check_size(shard) == self._seen[shard.name])
+        try:
+            handle = os.open(shard.name, os.O_RDONLY, dir_fd=self._folder)
+        except OSError as error:
+            raise self._torn(shard, error.strerror or str(error)) from None
+        with open(handle, "rb") as file:
+            # Copy-on-write rather than read-only: Numba compiles every kernel anew for read-only arrays.
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        self._verify(shard, mapped)
+        try:
+            blocks = _Blocks(mapped, block_schema(self.manifest.bits))
+            for number in range(low, high):
+                rows = min(self.manifest.block_rows, shard.rows - number * self.manifest.block_rows)
+                block = blocks.read(number, rows, (1 << self.manifest.bits) - 1)
+                yield block if self._with_labels else replace(block, labels=None)
+        except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+            raise self._torn(shard, str(error).splitlines()[0]) from error
+
+    def _read_spec(self) -> FeatureSpec:
+        path = self.path / SPEC
+        again = "build the data set again with `ctr features build`."
+        try:
+            spec = parse_spec(path.read_text("utf-8"), str(path))
+        except SpecError as error:
+            raise DataError(f"{error} Restore the file, or {again}") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{path}: cannot be read ({error}); {again}") from error
+        if spec.fingerprint != self.manifest.spec_fingerprint:
+            raise DataError(
+                f"{path}: gives the transform {spec.fingerprint[:12]}, the data was hashed with"
+                f" {self.manifest.spec_fingerprint[:12]}; restore the file, or {again}"
+            )
+        return spec
+
+    def _open_folder(self) -> int:
+        try:
+            handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read ({error.strerror}).") from None
+        finalize(self, os.close, handle)
+        return handle
+
+    def _require_same(self, same: bool = True) -> None:
+        """Raise DataError if it is not, or if the folder's name is that of another folder by now."""
+        try:
+            same = same and os.path.samestat(os.stat(self.path), os.stat(self._folder))
+        except OSError:
+            same = False
+        if not same:
+            raise DataError(
+                f"{self.path}: the data set was changed or built again while it was read; start again, and "
+                "give a new build another folder while a job reads this one."
+            )
+
+    def _check_size(self, shard: ShardEntry) -> tuple[int, int]:
+        """Raise DataError unless the shard has its size; what changes when it is written again."""
+        try:
+            found = os.stat(shard.name, dir_fd=self._folder)
+        except OSError as error:
+            self._require_same()
+            raise self._torn(shard, error.strerror or str(error)) from None
+        if found.st_size != shard.bytes:
+            self._require_same()
+            raise self._torn(shard, f"it has {found.st_size} bytes, the manifest says {shard.bytes}")
+        return found.st_ino, found.st_mtime_ns
+
+    def _verify(self, shard: ShardEntry, mapped: mmap.mmap) -> None:
+        if shard.name not in self._unverified:
+            return
+        if hashlib.sha256(mapped).hexdigest() != shard.sha256:
+            raise self._torn(shard, "its SHA-256 is not the manifest's")
+        self._unverified.discard(shard.name)
+
+    def _torn(self, shard: ShardEntry, problem: str) -> DataError:
+        return DataError(
+            f"{self.path / shard.name}: torn or changed since it was written: {problem}; build the data"
+            " set again with `ctr features build`."
+        )
+
+
+class _Blocks:
+    """Access to the blocks of one mapped shard."""
+
+    def __init__(self, mapped: mmap.mmap, schema: pa.Schema) -> None:
+        self._mapped = mapped
+        buffer = pa.py_buffer(mapped)
+        self._address = buffer.address
+        self._file = pa.ipc.open_file(buffer)
+        if self._file.schema != schema:
+            raise ValueError("its columns are not those of this format")
+
+    def read(self, number: int, rows: int, last_slot: int) -> Chunk:
+        """A block as views of the map, checked so that no kernel can leave its arrays."""
+        record = self._file.get_batch(number)
+        record.validate()
+        arrays: dict[str, Any] = {
+            f.name: self._view(record.column(f.name), f.nullable) for f in record.schema
+        }
+        chunk = Chunk(**arrays)
+        per_row = [a for a in (chunk.labels, chunk.weights) if a is not None]
+        if (
+            len(chunk) != rows
+            or any(a.size != rows for a in per_row)
+            or (chunk.values is not None and chunk.values.size != chunk.indices.size)
+            or not kernels.is_sound(chunk.indptr, chunk.slots, chunk.indices, last_slot)
+        ):
+            raise ValueError(f"the arrays of block {number} do not fit together")
+        return chunk
+
+    def _view(self, column: pa.LargeListArray, nullable: bool) -> NDArray[Any] | None:
+        """The one array in a column. Arrow's own view of it would be read-only."""
+        if len(column) != 1:
+            raise ValueError(f"a block has {len(column)} rows instead of 1")
+        if column.null_count:
+            if not nullable:
+                raise ValueError("a column is empty")
+            return None
+        values = column.values
+        dtype = np.dtype(values.type.to_pandas_dtype())
+        if len(values) == 0:
+            return np.empty(0, dtype)
+        offset = values.buffers()[1].address - self._address
+        if offset % dtype.itemsize:
+            raise ValueError("a column is out of line")
+        return np.frombuffer(self._mapped, dtype, len(values), offset)
+
+
+def _join(parts: list[_Part]) -> Batch | Chunk:
+    if len(parts) > 1:
+        return _gather(parts)
+    block, start, stop = parts[0]
+    return block if stop - start == len(block) else slice_chunk(block, start, stop)
+
+
+def _gather(parts: list[_Part]) -> Batch:
+    """The rows of all parts as one batch, copied."""
+    rows = [(block, slice(at, to), slice(block.indptr[at], block.indptr[to])) for block, at, to in parts]
+    counts = [np.diff(block.indptr[at : to + 1]) for block, at, to in parts]
+    indptr = np.zeros(sum(c.size for c in counts) + 1, np.int64)
+    np.cumsum(np.concatenate(counts), out=indptr[1:])
+    return Batch(
+        indptr=indptr,
+        slots=_concatenate(take(block.slots, block.indices[features]) for block, _, features in rows),
+        values=_concatenate_or_ones((block.values, features) for block, _, features in rows),
+        labels=(
+            None
+            if any(block.labels is None for block, _, _ in rows)
+            else _concatenate(block.labels[row] for block, row, _ in rows if block.labels is not None)
+        ),
+        weights=_concatenate_or_ones((block.weights, row) for block, row, _ in rows),
+    )
+
+
+def _concatenate(arrays: Iterable[Any]) -> Any:
+    return np.concatenate(list(arrays))
+
+
+def _concatenate_or_ones(pieces: Iterable[tuple[NDArray[np.float32] | None, slice]]) -> Any:
+    """The pieces together, None standing for ones; None when all are None."""
+    kept = list(pieces)
+    if all(array is None for array, _ in kept):
+        return None
+    return np.concatenate(
+        [np.ones(s.stop - s.start, np.float32) if array is None else array[s] for array, s in kept]
+    )

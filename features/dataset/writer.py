@@ -1,0 +1,208 @@
+"""`write_dataset`: localized blocks of examples into the Arrow shards of a hashed data set."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from ctr.errors import DataError
+from features.batches import Batch, Chunk, localize, slot_dtype
+from features.dataset.manifest import SPEC, DatasetManifest, ShardEntry, require_dataset_or_nothing
+from features.folder import replace_folder
+from features.spec import FeatureSpec
+
+BLOCK_ROWS = 65_536
+BLOCKS_PER_SHARD = 4
+"""A reader maps one shard at a time, so this bounds the memory that its pages take."""
+
+
+def block_schema(bits: int) -> pa.Schema:
+    """The columns of a block: each holds, in its only row, one array of the block's `Chunk`.
+
+    Large lists, since a block may have more than 2**31 features.
+    """
+    return pa.schema(
+        [
+            pa.field("indptr", pa.large_list(pa.int64()), nullable=False),
+            pa.field("slots", pa.large_list(pa.from_numpy_dtype(slot_dtype(bits))), nullable=False),
+            pa.field("indices", pa.large_list(pa.uint32()), nullable=False),
+            pa.field("values", pa.large_list(pa.float32())),
+            pa.field("labels", pa.large_list(pa.float32())),
+            pa.field("weights", pa.large_list(pa.float32())),
+        ]
+    )
+
+
+def write_dataset(
+    batches: Iterable[Batch | Chunk],
+    spec: FeatureSpec,
+    out: str | Path,
+    *,
+    block_rows: int = BLOCK_ROWS,
+    shuffled: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> DatasetManifest:
+    """Write examples as the hashed data set `out`, a folder that is there complete or not at all.
+
+    Each of `batches` becomes one block: all must have exactly `block_rows` rows, only the last one may have
+    fewer (ValueError). `spec` is the one their slots come from. `shuffled` is for the manifest: the seed,
+    if the rows come in a random order. `progress` is called with the number of rows written so far. A data
+    set that was at `out` stays until the new one is on disk.
+
+    Raises DataError when there is no row, `out` holds something else than a data set, or the disk refuses.
+    """
+    place = Path(out)
+    require_dataset_or_nothing(place)
+    blocks = _reading(batches)
+    try:
+        with replace_folder(place) as folder:
+            tally = _Tally(spec.bits, block_rows)
+            block = next(blocks, None)
+            while block is not None:
+                with _ShardFile(folder / f"shard-{len(tally.shards):05d}.arrow", spec.bits) as shard:
+                    while block is not None and shard.blocks < BLOCKS_PER_SHARD:
+                        chunk = localize(block)
+                        tally.add(chunk)
+                        shard.write(chunk)
+                        if progress is not None:
+                            progress(tally.rows)
+                        block = next(blocks, None)
+                tally.shards.append(shard.entry())
+            if not tally.rows:
+                raise DataError("the input has no row, so there is no data set to write: check the input.")
+            (folder / SPEC).write_text(spec.to_yaml(), encoding="utf-8")
+            manifest = tally.manifest(spec.fingerprint, shuffled)
+            manifest.write(folder)
+    except OSError as error:
+        kept = "the data set that was there is unchanged" if place.exists() else "nothing was left behind"
+        raise DataError(f"{place}: the data set could not be written ({error}); {kept}.") from error
+    return manifest
+
+
+def _reading(batches: Iterable[Batch | Chunk]) -> Iterator[Batch | Chunk]:
+    """The same batches; an OSError that comes from reading them is not to be taken for one of writing."""
+    try:
+        yield from batches
+    except OSError as error:
+        raise DataError(f"the input could not be read ({error}).") from error
+
+
+class _Tally:
+    """What the manifest will say, gathered block by block."""
+
+    def __init__(self, bits: int, block_rows: int) -> None:
+        self.bits = bits
+        self.block_rows = block_rows
+        self.rows = self.positives = self.features = 0
+        self.labelled: bool | None = None
+        self.has_values = self.has_weights = False
+        self.shards: list[ShardEntry] = []
+
+    def add(self, chunk: Chunk) -> None:
+        rows = len(chunk)
+        if rows == 0 or rows > self.block_rows or self.rows % self.block_rows:
+            raise ValueError(
+                f"a batch of {rows} rows after {self.rows}: each must have {self.block_rows} rows, only the"
+                " last may have fewer"
+            )
+        if chunk.slots.dtype != slot_dtype(self.bits):
+            raise ValueError(f"slots are {chunk.slots.dtype}, a spec of {self.bits} bits has another dtype")
+        if chunk.slots.size and int(chunk.slots[-1]) >> self.bits:
+            raise ValueError(f"slot {chunk.slots[-1]} is out of range for {self.bits} bits")
+        labelled = chunk.labels is not None
+        if self.labelled not in (None, labelled):
+            raise ValueError("some batches have labels and some have none")
+        self.labelled = labelled
+        self.rows += rows
+        self.features += chunk.indices.size
+        self.positives += 0 if chunk.labels is None else int(np.count_nonzero(chunk.labels > 0))
+        self.has_values |= chunk.values is not None
+        self.has_weights |= chunk.weights is not None
+
+    def manifest(self, fingerprint: str, shuffled: int | None) -> DatasetManifest:
+        return DatasetManifest(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            spec_fingerprint=fingerprint,
+            bits=self.bits,
+            rows=self.rows,
+            positives=self.positives,
+            features=self.features,
+            block_rows=self.block_rows,
+            has_labels=bool(self.labelled),
+            has_values=self.has_values,
+            has_weights=self.has_weights,
+            shuffled=shuffled,
+            shards=tuple(self.shards),
+        )
+
+
+class _ShardFile:
+    """An Arrow file of a few blocks, hashed while it is written."""
+
+    def __init__(self, path: Path, bits: int) -> None:
+        self._path = path
+        self._schema = block_schema(bits)
+        self.blocks = self._rows = 0
+
+    def __enter__(self) -> _ShardFile:
+        self._sink = _HashingSink(self._path.open("xb"))
+        self._file = pa.ipc.new_file(self._sink, self._schema)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: object, __: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self._file.close()
+        finally:
+            self._sink.close()
+
+    def write(self, chunk: Chunk) -> None:
+        arrays = [getattr(chunk, field.name) for field in self._schema]
+        columns = [_one_list(array, field.type) for array, field in zip(arrays, self._schema, strict=True)]
+        self._file.write_batch(pa.record_batch(columns, schema=self._schema))
+        self.blocks += 1
+        self._rows += len(chunk)
+
+    def entry(self) -> ShardEntry:
+        return ShardEntry(
+            name=self._path.name, rows=self._rows, bytes=self._sink.size, sha256=self._sink.sha256.hexdigest()
+        )
+
+
+def _one_list(array: Any, type_: pa.DataType) -> pa.Array:
+    """A column of one row that holds `array`, or null for None."""
+    if array is None:
+        return pa.nulls(1, type_)
+    offsets = pa.array([0, array.size], pa.int64())
+    return pa.LargeListArray.from_arrays(offsets, pa.array(array), type=type_)
+
+
+class _HashingSink:
+    """The file object that Arrow writes to."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        self.size += len(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed

@@ -1,0 +1,92 @@
+"""`Cells`: rows of text cells, the one form that every kind of input is brought into."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import DataError
+from features.text.value_text import text_of_value
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The text of `rows` x `columns` cells: cell `(i, j)` is `buffer[starts[i, j]:ends[i, j]]`.
+
+    An empty cell is a missing value. Cells may stand anywhere in the buffer, in any order.
+    """
+
+    buffer: NDArray[np.uint8]
+    """uint8[at most 2**31 - 1], C-contiguous."""
+    starts: NDArray[np.int32]
+    """int32[rows, columns], C-contiguous."""
+    ends: NDArray[np.int32]
+    """int32[rows, columns], C-contiguous, each at least its start."""
+
+    def __len__(self) -> int:
+        return int(self.starts.shape[0])
+
+    def text(self, row: int, column: int) -> str:
+        r"""One cell for a message: invalid UTF-8 replaced by \ufffd, cut after 80 bytes."""
+        start, end = int(self.starts[row, column]), int(self.ends[row, column])
+        text = self.buffer[start : min(end, start + 80)].tobytes().decode("utf-8", "replace")
+        return text + "…" if end - start > 80 else text
+
+
+def cells_of_rows(
+    rows: Sequence[Mapping[str, object]],
+    columns: Sequence[str],
+    *,
+    numbers: Container[str],
+    ignored: Container[str] = (),
+) -> Cells:
+    """Cells of rows that came as mappings of column names to values, such as JSON objects.
+
+    Values become text as `text_of_value` says; None, NaN or an absent key is missing. Fractions are for the
+    columns in `numbers` alone: a category such as 0.1 has more than one spelling, and another one than the
+    training data's would be another feature. Columns that are neither in `columns` nor in `ignored` raise
+    DataError, and so does any other value; both name the row, counted from 0, and the column.
+    """
+    known = set(columns)
+    texts: list[bytes] = []
+    for i, row in enumerate(rows):
+        for key in row:
+            if key not in known and key not in ignored:
+                raise DataError(
+                    f"rows[{i}]: the feature spec names no column {key!r:.80}; remove it, list it in the spec"
+                    f" under source.ignore, or use one of: {', '.join(columns)}."
+                )
+        texts.extend(_encode(row.get(column), i, column, column in numbers) for column in columns)
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    ends = np.cumsum(lengths)
+    if ends.size and ends[-1] >= 2**31:
+        raise DataError(f"{len(rows)} rows hold {ends[-1]} bytes of text; send fewer at a time.")
+    shape = (len(rows), len(columns))
+    return Cells(
+        buffer=np.frombuffer(b"".join(texts), np.uint8),
+        starts=(ends - lengths).astype(np.int32).reshape(shape),
+        ends=ends.astype(np.int32).reshape(shape),
+    )
+
+
+def _encode(value: object, row: int, column: str, is_number: bool) -> bytes:
+    if isinstance(value, int) and value.bit_length() > 64:
+        raise DataError(f"rows[{row}].{column}: a number of more than 64 bits; send it as text.")
+    text = text_of_value(value)
+    if text is None:
+        raise DataError(
+            f"rows[{row}].{column}: expected text, a finite number, true, false or null,"
+            f" met {value!r:.80} ({type(value).__name__})."
+        )
+    if isinstance(value, float) and not is_number and text and not text.lstrip("-").isdigit():
+        raise DataError(
+            f"rows[{row}].{column}: {value!r} is a fraction, or too large to be exact, but the field is a"
+            f" category; send the text that the training data has."
+        )
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise DataError(f"rows[{row}].{column}: {value!r:.80} is not valid Unicode text.") from None

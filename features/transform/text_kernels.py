@@ -1,0 +1,92 @@
+"""The text of a category: which spellings are one value."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
+from features.transform.hashing import xxh64, xxh64_byte
+
+_U0, _U1, _U2, _U3, _U4, _U5 = (np.uint64(k) for k in range(6))
+_ZERO, _POINT, _MINUS = np.uint8(ord("0")), np.uint8(ord(".")), np.uint8(ord("-"))
+_ONE, _E, _N = (np.uint8(ord(c)) for c in "1en")
+_LOWER = np.uint8(0x20)  # turns an ASCII letter into lower case
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def may_be_respelt(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) -> bool:
+    """Whether `hash_spelling` may have something to do for `buffer[start:end]`, which is not empty.
+
+    Without branches, for they could not be foreseen: whole numbers end in 0 now and then.
+    """
+    length = end - start
+    last = buffer[end - _U1]
+    before = buffer[end - _U1 - np.uint64(length > _U1)]
+    fraction = (last == _ZERO) & ((before == _POINT) | (before == _ZERO))
+    word = (last | _LOWER == _E) | (last | _LOWER == _N)
+    return bool((length >= _U3) & (fraction | word))
+
+
+@njit(nogil=True, cache=True)
+def hash_spelling(
+    buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64, seed: np.uint64
+) -> tuple[bool, np.uint64]:
+    """Whether the text `buffer[start:end]`, which is not empty, is a value, and its hash.
+
+    Text is hashed as it is, except: `5.0` is `5` (see `_whole_part`), `true` and `false`, also in capitals or
+    with one, are `1` and `0`, and `nan` and `NaN` are missing. So a column of whole numbers that became
+    floats, and one of booleans, have the features that they have in any other kind of file.
+    """
+    length = end - start
+    if buffer[end - _U1] == _ZERO:
+        start, end = _whole_part(buffer, start, end)
+    elif length == _U3 and _is_nan(buffer, start):
+        return False, _U0
+    elif length == _U4 and _is_word(buffer, start, end, 0x65757274):  # "true", the first letter lowest
+        return True, xxh64_byte(_ONE, seed)
+    elif length == _U5 and buffer[end - _U1] | _LOWER == _E and _is_word(buffer, start, end, 0x736C6166):
+        return True, xxh64_byte(_ZERO, seed)  # "fals"
+    return True, xxh64(buffer, start, end, seed)
+
+
+@njit(nogil=True, cache=True)
+def _whole_part(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) -> tuple[np.uint64, np.uint64]:
+    """Where the whole number is in a text such as `5.0` or `-12.00`; any other text is left as it is.
+
+    That is an optional minus, digits without a leading zero, a point, and zeros alone: as programs write
+    numbers. `-0.0` is `0`.
+    """
+    at = end
+    while at > start and buffer[at - _U1] == _ZERO:
+        at -= _U1
+    if at < start + _U2 or buffer[at - _U1] != _POINT:
+        return start, end
+    point = at - _U1
+    first = start + np.uint64(buffer[start] == _MINUS)
+    if first == point or (buffer[first] == _ZERO and first + _U1 != point):
+        return start, end
+    for i in range(first, point):
+        if np.uint8(buffer[i] - _ZERO) > 9:
+            return start, end
+    return (first if buffer[first] == _ZERO else start), point
+
+
+@njit(nogil=True, cache=True)
+def _is_nan(buffer: NDArray[np.uint8], start: np.uint64) -> bool:
+    """Whether the three letters are `nan` or `NaN`."""
+    n = buffer[start]
+    return bool(n | _LOWER == _N and buffer[start + _U1] == np.uint8(ord("a")) and buffer[start + _U2] == n)
+
+
+@njit(nogil=True, cache=True)
+def _is_word(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64, word: int) -> bool:
+    """Whether the text begins with these four letters and is small, in capitals, or has one first."""
+    case = buffer[start + _U1] & _LOWER
+    for i in range(4):
+        if buffer[start + np.uint64(i)] | _LOWER != np.uint8((word >> (8 * i)) & 0xFF):
+            return False
+    for at in range(start + _U2, end):
+        if buffer[at] & _LOWER != case:
+            return False
+    return bool(buffer[start] & _LOWER <= case)

@@ -1,0 +1,34 @@
+"""What the workers of a job tell each other: leases, clocks, the queue of data shards, ranks."""
+
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_face
+
+if TYPE_CHECKING:
+    from ps.board.answers import JOB_FACTS, job_of, pairs, view_of, view_reads
+    from ps.board.job_board import JobBoard
+    from ps.board.view import LEASE_S, BoardView, Claim, ClockGate, Job, LaneGate
+
+__all__ = [
+    "JOB_FACTS",
+    "LEASE_S",
+    "BoardView",
+    "Claim",
+    "ClockGate",
+    "Job",
+    "JobBoard",
+    "LaneGate",
+    "job_of",
+    "pairs",
+    "view_of",
+    "view_reads",
+]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "answers": "JOB_FACTS job_of pairs view_of view_reads",
+        "job_board": "JobBoard",
+        "view": "BoardView Claim ClockGate Job LEASE_S LaneGate",
+    },
+)

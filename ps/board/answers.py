@@ -1,0 +1,133 @@
+"""What the answers of a job board's keys mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from ctr.errors import StoreError
+from ps.board.view import LEASE_S, BoardView, Job, JobState, LaneView, ShardView, WorkerView
+from ps.wire import BoardPart, Command
+
+TIME: Command = (b"TIME",)
+
+
+def milliseconds(time: Sequence[bytes]) -> int:
+    """The answer to TIME, in ms since 1970."""
+    return int(time[0]) * 1_000 + int(time[1]) // 1_000
+
+
+def number(score: bytes | None) -> int | None:
+    """A score of a sorted set that holds whole numbers; None for a member that is not there."""
+    return None if score is None else int(float(score))
+
+
+def rounds(scores: Iterable[bytes | None]) -> tuple[int, ...]:
+    """The marks of all lanes; -1 for none."""
+    return tuple(-1 if score is None else int(float(score)) for score in scores)
+
+
+def fact(found: bytes | None) -> bytes:
+    """What a job's hash has from its creation on. Raises StoreError where it is not there."""
+    if found is None:
+        raise StoreError(
+            "the job board is not whole: a key of it was deleted or overwritten. Remove what is left with "
+            "`ctr ps drop`, and start again or resume from a checkpoint."
+        )
+    return found
+
+
+def job_state(state: bytes | None) -> JobState:
+    """As the board has it. Raises StoreError as `fact` does."""
+    return cast(JobState, fact(state).decode())
+
+
+def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """The answer to HGETALL, or to ZRANGE … WITHSCORES, in its order."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+JOB_FACTS = (b"run", b"id", b"lease", b"description", b"shards", b"lanes")
+"""The fields of a job that never change."""
+
+
+def job_of(facts: Sequence[Any]) -> Job:
+    """The job, from the answers for `JOB_FACTS` of one that is there."""
+    run, name, lease, description, shards, lanes = facts
+    name, description, shards, lanes = map(fact, (name, description, shards, lanes))
+    lease_s = LEASE_S if lease is None else int(lease) / 1_000  # jobs of earlier versions tell none
+    return Job(name.decode(), run.decode(), lease_s, description, int(shards), int(lanes))
+
+
+def marks(key: bytes, kind: str, lanes: int) -> Command:
+    """Asks for the last round of every lane that is staged (`kind` "s") or pushed ("p")."""
+    return (b"ZMSCORE", key, *(f"{kind}{lane}".encode() for lane in range(lanes)))
+
+
+def view_reads(key: Mapping[BoardPart, bytes], lanes: int, *, shards: bool) -> dict[str, Command]:
+    """What to ask, all at one moment, for `view_of`."""
+    everything = (b"0", b"-1", b"WITHSCORES")
+    reads: dict[str, Command] = {
+        "job": (b"HMGET", key[BoardPart.JOB], b"state", b"message", b"hold", b"shards", b"begun"),
+        "time": TIME,
+        "coordinator": (b"PTTL", key[BoardPart.COORDINATOR]),
+        "clock": (b"ZSCORE", key[BoardPart.MARKS], b"clock"),
+        "leases": (b"ZRANGE", key[BoardPart.LEASES], *everything),
+        "clocks": (b"ZRANGE", key[BoardPart.CLOCKS], *everything),
+        "hosts": (b"HGETALL", key[BoardPart.HOSTS]),
+        "unfinished": (b"HLEN", key[BoardPart.OWNERS]),
+    }
+    if shards:
+        reads["owners"] = (b"HGETALL", key[BoardPart.OWNERS])
+        reads["progress"] = (b"ZRANGE", key[BoardPart.PROGRESS], *everything)
+    if lanes:
+        reads["lane_owners"] = (b"HGETALL", key[BoardPart.LANE_OWNERS])
+        reads["staged"] = marks(key[BoardPart.MARKS], "s", lanes)
+        reads["pushed"] = marks(key[BoardPart.MARKS], "p", lanes)
+    return reads
+
+
+def view_of(reads: Iterable[str], answers: Sequence[Any]) -> BoardView:
+    """The board, from the answers to `view_reads`."""
+    found = dict(zip(reads, answers, strict=True))
+    state, message, hold, shards, begun = found["job"]
+    now_state = job_state(state)
+    now_ms = milliseconds(found["time"])
+    leases, clocks, hosts = pairs(found["leases"]), pairs(found["clocks"]), pairs(found["hosts"])
+    progress, lane_owners = pairs(found.get("progress", ())), pairs(found.get("lane_owners", ()))
+
+    def live(worker: bytes | None) -> str | None:
+        return worker.decode() if worker is not None and worker in leases else None
+
+    workers = [
+        WorkerView(
+            id=worker.decode(),
+            host=hosts.get(worker, b"").decode(),
+            clock=number(clocks.get(worker)),
+            lease_left_s=(float(until) - now_ms) / 1_000,
+        )
+        for worker, until in sorted(leases.items())
+    ]
+    owners = {int(shard): owner for shard, owner in pairs(found.get("owners", ())).items()}
+    unfinished = {
+        shard: ShardView(live(owners[shard]), number(progress.get(b"%d" % shard)) or 0)
+        for shard in sorted(owners)
+    }
+    staged, pushed = rounds(found.get("staged", ())), rounds(found.get("pushed", ()))
+    return BoardView(
+        now_ms=now_ms,
+        state=now_state,
+        message=(message or b"").decode(),
+        hold=number(hold),
+        coordinator_lease_left_s=max(found["coordinator"], 0) / 1_000,
+        clock=number(found["clock"]) or 0,
+        workers=tuple(workers),
+        shards=int(shards),
+        begun=int(begun),
+        finished=int(begun) - found["unfinished"],
+        unfinished=unfinished,
+        lanes=tuple(
+            LaneView(live(lane_owners.get(b"%d" % lane)), staged[lane], pushed[lane])
+            for lane in range(len(pushed))
+        ),
+    )

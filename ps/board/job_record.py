@@ -1,0 +1,227 @@
+"""`JobRecord`: the one job on a board: how it is created and found, and requests to it and no other."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from ctr.errors import StoreError
+from ps.board.answers import JOB_FACTS, TIME, job_of, milliseconds
+from ps.board.view import LEASE_S, Job
+from ps.wire import BoardPart, Command, Decision, Keys, Nodes, RedisUrl, Transactions, connect
+
+T = TypeVar("T")
+
+
+class JobRecord:
+    """The job that this process created or found on the board of `url.model`.
+
+    Every request checks the random id of the job's creation, and every transaction watches it. So nobody
+    writes into a later job of the same name, nor into a node that has restarted empty. Thread-safe.
+    """
+
+    def __init__(self, url: RedisUrl, *, lease_s: float | None, timeout_s: float, patience_s: float) -> None:
+        """`lease_s` is that of this process; None: the job's."""
+        self.url = url
+        self._own_lease_s = lease_s
+        self._names = Keys(url.model or "default")
+        self._nodes: Nodes = connect(url, self._names, timeout_s)
+        self.line = Transactions(self._nodes, url, patience_s=patience_s)
+        self.key = {part: self._names.board(part) for part in BoardPart}
+        self._found: Job | None = None
+        self._run = b""
+
+    @property
+    def job(self) -> Job:
+        """The job that is known, or else found now. Raises StoreError when there is none."""
+        if self._found is None:
+            self.find()
+        if self._found is None:
+            raise self._unknown(None)
+        return self._found
+
+    @property
+    def lease_s(self) -> float:
+        """How long a lease lasts that this process takes."""
+        return self.job.lease_s if self._own_lease_s is None else self._own_lease_s
+
+    @property
+    def lease_ms(self) -> int:
+        """The same in ms."""
+        return int(self.lease_s * 1_000)
+
+    def lane_key(self, lane: int) -> bytes:
+        """See `Keys.lane`."""
+        return self._names.lane(lane)
+
+    def round_field(self, round_: int) -> bytes:
+        """The field of a round's move in its lane's hash; moves of earlier jobs have others."""
+        return b"%b:%d" % (self._known(), round_)
+
+    def create(self, job: str, description: bytes, shards: int, lanes: int) -> Job:
+        """See `JobBoard.create`."""
+        lease_s = LEASE_S if self._own_lease_s is None else self._own_lease_s
+        created = Job(job, secrets.token_hex(8), lease_s, description, shards, lanes)
+        run = created.incarnation.encode()
+        key = self.key
+        reads = [
+            (b"GET", key[BoardPart.RUN]),
+            (b"HMGET", key[BoardPart.JOB], b"id", b"state", b"lanes"),
+            TIME,
+            (b"ZRANGE", key[BoardPart.LEASES], b"-1", b"-1", b"WITHSCORES"),
+            (b"EXISTS", key[BoardPart.COORDINATOR]),
+        ]
+
+        def previous_lanes(found: list[Any]) -> int:
+            there, (name, state, its_lanes), time, last, coordinator = found
+            if there is None or there == run:  # the latter is our own request whose answer was lost
+                return 0
+            workers = bool(last) and float(last[1]) > milliseconds(time)
+            if state in (b"running", b"stopping") and (workers or (coordinator and state == b"running")):
+                raise StoreError(
+                    f"{self.url}: the job {name.decode()!r} is {state.decode()} in this store; wait until it "
+                    "is over, or name another model (?model=NAME)."
+                )
+            return int(its_lanes)
+
+        def decide(found: list[Any]) -> Decision[None]:
+            previous_lanes(found)
+            if found[0] == run:
+                return (), lambda _: None
+            facts = {
+                b"run": run,
+                b"id": job.encode(),
+                b"lease": b"%d" % (lease_s * 1_000),
+                b"description": description,
+                b"shards": b"%d" % shards,
+                b"lanes": b"%d" % lanes,
+                b"created": b"%d" % milliseconds(found[2]),
+                b"state": b"running",
+                b"begun": b"0",
+            }
+            words = (word for fact in facts.items() for word in fact)
+            commands: list[Command] = [
+                (b"DEL", *key.values()),
+                (b"SET", key[BoardPart.RUN], run),
+                (b"HSET", key[BoardPart.JOB], *words),
+                self._coordinator_lease(lease_s),
+            ]
+            return commands, lambda _: None
+
+        watched = [key[part] for part in (BoardPart.RUN, BoardPart.JOB, BoardPart.LEASES)]
+        # Its moves first, as the new job's workers may come as soon as it is there.
+        self._delete_lanes(
+            self.line.update(watched, reads, lambda found: ((), _always(previous_lanes(found))))
+        )
+        self.line.update(watched, reads, decide)
+        self._remember(created)
+        return created
+
+    def find(self, name: str | None = None, incarnation: str | None = None) -> Job | None:
+        """See `JobBoard.job`."""
+        (facts,) = self.line.ask(self.key[BoardPart.JOB], [(b"HMGET", self.key[BoardPart.JOB], *JOB_FACTS)])
+        if facts[0] is None:
+            if self._found is not None:
+                raise self._gone()
+            if name is not None:
+                raise self._unknown(name)
+            return None
+        job = job_of(facts)
+        if name is not None and name != job.id:
+            raise StoreError(
+                f"{self.url}: the job of the model {self._names.model!r} is {job.id!r}, not {name!r}; give "
+                "that id, or the other job's store."
+            )
+        if incarnation not in (None, job.incarnation):
+            raise self._another(job.id)
+        self._remember(job)
+        return job
+
+    def ask(self, *commands: Command) -> list[Any]:
+        """The answers to commands that change nothing, in one round trip."""
+        self._known()
+        return self._checked(self.line.ask(self.key[BoardPart.RUN], [self._get_run(), *commands]))
+
+    def ask_together(self, *commands: Command) -> list[Any]:
+        """The same, all of one moment."""
+        self._known()
+        return self._checked(self.line.together(self.key[BoardPart.RUN], [self._get_run(), *commands]))
+
+    def update(
+        self,
+        reads: Sequence[Command],
+        decide: Callable[[list[Any]], Decision[T]],
+        *watched: BoardPart,
+    ) -> T:
+        """See `Transactions.update`."""
+        self._known()
+        return self.line.update(
+            [self.key[part] for part in (BoardPart.RUN, *watched)],
+            [self._get_run(), *reads],
+            lambda found: decide(self._checked(found)),
+        )
+
+    def write(self, *commands: Command) -> None:
+        """Carry out commands as one transaction."""
+        self.update((), lambda _: (commands, lambda _: None))
+
+    def coordinator_lease(self) -> Command:
+        """Renews it."""
+        return self._coordinator_lease(self.lease_s)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.line.close()
+        self._nodes.close()
+
+    def _delete_lanes(self, lanes: int) -> None:
+        for lane in range(lanes):
+            self.line.ask(self.lane_key(lane), [(b"DEL", self.lane_key(lane))])
+
+    def _get_run(self) -> Command:
+        return (b"GET", self.key[BoardPart.RUN])
+
+    def _coordinator_lease(self, lease_s: float) -> Command:
+        return (b"SET", self.key[BoardPart.COORDINATOR], b"1", b"PX", b"%d" % (lease_s * 1_000))
+
+    def _remember(self, job: Job) -> None:
+        self._found = job
+        self._run = job.incarnation.encode()
+        self.line.slow_s = self.lease_s / 4
+
+    def _known(self) -> bytes:
+        """The incarnation of the job that this process belongs to."""
+        return self._run or self.job.incarnation.encode()
+
+    def _checked(self, found: list[Any]) -> list[Any]:
+        """The answers without the first, which must be the job's run id."""
+        run, *rest = found
+        if run is None:
+            raise self._gone()
+        if run != self._known():
+            raise self._another(self.job.id)
+        return rest
+
+    def _another(self, name: str) -> StoreError:
+        return StoreError(
+            f"{self.url}: the job {name!r} is over, and another one has begun on its model, or the same one "
+            "was resumed; this process belongs to the former and stops."
+        )
+
+    def _gone(self) -> StoreError:
+        return StoreError(
+            f"{self.url}: the job {self.job.id!r} is gone: the node has lost its data (restarted empty?), "
+            "or the job was dropped. Training stops here; start again, or resume from a checkpoint."
+        )
+
+    def _unknown(self, name: str | None) -> StoreError:
+        asked = "no job" if name is None else f"no job {name!r}"
+        return StoreError(
+            f"{self.url}: there is {asked} of the model {self._names.model!r} in this store; start one with "
+            "`ctr train --store`, and give its id and store."
+        )
+
+
+def _always(value: T) -> Callable[[list[Any]], T]:
+    return lambda _: value

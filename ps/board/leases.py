@@ -1,0 +1,104 @@
+"""`Leases`: which workers of a job are alive."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any
+
+from ps.board.answers import TIME, milliseconds, pairs
+from ps.board.job_record import JobRecord
+from ps.wire import BoardPart, Command, Decision
+
+_MOST_BURIED = 64  # in one transaction
+
+
+class Leases:
+    """The live workers of a job, each until its lease runs out and somebody notices.
+
+    An id that was buried never lives again, so whatever it owned is free for good. A process that got no
+    answer for a while itself, as the server was frozen or failing over, buries nobody for half a lease: the
+    others waited as well, and are to renew theirs first.
+    """
+
+    def __init__(self, record: JobRecord) -> None:
+        self._record = record
+        self._leases = record.key[BoardPart.LEASES]
+        self._began = self._looks_again = monotonic()
+
+    def enter(self, host: str) -> str:
+        """See `JobBoard.enter`."""
+        worker = secrets.token_hex(6).encode()
+
+        def decide(found: list[Any]) -> Decision[str]:
+            commands = [
+                (b"ZADD", self._leases, self._until(found[0]), worker),
+                (b"HSET", self._record.key[BoardPart.HOSTS], worker, host.encode()),
+            ]
+            return commands, lambda _: worker.decode()
+
+        return self._record.update([TIME], decide)
+
+    def beat(self, worker: str) -> bool:
+        """See `JobBoard.beat`."""
+        me = worker.encode()
+
+        def decide(found: list[Any]) -> Decision[bool]:
+            time, lease = found
+            if lease is None:
+                return (), lambda _: False
+            commands = [
+                (b"ZADD", self._leases, b"XX", b"GT", self._until(time), me),
+                (b"ZSCORE", self._leases, me),  # it may be buried just now
+            ]
+            return commands, lambda answers: answers[1] is not None
+
+        return self._record.update([TIME, (b"ZSCORE", self._leases, me)], decide)
+
+    def bury(self, worker: str) -> None:
+        """See `JobBoard.bury`."""
+        self._record.write(*self._burial([worker.encode()]))
+
+    def bury_overdue(self, *, at_once: bool = False) -> None:
+        """Bury the workers whose lease has run out; looks for them a few times per lease, or `at_once`."""
+        now = monotonic()
+        if not self.may_bury() or not (at_once or now >= self._looks_again):
+            return
+        self._looks_again = now + self._record.lease_s / 20
+        reads: list[Command] = [
+            TIME,
+            (b"ZRANGE", self._leases, b"0", b"%d" % (_MOST_BURIED - 1), b"WITHSCORES"),
+            # Clocks without a lease, should there ever be one: all would wait for it.
+            (b"ZDIFF", b"2", self._record.key[BoardPart.CLOCKS], self._leases),
+        ]
+
+        def decide(found: list[Any]) -> Decision[bool]:
+            time, leases, stray = found
+            dead = [worker for worker, until in pairs(leases).items() if float(until) <= milliseconds(time)]
+            if not self.may_bury():  # not any more, as these answers came late
+                dead = []
+            return self._burial([*dead, *stray]), lambda _: len(dead) == _MOST_BURIED
+
+        commands, _ = decide(self._record.ask(*reads))
+        if commands:
+            while self._record.update(reads, decide, BoardPart.LEASES):
+                pass
+
+    def may_bury(self) -> bool:
+        """Whether this process has been in touch with the server for long enough."""
+        return monotonic() > max(self._began, self._record.line.last_trouble) + self._record.lease_s / 2
+
+    def _burial(self, workers: Sequence[bytes]) -> list[Command]:
+        if not workers:
+            return []
+        key = self._record.key
+        return [
+            (b"ZREM", self._leases, *workers),
+            (b"ZREM", key[BoardPart.CLOCKS], *workers),
+            (b"HDEL", key[BoardPart.HOSTS], *workers),
+        ]
+
+    def _until(self, time: Sequence[bytes]) -> bytes:
+        """The end of a lease that is taken now."""
+        return b"%d" % (milliseconds(time) + self._record.lease_ms)

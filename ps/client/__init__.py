@@ -1,0 +1,34 @@
+"""What one worker puts before a store: cache, presence, residuals and the push queue."""
+
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_face
+
+if TYPE_CHECKING:
+    from ps.client.filters import DEFAULT_FILTERS, FilterCounts, Filters
+    from ps.client.push_queue import LOST, Outbox, Parcel, PushStore
+    from ps.client.warm_up import warm_up_requests
+    from ps.client.worker_store import Pulled, WorkerStore
+
+__all__ = [
+    "DEFAULT_FILTERS",
+    "LOST",
+    "FilterCounts",
+    "Filters",
+    "Outbox",
+    "Parcel",
+    "Pulled",
+    "PushStore",
+    "WorkerStore",
+    "warm_up_requests",
+]
+
+__getattr__ = lazy_face(
+    __name__,
+    {
+        "filters": "DEFAULT_FILTERS FilterCounts Filters",
+        "push_queue": "LOST Outbox Parcel PushStore",
+        "warm_up": "warm_up_requests",
+        "worker_store": "Pulled WorkerStore",
+    },
+)

@@ -1,0 +1,49 @@
+"""`warm_up`: compile, or load from the cache, every kernel of pulls and pushes, before time is measured."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ps.client.presence_kernels import mark, unmarked
+from ps.client.residuals import HeldBack
+from ps.fixed_point_kernels import find_heavy, limit_heavy, pack_delta, unpack
+from ps.kernels import ascending, finite
+from ps.partitions import Partitions, no_slots
+from ps.redis import PushRequest
+from ps.wire import Keys, decode_range, encode_pull, parse_integers, pull_size, skip_integers
+
+
+def warm_up_requests(bits: int) -> None:
+    """For a store of `2**bits` slots; takes half a second when everything is in the cache."""
+    slots = no_slots(bits, 2)
+    slots[:] = 0, 1
+    slots.flags.writeable = False
+    delta = np.ones((2, 2), np.float32)
+    delta.flags.writeable = False
+    ascending(slots)
+    finite(delta)
+    Partitions(max(bits, 1), 1).cuts(slots)
+    packed, state = np.zeros(2, np.int64), np.empty((2, 2), np.float32)
+    unpack(packed, 13, state)
+    for pulled in (None, delta):
+        pack_delta(delta, pulled, slots, np.uint64(0), 13, packed)
+    held = HeldBack(bits)
+    for _ in range(2):
+        held.put(slots, packed)
+        held.take(slots, packed)
+        held.put(slots, packed)
+    seen, absent = np.zeros(1, np.uint8), np.empty(2, np.uint8)
+    mark(seen, slots, 0)
+    unmarked(seen, slots, 0, absent)
+    offsets, key = np.arange(2, dtype=np.uint32), np.frombuffer(b"key", np.uint8)
+    buffer = np.empty(pull_size(offsets, key), np.uint8)
+    encode_pull(buffer, 0, key, offsets)
+    parse_integers(buffer, 0, 0, packed, 0)
+    skip_integers(buffer, 0, 0, 0, 0)
+    decode_range(buffer, offsets, 0, packed)
+    find_heavy(packed, absent)
+    limit_heavy(packed, np.zeros(1, np.int64), packed)
+    push = PushRequest(Keys("warm-up"), 0, 2, offsets, packed, b"", 0)
+    push.write(np.empty(16, np.uint8))
+    push.one_by_one()
+    push.write(np.empty(0, np.uint8))

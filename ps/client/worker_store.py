@@ -1,0 +1,252 @@
+"""`WorkerStore`: a Redis store for one worker, which reads its own writes and moves no more than needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ps.client.cache import HotCache
+from ps.client.filters import FilterCounts, Filters
+from ps.client.presence import Presence
+from ps.client.push_queue import Outbox, Parcel, PushStore
+from ps.client.residuals import HeldBack
+from ps.partitions import Slots
+from ps.redis import RedisStore
+from ps.store import Token
+
+Float32 = NDArray[np.float32]
+
+PUSH, SMALL, ZERO = 0, 1, 2
+"""What `Judge` says of a slot: to be pushed, or held back because little or nothing came of it."""
+
+Judge = Callable[[Float32, Float32, Filters], NDArray[np.uint8]]
+"""Judges moves: the state float32[u, 2] that others see, the state with all of this worker's, uint8[u]."""
+
+_MOST_HELD = 1 << 22  # slots that may be held back
+_LONGEST_CACHED = 8  # chunks that a slot may be used without pulling it, where staleness has no bound
+
+
+@dataclass(slots=True)
+class Pulled:
+    """What a pull brought; `WorkerStore.settle` completes it."""
+
+    slots: Slots
+    shard: int
+    clock: int
+    least_clock: int
+    """Of the slowest worker, at the pull."""
+    packed: NDArray[np.int64]
+    """int64[u], packed accumulators."""
+    applied: NDArray[np.int64]
+    """int64[partitions]: the record of the shard at the pull."""
+    asked: NDArray[np.bool_] | None
+    """bool[u]: slots that were pulled; None: all."""
+    cached: NDArray[np.bool_] | None
+    """bool[u]: slots that were not pulled because the cache has them."""
+    absent: NDArray[np.bool_] | None
+    """bool[u]: slots that were not pulled because nobody had pushed them."""
+    dense: bool
+    """Whether the request travelled as ranges, so that filters have nothing to save."""
+
+
+class WorkerStore:
+    """For one worker that trains the chunks of data shards, one after the other.
+
+    A chunk is pulled (perhaps while the one before still trains), settled, trained, and pushed behind. What
+    `settle` returns is the store's state as of the pull with all earlier pushes of this worker, as if each
+    had been waited for: the same to the bit, with filters too, as long as nobody else pushes.
+
+    `pull` may be called from another thread than the rest, at most one chunk ahead, and not across shards.
+    """
+
+    def __init__(
+        self,
+        store: RedisStore,
+        job: str,
+        *,
+        filters: Filters,
+        staleness: int | None,
+        judge: Judge,
+        pushes: PushStore | None = None,
+    ) -> None:
+        """`staleness` bounds the age of cached slots in clocks; None: no bound but that of the cache.
+
+        `pushes` is where pushes go, if it is not the store itself but something that wraps it.
+        """
+        self.counts = FilterCounts()
+        self._store = store
+        self._job = job
+        self._filters = filters
+        self._bounded = staleness is not None
+        self._oldest = _LONGEST_CACHED if staleness is None else staleness
+        self._judge = judge
+        self._pushes = pushes or store
+        self._outbox = Outbox(self._pushes, job)
+        self._cache = HotCache(store.bits)
+        self._held = HeldBack(store.bits)
+        self._presence = Presence(store) if filters.presence else None
+        self._attempt = 0
+        self._had = np.full(store.partitions.count, -1, np.int64)
+
+    @property
+    def push_seconds(self) -> float:
+        """Spent sending pushes, behind the rest."""
+        return self._outbox.seconds
+
+    @property
+    def sent_again(self) -> int:
+        """Shares of pushes that were sent again because a failover had lost them."""
+        return self._outbox.sent_again
+
+    def begin(self, shard: int) -> int:
+        """Begin with a data shard, or go on with one that others began; the last chunk that is whole, or -1.
+
+        Nothing that others push of it is added from now on. So it is certain what each partition has of it:
+        that is neither pushed nor held back again, though the chunk may have to be trained again for others.
+
+        Raises StoreError as `push` does.
+        """
+        self._attempt, self._had = self._pushes.take_over(self._job, shard)
+        self._outbox.begin(shard, self._had, again=True)
+        return int(self._had.min())
+
+    def gave_up(self, shard: int) -> bool:
+        """Whether another worker has begun with the data shard, or pushes were lost: it is to be released."""
+        return self._outbox.gave_up(shard)
+
+    def pull(self, slots: Slots, shard: int, clock: int, least_clock: int) -> Pulled:
+        """The state of a chunk's slots, which are to be trained at this clock of the worker.
+
+        `least_clock` is that of the slowest live worker. Raises as `Store.pull` does.
+        """
+        dense = self._store.is_dense(slots.size)
+        cached = absent = None
+        asked = np.ones(slots.size, np.bool_)
+        if not dense and self._filters.cache:
+            cached = self._cache.holds(slots, clock - self._oldest)
+            asked &= ~cached
+        held = int(asked.sum())
+        if self._presence is not None:
+            self._presence.listen()  # also to ranges, to know when enough has been told
+            if not dense:
+                absent = self._presence.absent(slots) & asked
+                asked &= ~absent
+        count = int(asked.sum())
+        self.counts.wanted += slots.size
+        self.counts.from_cache += slots.size - held
+        self.counts.absent += held - count
+        self.counts.pulled += count
+        if count == slots.size:
+            packed, applied = self._store.pull_packed(slots, self._job, shard)
+            return Pulled(slots, shard, clock, least_clock, packed, applied, None, None, None, dense)
+        packed = np.zeros(slots.size, np.int64)
+        packed[asked], applied = self._store.pull_packed(slots[asked], self._job, shard)
+        return Pulled(slots, shard, clock, least_clock, packed, applied, asked, cached, absent, dense)
+
+    def settle(self, pulled: Pulled) -> Float32:
+        """Complete what was pulled, with this worker's own pushes; the state float32[u, 2]."""
+        self._add_own(pulled, pulled.asked, pulled.applied)
+        if pulled.absent is not None:
+            # They were absent before the rest was pulled: a push that is in the rest may be missing here.
+            self._add_own(pulled, pulled.absent, np.full_like(pulled.applied, -1))
+        if pulled.cached is not None:
+            pulled.packed[pulled.cached] = self._cache.read(pulled.slots[pulled.cached])[0]
+        return self._store.unpacked(pulled.packed)
+
+    def push(
+        self,
+        pulled: Pulled,
+        state: Float32,
+        delta: Float32,
+        chunk: int,
+        on_done: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Push what training added to the settled `state`, behind; `on_done` is called when it has arrived.
+
+        `chunk` numbers the pushes of the shard, ascending. Raises as `Store.push` does, and what an earlier
+        push raised.
+        """
+        token = Token(self._job, pulled.shard, chunk, self._attempt)
+        slots = pulled.slots
+        increments = self._store.increments(slots, delta, token, state)
+        if self._had.max() >= chunk:  # another worker's, or those that a failover has left, are in the store
+            increments[(self._had >= chunk)[self._store.partitions.of(slots)]] = 0
+        mine = pulled.packed + increments
+        self._held.take(slots, increments)
+        if self._filters.cache:
+            self._remember(pulled, mine)
+        if self._filters.hold_anything and not pulled.dense:
+            seen = self._store.unpacked(mine - increments)
+            verdict = self._judge(seen, self._store.unpacked(mine), self._filters)
+            self.counts.held_small += int((verdict == SMALL).sum())
+            self.counts.held_zero += int((verdict == ZERO).sum())
+            held = verdict != PUSH
+            self._held.put(slots[held], increments[held])
+            slots, increments = slots[~held], increments[~held]
+            if len(self._held) > _MOST_HELD:
+                self.counts.flushed += len(self._held)
+                self._held.put(slots, increments)
+                slots, increments = self._held.take_all()
+        self._send(token, slots, increments, on_done)
+
+    def flush(self, shard: int, chunk: int, *, last: bool = False) -> None:
+        """Push what is held back, as chunk `chunk` of the shard, and wait until everything has arrived.
+
+        The `last` one of a shard is pushed in any case: a partition that has it has all of the shard.
+        """
+        if len(self._held) or last:
+            self.counts.flushed += len(self._held)
+            token = Token(self._job, shard, chunk, self._attempt)
+            self._send(token, *self._held.take_all(), lambda: None, last=last)
+        self._outbox.drain()
+        if self._outbox.gave_up(shard):  # some of what is in the cache may never count
+            self._cache = HotCache(self._store.bits)
+
+    def require_sound(self) -> None:
+        """Raise what a push raised, if one did."""
+        self._outbox.require_sound()
+
+    def secure(self) -> bool:
+        """Make sure that all pushes are in the store; whether a replica has them too, if there are any."""
+        return self._outbox.settle()
+
+    def close(self) -> None:
+        """Stop pushing."""
+        self._outbox.close()
+
+    def _send(
+        self,
+        token: Token,
+        slots: Slots,
+        increments: NDArray[np.int64],
+        on_done: Callable[[], object],
+        *,
+        last: bool = False,
+    ) -> None:
+        self.counts.pushed += slots.size
+        fresh = None if self._presence is None else self._presence.claim(slots)
+        self._outbox.put(Parcel(token, slots, increments, fresh, on_done, last))
+
+    def _add_own(self, pulled: Pulled, some: NDArray[np.bool_] | None, applied: NDArray[np.int64]) -> None:
+        slots: Slots = pulled.slots if some is None else pulled.slots[some]
+        packed = pulled.packed if some is None else pulled.packed[some]
+        self._outbox.overlay(pulled.shard, slots, packed, applied)
+        self._held.overlay(slots, packed)
+        if some is not None:
+            pulled.packed[some] = packed
+
+    def _remember(self, pulled: Pulled, mine: NDArray[np.int64]) -> None:
+        slots = pulled.slots
+        # Without a bound, others may be so far behind that nothing would be young enough.
+        clocks = np.full(mine.size, pulled.least_clock if self._bounded else pulled.clock, np.int64)
+        if pulled.cached is not None:
+            clocks[pulled.cached] = self._cache.read(slots[pulled.cached])[1]
+        if pulled.dense:
+            # A range costs the same with slots left out: what is here only has to stay right.
+            here = self._cache.holds(slots, -1)
+            slots, mine, clocks = slots[here], mine[here], clocks[here]
+        # A pull that is a chunk ahead may still count on what is one clock too old here.
+        self._cache.keep(slots, mine, clocks, pulled.clock - self._oldest - 1)

@@ -1,0 +1,7 @@
+"""The store in memory."""
+
+from ps.memory.store import MemoryStore
+
+__all__ = [
+    "MemoryStore",
+]

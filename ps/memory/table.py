@@ -1,0 +1,83 @@
+"""`TableState`: the state of touched slots only, for spaces too large to hold whole."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ps.memory.table_kernels import STATE_AT, move_records, pull_tables, push_tables
+from ps.partitions import Partitions, Slots, as_slots
+
+SMALLEST = 16  # records in the first table of a partition
+
+
+class TableState:
+    """State in one open-addressing hash table per partition, which doubles when it is 3/4 full.
+
+    A record takes `8 + 4 * width` bytes, rounded up to 8, and 3/8 to 3/4 of the records are in use once a
+    table is large beside one request. A table grows on its own, so growing needs little memory beside
+    what stays.
+
+    Every method is called with the locks held of the partitions `first..last - 1` that it touches.
+    """
+
+    def __init__(self, partitions: Partitions, width: int) -> None:
+        self._partitions = partitions
+        self._width = width
+        self._words = (STATE_AT + width + 1) // 2
+        count = partitions.count
+        self._tables = [np.zeros((0, self._words), np.uint64)] * count
+        self._addresses = np.zeros(count, np.uint64)
+        self._capacities = np.zeros(count, np.int64)
+        self._used = np.zeros(count, np.int64)
+
+    def pull(
+        self, slots: Slots, cuts: NDArray[np.int64], first: int, last: int, out: NDArray[np.float32]
+    ) -> None:
+        """Copies the state of the request's slots in these partitions to their rows of `out`."""
+        pull_tables(self._addresses, self._capacities, self._words, slots, cuts, first, last, out)
+
+    def push(
+        self,
+        slots: Slots,
+        delta: NDArray[np.float32],
+        cuts: NDArray[np.int64],
+        first: int,
+        last: int,
+        applied: NDArray[np.int64],
+        chunk: int,
+    ) -> None:
+        """Adds `delta` where `applied[p] < chunk`, and sets that to `chunk` where there were slots."""
+        self._make_room(cuts, first, last)
+        push_tables(
+            self._addresses, self._capacities, self._used, self._words,
+            slots, delta, cuts, first, last, applied, chunk,
+        )  # fmt: skip
+
+    def not_zero(self, partition: int) -> tuple[Slots, NDArray[np.float32]]:
+        """The slots of one partition whose state is not all zeros, ascending, and that state; copies."""
+        table = self._tables[partition]
+        # A free record has no state, so it drops out with the slots that were pushed back to zero.
+        state = table.view(np.float32)[:, STATE_AT : STATE_AT + self._width]
+        records = np.flatnonzero(state.any(axis=1))
+        slots = table[records, 0] - np.uint64(1)
+        order = np.argsort(slots)
+        return as_slots(slots[order], self._partitions.bits), state[records[order]]
+
+    def _make_room(self, cuts: NDArray[np.int64], first: int, last: int) -> None:
+        """Grows tables until every slot of the request would fit, were they all new.
+
+        Counting which of them are new would cost as much as the push; so a table may double a chunk early.
+        """
+        wanted = np.diff(cuts[first : last + 1])
+        full = self._used[first:last] + wanted > self._capacities[first:last] // 4 * 3
+        for p in (np.flatnonzero(full & (wanted > 0)) + first).tolist():
+            needed = int(self._used[p] + wanted[p - first])
+            capacity = max(SMALLEST, int(self._capacities[p]))
+            while needed > capacity // 4 * 3:
+                capacity *= 2
+            table = np.zeros((capacity, self._words), np.uint64)
+            move_records(self._tables[p], table)
+            self._tables[p] = table
+            self._addresses[p] = table.ctypes.data
+            self._capacities[p] = capacity

@@ -1,0 +1,149 @@
+"""`Dumps`: whole partitions, read and written as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import StoreError
+from ps.partitions import Partitions
+from ps.redis.requests import body_slots
+from ps.redis.run import Run
+from ps.wire import RUN, STATE, Address, Channel, Keys, ReplyReader, Watermark, command, read_queued
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDump:
+    """Everything that a partition holds, as of one moment."""
+
+    partition: int
+    state: bytes
+    """8 bytes per slot, from the first; slots beyond its end are zeros."""
+    applied: dict[str, int]
+    """The last chunk applied, by `job:shard`."""
+
+
+class Dumps:
+    """Of the partitions of one model."""
+
+    def __init__(self, reads: Channel, writes: Channel, keys: Keys, partitions: Partitions, run: Run) -> None:
+        self._reads = reads
+        self._writes = writes
+        self._keys = keys
+        self._partitions = partitions
+        self._run = run
+        self._body_bytes = body_slots(partitions.size) * 8  # of a partition's main string, at most
+
+    def take(self, partition: int) -> PartitionDump:
+        """Everything that a partition holds, read at one moment.
+
+        Not in a transaction, which a server above its memory limit refuses: every push changes the record.
+        """
+        found: list[PartitionDump] = []
+
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            (link,) = self._reads.nodes.links(address, 1)
+            record = command(b"HGETALL", self._keys.record(partition))
+            state = command(b"GET", self._keys.state(partition))
+            link.send(record + state + command(b"GET", self._keys.tail(partition)) + record)
+            before = _record(link.replies)
+            state, tail = link.replies.text(), link.replies.text()
+            if before != _record(link.replies):  # somebody has pushed in between
+                return on_node(address, partitions)
+            run = before.pop(RUN, None)
+            self._run.check(None if run is None else np.frombuffer(run, np.uint8))
+            self._run.check_state(before.pop(STATE, None) is not None, len(state))
+            if tail:
+                state = state.ljust(self._body_bytes, b"\0") + tail
+            # Not the attempts: they are those of workers that end with this store.
+            marks = {field.decode(): Watermark.from_bytes(value) for field, value in before.items()}
+            applied = {field: mark.chunk for field, mark in marks.items() if mark.chunk >= 0}
+            found.append(PartitionDump(partition, state, applied))
+            return []
+
+        self._reads.everywhere([partition], on_node)
+        return found[-1]
+
+    def restore(self, dump: PartitionDump, news_limit: int) -> None:
+        """Make a partition of a new model hold what was dumped, with at most so many news.
+
+        Raises StoreError when the partition is of another creation of the model by now: whoever made that one
+        has it.
+        """
+        whole = self._partitions.size * 8
+        if len(dump.state) > whole or len(dump.state) % 8:
+            raise StoreError(
+                f"partition {dump.partition} was dumped with {len(dump.state)} bytes, not {whole}."
+            )
+        record, state = self._keys.record(dump.partition), self._keys.state(dump.partition)
+        tail, news = self._keys.tail(dump.partition), self._keys.news(dump.partition)
+        body, rest = memoryview(dump.state)[: self._body_bytes], dump.state[self._body_bytes :]
+        look = command(b"WATCH", record) + command(b"HGET", record, RUN)
+        commands = command(b"MULTI") + command(b"DEL", record, state, tail, news)
+        used = np.flatnonzero(np.frombuffer(dump.state, np.int64))[:news_limit]
+        if used.size:
+            commands += command(b"SET", news, used.astype("<u4").tobytes())
+        if rest:
+            commands += command(b"SET", tail, rest)
+        after = b""
+        if dump.state:
+            # SET would let the string keep up to 1 MiB of the buffer that it came in.
+            head = b"*4\r\n$8\r\nSETRANGE\r\n$%d\r\n%b\r\n$1\r\n0\r\n$%d\r\n"
+            commands += head % (len(state), state, len(body))
+            after = b"\r\n"
+        fields = [RUN, self._run.id, *((STATE, b"1") if dump.state else ())]
+        for name, chunk in dump.applied.items():
+            fields += [name.encode(), b"%d" % chunk]
+        after += command(b"HSET", record, *fields) + command(b"EXEC")
+        count = 2 + bool(used.size) + bool(dump.state) + bool(rest)
+
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            (link,) = self._writes.nodes.links(address, 1)
+            link.send(look)
+            link.replies.status()
+            owner = link.replies.bulk()
+            if owner is not None:  # a new partition has no record yet
+                self._run.check(owner)
+            link.send(commands, body, after)
+            length = read_queued(link.replies, count)
+            if length is None or length < 0:
+                return list(partitions)
+            for _ in range(length):
+                link.replies.pass_over()
+            return []
+
+        self._writes.everywhere([dump.partition], on_node)
+
+    def sizes(self) -> NDArray[np.int64]:
+        """int64[partitions]: bytes of each partition's state; checks that no node has lost its data."""
+        sizes = np.zeros(self._partitions.count, np.int64)
+
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            (link,) = self._reads.nodes.links(address, 1)
+            for p in partitions:
+                record = self._keys.record(p)
+                link.send(
+                    command(b"HMGET", record, RUN, STATE)
+                    + command(b"STRLEN", self._keys.state(p))
+                    + command(b"STRLEN", self._keys.tail(p))
+                )
+            for p in partitions:
+                link.replies.array()
+                self._run.check(link.replies.bulk())
+                had_state = link.replies.bulk() is not None
+                state, tail = link.replies.integer(), link.replies.integer()
+                self._run.check_state(had_state, state)
+                sizes[p] = state + tail
+            return []
+
+        self._reads.everywhere(list(range(self._partitions.count)), on_node)
+        return sizes
+
+
+def _record(replies: ReplyReader) -> dict[bytes, bytes]:
+    """The answer to HGETALL."""
+    words = [replies.text() for _ in range(replies.array())]
+    return dict(zip(words[::2], words[1::2], strict=True))

@@ -1,0 +1,37 @@
+"""`Run`: the creation of a model that a store belongs to, and the check that a node still knows of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import StoreError
+from ps.wire import Keys, RedisUrl
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The random id that every partition's record holds."""
+
+    id: bytes
+    url: RedisUrl
+    keys: Keys
+
+    def check(self, found: NDArray[np.uint8] | None) -> None:
+        """Raise StoreError unless a record holds this id: a node without it has lost its data."""
+        if found is None or found.tobytes() != self.id:
+            raise StoreError(
+                f"{self.url}: a node has lost the data of {self.keys.model!r} (restarted empty?). "
+                "Training stops here; start again, or restore the node."
+            )
+
+    def check_state(self, had_state: bool, length: int) -> None:
+        """Raise StoreError for a partition whose record knows of a state, and that has one of no bytes."""
+        if had_state and length == 0:
+            raise StoreError(
+                f"{self.url}: a node has lost a part of {self.keys.model!r}: was it deleted, or evicted? "
+                "Training stops here; set maxmemory-policy to noeviction, and start again or resume from a "
+                "checkpoint."
+            )

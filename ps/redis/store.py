@@ -1,0 +1,467 @@
+"""`RedisStore`: the parameters in Redis, one string of packed fixed-point accumulators per partition."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+from redis.exceptions import RedisClusterException, RedisError
+
+from ctr.errors import StoreError
+from ps.fixed_point_kernels import FINEST_Z_BITS, Z_MOST, pack_delta, token_hash, unpack
+from ps.partitions import Partitions, Slots, as_slots
+from ps.redis.dumps import Dumps, PartitionDump
+from ps.redis.model import drop_model, open_model
+from ps.redis.pushes import Pushes
+from ps.redis.replication import Replicas
+from ps.redis.requests import PullRequest, density_of, read_record
+from ps.redis.run import Run
+from ps.store import Token, check_delta, check_slots
+from ps.wire import (
+    PATIENCE_S,
+    RUN,
+    Address,
+    Channel,
+    Keys,
+    Link,
+    RedisUrl,
+    ServerError,
+    applied_field,
+    command,
+    require_passing,
+    rights_hint,
+)
+
+LARGEST_PARTITION_BITS = 21
+LEAST_PARTITIONS = 64
+
+NEWS_DENSITY = 20
+"""A partition's news name at most one slot in so many: 0.2 bytes per slot of the store."""
+
+_WIDTH = 2
+_SENT_TOGETHER = 16  # requests
+_MOST_UNREAD = 16 << 20  # bytes that a node may have answered and nobody has read
+_NO_FIELD = b"-"  # of a record; no job is called that
+
+
+@dataclass(frozen=True, slots=True)
+class Saturations:
+    """How often, over all pushes, a slot's numbers could not go as far as training had taken them.
+
+    A slot counts once for each push.
+    """
+
+    z: int = 0
+    """The sum that gives the weight: it has come to the end of what `z_bits` leaves it."""
+    n: int = 0
+    """The sum of squared gradients: it stays at 2**23, or would have risen by more than 2**19 at once."""
+
+    def __add__(self, other: Saturations) -> Saturations:
+        return Saturations(self.z + other.z, self.n + other.n)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that a store has exchanged with its servers."""
+
+    sent: int
+    received: int
+
+
+class RedisStore:
+    """State of width 2 (FTRL's `z` and `n`) for `2**bits` slots in one Redis or a Redis Cluster.
+
+    The two numbers of a slot travel as one 64-bit integer: `z` with `z_bits` fraction bits in the high half,
+    `n` with 8 in the low half, rounded stochastically but repeatably (see `pack_delta`), saturating. Adding
+    is one transaction with the record of the token, under `WATCH` on that record: so a push counts once,
+    whatever is repeated and whoever else pushes for the same shard. A dense push rewrites the range that it
+    touches, a sparse one is the server's `BITFIELD INCRBY`.
+
+    Pulls and pushes have connections of their own, so that one of each may be under way.
+    """
+
+    def __init__(
+        self,
+        url: RedisUrl,
+        *,
+        bits: int,
+        width: int,
+        facts: Mapping[str, str] | None = None,
+        z_bits: int = FINEST_Z_BITS,
+        join: bool = False,
+        create: bool = True,
+        restoring: bool = False,
+        timeout_s: float = 10.0,
+        patience_s: float = PATIENCE_S,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Create the model `url.model` (default: `default`); with `join`, open it if it is there.
+
+        Without `create`, it must be there. With `restoring`, a new model can be used when each of its
+        partitions has been given to `restore`: a replica that takes over without that is then known by it.
+
+        A server that is silent for `timeout_s` counts as broken; what was sent is then repeated as needed,
+        until nothing has helped for `patience_s`.
+
+        `facts` must then be those it was created with. Raises StoreError when the server cannot be reached,
+        refuses, or holds a model of that name already.
+        """
+        if width != _WIDTH:
+            raise StoreError(f"a Redis store keeps 2 numbers per slot, not {width}.")
+        count = max(min(LEAST_PARTITIONS, 1 << min(bits, 40)), 1 << max(bits - LARGEST_PARTITION_BITS, 0))
+        self.partitions = Partitions(bits, count)
+        self.url = url
+        self.keys = Keys(url.model or "default")
+        self.z_bits = z_bits
+        self._least_density = min(density_of(address) for address in url.hosts)
+        self._on_close = on_close
+        self._counting = Lock()
+        self._saturations = Saturations()
+        self._reads = Channel(url, self.keys, timeout_s, patience_s)
+        self._writes = Channel(url, self.keys, timeout_s, patience_s)
+        facts = {"bits": str(bits), "z_bits": str(z_bits), **(facts or {})}
+        try:
+            nodes = self._reads.nodes
+            run = open_model(
+                url,
+                nodes,
+                self.keys,
+                count,
+                facts,
+                join=join,
+                create=create,
+                restoring=restoring,
+                patience_s=patience_s,
+            )
+        except BaseException as error:
+            self._reads.close()
+            self._writes.close()
+            if isinstance(error, RedisError | RedisClusterException | OSError):
+                raise StoreError(
+                    f"{url}: the model could not be opened ({error}){rights_hint(error)}."
+                ) from error
+            raise
+        self._run = Run(run, url, self.keys)
+        self._pushes = Pushes(self._writes, self.keys, self.partitions, self._run, self._count)
+        self._replicas = Replicas(self._writes, self.keys, count, self._run)
+        self._dumps = Dumps(self._reads, self._writes, self.keys, self.partitions, self._run)
+
+    @property
+    def bits(self) -> int:
+        """See `Store.bits`."""
+        return self.partitions.bits
+
+    @property
+    def width(self) -> int:
+        """See `Store.width`."""
+        return _WIDTH
+
+    @property
+    def largest_z(self) -> float:
+        """Where `z` stops, on both sides of 0."""
+        return Z_MOST * 2.0**-self.z_bits
+
+    @property
+    def news_limit(self) -> int:
+        """Entries from which a partition's news have told enough: all of its slots count as pushed."""
+        return max(self.partitions.size // NEWS_DENSITY, 16)
+
+    @property
+    def run(self) -> str:
+        """The random id of the model's creation."""
+        return self._run.id.decode()
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes of pulls and pushes so far."""
+        reads, writes = self._reads.nodes.traffic(), self._writes.nodes.traffic()
+        return Traffic(reads[0] + writes[0], reads[1] + writes[1])
+
+    @property
+    def saturations(self) -> Saturations:
+        """Of the pushes so far, and of the increments that were made for others."""
+        return self._saturations
+
+    @property
+    def troubles(self) -> int:
+        """How often a request met a broken connection or a changing cluster, and was repeated."""
+        return self._reads.troubles + self._writes.troubles
+
+    def pull(self, slots: Slots) -> NDArray[np.float32]:
+        """See `Store.pull`."""
+        packed, _ = self.pull_packed(slots)
+        return self.unpacked(packed)
+
+    def unpacked(self, packed: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The state float32[u, 2] of packed accumulators int64[u]."""
+        state = np.empty((packed.size, _WIDTH), np.float32)
+        unpack(packed, self.z_bits, state)
+        return state
+
+    def increments(
+        self, slots: Slots, delta: NDArray[np.float32], token: Token, pulled: NDArray[np.float32] | None
+    ) -> NDArray[np.int64]:
+        """What `push` adds to the packed accumulators, int64[u]: the same for the same work in every job.
+
+        Raises as `push` does.
+        """
+        delta = check_delta(delta, slots.size, _WIDTH)
+        increments = np.empty(slots.size, np.int64)
+        if pulled is not None:
+            pulled = check_delta(pulled, slots.size, _WIDTH)
+        # Not the job's name, which is random: the same work is to be rounded the same way every time.
+        seed = token_hash("", token.shard, token.chunk)
+        self._count(*pack_delta(delta, pulled, slots, seed, self.z_bits, increments))
+        return increments
+
+    def _count(self, z: int, n: int) -> None:
+        if z or n:
+            with self._counting:
+                self._saturations += Saturations(z, n)
+
+    def pull_packed(
+        self, slots: Slots, job: str | None = None, shard: int = 0
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The packed accumulators int64[u], and int64[partitions]: the chunk of `(job, shard)` applied last.
+
+        Both are of one moment for each partition; -2 stands for partitions that were not asked, -1 for no
+        chunk. Raises as `Store.pull` does.
+        """
+        slots = check_slots(slots, self.bits)
+        packed = np.zeros(slots.size, np.int64)
+        applied = np.full(self.partitions.count, -2, np.int64)
+        cuts = self.partitions.cuts(slots)
+        offsets = self._offsets(slots)
+        field = _NO_FIELD if job is None else applied_field(job, shard)
+
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            (link,) = self._reads.nodes.links(address, 1)
+            density = density_of(address)
+            requests = [
+                PullRequest(
+                    self.keys, p, self.partitions.size, offsets[cuts[p] : cuts[p + 1]], field, density
+                )
+                for p in partitions
+            ]
+            moved = []
+            for request in _sent_ahead(link, requests):
+                p = request.partition
+                chunk = request.read(link.replies, packed[cuts[p] : cuts[p + 1]], self._run.check)
+                if chunk is None:
+                    moved.append(p)
+                else:
+                    applied[p] = chunk
+            return moved
+
+        self._reads.everywhere(np.flatnonzero(np.diff(cuts)).tolist(), on_node)
+        return packed, applied
+
+    def push(
+        self,
+        slots: Slots,
+        delta: NDArray[np.float32],
+        token: Token,
+        pulled: NDArray[np.float32] | None = None,
+    ) -> None:
+        """See `Store.push`."""
+        slots = check_slots(slots, self.bits)
+        self.push_packed(slots, self.increments(slots, delta, token, pulled), token)
+
+    def push_packed(
+        self,
+        slots: Slots,
+        increments: NDArray[np.int64],
+        token: Token,
+        *,
+        expected: NDArray[np.int64] | None = None,
+        only: NDArray[np.bool_] | None = None,
+        fresh: NDArray[np.bool_] | None = None,
+    ) -> list[int]:
+        """Add int64[u] to packed accumulators, as `Store.push` does; return the partitions left behind.
+
+        `expected`, int64[partitions], is the last chunk of the token's shard that each partition has
+        acknowledged. One whose record tells of an earlier chunk has lost pushes: it is left as it is, and
+        returned, so that those can be sent again first. `only`, bool[partitions], are those to push to; of
+        them, one without a slot notes the chunk in its record. `fresh`, bool[u], marks slots that the
+        partitions' news are to name.
+
+        Raises SupersededError when a later attempt at the data shard has begun than the token's.
+        """
+        return self._pushes.push(
+            check_slots(slots, self.bits),
+            increments,
+            token,
+            expected=expected,
+            only=only,
+            fresh=fresh,
+            news_limit=self.news_limit,
+        )
+
+    def take_over(self, job: str, shard: int) -> tuple[int, NDArray[np.int64]]:
+        """Begin an attempt at a data shard: from now on, no partition adds what earlier attempts push.
+
+        Returns the attempt's number, for its tokens, and int64[partitions]: the last chunk that each
+        partition has, -1 for none. That changes no more but by pushes of this attempt. Raises StoreError as
+        `pull` does, and when others begin attempts at it all the time.
+        """
+        return self._pushes.take_over(job, shard)
+
+    def applied(self, job: str, shard: int) -> NDArray[np.int64]:
+        """See `Store.applied`."""
+        found = np.full(self.partitions.count, -1, np.int64)
+
+        def note(p: int, chunks: NDArray[np.int64]) -> None:
+            found[p] = chunks[0]
+
+        self._read_records(job, [shard], note)
+        return found
+
+    def applied_everywhere(self, job: str, shards: Sequence[int]) -> NDArray[np.int64]:
+        """int64[shards]: the last chunk of each of these data shards that every partition has; -1 for none.
+
+        Raises as `pull` does.
+        """
+        least = np.full(len(shards), np.iinfo(np.int64).max)
+        lock = Lock()
+
+        def note(_: int, chunks: NDArray[np.int64]) -> None:
+            with lock:
+                np.minimum(least, chunks, out=least)
+
+        if shards:
+            self._read_records(job, shards, note)
+        return least
+
+    def _read_records(
+        self, job: str, shards: Sequence[int], note: Callable[[int, NDArray[np.int64]], None]
+    ) -> None:
+        """Tell `note` of each partition the last chunks applied of these data shards, int64[shards]."""
+        fields = [applied_field(job, shard) for shard in shards]
+
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            (link,) = self._reads.nodes.links(address, 1)
+            link.send(b"".join(command(b"HMGET", self.keys.record(p), RUN, *fields) for p in partitions))
+            again = []
+            for p in partitions:
+                try:
+                    marks = read_record(link.replies, self._run.check, len(fields))
+                except ServerError as error:
+                    require_passing(error)
+                    again.append(p)
+                    continue
+                note(p, np.array([mark.chunk for mark in marks], np.int64))
+            return again
+
+        self._reads.everywhere(list(range(self.partitions.count)), on_node)
+
+    def servers(self) -> frozenset[tuple[Address, str]]:
+        """The primaries that hold the model now, with the ids of their processes: a restart changes its one.
+
+        Raises as `pull` does.
+        """
+        return self._replicas.servers()
+
+    def read_news(self, heard: NDArray[np.int64]) -> list[tuple[int, NDArray[np.uint32]]]:
+        """What the partitions' news say beyond the first `heard[p]` entries: (partition, offsets uint32[k]).
+
+        Partitions without anything new are left out.
+        """
+        found: dict[int, NDArray[np.uint32]] = {}
+
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            (link,) = self._reads.nodes.links(address, 1)
+            link.send(
+                b"".join(
+                    command(b"GETRANGE", self.keys.news(p), b"%d" % (4 * heard[p]), b"-1") for p in partitions
+                )
+            )
+            again = []
+            for p in partitions:
+                try:
+                    raw = link.replies.bulk()
+                except ServerError as error:
+                    require_passing(error)
+                    again.append(p)
+                    continue
+                found[p] = np.frombuffer(b"" if raw is None else raw.tobytes(), "<u4").astype(np.uint32)
+            return again
+
+        self._reads.everywhere(list(range(self.partitions.count)), on_node)
+        return [(p, offsets) for p, offsets in found.items() if offsets.size]
+
+    def replicated(self, timeout_s: float) -> bool:
+        """See `Replicas.have_everything`."""
+        return self._replicas.have_everything(timeout_s)
+
+    def has_replicas(self) -> bool:
+        """See `Replicas.exist`."""
+        return self._replicas.exist()
+
+    def is_dense(self, slots: int) -> bool:
+        """Whether requests for so many slots travel as ranges, so that leaving some out saves nothing."""
+        return slots * self._least_density >= 1 << self.bits
+
+    def scan(self) -> Iterator[tuple[Slots, NDArray[np.float32]]]:
+        """See `Store.scan`; a block is one partition."""
+        for p in np.flatnonzero(self._dumps.sizes()).tolist():
+            packed = np.frombuffer(self.dump(p).state, ">i8").astype(np.int64)
+            used = np.flatnonzero(packed)
+            if used.size:
+                yield as_slots(used + (p << self.partitions.shift), self.bits), self.unpacked(packed[used])
+
+    def dump(self, partition: int) -> PartitionDump:
+        """Everything that a partition holds, read at one moment."""
+        return self._dumps.take(partition)
+
+    def restore(self, dump: PartitionDump) -> None:
+        """Make a partition hold what was dumped; for a model that is being made."""
+        self._dumps.restore(dump, self.news_limit)
+
+    def drop(self) -> None:
+        """Delete the model from the store, and close; a later model of that name is left alone."""
+        self._reads.require_open()
+        try:
+            drop_model(self._reads.nodes.client(), self.keys, self._run.id)
+        except (RedisError, RedisClusterException, OSError) as error:
+            raise StoreError(
+                f"{self.url}: the model {self.keys.model!r} could not be dropped ({error})"
+                f"{rights_hint(error)}; finish that with `ctr ps drop`."
+            ) from error
+        self.close()
+
+    def close(self) -> None:
+        """See `Store.close`; the parameters stay in Redis."""
+        if self._reads.close():
+            self._writes.close()
+            self._on_close()
+
+    def _offsets(self, slots: Slots) -> NDArray[np.uint32]:
+        return (slots & slots.dtype.type(self.partitions.size - 1)).astype(np.uint32)
+
+
+def _sent_ahead(link: Link, requests: Sequence[PullRequest]) -> Iterator[PullRequest]:
+    """Send requests, and give each when its answer is to be read.
+
+    Not all at once: answers that are not read yet lie in the server's memory, for every worker that pulls.
+    """
+    sent: deque[PullRequest] = deque()
+    waiting: list[bytes | memoryview] = []
+    unread = 0
+    for request in requests:
+        while sent and unread + request.reply_bytes > _MOST_UNREAD:
+            link.send(*waiting)
+            waiting.clear()
+            unread -= sent[0].reply_bytes
+            yield sent.popleft()
+        waiting.append(request.encode())
+        if len(waiting) == _SENT_TOGETHER:
+            link.send(*waiting)
+            waiting.clear()
+        sent.append(request)
+        unread += request.reply_bytes
+    link.send(*waiting)
+    yield from sent

@@ -1,0 +1,15 @@
+"""redis-servers of our own, for jobs on one machine, drills and tests."""
+
+from ps.servers.cluster import Cluster, Shard
+from ps.servers.embedded import EmbeddedRedis, embedded_shards, open_embedded
+from ps.servers.redis_server import RedisServer, find_redis_server
+
+__all__ = [
+    "Cluster",
+    "EmbeddedRedis",
+    "RedisServer",
+    "Shard",
+    "embedded_shards",
+    "find_redis_server",
+    "open_embedded",
+]

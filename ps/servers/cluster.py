@@ -1,0 +1,197 @@
+"""`Cluster`: who is who among the servers of an embedded Redis Cluster while some of them fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from redis.crc import key_slot
+
+from ctr.errors import StoreError
+from ps.servers.embedded import HASH_SLOTS, EmbeddedRedis
+from ps.servers.redis_server import RedisServer
+from ps.servers.resharding import hash_slot_of, move_hash_slots
+from ps.wire import Keys
+
+_ANSWER_S = 2.0
+_PIECE = 1 << 18  # 256 KiB
+_TROUBLE = {"fail", "fail?", "handshake", "noaddr"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A primary, what it holds, and who may take over from it."""
+
+    primary: RedisServer
+    replicas: tuple[RedisServer, ...]
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A line of CLUSTER NODES."""
+
+    name: str
+    port: int
+    flags: frozenset[str]
+    primary: str
+    """The name of a replica's primary."""
+    hash_slots: tuple[tuple[int, int], ...]
+    """The first and last of each range."""
+
+    def holds(self, hash_slot: int) -> bool:
+        return any(first <= hash_slot <= last for first, last in self.hash_slots)
+
+
+class Cluster:
+    """The roles of the servers, which change, as those servers see it that are to answer. For one thread."""
+
+    def __init__(self, servers: EmbeddedRedis, model: str, partitions: int) -> None:
+        self._servers = servers
+        self._replicas = len(servers.servers) - len(servers.shards)
+        self._frozen: set[RedisServer] = set()
+        keys = Keys(model)
+        self._hash_slot = [hash_slot_of(keys, partition) for partition in range(partitions)]
+
+    def name_of(self, server: RedisServer) -> str:
+        """What a report calls a server: its number stays, whatever becomes of it."""
+        return f"node {self._servers.servers.index(server)}"
+
+    def shards(self) -> list[Shard]:
+        """All shards that hold partitions, by the numbers of their primaries. Raises StoreError."""
+        for server in self._servers.servers:
+            if not server.alive or server in self._frozen:
+                continue
+            with suppress(StoreError):
+                return self._shards(_nodes(server))
+        raise StoreError("no server of the cluster answers")
+
+    def holds(self, server: RedisServer, key: bytes) -> bool:
+        """Whether a key is at this primary."""
+        (mine,) = (node for node in _nodes(server) if "myself" in node.flags)
+        return mine.holds(int(key_slot(key)))
+
+    @contextmanager
+    def frozen(self, servers: Sequence[RedisServer]) -> Iterator[None]:
+        """Meanwhile these servers stand still."""
+        self._frozen.update(servers)
+        try:
+            for server in servers:
+                server.freeze()
+            yield
+        finally:
+            for server in servers:
+                server.thaw()
+            self._frozen.difference_update(servers)
+
+    def is_whole(self) -> bool:
+        """Whether all servers are well, every one knows that, and all replicas have caught up."""
+        following = 0
+        for server in self._servers.servers:
+            try:
+                nodes = _nodes(server)
+                state = str(_ask(server, "CLUSTER", "INFO"))
+                told = _ask(server, "INFO", "replication")
+            except StoreError:
+                return False
+            covered = sum(last - first + 1 for node in nodes for first, last in node.hash_slots)
+            if (
+                "cluster_state:ok" not in state
+                or covered != HASH_SLOTS
+                or len(nodes) != len(self._servers.servers)
+                or any(node.flags & _TROUBLE for node in nodes)
+            ):
+                return False
+            if told["role"] != "master":
+                following += told["master_link_status"] == "up" and not told["master_sync_in_progress"]
+        return following == self._replicas
+
+    def add_node(self) -> RedisServer:
+        """A new primary without partitions."""
+        return self._servers.add_node()
+
+    def move(self, partitions: Sequence[int], source: RedisServer, target: RedisServer) -> None:
+        """Move partitions to another primary while clients go on. Raises StoreError."""
+        primaries = {shard.primary for shard in self.shards()} | {source, target}
+        hash_slots = sorted({self._hash_slot[partition] for partition in partitions})
+        with _refusals():
+            move_hash_slots(list(primaries), source, target, hash_slots, keys_at_a_time=1)
+
+    def limit(self, shard: Shard, room: int | None) -> None:
+        """Limit a primary's memory to `room` more bytes than it uses; None takes the limit away again."""
+        with _refusals(), shard.primary.connect() as client:
+            used = client.info("memory")["used_memory"]
+            client.config_set("maxmemory", 0 if room is None else used + room)
+
+    def fill(self, shard: Shard) -> None:
+        """Write to a primary until it takes no more."""
+        names = (b"{ballast-%d}" % number for number in range(1 << 20))
+        ballast = next(name for name in names if self.holds(shard.primary, name))
+        with _refusals(), shard.primary.connect() as client, suppress(redis.OutOfMemoryError):
+            while True:
+                client.append(ballast, b"\0" * _PIECE)
+
+    @contextmanager
+    def cut_off(self, replicas: Sequence[RedisServer]) -> Iterator[None]:
+        """Meanwhile these replicas get nothing from their primary, and still answer and vote."""
+        try:
+            for replica in replicas:
+                _ask(replica, "CONFIG", "SET", "masterauth", "none that is right")
+                _ask(replica, "CLIENT", "KILL", "TYPE", "master")
+            yield
+        finally:
+            for replica in replicas:
+                _ask(replica, "CONFIG", "SET", "masterauth", replica.password)
+
+    def _shards(self, nodes: Sequence[_Node]) -> list[Shard]:
+        by_port = {server.port: server for server in self._servers.servers}
+        shards = []
+        for node in nodes:
+            partitions = tuple(
+                partition for partition, number in enumerate(self._hash_slot) if node.holds(number)
+            )
+            if not partitions or node.port not in by_port:
+                continue
+            replicas = tuple(
+                by_port[other.port]
+                for other in nodes
+                if other.primary == node.name and not other.flags & _TROUBLE
+            )
+            shards.append(Shard(by_port[node.port], replicas, partitions))
+        return sorted(shards, key=lambda shard: self._servers.servers.index(shard.primary))
+
+
+def _nodes(server: RedisServer) -> list[_Node]:
+    """The nodes that a server knows."""
+    found = []
+    for line in str(_ask(server, "CLUSTER", "NODES")).splitlines():
+        # id address@bus flags primary ping-sent pong-received epoch link ranges ...
+        name, address, flags, primary, _, _, _, _, *ranges = line.split()
+        ends = [each.partition("-") for each in ranges if not each.startswith("[")]
+        found.append(
+            _Node(
+                name=name,
+                port=int(address.partition("@")[0].rpartition(":")[2]),
+                flags=frozenset(flags.split(",")),
+                primary=primary,
+                hash_slots=tuple((int(first), int(last or first)) for first, _, last in ends),
+            )
+        )
+    return found
+
+
+def _ask(server: RedisServer, *words: str) -> Any:
+    with _refusals(), server.connect(_ANSWER_S) as client:
+        return client.execute_command(*words)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What a server refuses, or that it does not answer, as StoreError."""
+    try:
+        yield
+    except (redis.RedisError, OSError) as error:
+        raise StoreError(f"a server of the cluster did not do what it was told ({error}).") from error

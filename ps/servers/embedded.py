@@ -1,0 +1,310 @@
+"""`EmbeddedRedis`: redis-server processes of our own, one or a cluster, that live as long as the job."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import parse_qs
+
+import redis
+
+from ctr.errors import StoreError
+from ps.redis import RedisStore
+from ps.servers.redis_server import RedisServer, find_redis_server, start_all
+from ps.servers.watchdog import Watchdog
+from ps.wire import parse_redis_url
+
+MOST_SERVERS = 64
+HASH_SLOTS = 16_384
+"""Hash slots of a Redis Cluster, which its primaries share."""
+JOIN_TIMEOUT_S = 60.0
+SETTINGS = {
+    "save": '""',
+    "appendonly": "no",
+    "loglevel": "warning",
+    # A replica's first copy goes over the wire at once, past both disks.
+    "repl-diskless-sync": "yes",
+    "repl-diskless-sync-delay": "0",
+    "repl-diskless-load": "on-empty-db",
+}
+NODE_TIMEOUT = "cluster-node-timeout"
+CLUSTER_SETTINGS = {"cluster-enabled": "yes", "cluster-config-file": "nodes.conf", NODE_TIMEOUT: "15000"}
+MEETING_MS = 2000
+"""The node timeout while a cluster is made: a node hears of all others in half of it. At Redis's own 15 s,
+eight take 10 s to agree.
+"""
+OURS = {
+    *("bind", "port", "dir", "requirepass", "masterauth", "protected-mode", "daemonize"),
+    *("cluster-enabled", "cluster-config-file"),
+}
+"""Settings that make a server ours; `config` must not change them."""
+
+
+class EmbeddedRedis:
+    """`shards` primaries with `replicas` replicas each, on free ports of loopback; a context manager.
+
+    More than one shard make a Redis Cluster, which takes two seconds to start: no primary of Redis serves a
+    cluster earlier. There a replica takes over by itself when the primaries that are left are the majority,
+    so from three shards on. A single shard is a plain Redis, and its replicas follow it without taking over.
+
+    Nothing is written to disk but short logs, in a folder that is removed at the end; `config` changes or
+    adds settings of redis.conf, such as `{"maxmemory": "100mb", "cluster-node-timeout": "2000"}`.
+
+    The servers end with `close`, and with this process whatever way it ends; they get no Ctrl-C. A process
+    forked from this one may use them and cannot end them.
+
+    Raises StoreError for numbers below 1 (replicas: 0) or above 64 servers in all, for settings that are not
+    to be changed or that Redis does not know, and when the servers cannot be found or started.
+    """
+
+    def __init__(self, shards: int = 1, replicas: int = 0, config: Mapping[str, str] | None = None) -> None:
+        config = dict(config or {})
+        _check(shards, replicas, config)
+        cluster = shards > 1
+        settings = {**SETTINGS, **(CLUSTER_SETTINGS if cluster else {}), **config}
+        self._executable = find_redis_server()
+        self._settings = settings
+        self._owner = os.getpid()
+        self._password = secrets.token_hex(24)
+        self._folder = _new_folder()
+        self.servers: tuple[RedisServer, ...] = ()
+        """The primaries, then the first replica of each, then the second, ...; at last what was added."""
+        self.shards: tuple[tuple[RedisServer, ...], ...] = ()
+        """The same servers by shard: as started, a shard's first is the primary and the rest its replicas."""
+        try:
+            self._watchdog = Watchdog(self._folder)
+        except StoreError:
+            self._folder.rmdir()
+            raise
+        try:
+            self.servers = tuple(self._server(number) for number in range(shards * (1 + replicas)))
+            self.shards = tuple(self.servers[shard::shards] for shard in range(shards))
+            start_all(self.servers, bus=cluster)
+            if cluster:
+                _join(self.shards, settings[NODE_TIMEOUT])
+            else:
+                _follow(self.shards)
+        except (redis.RedisError, OSError) as error:
+            self.close()
+            raise StoreError(f"the redis-servers cannot be set up: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> EmbeddedRedis:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"EmbeddedRedis({', '.join(f'{s.host}:{s.port}' for s in self.servers)})"
+
+    @property
+    def url(self) -> str:
+        """`redis://` URL of the one primary, or `redis+cluster://` URL of all servers; with the password."""
+        if len(self.shards) == 1:
+            return self.servers[0].url
+        addresses = ",".join(f"{server.host}:{server.port}" for server in self.servers)
+        return f"redis+cluster://:{self._password}@{addresses}"
+
+    def close(self) -> None:
+        """Ends the servers at once, whatever state they are in, and removes their folder."""
+        if os.getpid() != self._owner:
+            return
+        for server in self.servers:
+            server.kill()
+        self._watchdog.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def add_node(self) -> RedisServer:
+        """Starts a primary without hash slots, joins it to the cluster, and adds it as another shard.
+
+        See `ps.servers.resharding` for how it is given some. The cluster must be whole. Raises StoreError
+        for a single Redis, and when the server does not start or does not find the others.
+        """
+        if len(self.shards) == 1:
+            raise StoreError("a single embedded Redis takes no further node: start it with more shards")
+        others = [server for server in self.servers if server.alive]
+        node = self._server(len(self.servers))
+        self.servers += (node,)  # so that it ends with the others, whatever happens
+
+        def meet() -> None:
+            for other in others:
+                _call(other, "CLUSTER", "MEET", node.host, node.port)
+
+        try:
+            start_all([node], bus=True)
+            name = _call(node, "CLUSTER", "MYID")
+            meet()
+            _wait(others, lambda other: _is_connected(other, name), again=meet)
+            _wait([node], _is_whole, again=meet)
+        except (redis.RedisError, OSError) as error:
+            raise StoreError(f"a node cannot be added to the redis-servers: {error}") from error
+        self.shards += ((node,),)
+        return node
+
+    def _server(self, number: int) -> RedisServer:
+        folder = self._folder / str(number)
+        folder.mkdir()
+        return RedisServer(self._executable, folder, self._settings, self._password, self._watchdog.group)
+
+
+def _check(shards: int, replicas: int, config: Mapping[str, str]) -> None:
+    if shards < 1 or replicas < 0 or shards * (1 + replicas) > MOST_SERVERS:
+        raise StoreError(
+            f"embedded Redis with {shards} shards of {replicas} replicas each: ask for at least one shard, "
+            f"and for at most {MOST_SERVERS} servers in all"
+        )
+    for name, value in config.items():
+        if name.lower() in OURS:
+            raise StoreError(f"embedded Redis sets {name} itself: leave it out of the config")
+        if not name or "\n" in name + value or name.split() != [name]:
+            raise StoreError(f"config {name!r}: {value!r} is not a line of redis.conf")
+
+
+def _new_folder() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="ctr-redis-"))
+    except OSError as error:
+        raise StoreError(f"no temporary folder for the redis-servers: {error}") from error
+
+
+def _call(server: RedisServer, *words: str | int) -> Any:
+    with server.connect() as client:
+        return client.execute_command(*words)
+
+
+def _follow(shards: Sequence[Sequence[RedisServer]]) -> None:
+    """Makes each shard's servers replicas of its first, and waits until they follow it."""
+    for primary, *replicas in shards:
+        for replica in replicas:
+            _call(replica, "REPLICAOF", primary.host, primary.port)
+        _wait(replicas, _follows)
+
+
+def _join(shards: Sequence[Sequence[RedisServer]], node_timeout_ms: str) -> None:
+    """Makes a cluster of servers that are new and empty, and waits until every one says that it is whole."""
+    servers = [server for shard in shards for server in shard]
+    for epoch, server in enumerate(servers, 1):
+        _call(server, "CONFIG", "SET", NODE_TIMEOUT, MEETING_MS)
+        _call(server, "CLUSTER", "SET-CONFIG-EPOCH", epoch)  # so that they need not settle a tie later
+    for s, (primary, *_) in enumerate(shards):
+        first, end = s * HASH_SLOTS // len(shards), (s + 1) * HASH_SLOTS // len(shards)
+        _call(primary, "CLUSTER", "ADDSLOTS", *range(first, end))
+    _meet(servers)
+    _wait(servers, lambda server: _knows(server, len(servers), 0), again=lambda: _meet(servers))
+    for primary, *replicas in shards:
+        name = _call(primary, "CLUSTER", "MYID")
+        for replica in replicas:
+            _call(replica, "CLUSTER", "REPLICATE", name)
+    count = len(servers) - len(shards)
+    _wait(servers, lambda server: _knows(server, len(servers), count) and _is_whole(server))
+    _wait([replica for shard in shards for replica in shard[1:]], _follows)
+    for server in servers:
+        _call(server, "CONFIG", "SET", NODE_TIMEOUT, node_timeout_ms)
+
+
+def _meet(servers: Sequence[RedisServer]) -> None:
+    for i, server in enumerate(servers):
+        for other in servers[i + 1 :]:
+            _call(server, "CLUSTER", "MEET", other.host, other.port)
+
+
+def _wait(
+    servers: Sequence[RedisServer],
+    ready: Callable[[RedisServer], bool],
+    again: Callable[[], None] = lambda: None,
+) -> None:
+    """Waits until all are ready; every 5 s calls `again`, for a busy machine may have let a request lapse."""
+    deadline = time.monotonic() + JOIN_TIMEOUT_S
+    repeat = time.monotonic() + 5.0
+    for server in servers:
+        while not ready(server):
+            if time.monotonic() > repeat:
+                again()
+                repeat = time.monotonic() + 5.0
+            if not server.alive:
+                raise server.refusal()
+            if time.monotonic() > deadline:
+                raise StoreError(
+                    f"the redis-server at {server.host}:{server.port} did not find the others within "
+                    f"{JOIN_TIMEOUT_S:.0f} s: is the machine overloaded, or loopback filtered?"
+                )
+            time.sleep(0.02)
+
+
+def _knows(server: RedisServer, nodes: int, replicas: int) -> bool:
+    """Whether it is connected to all nodes and knows of each whether it is a replica."""
+    # id address flags primary ping-sent pong-received epoch link ...
+    lines = [line.split() for line in str(_call(server, "CLUSTER", "NODES")).splitlines()]
+    flags = [set(line[2].split(",")) for line in lines]
+    return (
+        len(lines) == nodes
+        and all(line[7] == "connected" for line in lines)
+        and not any(f & {"handshake", "noaddr", "fail", "fail?"} for f in flags)
+        and sum("slave" in f for f in flags) == replicas
+    )
+
+
+def _is_connected(server: RedisServer, name: str) -> bool:
+    """Whether it has a link to the node of this name."""
+    lines = [line.split() for line in str(_call(server, "CLUSTER", "NODES")).splitlines()]
+    return any(line[0] == name and line[2] == "master" and line[7] == "connected" for line in lines)
+
+
+def _is_whole(server: RedisServer) -> bool:
+    state = str(_call(server, "CLUSTER", "INFO")).split()
+    return {"cluster_state:ok", f"cluster_slots_ok:{HASH_SLOTS}"} <= set(state)
+
+
+def _follows(replica: RedisServer) -> bool:
+    return bool(_call(replica, "INFO", "replication").get("master_link_status") == "up")
+
+
+def embedded_shards(query: str) -> int:
+    """The number of servers of `embedded://?shards=N`. Raises StoreError for another query."""
+    found = parse_qs(query.removeprefix("/").removeprefix("?"), keep_blank_values=True)
+    shards = found.pop("shards", ["1"])[-1]
+    if found or not (shards.isascii() and shards.isdigit()):
+        raise StoreError("embedded:// takes nothing but a number of servers: write embedded://?shards=2")
+    return int(shards)
+
+
+def open_embedded(
+    query: str,
+    *,
+    bits: int,
+    width: int,
+    facts: Mapping[str, str] | None,
+    z_bits: int,
+    restoring: bool = False,
+) -> RedisStore:
+    """The store of `embedded://?shards=N`, on servers of its own that end when it is closed.
+
+    Raises StoreError for another query, and when the servers cannot be started.
+    """
+    servers = EmbeddedRedis(embedded_shards(query))
+    try:
+        url = parse_redis_url(servers.url)
+        return RedisStore(
+            url,
+            bits=bits,
+            width=width,
+            facts=facts,
+            z_bits=z_bits,
+            restoring=restoring,
+            on_close=servers.close,
+        )
+    except BaseException:
+        servers.close()
+        raise

@@ -1,0 +1,98 @@
+"""`NodeLook`: what is found out about one node, and what its INFO says of itself and of its replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ps.status.status import NodeStatus, Persistence, ReplicaStatus
+from ps.wire import Address, Primary, host_port
+
+Info = Mapping[str, Any]
+"""The answer to INFO, as redis-py gives it; empty when there was none."""
+
+
+@dataclass(slots=True)
+class NodeLook:
+    """What is known of a primary, as a look goes on."""
+
+    primary: Primary
+    problem: Exception | None
+    at_home: bool
+    """Whether the model's description and the job board belong here."""
+    info: Any = None
+    size: Any = None
+    save: Any = None
+    meta: Any = None
+    partitions: list[int] = field(default_factory=list)
+    looked_at: int = 0
+    """The first so many of those."""
+    refused: list[int] = field(default_factory=list)
+    refusal: Exception | None = None
+    moving: list[int] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    bytes: int = 0
+
+    @property
+    def refused_meta(self) -> Exception | None:
+        """Why the node did not give the model's description."""
+        return self.meta if isinstance(self.meta, Exception) else None
+
+    def status(self) -> NodeStatus:
+        """What is told of it."""
+        info = self.info if isinstance(self.info, dict) else {}
+        problem = self.problem or self.refusal
+        return NodeStatus(
+            address=host_port(self.primary.address),
+            role="replica" if info.get("role") == "slave" else "primary",
+            problem=None if problem is None else reason(problem),
+            version=version_of(info),
+            memory_used=info.get("used_memory"),
+            memory_max=info.get("maxmemory"),
+            eviction=info.get("maxmemory_policy"),
+            persistence=persistence_of(info, self.save),
+            keys=self.size if isinstance(self.size, int) else None,
+            hash_slots=self.primary.hash_slots,
+            replicas=replicas_of(info, self.primary.replicas),
+            partitions=tuple(self.partitions),
+            partition_bytes=self.bytes,
+        )
+
+
+def version_of(info: Info) -> str | None:
+    """Name and version of the server."""
+    if "valkey_version" in info:  # which also claims to be a Redis
+        return f"Valkey {info['valkey_version']}"
+    return f"Redis {info['redis_version']}" if "redis_version" in info else None
+
+
+def persistence_of(info: Info, config: Any) -> Persistence | None:
+    """What is kept on disk; `config` is the answer to CONFIG GET save, or the refusal."""
+    if "aof_enabled" not in info:
+        return None
+    snapshots = config.get("save") if isinstance(config, Mapping) else None
+    if info["aof_enabled"]:
+        return "aof and snapshots" if snapshots else "aof"
+    # Managed servers do not let everybody see their configuration.
+    return "no aof" if snapshots is None else "snapshots" if snapshots else "off"
+
+
+def replicas_of(info: Info, known: Iterable[Address]) -> tuple[ReplicaStatus, ...]:
+    """The replicas that a primary talks to, then those of the `known` ones that it does not."""
+    seen: dict[str, ReplicaStatus] = {}
+    for number in range(int(info.get("connected_slaves", 0))):
+        told = info.get(f"slave{number}")
+        if not isinstance(told, Mapping):
+            continue
+        at, lag = host_port((str(told["ip"]), int(told["port"]))), None
+        if told["state"] == "online":
+            lag = max(int(info["master_repl_offset"]) - int(told["offset"]), 0)
+        seen[at] = ReplicaStatus(at, str(told["state"]), lag)
+    others = map(host_port, known)
+    return (*seen.values(), *(ReplicaStatus(at, "away", None) for at in others if at not in seen))
+
+
+def reason(error: Exception) -> str:
+    """An error in one line."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,326 @@
+"""`StoreObserver`: looks at a store, its model and its job, and changes nothing in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
+from time import sleep
+from typing import Any, TypeVar
+
+from redis import Redis
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    MovedError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+)
+
+from ctr.errors import StoreError
+from ps.board import JOB_FACTS, job_of, pairs, view_of, view_reads
+from ps.status.node import NodeLook, reason
+from ps.status.status import BoardStatus, ModelStatus, StoreStatus
+from ps.wire import (
+    RUN,
+    STATE,
+    Address,
+    BoardPart,
+    Command,
+    Keys,
+    RedisUrl,
+    Topology,
+    cluster_topology,
+    host_port,
+    single_server,
+)
+
+T = TypeVar("T")
+
+_BROKEN = (RedisError, OSError)
+_PARTITIONS_AT_A_TIME = 1_000  # asked of a node; its other clients come in between
+_LOOKS = 10  # for a model's description that is just moving to another node
+_PAUSE_S = 0.2
+
+
+class StoreObserver:
+    """Looks at the store behind a URL, and at the model that it names.
+
+    It only reads: no lease is renewed or ended, nobody is buried. Nodes are asked side by side, and one that
+    is silent for `timeout_s` is not asked again in the same look, so that a look ends within some three
+    times that, whatever is dead or frozen.
+    """
+
+    def __init__(self, url: RedisUrl, *, timeout_s: float = 3.0) -> None:
+        """Connects only when it is asked to look."""
+        self._url = url
+        self._keys = Keys(url.model or "default")
+        self._options = url.client_options(timeout_s) | {"socket_connect_timeout": timeout_s}
+        self._clients: dict[Address, Redis] = {}
+        self._known: tuple[Address, ...] = ()
+        self._topology = single_server(url.hosts[0])
+
+    def look(self) -> StoreStatus:
+        """What there is now; raises StoreError when no node of the URL answers."""
+        looks = 1
+        while (status := self._look()) is None:
+            if looks == _LOOKS:
+                raise StoreError(
+                    f"{self._url}: the description of {self._keys.model!r} is moving from node to node; look "
+                    "again when the cluster has settled."
+                )
+            looks += 1
+            sleep(_PAUSE_S)
+        return status
+
+    def reports(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
+        """All reports of the job by name, or those of these `names` that are there.
+
+        To be called after `look`, as `moves`. Raises StoreError when they cannot be read.
+        """
+        key = self._keys.board(BoardPart.REPORTS)
+        if names is None:
+            found = pairs(self._answer(key, b"HGETALL"))
+            return {name.decode(): blob for name, blob in found.items()}
+        if not names:
+            return {}
+        blobs = self._answer(key, b"HMGET", *(name.encode() for name in names))
+        return {name: blob for name, blob in zip(names, blobs, strict=True) if blob is not None}
+
+    def moves(self, board: BoardStatus) -> dict[int, bytes]:
+        """By lane: the move that was staged last, if there is one. Raises StoreError as `reports` does."""
+        moves = {}
+        prefix = f"{board.job.incarnation}:".encode()
+        for lane in range(board.job.lanes):
+            found = pairs(self._answer(self._keys.lane(lane), b"HGETALL"))
+            rounds = {int(name[len(prefix) :]): name for name in found if name.startswith(prefix)}
+            if rounds:
+                moves[lane] = found[rounds[max(rounds)]]
+        return moves
+
+    def close(self) -> None:
+        """Close all connections."""
+        for client in self._clients.values():
+            client.close()
+
+    def _look(self) -> StoreStatus | None:
+        """One look; None when the model's description is not where it was said to be."""
+        topology, dead = self._find_nodes()
+        self._topology = topology
+        self._known = tuple(primary.address for primary in topology.primaries)
+        home = topology.owner_of(self._keys.meta)
+        nodes = [
+            NodeLook(each, dead.get(each.address), at_home=each.address == home)
+            for each in topology.primaries
+        ]
+        self._each(nodes, self._look_at_node)
+        found = next((node for node in nodes if node.at_home), None)
+        if found is None:
+            return self._status(topology, nodes, "no node has the hash slot of the model's description", None)
+        refusal = found.problem or found.refused_meta
+        if isinstance(refusal, MovedError | AskError):
+            if topology.state is not None:
+                return None
+            raise StoreError(f"{self._url}: is one node of a cluster; write redis+cluster://.")
+        if refusal is not None:
+            problem = f"the model's description cannot be read: {reason(refusal)}"
+            return self._status(topology, nodes, problem, None)
+        model = self._model(found.meta)
+        if model is None:
+            return self._status(topology, nodes, None, None)
+        for partition in range(model.partitions):
+            owner = topology.owner_of(self._keys.state(partition))
+            for node in nodes:
+                if node.primary.address == owner:
+                    node.partitions.append(partition)
+        self._each(nodes, lambda node: self._look_at_partitions(node, model))
+        try:
+            board = self._board(found.primary.address)
+        except _BROKEN as failure:
+            problem = f"the job board cannot be read: {reason(failure)}"
+            return self._status(topology, nodes, problem, model)
+        return self._status(topology, nodes, None, model, board)
+
+    def _find_nodes(self) -> tuple[Topology, dict[Address, Exception]]:
+        """The nodes, and which of those that were asked did not answer."""
+        if not self._url.cluster:
+            return single_server(self._url.hosts[0]), {}
+        hosts = list(dict.fromkeys((*self._url.hosts, *self._known)))
+        answers = dict(zip(hosts, _side_by_side(self._ask_for_nodes, hosts), strict=True))
+        dead = {host: answer for host, answer in answers.items() if isinstance(answer, Exception)}
+        found = [answer for answer in answers.values() if not isinstance(answer, Exception)]
+        if not found:
+            host, error = next(iter(dead.items()))
+            raise self._unreachable(host, error)
+        return max(found, key=lambda each: (each[1].state == "ok", each[0]))[1], dead
+
+    def _ask_for_nodes(self, host: Address) -> tuple[int, Topology] | Exception:
+        """The cluster as one of its nodes knows it, and how new that is."""
+        try:
+            pipe = self._client(host).pipeline(transaction=False)
+            pipe.execute_command("CLUSTER INFO").execute_command("CLUSTER NODES")
+            info, nodes, slots = pipe.execute_command(b"CLUSTER", b"SLOTS").execute()
+        except _BROKEN as error:
+            return error
+        epoch = int(info["cluster_current_epoch"])
+        return epoch, cluster_topology(host, info["cluster_state"], nodes, slots)
+
+    def _unreachable(self, host: Address, error: Exception) -> StoreError:
+        if isinstance(error, AuthenticationError):
+            return StoreError(f"{self._url}: user or password was refused ({error}).")
+        if isinstance(error, ResponseError):
+            hint = "; it is in no cluster, write redis://" if "cluster support disabled" in str(error) else ""
+            return StoreError(f"{self._url}: {host_port(host)} refused ({error}){hint}.")
+        return StoreError(
+            f"{self._url}: cannot be reached ({error}); is it running, and is the scheme right?"
+        )
+
+    def _each(self, nodes: list[NodeLook], look: Callable[[NodeLook], None]) -> None:
+        """Look at all nodes that have answered so far, side by side."""
+
+        def guarded(node: NodeLook) -> None:
+            try:
+                look(node)
+            except _BROKEN as error:
+                node.problem = error
+
+        _side_by_side(guarded, [node for node in nodes if node.problem is None])
+        if not self._url.cluster and nodes[0].problem is not None:
+            raise self._unreachable(nodes[0].primary.address, nodes[0].problem)
+
+    def _look_at_node(self, node: NodeLook) -> None:
+        pipe = self._client(node.primary.address).pipeline(transaction=False)
+        pipe.info()
+        pipe.dbsize()
+        pipe.config_get("save")
+        if node.at_home:
+            pipe.execute_command(b"HGETALL", self._keys.meta)
+        node.info, node.size, node.save, *meta = pipe.execute(raise_on_error=False)
+        node.meta = meta[0] if meta else None
+        if isinstance(node.info, Exception):  # not everybody may ask for it
+            node.refusal = node.info
+
+    def _look_at_partitions(self, node: NodeLook, model: ModelStatus) -> None:
+        for first in range(0, len(node.partitions), _PARTITIONS_AT_A_TIME):
+            some = node.partitions[first : first + _PARTITIONS_AT_A_TIME]
+            reads = [self._partition_reads(p) for p in some]
+            answers = iter(self._ask(node.primary.address, chain.from_iterable(reads), raise_on_error=False))
+            for p, its_reads in zip(some, reads, strict=True):
+                run, had_state, *sizes = islice(answers, len(its_reads))
+                node.looked_at += 1
+                error = next((each for each in (run, had_state, *sizes) if isinstance(each, Exception)), None)
+                if isinstance(error, MovedError | AskError):
+                    node.moving.append(p)
+                elif error is not None:
+                    node.refused.append(p)
+                    node.refusal = error
+                elif model.state == "ready" and (
+                    run != model.run.encode()
+                    or (had_state is not None and sizes[0] == 0)  # or its state is gone
+                ):
+                    node.lost.append(p)
+                else:
+                    node.bytes += sum(sizes)
+
+    def _partition_reads(self, partition: int) -> list[Command]:
+        """The run id in its record, whether it had a state, then the sizes of what it holds."""
+        return [
+            (b"HGET", self._keys.record(partition), RUN),
+            (b"HGET", self._keys.record(partition), STATE),
+            (b"STRLEN", self._keys.state(partition)),
+            (b"STRLEN", self._keys.tail(partition)),
+            (b"STRLEN", self._keys.news(partition)),
+        ]
+
+    def _board(self, address: Address) -> BoardStatus | None:
+        key = {part: self._keys.board(part) for part in BoardPart}
+        (facts,) = self._ask(address, [(b"HMGET", key[BoardPart.JOB], *JOB_FACTS)])
+        if facts[0] is None:
+            return None
+        job = job_of(facts)
+        reads = view_reads(key, job.lanes, shards=True)
+        asked = [(b"GET", key[BoardPart.RUN]), *reads.values()]
+        try:
+            now, *answers = self._ask(address, asked, together=True)
+        except OutOfMemoryError:  # then there are no transactions, and nobody changes much
+            now, *answers = self._ask(address, asked)
+        if now != facts[0]:  # it was dropped just now, perhaps for another
+            return None
+        return BoardStatus(job, view_of(reads, answers))
+
+    def _answer(self, key: bytes, verb: bytes, *words: bytes) -> list[bytes]:
+        """Of the node that holds a key."""
+        address = self._topology.owner_of(key)
+        if address is None:
+            raise StoreError(f"{self._url}: no node holds {key.decode()}.")
+        try:
+            (answer,) = self._ask(address, [(verb, key, *words)])
+        except _BROKEN as error:
+            raise StoreError(f"{self._url}: {key.decode()} cannot be read ({error}).") from error
+        return list(answer)
+
+    def _model(self, meta: Any) -> ModelStatus | None:
+        facts = {name.decode(): value.decode() for name, value in pairs(meta).items()}
+        run = facts.pop("run", None)
+        if run is None:
+            return None
+        ready, creating = (facts.pop(name, None) is not None for name in ("ready", "creating"))
+        return ModelStatus(
+            self._keys.model,
+            int(facts.pop("bits", 0)),
+            int(facts.pop("partitions", 0)),
+            run,
+            "creating" if creating else "ready" if ready else "dropping",
+            dict(sorted(facts.items())),
+        )
+
+    def _status(
+        self,
+        topology: Topology,
+        nodes: list[NodeLook],
+        problem: str | None,
+        model: ModelStatus | None,
+        board: BoardStatus | None = None,
+    ) -> StoreStatus:
+        owned = {p for node in nodes for p in node.partitions}
+        nobodys = [] if model is None else [p for p in range(model.partitions) if p not in owned]
+        unreachable = [p for node in nodes for p in (*node.refused, *node.partitions[node.looked_at :])]
+        return StoreStatus(
+            url=str(self._url),
+            model_name=self._keys.model,
+            cluster_state=topology.state,
+            nodes=tuple(node.status() for node in nodes),
+            problem=problem,
+            model=model,
+            unreachable=tuple(sorted(nobodys + unreachable)),
+            moving=tuple(sorted(p for node in nodes for p in node.moving)),
+            lost=tuple(sorted(p for node in nodes for p in node.lost)),
+            board=board,
+        )
+
+    def _client(self, address: Address) -> Redis:
+        if address not in self._clients:
+            host, port = address
+            self._clients[address] = Redis(host=host, port=port, db=self._url.db, **self._options)
+        return self._clients[address]
+
+    def _ask(
+        self,
+        address: Address,
+        commands: Iterable[Command],
+        *,
+        together: bool = False,
+        raise_on_error: bool = True,
+    ) -> list[Any]:
+        """The answers as they come: redis-py makes others of them only for commands that are text."""
+        pipe = self._client(address).pipeline(transaction=together)
+        for command in commands:
+            pipe.execute_command(*command)
+        answers: list[Any] = pipe.execute(raise_on_error=raise_on_error)
+        return answers
+
+
+def _side_by_side(task: Callable[[Any], T], each: list[Any]) -> list[T]:
+    with ThreadPoolExecutor(max(len(each), 1), thread_name_prefix="observer") as pool:
+        return list(pool.map(task, each))

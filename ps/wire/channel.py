@@ -1,0 +1,119 @@
+"""`Channel`: one request at a time to the nodes of its partitions, repeated while what is wrong may pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from time import monotonic, sleep
+
+from redis.exceptions import AuthenticationError, RedisClusterException, RedisError
+
+from ctr.errors import StoreError
+from ps.wire.commands import require_passing
+from ps.wire.keys import Keys
+from ps.wire.nodes import Address, Nodes, RedisUrl, connect
+from ps.wire.replies import ServerError
+
+PATIENCE_S = 30.0
+"""How long what is broken or passing is tried."""
+_PAUSE_S = 0.05
+_BROKEN = (RedisError, RedisClusterException, OSError)  # redis-py's second is none of its first
+
+OnNode = Callable[[Address, Sequence[int]], list[int]]
+"""Does a request's part on one node, for some partitions; returns those to try again, perhaps elsewhere."""
+
+
+class Channel:
+    """Connections to all nodes of a store. Several threads may use it, one after the other."""
+
+    def __init__(self, url: RedisUrl, keys: Keys, timeout_s: float, patience_s: float) -> None:
+        """Connect; a server that is silent for `timeout_s` counts as broken. Raises StoreError."""
+        self.url = url
+        self.patience_s = patience_s
+        self.nodes: Nodes = connect(url, keys, timeout_s)
+        self._lock = Lock()
+        self._pool = ThreadPoolExecutor(16, thread_name_prefix="node")
+        self._closed = False
+        self.troubles = 0
+        """How often a request met a broken connection or a changing cluster."""
+
+    def everywhere(self, partitions: list[int], on_node: OnNode) -> None:
+        """Run `on_node` on every node, with its share of the partitions, until none is left to do.
+
+        What is broken or passing is tried for `patience_s`. Raises StoreError, also when it is closed.
+        """
+        with self._lock:
+            self._require_open()
+            todo, deadline = partitions, 0.0
+            while todo:
+                try:
+                    todo, problem = self._round(todo, on_node)
+                except BaseException:
+                    self.nodes.hang_up()  # or the next request would read what nobody read here
+                    raise
+                if not todo:
+                    return
+                self.troubles += 1
+                deadline = deadline or monotonic() + self.patience_s
+                if monotonic() > deadline:
+                    reason = problem or self.nodes.refused() or "the cluster is changing"
+                    self.nodes.hang_up()
+                    raise StoreError(
+                        f"{self.url}: {len(todo)} partitions could not be reached for {self.patience_s:g} s "
+                        f"({reason}); bring the server back, then see `ctr ps status`."
+                    )
+                sleep(_PAUSE_S)
+                try:
+                    self.nodes.refresh()
+                except _BROKEN:
+                    continue  # still away: the deadline decides
+
+    def require_open(self) -> None:
+        """Raise StoreError when the channel is closed."""
+        with self._lock:
+            self._require_open()
+
+    def close(self) -> bool:
+        """Close all connections; False when that was done before."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._closed = True
+            self._pool.shutdown()
+            self.nodes.close()
+            return True
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"{self.url}: the store is closed.")
+
+    def _round(self, partitions: list[int], on_node: OnNode) -> tuple[list[int], Exception | None]:
+        problem: Exception | None = None
+
+        def guarded(address: Address, share: list[int]) -> list[int]:
+            nonlocal problem
+            try:
+                return on_node(address, share)
+            except AuthenticationError as error:
+                raise StoreError(f"{self.url}: user or password was refused ({error}).") from None
+            except ServerError as error:
+                require_passing(error)
+                problem = error
+                return share
+            except _BROKEN as error:
+                problem = error
+                return share  # the record tells what was applied
+
+        try:
+            owners = self.nodes.owners(partitions)
+        except _BROKEN as error:
+            return partitions, error
+        if len(owners) == 1:
+            ((address, share),) = owners.items()
+            return guarded(address, share), problem
+        parts = [self._pool.submit(guarded, address, share) for address, share in owners.items()]
+        failures = [failure for part in parts if (failure := part.exception()) is not None]  # waits for all
+        if failures:
+            raise failures[0]
+        return [partition for part in parts for partition in part.result()], problem

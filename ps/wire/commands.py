@@ -1,0 +1,53 @@
+"""Commands as RESP, and what may be wrong with their answers."""
+
+from __future__ import annotations
+
+from ctr.errors import StoreError
+from ps.wire.nodes import rights_hint
+from ps.wire.replies import ReplyReader, ServerError
+
+# Passing states of a server or a cluster: try again, after looking where the partitions are now.
+_PASSING = {
+    *("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"),
+    *("READONLY", "NOREPLICAS", "BUSY"),
+}
+
+
+def command(*words: bytes) -> bytes:
+    """A command, as RESP."""
+    return b"*%d\r\n" % len(words) + b"".join(map(bulk_string, words))
+
+
+def bulk_string(word: bytes) -> bytes:
+    """One of its words."""
+    return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+def read_queued(replies: ReplyReader, commands: int) -> int | None:
+    """Read a transaction's answers up to the head of EXEC's: its length, -1 when what it watched had changed.
+
+    None when it has to be tried again, perhaps elsewhere; raises StoreError for what will not pass.
+    """
+    problem: ServerError | None = None
+    for _ in range(1 + commands):  # MULTI, and the commands that it queues
+        try:
+            replies.status()
+        except ServerError as error:
+            problem = problem or error
+    try:
+        return replies.array()
+    except ServerError as error:
+        require_passing(problem or error)
+        return None
+
+
+def require_passing(error: ServerError) -> None:
+    """Raise StoreError for what a server will answer again, however often it is asked."""
+    if error.code in _PASSING:
+        return
+    if error.code == "OOM":
+        raise StoreError(
+            f"Redis has reached its memory limit ({error}): nothing of this push was added there. Raise "
+            "maxmemory, add nodes, or hash to fewer bits."
+        )
+    raise StoreError(f"Redis refused ({error}){rights_hint(error)}.")

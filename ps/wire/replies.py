@@ -1,0 +1,163 @@
+"""Reading replies straight from the socket: the parser of redis-py is far slower than Redis itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from redis.connection import ConnectionInterface
+from redis.exceptions import ConnectionError as BrokenConnection
+from redis.exceptions import TimeoutError as NoAnswer
+
+from ps.wire.resp_kernels import parse_integers, skip_integers
+
+_CHUNK = 1 << 18  # 256 KiB asked of the socket at a time
+
+
+_ABORTED = "EXECABORT Transaction discarded because of: "
+
+
+class ServerError(Exception):
+    """An error reply, such as `MOVED 42 10.0.0.7:6379`."""
+
+    @property
+    def code(self) -> str:
+        """Its first word, or that of the reason for which EXEC gave a transaction up."""
+        return str(self).removeprefix(_ABORTED).split(" ", 1)[0]
+
+
+class ReplyReader:
+    """The replies that come over one connection, one after the other.
+
+    The connection must have nothing unread in redis-py's own buffer: whoever uses this class reads every
+    reply of the connection with it.
+    """
+
+    def __init__(self, connection: ConnectionInterface) -> None:
+        self._connection = connection
+        self._bytes = bytearray(2 * _CHUNK)
+        self._buffer: NDArray[np.uint8] = np.frombuffer(self._bytes, np.uint8)  # the same memory
+        self._at = 0
+        self._end = 0
+        self.received = 0
+        """Bytes so far."""
+        self.refused: ServerError | None = None
+        """The last error reply."""
+
+    def integers(self, out: NDArray[np.int64]) -> None:
+        """Read one integer reply per element of `out`, int64[n]."""
+        count = 0
+        while count < out.size:
+            at, count = parse_integers(self._buffer, self._at, self._end, out, count)
+            if at < 0:
+                raise BrokenConnection("the server answered something else than integers")
+            self._at = at
+            if count < out.size:
+                if self._at < self._end and self._buffer[self._at] == ord("-"):
+                    raise self._refusal(self._line())
+                self._fill()
+
+    def skip_integers(self, wanted: int) -> None:
+        """Pass over so many integer replies."""
+        count = 0
+        while count < wanted:
+            at, count = skip_integers(self._buffer, self._at, self._end, wanted, count)
+            if at < 0:
+                raise BrokenConnection("the server answered something else than integers")
+            self._at = at
+            if count < wanted:
+                if self._at < self._end and self._buffer[self._at] == ord("-"):
+                    raise self._refusal(self._line())
+                self._fill()
+
+    def bulk(self) -> NDArray[np.uint8] | None:
+        """Read a bulk string, uint8[n]: a view that the next read overwrites. None for nil."""
+        size = self._header(b"$")
+        if size < 0:
+            return None
+        while self._end - self._at < size + 2:
+            self._fill(size + 2)
+        start = self._at
+        self._at += size + 2
+        return self._buffer[start : start + size]
+
+    def text(self) -> bytes:
+        """Read a bulk string that is there, as a copy."""
+        found = self.bulk()
+        return b"" if found is None else found.tobytes()
+
+    def array(self) -> int:
+        """Read the head of an array: its length, -1 for nil."""
+        return self._header(b"*")
+
+    def integer(self) -> int:
+        """Read one integer."""
+        return self._header(b":")
+
+    def status(self) -> bytes:
+        """Read a status such as `OK`; raises ServerError for an error reply."""
+        line = self._line()
+        if line[:1] == b"-":
+            raise self._refusal(line)
+        return line[1:]
+
+    def pass_over(self) -> None:
+        """Pass over a reply of one line; raises ServerError for an error reply."""
+        self.status()
+
+    def _header(self, kind: bytes) -> int:
+        line = self._line()
+        if line[:1] == kind:
+            return int(line[1:])
+        if line[:1] == b"-":
+            raise self._refusal(line)
+        raise BrokenConnection(f"the server answered {line[:40]!r} where {kind!r} belongs")
+
+    def _refusal(self, line: bytes) -> ServerError:
+        error = ServerError(line[1:].decode(errors="replace"))
+        if error.code != "EXECABORT":  # which comes after what it is because of
+            self.refused = error
+        return error
+
+    def _line(self) -> bytes:
+        searched = self._at
+        while True:
+            found = self._bytes.find(b"\n", searched, self._end)
+            if found >= 0:
+                start, self._at = self._at, found + 1
+                return bytes(self._bytes[start : found - 1])
+            searched = self._end - self._at
+            self._fill()
+            searched += self._at
+
+    def _fill(self, wanted: int = 0) -> None:
+        """Read what the socket has, at least one byte; make room for `wanted` unread bytes."""
+        if self._at:
+            rest = self._end - self._at
+            self._buffer[:rest] = self._buffer[self._at : self._end].copy()
+            self._at, self._end = 0, rest
+        room = max(wanted, self._end + _CHUNK)
+        if self._buffer.size < room:
+            grown = bytearray(max(room, 2 * self._buffer.size))
+            grown[: self._end] = self._bytes[: self._end]
+            self._bytes, self._buffer = grown, np.frombuffer(grown, np.uint8)
+        size = _receive(self._connection, self._buffer[self._end :].data)
+        self._end += size
+        self.received += size
+
+
+def _receive(connection: ConnectionInterface, into: memoryview) -> int:
+    # redis-py has no public way to read raw bytes; its own parsers take the socket in the same way.
+    socket: Any = vars(connection)["_sock"]
+    if socket is None:
+        raise BrokenConnection("the connection was closed")
+    try:
+        size = int(socket.recv_into(into))
+    except TimeoutError as error:
+        raise NoAnswer("the server did not answer in time") from error
+    except OSError as error:
+        raise BrokenConnection(f"the connection broke: {error}") from error
+    if size == 0:
+        raise BrokenConnection("the server closed the connection")
+    return size

@@ -1,0 +1,101 @@
+"""What the contracts in pyproject.toml cannot say of the imports: faces, `__all__`, and kernels."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("api", "ctr", "features", "ps")
+NUMBA_CACHE = "ctr.numba_cache"
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {module_name(p): p for package in PACKAGES for p in sorted((ROOT / package).rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text(), str(path)) for name, path in SOURCES.items()}
+FACES = sorted(name for name, path in SOURCES.items() if path.name == "__init__.py")
+
+
+def imports(name: str) -> Iterator[str]:
+    """The modules that a module imports, anywhere; `from a import b` is `a.b` where that is one of ours."""
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}: imports are absolute"
+            assert node.module is not None
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in SOURCES and inner.endswith("kernels") else node.module
+
+
+def wing(name: str) -> str:
+    """The folder in a package that a module stands in, or the package."""
+    parts = name.split(".")
+    return ".".join(parts[:2]) if ".".join(parts[:2]) in FACES else parts[0]
+
+
+KERNELS = {name for name in SOURCES if name != NUMBA_CACHE and {"numba", NUMBA_CACHE} & set(imports(name))}
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert {"ps.kernels", "ps.memory.table_kernels", "features.transform.hashing"} <= KERNELS
+    assert {"ps", "ps.redis", "ctr.learn", "features.text"} <= set(FACES)
+
+
+def test_wings_are_entered_by_their_face() -> None:
+    # A kernel imports kernels, wherever they are: what a face loads besides is not for it.
+    past = {
+        (name, other)
+        for name in SOURCES
+        for other in imports(name)
+        if wing(other) != wing(name)
+        and other in SOURCES
+        and other not in FACES
+        and wing(other) not in {*PACKAGES, "ctr.cli"}
+        and other not in KERNELS
+    }
+    assert not past
+
+
+def test_kernels_import_only_numpy_numba_and_kernels() -> None:
+    # llvmlite is the compiler inside Numba.
+    allowed = {"numpy", "numba", "llvmlite", *sys.stdlib_module_names}
+    for name in KERNELS:
+        ours = {other for other in imports(name) if other.partition(".")[0] not in allowed}
+        assert ours <= {NUMBA_CACHE, *KERNELS}, name
+
+
+def test_kernels_are_compiled_with_our_cache() -> None:
+    for name in KERNELS:
+        for node in ast.walk(TREES[name]):
+            if isinstance(node, ast.ImportFrom) and node.module == "numba":
+                taken = {alias.name for alias in node.names}
+                assert not taken & {"njit", "jit", "vectorize", "guvectorize"}, f"{name}: use {NUMBA_CACHE}"
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_face_re_exports_what_it_names(face: str) -> None:
+    if face in {"ctr", "ctr.cli.ps"}:
+        return
+    nodes = list(TREES[face].body)
+    nodes += [inner for node in nodes if isinstance(node, ast.If) for inner in node.body]
+    assert not [node for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    exported = {
+        alias.asname or alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and f"{node.module}".startswith(f"{face}.")
+        for alias in node.names
+    }
+    loaded = import_module(face)
+    assert sorted(exported) == sorted(getattr(loaded, "__all__", []))
+    assert all(getattr(loaded, name) is not None for name in exported)
