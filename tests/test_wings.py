@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -97,5 +98,8 @@ def test_a_face_re_exports_what_it_names(face: str) -> None:
         for alias in node.names
     }
     loaded = import_module(face)
+    for name in SOURCES:  # a module of a face's own folder would hide what the face names like it
+        if name.startswith(f"{face}."):
+            import_module(name)
     assert sorted(exported) == sorted(getattr(loaded, "__all__", []))
-    assert all(getattr(loaded, name) is not None for name in exported)
+    assert not [name for name in exported if isinstance(getattr(loaded, name), ModuleType)]

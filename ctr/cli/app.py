@@ -12,7 +12,7 @@ def main() -> None:
     """Run the command line; exit 0 when all went well, 2 on wrong use, 1 when it failed, 130 when stopped."""
     _leave_on_signals()
     if len(sys.argv) == 3 and sys.argv[1] == "workers" and sys.argv[2].isdigit():
-        from ctr.cli.forking import forked
+        from ctr.cli.forks import forked
 
         if not forked(int(sys.argv[2])):
             return

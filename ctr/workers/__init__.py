@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         filters_for,
         input_bytes,
     )
-    from ctr.workers.fork_server import fork_server, serve
+    from ctr.workers.forking import fork_server, serve
     from ctr.workers.heartbeat import Heartbeat
     from ctr.workers.prepared_update import StagedMove
     from ctr.workers.processes import WorkerProcesses
@@ -59,7 +59,7 @@ __getattr__ = lazy_face(
     {
         "data_plan": "DataPlan shard_chunks_for",
         "description": "CONSISTENCY Consistency JobDescription absolute filters_for input_bytes",
-        "fork_server": "fork_server serve",
+        "forking": "fork_server serve",
         "heartbeat": "Heartbeat",
         "prepared_update": "StagedMove",
         "processes": "WorkerProcesses",

@@ -11,7 +11,7 @@ from threading import Event, Thread
 from time import monotonic
 from typing import IO
 
-from ctr.workers.fork_server import Forked, fork_server
+from ctr.workers.forking import Forked, fork_server
 from ctr.workers.report import host
 from ctr.workers.worker import take_part
 from ps import RedisUrl

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from ctr.errors import SpecError
 from features.spec.yaml_text import SpecText, dump_yaml
 
-_SHIPPED = Path(__file__).parent / "specs"
+_SHIPPED = Path(__file__).parent / "shipped"
 
 # Strict: YAML reads `no` as a bool and `1.0` as a float; a silent cast would hide the slip.
 _FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -26,7 +26,7 @@ from ctr.learn.rounds import TrainSettings, read_out, train
 from ctr.model.model import Model
 from ctr.synth.log import write_click_log
 from ctr.workers.description import JobDescription, absolute, input_bytes
-from ctr.workers.fork_server import Forked, fork_server
+from ctr.workers.forking import Forked, fork_server
 from ctr.workers.processes import WorkerProcesses
 from ctr.workers.report import WorkerReport, collect
 from ctr.workers.worker import take_part

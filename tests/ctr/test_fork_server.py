@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ctr.errors import CtrError
-from ctr.workers.fork_server import Forked, ForkServer
+from ctr.workers.forking import Forked, ForkServer
 from tests.ctr.distributed_jobs import Command, wait_for
 from tests.ps.servers import needs_redis
 

@@ -7,7 +7,7 @@ from socket import socket
 
 
 def forked(line: int) -> bool:
-    """Be a fork server (see `ctr.workers.fork_server`), asked over `line`, the number of an open socket.
+    """Be a fork server (see `ctr.workers.forking`), asked over `line`, the number of an open socket.
 
     Returns True in each process that it forks, which has a command line of its own; False at its end.
     """
