@@ -87,15 +87,15 @@ def split(data: Path, folder: Path, case: Case) -> tuple[Path, Path]:
 
 
 def ours(case: Case, train: Path, test: Path, folder: Path) -> tuple[float, float]:
-    """Log loss and AUC of a model that ctr trained and judged."""
+    """Log loss and AUC of a model that ctr trained and evaluated."""
     model, hashed = folder / "real.model", folder / "real.hashed"
     if case.shuffle:
         ctr("features", "build", "--spec", case.spec, train, "--out", hashed, "--shuffle", 0)
         ctr("train", hashed, "--model", model, *case.options)
     else:
         ctr("train", "--spec", case.spec, train, "--model", model, *case.options)
-    judged = ctr("evaluate", "--model", model, test)
-    return judged["logloss"], judged["auc"]
+    evaluated = ctr("evaluate", "--model", model, test)
+    return evaluated["logloss"], evaluated["auc"]
 
 
 def peers(case: Case, train: Path, test: Path) -> tuple[float, float]:
@@ -105,9 +105,9 @@ def peers(case: Case, train: Path, test: Path) -> tuple[float, float]:
     def read(path: Path) -> Batch:
         return next(RawSource(spec, [path]).batches(1_000_000))
 
-    learnt, judged = read(train), read(test)
+    learnt, evaluated = read(train), read(test)
     used = np.unique(learnt.slots)  # scikit-learn holds its coefficients densely
-    matrices = [batch.to_scipy(spec.bits)[:, used] for batch in (learnt, judged)]
+    matrices = [batch.to_scipy(spec.bits)[:, used] for batch in (learnt, evaluated)]
     model = LogisticRegression(C=case.c, max_iter=1_000).fit(matrices[0], learnt.labels)
     predictions = model.predict_proba(matrices[1])[:, 1]
-    return log_loss(judged.labels, predictions), roc_auc_score(judged.labels, predictions)
+    return log_loss(evaluated.labels, predictions), roc_auc_score(evaluated.labels, predictions)

@@ -23,7 +23,7 @@ class ExampleSource(Protocol):
 
     @property
     def blocks_read(self) -> int:
-        """Grows while rows are read, those that are only passed over too: a disk that hangs shows."""
+        """Grows while rows are read, those that are only skipped too: a disk that hangs shows."""
 
     @property
     def bad_rows(self) -> BadRows:

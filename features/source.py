@@ -128,7 +128,7 @@ class RawSource:
         """The first `rows` good examples, or all when there are fewer; no trace is left of bad rows."""
         self._decide_labels()
         builder = BatchBuilder(self._transform, rows, self._no_click)
-        return next(self._fill(builder, _Blocks(self._blocks()), 0, None, _pass_over), builder.take())
+        return next(self._fill(builder, _Blocks(self._blocks()), 0, None, _skip), builder.take())
 
     def warnings(self) -> list[str]:
         """What the first rows show that a user should know, such as a field that says nothing."""
@@ -266,5 +266,5 @@ def _describe(block: Block, row: int) -> str:
     return f"{block.place(row)}: {block.problem(row)}"
 
 
-def _pass_over(block: Block, first: int, last: int, position: int) -> None:
+def _skip(block: Block, first: int, last: int, position: int) -> None:
     """Does nothing about bad rows."""

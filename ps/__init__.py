@@ -12,14 +12,14 @@ from ps.partitions import Partitions, Slots, slot_dtype
 from ps.store import Store, Token, check_delta, check_slots
 
 if TYPE_CHECKING:
-    from ps.board import LEASE_S, BoardView, Claim, ClockGate, Job, JobBoard, LaneGate
+    from ps.board import LEASE_S, BoardView, Claim, ClockGate, Job, JobBoard, RankGate
     from ps.client import (
         DEFAULT_FILTERS,
         FilterCounts,
         Filters,
-        Outbox,
-        Parcel,
+        PendingPush,
         Pulled,
+        PushQueue,
         PushStore,
         WorkerStore,
         warm_up_requests,
@@ -38,15 +38,15 @@ __all__ = [
     "Filters",
     "Job",
     "JobBoard",
-    "LaneGate",
     "MemoryStore",
     "ModelExistsError",
-    "Outbox",
-    "Parcel",
     "PartitionDump",
     "Partitions",
+    "PendingPush",
     "Pulled",
+    "PushQueue",
     "PushStore",
+    "RankGate",
     "RedisStore",
     "RedisUrl",
     "Saturations",
@@ -69,8 +69,8 @@ __all__ = [
 __getattr__ = lazy_face(
     __name__,
     {
-        "board": "LEASE_S BoardView Claim ClockGate Job JobBoard LaneGate",
-        "client": "DEFAULT_FILTERS FilterCounts Filters Outbox Parcel Pulled PushStore WorkerStore"
+        "board": "LEASE_S BoardView Claim ClockGate Job JobBoard RankGate",
+        "client": "DEFAULT_FILTERS FilterCounts Filters PushQueue PendingPush Pulled PushStore WorkerStore"
         " warm_up_requests",
         "redis": "ModelExistsError PartitionDump RedisStore Saturations",
         "wire": "RedisUrl parse_redis_url",

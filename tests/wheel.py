@@ -1,7 +1,7 @@
 """Try a wheel as its users get it: `python tests/wheel.py dist/ctr-*.whl`.
 
 It is installed into an environment of its own, away from this folder; what it depends on is taken from the
-environment that runs this. Then a model is trained, judged and asked over HTTP.
+environment that runs this. Then a model is trained, evaluated and asked over HTTP.
 """
 
 from __future__ import annotations

@@ -58,12 +58,12 @@ def peak_memory_mb() -> float:
 
 
 def bad_rows_lines(count: int, examples: Sequence[str], quarantine: Path | None) -> list[str]:
-    """What to tell about rows that were passed over; nothing when there were none."""
+    """What to tell about rows that were skipped; nothing when there were none."""
     if not count:
         return []
     plural = "" if count == 1 else "s"
     where = f"; they are in {quarantine}" if quarantine else ""
     return [
-        f"passed over {count:,} bad row{plural}{where}",
+        f"skipped {count:,} bad row{plural}{where}",
         *(f"  {text}" for text in examples),
     ]

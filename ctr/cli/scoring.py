@@ -79,7 +79,7 @@ def predict(
 ) -> None:
     """Write the click probability of every input row, in input order, to the column `prediction`.
 
-    Labels are not needed. A row passed over as bad has the prediction null (`nan` in CSV), so rows stay
+    Labels are not needed. A row skipped as bad has the prediction null (`nan` in CSV), so rows stay
     aligned.
 
     Example: `ctr predict --model model tomorrow.tsv --out predictions.parquet`

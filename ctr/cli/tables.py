@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 _HEAD = ("", "examples", "log loss", "norm. entropy", "AUC", "calibration")
 
 
-def metric_lines(judged: Mapping[str, MetricSummary]) -> list[str]:
+def metric_lines(evaluated: Mapping[str, MetricSummary]) -> list[str]:
     """One line of metrics per entry, under a line of heads."""
     rows: list[tuple[str, ...]] = [_HEAD]
-    for name, m in judged.items():
+    for name, m in evaluated.items():
         cells = (m.logloss, m.normalized_entropy, m.auc, m.calibration)
         rows.append((name, f"{m.examples:,}", *("-" if isnan(c) else f"{c:.5f}" for c in cells)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]

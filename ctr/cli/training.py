@@ -300,7 +300,7 @@ def train(
     bad = bad_rows_lines(outcome.bad_rows.count, outcome.bad_rows.examples, job.quarantine)
     lines = [*_lines(outcome, summary), *bad, *(f"warning: {text}" for text in outcome.warnings)]
     if summary["holdout_bad_rows"]:
-        lines.append(f"passed over {summary['holdout_bad_rows']:,} bad rows of the hold-out")
+        lines.append(f"skipped {summary['holdout_bad_rows']:,} bad rows of the hold-out")
     if outcome.left_in_store is not None:
         lines.append(f"warning: {outcome.left_in_store}")
     report(lines, summary, json)
@@ -322,12 +322,12 @@ def _lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
         f"trained on {summary['examples']:,} examples in {summary['seconds']:.2f} s "
         f"({summary['examples_per_second']:,.0f} examples/s, {workers}, {summary['store']})"
     ]
-    judged = {"first pass, as it went": outcome.progressive}
+    evaluated = {"first pass, as it went": outcome.progressive}
     for number, validated in outcome.holdout_by_pass.items():
-        judged[f"hold-out after pass {number}"] = validated
+        evaluated[f"hold-out after pass {number}"] = validated
     if outcome.holdout is not None:
-        judged["hold-out"] = outcome.holdout
-    lines += metric_lines(judged)
+        evaluated["hold-out"] = outcome.holdout
+    lines += metric_lines(evaluated)
     lag = outcome.progressive_lag_chunks
     if lag != 0:
         unknown = "some chunks" if lag is None else f"up to {lag} chunks"
@@ -353,5 +353,5 @@ def _lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
             f"that are not zero"
         )
         if outcome.stopped:
-            lines.append("stopped before it was judged on the hold-out; the model itself is complete")
+            lines.append("stopped before it was evaluated on the hold-out; the model itself is complete")
     return lines

@@ -12,7 +12,7 @@ from time import perf_counter
 import orjson
 
 from ctr.checkpoint import CheckpointDraft, draft_checkpoint
-from ctr.distributed.pause import JobHold
+from ctr.distributed.pause import JobPause
 from ctr.distributed.position import JobPosition
 from ctr.errors import DataError, ModelError
 from ctr.workers import EARLIER, JobDescription, WorkerReport, collect
@@ -38,7 +38,7 @@ class CheckpointTaker:
         job_id: str,
         store: RedisStore,
         board: JobBoard,
-        hold: JobHold,
+        pause: JobPause,
         earlier: WorkerReport,
     ) -> None:
         """`earlier` is what was reported before the job was resumed."""
@@ -52,19 +52,19 @@ class CheckpointTaker:
         self._job_id = job_id
         self._store = store
         self._board = board
-        self._hold = hold
+        self._pause = pause
         self._earlier = earlier.to_bytes()
         self._thread: Thread | None = None
         self._last = perf_counter()
         # Otherwise the store may be read while it changes: what is ahead of the position has its tokens.
-        self._exact = bool(job.lanes) or job.workers == 1 or job.filters.hold_anything
+        self._exact = bool(job.ranks) or job.workers == 1 or job.filters.hold_anything
 
     def begin(self) -> None:
         """The time to the first checkpoint begins."""
         self._last = perf_counter()
 
     def take_if_due(self, seconds: float, anyone: Callable[[], bool]) -> None:
-        """Begin a checkpoint, `seconds` into the job; see `JobHold.close` for `anyone`."""
+        """Begin a checkpoint, `seconds` into the job; see `JobPause.close` for `anyone`."""
         if self._settings is None or (self._thread is not None and self._thread.is_alive()):
             return
         if perf_counter() - self._last > self._settings.every_s:
@@ -89,9 +89,9 @@ class CheckpointTaker:
             if not self._exact:
                 return self._draft(seconds)
             try:
-                return self._draft(seconds) if self._hold.close(anyone) else None
+                return self._draft(seconds) if self._pause.close(anyone) else None
             finally:
-                self._hold.open()
+                self._pause.open()
 
         try:
             self._write(drafted)

@@ -16,7 +16,7 @@ from ctr.checkpoint import Checkpoint
 from ctr.distributed.checkpointing import CheckpointSettings, CheckpointTaker
 from ctr.distributed.lost_pushes import LostPushes
 from ctr.distributed.pass_ends import PassEnds
-from ctr.distributed.pause import JobHold
+from ctr.distributed.pause import JobPause
 from ctr.distributed.position import JobPosition
 from ctr.errors import StoreError
 from ctr.workers import (
@@ -106,7 +106,7 @@ class _Watch:
             self.deserted = None
         elif self.deserted is None:
             self.deserted = perf_counter()
-        if self.began is None and (at_work or any(lane.owner for lane in view.lanes)):
+        if self.began is None and (at_work or any(rank.owner for rank in view.ranks)):
             self.began = perf_counter()
 
     def deserted_s(self) -> float:
@@ -149,16 +149,16 @@ class Coordinator:
             self._earlier.add(WorkerReport.from_bytes(blob))
         self.board = JobBoard(store.url, lease_s=lease_s)
         try:
-            created = self.board.create(self.id, job.to_bytes(), shards=self._plan.shards, lanes=job.lanes)
+            created = self.board.create(self.id, job.to_bytes(), shards=self._plan.shards, ranks=job.ranks)
             self._incarnation = created.incarnation
-            self._hold = JobHold(self.board, self._plan, job.lanes)
-            self._passes = PassEnds(self.board, self._plan, job.lanes, self._hold, on_pass)
+            self._pause = JobPause(self.board, self._plan, job.ranks)
+            self._passes = PassEnds(self.board, self._plan, job.ranks, self._pause, on_pass)
             position = JobPosition.of(self.board.look())
             if resume is not None:
                 position = JobPosition.from_json(resume.position)
                 self._resumed = sum(position.examples(self._plan))
                 self._earlier_s = float(resume.position["seconds"])
-                self.board.restore(position.progress, position.lanes, begun=position.begun)
+                self.board.restore(position.progress, position.ranks, begun=position.begun)
                 self.board.report(EARLIER, self._earlier.to_bytes())
             self._passes.begin(position)
         except BaseException:
@@ -166,7 +166,7 @@ class Coordinator:
             raise
         self._lost = LostPushes(store, self.id, self._finished, _LEASES_TO_REPAIR * lease_s)
         self._checkpoints = CheckpointTaker(
-            checkpoints, job, self.id, store, self.board, self._hold, self._earlier
+            checkpoints, job, self.id, store, self.board, self._pause, self._earlier
         )
 
     def run(
@@ -204,7 +204,7 @@ class Coordinator:
         if result.interrupted:
             end = JobPosition.of(self.board.look())
         else:  # whatever the board says: it may have been lost with the pushes
-            end = JobPosition.at_end(self._plan, self._job.lanes)
+            end = JobPosition.at_end(self._plan, self._job.ranks)
         while True:
             servers = self._store.servers()
             found = read()
@@ -214,7 +214,7 @@ class Coordinator:
 
     def _finished(self) -> dict[int, int]:
         """The last push of each data shard that no worker has in work any more."""
-        if self._job.lanes:  # where every round finds out what was lost of those before
+        if self._job.ranks:  # where every round finds out what was lost of those before
             return {}
         return JobPosition.of(self.board.look()).watermarks(self._plan)
 
@@ -235,10 +235,10 @@ class Coordinator:
             any_alive = workers.alive()  # asked first: who leaves in between has seen the job to its end
             view = self.board.look(shards=False)
             watch.see(view)
-            self._bury_dead(workers, view, watch)
+            self._expire_dead(workers, view, watch)
             if view.state == "failed":
                 raise read_failure(view.message, self.board.reports())
-            if self._hold.is_over(view):
+            if self._pause.is_over(view):
                 seconds = watch.seconds()
                 self.board.finish()
                 self._see_off(workers, watch)
@@ -261,7 +261,7 @@ class Coordinator:
             self._checkpoints.take_if_due(watch.seconds(), workers.alive)
             sleep(_POLL_S)
 
-    def _bury_dead(self, workers: WorkerProcesses, view: BoardView, watch: _Watch) -> None:
+    def _expire_dead(self, workers: WorkerProcesses, view: BoardView, watch: _Watch) -> None:
         """What a process had in work is free at once when it is known to be dead."""
         for dead in workers.newly_dead():
             # When the job is over, those that only come now find nothing to join.
@@ -269,7 +269,7 @@ class Coordinator:
                 watch.dead.append(f"{dead.host}: {dead.said}")
             for worker in view.workers:
                 if worker.host == dead.host:
-                    self.board.bury(worker.id)
+                    self.board.expire(worker.id)
 
     def _raise_for_dead(self, workers: WorkerProcesses, dead: list[str]) -> None:
         failure = workers.failure()
@@ -289,7 +289,7 @@ class Coordinator:
     def _stop_workers(self, workers: WorkerProcesses, watch: _Watch) -> None:
         """End the job between chunks, and where rounds matter, between rounds; with a last checkpoint."""
         self._checkpoints.join(_LONGEST_FAREWELL_S)
-        at_rest = not self._job.lanes or self._hold.close(workers.alive, _LONGEST_FAREWELL_S)
+        at_rest = not self._job.ranks or self._pause.close(workers.alive, _LONGEST_FAREWELL_S)
         self.board.stop()
         self._see_off(workers, watch)
         if at_rest:
@@ -299,9 +299,9 @@ class Coordinator:
         """Wait until the workers, those of other machines too, have reported and left."""
         deadline = perf_counter() + _LONGEST_FAREWELL_S
         while (view := self.board.look(shards=False)).workers and perf_counter() < deadline:
-            self._bury_dead(workers, view, watch)
+            self._expire_dead(workers, view, watch)
             sleep(_POLL_S / 4)
-        self._bury_dead(workers, view, watch)
+        self._expire_dead(workers, view, watch)
 
     def _give_up(self) -> None:
         """The job ends with an error here: tell the workers, if the store is there to be told."""
@@ -338,9 +338,9 @@ class Coordinator:
         told = self.board.reports([f"life:{worker.id}" for worker in view.workers])
         lives: list[dict[str, Any]] = [orjson.loads(blob) for blob in told.values()]
         later = any(life["later_pass"] for life in lives)
-        lives = [life for life in lives if life["judged"] and life["later_pass"] == later]
-        judged = [(life["judged"], life["logloss"]) for life in lives]
-        total = sum(count for count, _ in judged)
-        logloss = sum(count * loss for count, loss in judged) / total if total else float("nan")
+        lives = [life for life in lives if life["evaluated"] and life["later_pass"] == later]
+        evaluated = [(life["evaluated"], life["logloss"]) for life in lives]
+        total = sum(count for count, _ in evaluated)
+        logloss = sum(count * loss for count, loss in evaluated) / total if total else float("nan")
         fraction = done / max(self._plan.rows * self._plan.passes, 1)
         return Progress(done, self._resumed, seconds, min(fraction, 1.0), logloss, later, len(view.workers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ctr.distributed.pause import JobHold
+from ctr.distributed.pause import JobPause
 from ctr.distributed.position import JobPosition
 from ctr.workers import DataPlan
 from ps import BoardView, JobBoard
@@ -21,15 +21,15 @@ class PassEnds:
         self,
         board: JobBoard,
         plan: DataPlan,
-        lanes: int,
-        hold: JobHold,
+        ranks: int,
+        pause: JobPause,
         on_end: Callable[[int], None] | None,
     ) -> None:
         """`on_end` gets the number of a pass, from 1; None: nobody wants to know, and nobody is held."""
         self._board = board
         self._plan = plan
-        self._lanes = lanes
-        self._hold = hold
+        self._ranks = ranks
+        self._pause = pause
         self._on_end = on_end
         self._next = plan.passes if on_end is None else 1
 
@@ -39,7 +39,7 @@ class PassEnds:
 
     def look(self, view: BoardView) -> None:
         """Tell of a pass that is over; of several at once, only of the last."""
-        self._hold.keep(view)
+        self._pause.keep(view)
         if self._on_end is None or self._next == self._plan.passes or not self._is_over(self._next, view):
             return
         while self._next + 1 < self._plan.passes and self._is_over(self._next + 1, view):
@@ -51,12 +51,12 @@ class PassEnds:
     def _pass_by(self, is_passed: Callable[[int], bool]) -> None:
         while self._next < self._plan.passes and is_passed(self._next):
             self._next += 1
-        if self._lanes and self._on_end is not None:
-            self._hold.limit(self._round(self._next))
+        if self._ranks and self._on_end is not None:
+            self._pause.limit(self._round(self._next))
 
     def _is_over(self, pass_: int, view: BoardView) -> bool:
-        if self._lanes:
-            return self._hold.have_come(view, self._round(pass_))
+        if self._ranks:
+            return self._pause.have_come(view, self._round(pass_))
         shards = self._shards(pass_)
         if view.finished < shards:
             return False
@@ -64,8 +64,8 @@ class PassEnds:
         return whole.begun >= shards and not any(shard < shards for shard in whole.unfinished)
 
     def _is_passed(self, pass_: int, position: JobPosition) -> bool:
-        if self._lanes:
-            return max(position.lanes) >= self._round(pass_)
+        if self._ranks:
+            return max(position.ranks) >= self._round(pass_)
         shards = self._shards(pass_)
         return position.begun > shards and not any(shard < shards for shard in position.progress)
 
@@ -75,4 +75,4 @@ class PassEnds:
 
     def _round(self, pass_: int) -> int:
         """The first round that has nothing of this pass; a round may have the end of one and the next's."""
-        return -(-self._shards(pass_) // self._lanes)
+        return -(-self._shards(pass_) // self._ranks)

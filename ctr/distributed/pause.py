@@ -1,4 +1,4 @@
-"""`JobHold`: brings the workers of a job to rest, so that nothing is half done in the store."""
+"""`JobPause`: brings the workers of a job to rest, so that nothing is half done in the store."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _ROUNDS_AHEAD = 3
 _LONGEST_S = 300.0
 
 
-class JobHold:
-    """The hold of one job's board. One thread closes and opens it at a time; another may set the limit."""
+class JobPause:
+    """The pause of one job's board. One thread closes and opens it at a time; another may set the limit."""
 
-    def __init__(self, board: JobBoard, plan: DataPlan, lanes: int) -> None:
-        """`lanes` is 0 for a job that goes by clocks."""
+    def __init__(self, board: JobBoard, plan: DataPlan, ranks: int) -> None:
+        """`ranks` is 0 for a job that goes by clocks."""
         self._board = board
-        self._rounds = [plan.rounds_of(lane) for lane in range(lanes)]
-        self._holds = 0
+        self._rounds = [plan.rounds_of(rank) for rank in range(ranks)]
+        self._pauses = 0
         self._lock = Lock()
         self._closed = False
         self._limit: int | None = None
@@ -31,8 +31,8 @@ class JobHold:
     def is_over(self, view: BoardView) -> bool:
         """Whether everything has been trained."""
         if self._rounds:
-            lanes = zip(view.lanes, self._rounds, strict=True)
-            return all(lane.pushed + 1 >= rounds for lane, rounds in lanes)
+            ranks = zip(view.ranks, self._rounds, strict=True)
+            return all(rank.pushed + 1 >= rounds for rank, rounds in ranks)
         return view.finished == view.shards
 
     def close(self, anyone: Callable[[], bool], longest_s: float = _LONGEST_S) -> bool:
@@ -56,8 +56,8 @@ class JobHold:
                 return True
             if not expected and not view.workers:
                 return False
-            if view.hold != at or (self.have_come(view, at) and monotonic() > since + _AGAIN_S):
-                # A failover may have lost the hold, or what a worker has said.
+            if view.pause != at or (self.have_come(view, at) and monotonic() > since + _AGAIN_S):
+                # A failover may have lost the pause, or what a worker has said.
                 at, since = self._set(), monotonic()
             sleep(_POLL_S)
         return False
@@ -66,50 +66,50 @@ class JobHold:
         """Let the workers go on, up to the limit."""
         with self._lock:
             self._closed = False
-            self._board.hold(self._limit)
+            self._board.pause(self._limit)
 
     def limit(self, at: int) -> None:
         """For training in rounds: let nobody begin this one until another limit is set."""
         with self._lock:
             self._limit = at
             if not self._closed:
-                self._board.hold(at)
+                self._board.pause(at)
 
     def keep(self, view: BoardView) -> None:
         """Set the limit again if a failover has lost it, or has brought an earlier one back."""
         with self._lock:
-            if self._limit is not None and view.hold != self._limit and not self._closed:
-                self._board.hold(self._limit)
+            if self._limit is not None and view.pause != self._limit and not self._closed:
+                self._board.pause(self._limit)
 
     def _set(self) -> int:
         if not self._rounds:
-            self._holds += 1
-            self._board.hold(-self._holds)  # below every clock: at once
-            return -self._holds
+            self._pauses += 1
+            self._board.pause(-self._pauses)  # below every clock: at once
+            return -self._pauses
         ahead = _ROUNDS_AHEAD
         while True:
             at = self._furthest() + ahead
             if self._limit is not None and at >= self._limit:
-                self._board.hold(self._limit)
+                self._board.pause(self._limit)
                 return self._limit
-            self._board.hold(at)
-            # Who saw the board without the hold was at most one round ahead of what is pushed now.
+            self._board.pause(at)
+            # Who saw the board without the pause was at most one round ahead of what is pushed now.
             if self._furthest() + 1 < at:
                 return at
             ahead *= 2
 
     def _furthest(self) -> int:
-        """The last round that any lane has pushed."""
-        return max(lane.pushed for lane in self._board.look(shards=False).lanes)
+        """The last round that any rank has pushed."""
+        return max(rank.pushed for rank in self._board.look(shards=False).ranks)
 
     def have_come(self, view: BoardView, at: int) -> bool:
-        """Whether all lanes have come as far as they may."""
-        lanes = zip(view.lanes, self._rounds, strict=True)
-        return all(lane.pushed + 1 >= min(at, rounds) for lane, rounds in lanes)
+        """Whether all ranks have come as far as they may."""
+        ranks = zip(view.ranks, self._rounds, strict=True)
+        return all(rank.pushed + 1 >= min(at, rounds) for rank, rounds in ranks)
 
     def _at_rest(self, view: BoardView, at: int) -> bool:
         if not self.have_come(view, at):
             return False
-        busy = [f"parked:{w.id}" for w in view.workers if self._rounds or w.clock is not None]
-        parked = self._board.reports(busy)  # after the view: a worker takes its word back before it goes on
-        return all(parked.get(name) == b"%d" % at for name in busy)
+        busy = [f"paused:{w.id}" for w in view.workers if self._rounds or w.clock is not None]
+        paused = self._board.reports(busy)  # after the view: a worker takes its word back before it goes on
+        return all(paused.get(name) == b"%d" % at for name in busy)

@@ -19,35 +19,35 @@ class JobPosition:
     """So many data shards, from the first, were claimed at least once."""
     progress: Mapping[int, int]
     """Of those that are unfinished: the chunks that are wholly in the store."""
-    lanes: tuple[int, ...]
-    """The last round of each lane that is in the store, or -1; empty for a job that goes by clocks."""
+    ranks: tuple[int, ...]
+    """The last round of each rank that is in the store, or -1; empty for a job that goes by clocks."""
 
     @classmethod
     def of(cls, view: BoardView) -> JobPosition:
         """From a view of the board that has its data shards."""
         progress = {shard: each.progress for shard, each in view.unfinished.items()}
-        return cls(view.begun, progress, tuple(lane.pushed for lane in view.lanes))
+        return cls(view.begun, progress, tuple(rank.pushed for rank in view.ranks))
 
     @classmethod
-    def at_end(cls, plan: DataPlan, lanes: int) -> JobPosition:
-        """That of a job that is done; `lanes` is 0 for one that goes by clocks."""
-        return cls(plan.shards, {}, tuple(plan.rounds_of(lane) - 1 for lane in range(lanes)))
+    def at_end(cls, plan: DataPlan, ranks: int) -> JobPosition:
+        """That of a job that is done; `ranks` is 0 for one that goes by clocks."""
+        return cls(plan.shards, {}, tuple(plan.rounds_of(rank) - 1 for rank in range(ranks)))
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> JobPosition:
         """What `to_json` gave."""
         progress = {int(shard): chunks for shard, chunks in found["progress"].items()}
-        return cls(found["begun"], progress, tuple(found["lanes"]))
+        return cls(found["begun"], progress, tuple(found["ranks"]))
 
     def to_json(self) -> dict[str, Any]:
         """As a checkpoint keeps it."""
         progress = {str(shard): chunks for shard, chunks in self.progress.items()}
-        return {"begun": self.begun, "progress": progress, "lanes": list(self.lanes)}
+        return {"begun": self.begun, "progress": progress, "ranks": list(self.ranks)}
 
     def watermarks(self, plan: DataPlan) -> dict[int, int]:
-        """The last push of each lane, or of each data shard that is finished: every partition has these."""
-        if self.lanes:
-            return {lane: pushed for lane, pushed in enumerate(self.lanes) if pushed >= 0}
+        """The last push of each rank, or of each data shard that is finished: every partition has these."""
+        if self.ranks:
+            return {rank: pushed for rank, pushed in enumerate(self.ranks) if pushed >= 0}
         return {shard: plan.end_of(shard) for shard in range(self.begun) if shard not in self.progress}
 
     def examples(self, plan: DataPlan, bad: BadRows | None = None) -> list[int]:
@@ -68,7 +68,7 @@ class JobPosition:
 
     def _clocked(self, plan: DataPlan, bad: BadRows) -> Iterator[tuple[int, int]]:
         """The pass of each data shard, and how many examples of it were learnt."""
-        if self.lanes:
+        if self.ranks:
             return
         for shard in range(self.begun):
             start, stop = plan.rows_of(shard)
@@ -78,9 +78,9 @@ class JobPosition:
             yield plan.pass_of(shard), rows
 
     def _in_rounds(self, plan: DataPlan) -> Iterator[tuple[int, int]]:
-        """A pass, and how many of its chunks a lane has learnt: for each of both."""
-        for lane, pushed in enumerate(self.lanes):
+        """A pass, and how many of its chunks a rank has learnt: for each of both."""
+        for rank, pushed in enumerate(self.ranks):
             for pass_ in range(plan.passes):
-                first = plan.rounds_before(lane, pass_ * plan.shards_in_pass)
-                end = plan.rounds_before(lane, (pass_ + 1) * plan.shards_in_pass)
+                first = plan.rounds_before(rank, pass_ * plan.shards_in_pass)
+                end = plan.rounds_before(rank, (pass_ + 1) * plan.shards_in_pass)
                 yield pass_, max(min(pushed + 1, end) - first, 0)

@@ -183,7 +183,7 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
     found = read_checkpoint(folder)
     now: Mapping[str, Any] = description.model_dump(mode="json")
     free = {"inputs", "on_bad_rows", "filters", "stall_s", "z_bits"}
-    if not description.lanes:
+    if not description.ranks:
         free |= {"workers", "staleness", "shard_chunks"}
     for name, then in found.job.items():
         if name not in free and now.get(name) != then:

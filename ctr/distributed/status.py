@@ -51,14 +51,14 @@ class ShardStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneStatus:
-    """A lane of a job in rounds."""
+class RankStatus:
+    """A rank of a job in rounds."""
 
-    lane: int
+    rank: int
     owner: str | None
     """A live worker's id; None when it is free."""
-    staged: int
-    """Rounds whose move is staged."""
+    prepared: int
+    """Rounds whose move is prepared."""
     pushed: int
     """Rounds that are wholly in the store."""
     rounds: int | None
@@ -77,7 +77,7 @@ class JobStatus:
     """Seconds since the coordinator has renewed its lease; None when that has run out."""
     coordinator_alive: bool
     """Whether it was heard from when it was due: one that was killed shows long before its lease ends."""
-    hold: int | None
+    pause: int | None
     """The clock or round that nobody may begin."""
     consistency: str | None
     staleness: int | None
@@ -103,7 +103,7 @@ class JobStatus:
     unfinished: tuple[ShardStatus, ...]
     """Those that are begun."""
     workers: tuple[WorkerStatus, ...]
-    lanes: tuple[LaneStatus, ...]
+    ranks: tuple[RankStatus, ...]
 
     @property
     def at_work(self) -> bool:
@@ -138,9 +138,9 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
     live = [worker.id for worker in view.workers]
     told = {id_: orjson.loads(reports[_LIFE + id_]) for id_ in live if _LIFE + id_ in reports}
     later = any(each["later_pass"] for each in told.values())
-    latest = [each for each in told.values() if each["judged"] and each["later_pass"] == later]
-    judged = [(each["judged"], each["logloss"]) for each in latest]
-    count = sum(examples for examples, _ in judged)
+    latest = [each for each in told.values() if each["evaluated"] and each["later_pass"] == later]
+    evaluated = [(each["evaluated"], each["logloss"]) for each in latest]
+    count = sum(examples for examples, _ in evaluated)
     saturations = sum((Saturations(**each.get("saturations", {})) for each in told.values()), Saturations())
     skipped = skipped_rows(reports)
     description, plan, problem = None, None, None
@@ -156,14 +156,14 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
         problem=problem,
         coordinator_heard_s=heard_s,
         coordinator_alive=heard_s is not None and heard_s < job.lease_s / 2,  # it is due every fifth
-        hold=view.hold,
+        pause=view.pause,
         consistency=None if description is None else description.consistency,
         staleness=None if description is None or description.consistency != "ssp" else description.staleness,
         examples=None if plan is None else sum(position.examples(plan, skipped)),
         examples_in_all=None if plan is None else (plan.rows - skipped.count) * plan.passes,
         passes_begun=None if plan is None else position.passes(plan),
         passes=None if plan is None else plan.passes,
-        logloss=sum(examples * loss for examples, loss in judged) / count if count else None,
+        logloss=sum(examples * loss for examples, loss in evaluated) / count if count else None,
         later_pass=later,
         saturations=saturations,
         shards=view.shards,
@@ -174,15 +174,15 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
             for shard, each in view.unfinished.items()
         ),
         workers=_workers(view, told),
-        lanes=tuple(
-            LaneStatus(
+        ranks=tuple(
+            RankStatus(
                 number,
-                lane.owner,
-                lane.staged + 1,
-                lane.pushed + 1,
+                rank.owner,
+                rank.prepared + 1,
+                rank.pushed + 1,
                 None if plan is None else plan.rounds_of(number),
             )
-            for number, lane in enumerate(view.lanes)
+            for number, rank in enumerate(view.ranks)
         ),
     )
 

@@ -170,7 +170,7 @@ class Saboteur:
         """Whether a worker was at the end of its data shard, so that nothing is left of it to be pushed."""
         if push.acknowledged is None:
             return False
-        if self._plan.lanes > 1:
+        if self._plan.ranks > 1:
             return push.chunk + 1 >= self._plan.rounds_of(push.shard)
         return push.chunk // 2 + 1 >= self._plan.chunks_of(push.shard)
 

@@ -17,7 +17,7 @@ import numpy as np
 from ctr.drill.fault_plan import went_on
 from ctr.drill.ledger import Ledger, LedgerStore, Push
 from ctr.drill.proof import Books, Proof, prove
-from ps import Outbox, Parcel, RedisStore, Token, parse_redis_url
+from ps import PendingPush, PushQueue, RedisStore, Token, parse_redis_url
 from ps.servers import EmbeddedRedis, RedisServer
 
 _MOST_SERVERS = 20
@@ -164,7 +164,7 @@ class _Trial:
         store = self._stores[client]
         numbers = np.random.default_rng([self._chosen.getrandbits(32), client])
         ledger = LedgerStore(store, self._folder / f"client-{client}.jsonl")
-        outbox = Outbox(ledger, _JOB)
+        queue = PushQueue(ledger, _JOB)
         done = partial(self._has_arrived, client)
         try:
             chunk = 0
@@ -173,12 +173,12 @@ class _Trial:
                 # A slot has room for them all: what is limited would not be what the ledger has.
                 increments = numbers.integers(-(1 << 20), 1 << 20, slots.size) << 32
                 increments += numbers.integers(0, 1 << 12, slots.size)
-                outbox.put(Parcel(Token(_JOB, client, chunk), slots, increments, None, done))
+                queue.put(PendingPush(Token(_JOB, client, chunk), slots, increments, None, done))
                 chunk += 1
                 sleep(_PAUSE_S)
-            outbox.drain()
+            queue.drain()
         finally:
-            outbox.close()
+            queue.close()
 
 
 def _owed(pushes: Sequence[Push]) -> set[tuple[int, int]]:

@@ -118,18 +118,18 @@ class DrillJob:
         return evaluate(model, self._source, start=self.description.rows).summary().logloss
 
     def all_chunks(self) -> set[tuple[int, int]]:
-        """What the workers have to push, as data shard (or lane) and chunk."""
-        if self.description.lanes:
-            lanes = range(self.description.lanes)
-            return {(lane, number) for lane in lanes for number in range(self.plan.rounds_of(lane))}
+        """What the workers have to push, as data shard (or rank) and chunk."""
+        if self.description.ranks:
+            ranks = range(self.description.ranks)
+            return {(rank, number) for rank in ranks for number in range(self.plan.rounds_of(rank))}
         shards = range(self.plan.shards)
         return {(shard, 2 * n) for shard in shards for n in range(self.plan.chunks_of(shard))}
 
     def chunks_before(self, checkpoint: Checkpoint) -> set[tuple[int, int]]:
         """Those of them that a checkpoint says are in it."""
         position = checkpoint.position
-        if self.description.lanes:
-            return {token for token in self.all_chunks() if token[1] <= position["lanes"][token[0]]}
+        if self.description.ranks:
+            return {token for token in self.all_chunks() if token[1] <= position["ranks"][token[0]]}
         progress = {int(shard): chunks for shard, chunks in position["progress"].items()}
         begun = position["begun"]
         return {

@@ -78,7 +78,7 @@ def _hashed(slots: Slots) -> UInt64:
 
 
 class LedgerStore:
-    """Wraps a store for an outbox, and writes down what it is asked to push before and after it does.
+    """Wraps a store for a push queue, and writes down what it is asked to push before and after it does.
 
     A line is in the file before a push is sent, so a worker may be killed at any moment. A push takes at
     least `pace_s`.
@@ -197,7 +197,7 @@ class Ledger:
         self._by_number: dict[tuple[Path, int], Push] = {}
 
     def read(self) -> list[Push]:
-        """Read on to the end; returns `pushes`. A line that was cut off, as its worker died, is passed over.
+        """Read on to the end; returns `pushes`. A line that was cut off, as its worker died, is skipped.
 
         Raises DataError for a line that no worker wrote.
         """

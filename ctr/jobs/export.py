@@ -13,7 +13,7 @@ from ctr.learn import WIDTH, Float32, read_out
 from ctr.metrics import MetricSummary
 from ctr.model import Model, require_model_or_nothing, save_model
 from ctr.outputs import require_writable
-from ctr.workers import JobDescription, StagedMove, WorkerReport, is_of_work
+from ctr.workers import JobDescription, PreparedUpdate, WorkerReport, is_of_work
 from features import Slots
 from ps import RedisStore, RedisUrl
 from ps.status import BoardStatus, ModelStatus, StoreObserver
@@ -117,13 +117,13 @@ def _gone(url: RedisUrl, model: ModelStatus) -> StoreError:
 
 
 def _work(observer: StoreObserver, board: BoardStatus, bits: int) -> WorkerReport:
-    """What the workers have reported of their work, and what goes with the lanes' moves."""
+    """What the workers have reported of their work, and what goes with the ranks' moves."""
     work = WorkerReport()
     for name, blob in observer.reports().items():
         if is_of_work(name):
             work.add(WorkerReport.from_bytes(blob))
     for blob in observer.moves(board).values():
-        progressive, _ = StagedMove.from_bytes(blob, bits).metrics
+        progressive, _ = PreparedUpdate.from_bytes(blob, bits).metrics
         work.progressive.merge(progressive)
     return work
 
@@ -132,7 +132,7 @@ def _facts(
     url: RedisUrl, board: BoardStatus, job: JobStatus, description: JobDescription, work: WorkerReport
 ) -> dict[str, Any]:
     """What the manifest says about training."""
-    judged = work.progressive.summary().to_json()
+    evaluated = work.progressive.summary().to_json()
     examples = JobPosition.of(board.view).examples(description.plan(), work.bad_rows)
     return {
         "training": {
@@ -151,6 +151,6 @@ def _facts(
             "live_workers": len(job.live_workers),
             "examples_in_all": job.examples_in_all,
         },
-        "metrics": {"progressive": judged},
-        "calibration": judged["calibration"],
+        "metrics": {"progressive": evaluated},
+        "calibration": evaluated["calibration"],
     }

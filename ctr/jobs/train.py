@@ -70,7 +70,7 @@ class TrainOutcome:
     result: TrainResult
     progressive: MetricSummary
     holdout: MetricSummary | None
-    """None also when judging was stopped."""
+    """None also when evaluation was stopped."""
     holdout_by_pass: Mapping[int, MetricSummary]
     """The same after each pass of this run but the last; none of those that were not evaluated."""
     model: Model
@@ -81,7 +81,7 @@ class TrainOutcome:
     warnings: Sequence[str]
     """What the first rows show that the user should know, see `RawSource.warnings`."""
     stopped: bool
-    """Whether SIGINT or SIGTERM ended training or judging."""
+    """Whether SIGINT or SIGTERM ended training or evaluation."""
     distributed: CoordinatedResult | None = None
     """What is told of a job through Redis besides."""
     left_in_store: str | None = None
@@ -227,7 +227,7 @@ def _run(
         left = _empty(store, remains)
     if failure is not None:
         raise type(failure)(
-            f"{failure} The model was trained and is in {saved_to}; only judging it failed."
+            f"{failure} The model was trained and is in {saved_to}; only evaluation it failed."
             + (f" {left}" if left else "")
         ) from failure
     return TrainOutcome(
@@ -349,7 +349,7 @@ def _holdout(job: TrainJob, source: ExampleSource) -> _Holdout | None:
         if not 0 < kept < rows:
             raise DataError(
                 f"a hold-out of {job.holdout_fraction} of {rows:,} rows is {kept:,}; choose a fraction that "
-                "leaves rows for training and for judging."
+                "leaves rows for training and for evaluation."
             )
         return _Holdout(opened(job.inputs), rows - kept, rows - kept)
     return None
@@ -480,7 +480,7 @@ def _judge(
 ) -> MetricSummary | None:
     """The metrics on the hold-out, also into the manifest of the saved model; None when stopped."""
     source = judged_on.source
-    with show("judging") as report:
+    with show("evaluation") as report:
         metrics = evaluate(
             model,
             source,

@@ -109,7 +109,7 @@ def learn_distributed(
 def _settle_bad_rows(
     job: TrainJob, rows: int, source: ExampleSource, found: DistributedResult, remains: Remains
 ) -> None:
-    """Write the bad rows that workers have passed over to the file of `source`, each once and in order.
+    """Write the bad rows that workers have skipped to the file of `source`, each once and in order.
 
     They are read again for it: some workers are on other machines, some have died, and several may have met
     the same row. If they are too many, read all `rows` to count them by reason, and raise DataError.

@@ -63,7 +63,7 @@ class Learner:
     safe_adding: float
     progressive: Metrics = field(default_factory=Metrics)
     """Progressive validation: over the first pass, where every example is new when it is predicted."""
-    seen_again: Metrics = field(default_factory=Metrics)
+    later_passes: Metrics = field(default_factory=Metrics)
     """The same over later passes, whose examples have been learnt before: no measure of quality."""
 
     def learn(
@@ -84,7 +84,7 @@ class Learner:
             )
         delta = np.subtract(state, before, out=state)
         assert chunk.labels is not None
-        metrics = self.progressive if first_pass else self.seen_again
+        metrics = self.progressive if first_pass else self.later_passes
         metrics.add(margins, chunk.labels, chunk.weights)
         return delta
 

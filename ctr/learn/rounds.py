@@ -299,7 +299,7 @@ class _Job:
             fraction = self.examples / max(self.stop_row * self.settings.epochs, 1)
         in_first = self.passes == self.passes_before + 1
         learners = [worker.learner for worker in self.workers]
-        parts = [each.progressive if in_first else each.seen_again for each in learners]
+        parts = [each.progressive if in_first else each.later_passes for each in learners]
         return TrainProgress(
             self.examples, seconds, min(fraction, 1.0), self._merged(parts).logloss, not in_first
         )

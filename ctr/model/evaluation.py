@@ -1,4 +1,4 @@
-"""Judging a model on labelled examples."""
+"""Evaluating a model on labelled examples."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def predict_file(
 ) -> int:
     """Score every row of `source` into `out` (`.parquet` or `.csv`), in input order; return their number.
 
-    A row that was passed over as bad has no prediction (null; `nan` in CSV), so that row `i` of the output
+    A row that was skipped as bad has no prediction (null; `nan` in CSV), so that row `i` of the output
     always belongs to row `i` of the input. Raises DataError for another suffix, for an input without
     rows, and when the disk refuses; whatever was at `out` before then stays as it was.
     """
@@ -40,7 +40,7 @@ def predict_file(
         for batch in batches:
             predictions = model.predict(batch)
             waiting = _with_those_since(waiting, following)
-            bad = _passed_over(waiting, rows, predictions.size)
+            bad = _skipped(waiting, rows, predictions.size)
             waiting = waiting[bad.size :]
             write(_with_gaps(predictions, bad))
             rows += predictions.size + bad.size
@@ -59,7 +59,7 @@ def _with_those_since(waiting: Positions, following: deque[Positions]) -> Positi
     return np.concatenate([waiting, *(following.popleft() for _ in range(len(following)))])
 
 
-def _passed_over(waiting: Positions, first: int, n: int) -> Positions:
+def _skipped(waiting: Positions, first: int, n: int) -> Positions:
     """Where bad rows stand among the next `n` good ones: offsets from row `first` of the input."""
     # Row i of those that wait has i bad ones and `waiting[i] - first - i` good ones before it.
     end = int(np.searchsorted(waiting - first - np.arange(waiting.size), n))

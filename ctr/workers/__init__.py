@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     )
     from ctr.workers.forking import fork_server, serve
     from ctr.workers.heartbeat import Heartbeat
-    from ctr.workers.prepared_update import StagedMove
+    from ctr.workers.prepared_update import PreparedUpdate
     from ctr.workers.processes import WorkerProcesses
     from ctr.workers.report import (
         EARLIER,
@@ -37,7 +37,7 @@ __all__ = [
     "DataPlan",
     "Heartbeat",
     "JobDescription",
-    "StagedMove",
+    "PreparedUpdate",
     "WorkerProcesses",
     "WorkerReport",
     "absolute",
@@ -61,7 +61,7 @@ __getattr__ = lazy_face(
         "description": "CONSISTENCY Consistency JobDescription absolute filters_for input_bytes",
         "forking": "fork_server serve",
         "heartbeat": "Heartbeat",
-        "prepared_update": "StagedMove",
+        "prepared_update": "PreparedUpdate",
         "processes": "WorkerProcesses",
         "report": "EARLIER WorkerReport collect is_of_work read_failure read_stalls skipped_rows",
         "worker": "FAREWELL_S take_part",

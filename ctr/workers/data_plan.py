@@ -10,8 +10,8 @@ class DataPlan:
     """Passes over the rows `0..rows-1`, cut into data shards, and those into chunks.
 
     Data shards number on through the passes, in the order of the rows, and all but the last of a pass have
-    the same number of chunks. For training in rounds, a data shard is one chunk, and in round `r` lane `l` of
-    `lanes` trains the shard `r * lanes + l`: the rows are learnt in their order.
+    the same number of chunks. For training in rounds, a data shard is one chunk, and in round `r` rank `l` of
+    `ranks` trains the shard `r * ranks + l`: the rows are learnt in their order.
     """
 
     rows: int
@@ -20,7 +20,7 @@ class DataPlan:
     shard_chunks: int
     """Chunks of a data shard."""
     passes: int = 1
-    lanes: int = 1
+    ranks: int = 1
 
     @property
     def shards_in_pass(self) -> int:
@@ -50,21 +50,21 @@ class DataPlan:
         """The number of the push that follows all others of a shard, which are two for a chunk."""
         return 2 * self.chunks_of(shard)
 
-    def rounds_of(self, lane: int) -> int:
-        """Chunks that a lane trains in all."""
-        return self.rounds_before(lane, self.shards)
+    def rounds_of(self, rank: int) -> int:
+        """Chunks that a rank trains in all."""
+        return self.rounds_before(rank, self.shards)
 
-    def rounds_before(self, lane: int, shard: int) -> int:
-        """The chunks of a lane that come before this data shard."""
-        return max(-(-(shard - lane) // self.lanes), 0)
+    def rounds_before(self, rank: int, shard: int) -> int:
+        """The chunks of a rank that come before this data shard."""
+        return max(-(-(shard - rank) // self.ranks), 0)
 
-    def place(self, lane: int, round_: int) -> int:
-        """The data shard, which is one chunk, of a lane's round."""
-        return lane + round_ * self.lanes
+    def place(self, rank: int, round_: int) -> int:
+        """The data shard, which is one chunk, of a rank's round."""
+        return rank + round_ * self.ranks
 
     def peers(self, round_: int) -> int:
-        """How many lanes have a chunk in this round."""
-        return min(self.lanes, self.shards - round_ * self.lanes)
+        """How many ranks have a chunk in this round."""
+        return min(self.ranks, self.shards - round_ * self.ranks)
 
 
 def shard_chunks_for(rows: int, chunk: int, workers: int) -> int:

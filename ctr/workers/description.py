@@ -66,8 +66,8 @@ class JobDescription(BaseModel):
     filters: Filters
 
     @property
-    def lanes(self) -> int:
-        """Lanes of training in rounds; 0 when workers go by their clocks."""
+    def ranks(self) -> int:
+        """Ranks of training in rounds; 0 when workers go by their clocks."""
         return self.workers if self.consistency == "bsp" else 0
 
     @property
@@ -77,7 +77,7 @@ class JobDescription(BaseModel):
 
     def plan(self) -> DataPlan:
         """Which rows are whose."""
-        return DataPlan(self.rows, self.chunk, self.shard_chunks, self.passes, max(self.lanes, 1))
+        return DataPlan(self.rows, self.chunk, self.shard_chunks, self.passes, max(self.ranks, 1))
 
     def ftrl(self, shard_pass: int) -> Ftrl:
         """The optimizer in a pass of this job, from 0."""

@@ -1,4 +1,4 @@
-"""`StagedMove`: what a lane's round is to add to the store, as it waits in Redis for the other lanes."""
+"""`PreparedUpdate`: what a rank's round is to add to the store, as it waits in Redis for the other ranks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _HEAD = struct.Struct("<qqq")  # slots, bytes of each of the metrics
 
 
 @dataclass(frozen=True, slots=True)
-class StagedMove:
-    """A move, and how well its lane has predicted from its first round to this one.
+class PreparedUpdate:
+    """A move, and how well its rank has predicted from its first round to this one.
 
     Moves count once, whoever made them. So what goes with them does, too.
     """
@@ -25,23 +25,23 @@ class StagedMove:
     """uint32|uint64[u], sorted, unique."""
     increments: NDArray[np.int64]
     """int64[u], of packed accumulators."""
-    judged: tuple[bytes, bytes]
+    evaluated: tuple[bytes, bytes]
     """Two `Metrics` as bytes: of the first pass, and of later ones."""
 
     @property
     def metrics(self) -> tuple[Metrics, Metrics]:
         """Of the first pass, and of later ones."""
-        progressive, seen_again = self.judged
-        return Metrics.from_bytes(progressive), Metrics.from_bytes(seen_again)
+        progressive, later_passes = self.evaluated
+        return Metrics.from_bytes(progressive), Metrics.from_bytes(later_passes)
 
     def to_bytes(self) -> bytes:
-        """As it is staged."""
-        head = _HEAD.pack(self.slots.size, *map(len, self.judged))
+        """As it is prepared."""
+        head = _HEAD.pack(self.slots.size, *map(len, self.evaluated))
         numbers = self.increments.astype("<i8").tobytes() + self.slots.tobytes()
-        return b"".join((head, numbers, *self.judged))
+        return b"".join((head, numbers, *self.evaluated))
 
     @classmethod
-    def from_bytes(cls, blob: bytes, bits: int) -> StagedMove:
+    def from_bytes(cls, blob: bytes, bits: int) -> PreparedUpdate:
         """What `to_bytes` gave, of slots of `2**bits`."""
         count, length, _ = _HEAD.unpack_from(blob)
         # Copies: Numba compiles its kernels anew for arrays that cannot be written to.

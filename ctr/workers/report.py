@@ -14,7 +14,7 @@ import orjson
 from ctr.errors import CtrError, DataError, ModelError, SpecError, StoreError
 from ctr.learn import Learner, Timings
 from ctr.metrics import Metrics
-from ctr.workers.prepared_update import StagedMove
+from ctr.workers.prepared_update import PreparedUpdate
 from features import BadRows
 from ps import BoardView, FilterCounts, JobBoard, Saturations
 
@@ -30,7 +30,7 @@ class WorkerReport:
     """Add several up with `add`."""
 
     progressive: Metrics = field(default_factory=Metrics)
-    seen_again: Metrics = field(default_factory=Metrics)
+    later_passes: Metrics = field(default_factory=Metrics)
     examples: int = 0
     """That it has trained, in all passes; in rounds, some of them in vain, as another was faster."""
     timings: Timings = field(default_factory=Timings)
@@ -49,7 +49,7 @@ class WorkerReport:
 
     def add(self, other: WorkerReport) -> None:
         self.progressive.merge(other.progressive)
-        self.seen_again.merge(other.seen_again)
+        self.later_passes.merge(other.later_passes)
         self.examples += other.examples
         self.timings.add(other.timings)
         self.counts.add(other.counts)
@@ -65,7 +65,7 @@ class WorkerReport:
         return orjson.dumps(
             {
                 "progressive": base64.b64encode(self.progressive.to_bytes()).decode(),
-                "seen_again": base64.b64encode(self.seen_again.to_bytes()).decode(),
+                "later_passes": base64.b64encode(self.later_passes.to_bytes()).decode(),
                 "timings": asdict(self.timings),
                 "counts": asdict(self.counts),
                 "bad_rows": self.bad_rows.to_json(),
@@ -78,7 +78,7 @@ class WorkerReport:
         found = orjson.loads(text)
         return cls(
             Metrics.from_bytes(base64.b64decode(found["progressive"])),
-            Metrics.from_bytes(base64.b64decode(found["seen_again"])),
+            Metrics.from_bytes(base64.b64decode(found["later_passes"])),
             timings=Timings(**found["timings"]),
             counts=FilterCounts(**found["counts"]),
             bad_rows=BadRows.from_json(found["bad_rows"]),
@@ -101,16 +101,16 @@ _KINDS: dict[str, type[CtrError]] = {
 
 
 def collect(board: JobBoard, view: BoardView, bits: int) -> dict[str, bytes]:
-    """What workers have reported of their work, and what goes with the lanes' moves, by name.
+    """What workers have reported of their work, and what goes with the ranks' moves, by name.
 
     All are `WorkerReport`s as bytes. `bits` is the model's.
     """
     found = {name: blob for name, blob in board.reports().items() if name.startswith(_RESULT)}
-    for number, lane in enumerate(view.lanes):
-        blob = board.staged(number, lane.pushed) or board.staged(number, lane.staged)
+    for number, rank in enumerate(view.ranks):
+        blob = board.prepared(number, rank.pushed) or board.prepared(number, rank.prepared)
         if blob is not None:  # else it has not begun, or a failover has lost it
-            judged = StagedMove.from_bytes(blob, bits).metrics
-            found[f"lane:{number}"] = WorkerReport(*judged).to_bytes()
+            evaluated = PreparedUpdate.from_bytes(blob, bits).metrics
+            found[f"rank:{number}"] = WorkerReport(*evaluated).to_bytes()
     return found
 
 
@@ -161,14 +161,14 @@ def read_failure(message: str, reports: Mapping[str, bytes]) -> CtrError:
 
 def sign_of_life(examples: int, learners: Sequence[Learner], saturations: Saturations) -> bytes:
     """The little that is told many times: how far a worker is, how well it predicts, and what did not fit."""
-    again = any(learner.seen_again.examples for learner in learners)
-    latest = [learner.seen_again if again else learner.progressive for learner in learners]
-    judged = sum(metrics.examples for metrics in latest)
+    again = any(learner.later_passes.examples for learner in learners)
+    latest = [learner.later_passes if again else learner.progressive for learner in learners]
+    evaluated = sum(metrics.examples for metrics in latest)
     losses = sum(metrics.examples * metrics.logloss for metrics in latest if metrics.examples)
     told: dict[str, Any] = {
         "examples": examples,
-        "judged": judged,
-        "logloss": losses / judged if judged else None,
+        "evaluated": evaluated,
+        "logloss": losses / evaluated if evaluated else None,
         "later_pass": again,
         "saturations": asdict(saturations),
     }

@@ -1,4 +1,4 @@
-"""`ClockedWorker`: trains the data shards that it claims, ahead of others as far as staleness allows.
+"""`SspWorker`: trains the data shards that it claims, ahead of others as far as staleness allows.
 
 Method: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS
 2013).
@@ -51,7 +51,7 @@ class _Ready:
     peers: int
 
 
-class ClockedWorker:
+class SspWorker:
     """One worker of a job; `run` returns when there is nothing left to do.
 
     While a chunk trains, a thread pulls the next one, another reads and de-duplicates the one after, and a
@@ -96,7 +96,8 @@ class ClockedWorker:
         self._tell: Callable[[], None] = lambda: None
 
     def run(self, worker: str, stopping: Callable[[], bool], tell: Callable[[], None]) -> bool:
-        """Work until the job is over or `stopping`; False when the worker was buried and has to enter anew.
+        """Work until the job is over or `stopping`; False when the worker has expired and has to register
+        anew.
 
         `tell` reports to the coordinator what was done so far.
         """
@@ -144,13 +145,13 @@ class ClockedWorker:
 
     @property
     def learners(self) -> list[Learner]:
-        """What has judged its predictions."""
+        """What has evaluated its predictions."""
         return [self.learner]
 
     @property
-    def judged(self) -> tuple[Metrics, Metrics]:
+    def evaluated(self) -> tuple[Metrics, Metrics]:
         """Its predictions of a first pass, and of later ones."""
-        return self.learner.progressive, self.learner.seen_again
+        return self.learner.progressive, self.learner.later_passes
 
     @property
     def sources(self) -> list[ExampleSource]:
@@ -254,7 +255,7 @@ class ClockedWorker:
                 return Order.LEAVE
             if self.store.gave_up(shard):
                 return Order.LEAVE
-            if gate.hold is not None and clock >= gate.hold:
+            if gate.pause is not None and clock >= gate.pause:
                 self._stash = chunk
                 return Order.PARK
             least = clock if gate.least_clock is None or gate.working == 1 else gate.least_clock
@@ -288,17 +289,17 @@ class ClockedWorker:
         return known
 
     def _park(self, worker: str) -> None:
-        """Say that everything is in the store, and wait until the hold is over."""
+        """Say that everything is in the store, and wait until the pause is over."""
         started, polling = perf_counter(), Polling(_POLL_S)
         told = None
         while True:
             gate = self._gate(worker)
-            if gate.hold is None or self._stopping() or not gate.live or gate.state != "running":
+            if gate.pause is None or self._stopping() or not gate.live or gate.state != "running":
                 break
-            if told != gate.hold:
-                told = gate.hold
+            if told != gate.pause:
+                told = gate.pause
                 self._tell()
-                self._board.report(f"parked:{worker}", b"%d" % told)
+                self._board.report(f"paused:{worker}", b"%d" % told)
             polling.pause()
         self.timings.wait += perf_counter() - started
 

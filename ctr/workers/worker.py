@@ -12,11 +12,11 @@ from threading import Event
 from ctr.errors import CtrError, StoreError
 from ctr.learn import WIDTH, warm_up
 from ctr.stall import StallWatch
-from ctr.workers.bsp_worker import LaneWorker
+from ctr.workers.bsp_worker import BspWorker
 from ctr.workers.description import JobDescription
 from ctr.workers.heartbeat import Heartbeat
 from ctr.workers.report import WorkerReport, host, report_failure, report_stall, sign_of_life
-from ctr.workers.ssp_worker import ClockedWorker
+from ctr.workers.ssp_worker import SspWorker
 from features import BadRows
 from ps import Job, JobBoard, PushStore, RedisStore, RedisUrl, warm_up_requests
 
@@ -77,10 +77,10 @@ def _work(
         pushes = wrap(store, name)
         warm_up_requests(spec.bits)
         warm_up(source, spec.bits, job.ftrl(0), job.safe_adding, job.workers)
-        if job.lanes:
-            worker: LaneWorker | ClockedWorker = LaneWorker(board, store, job, found.id, pushes)
+        if job.ranks:
+            worker: BspWorker | SspWorker = BspWorker(board, store, job, found.id, pushes)
         else:
-            worker = ClockedWorker(board, store, source, job, found.id, pushes)
+            worker = SspWorker(board, store, source, job, found.id, pushes)
         try:
 
             def tell() -> None:
@@ -101,21 +101,23 @@ def _run(
     url: RedisUrl,
     board: JobBoard,
     found: Job,
-    worker: LaneWorker | ClockedWorker,
+    worker: BspWorker | SspWorker,
     name: str,
     stall_s: float,
     stop: Event,
     tell: Callable[[], None],
     life: Callable[[], bytes],
 ) -> None:
-    """Enter, work, report and leave; enter again after having been buried."""
+    """Enter, work, report and leave; enter again after its lease expired."""
     over, end = False, ""
     while not over:
-        seat = board.enter(host())
+        worker_id = board.register(host())
         watch = StallWatch(stall_s, lambda: worker.progress)
         try:
-            with Heartbeat(board.lease_s / _BEATS, partial(_beat, board, seat, life, watch)) as heart:
-                over = worker.run(seat, lambda: stop.is_set() or heart.failure is not None, tell)
+            with Heartbeat(
+                board.lease_s / _BEATS, partial(_heartbeat, board, worker_id, life, watch)
+            ) as heart:
+                over = worker.run(worker_id, lambda: stop.is_set() or heart.failure is not None, tell)
                 if over:
                     tell()
                     view = board.look(shards=False)  # while this worker is here, the job is, too
@@ -123,44 +125,44 @@ def _run(
             if heart.failure is not None:
                 raise heart.failure
         except BaseException as error:
-            _leave_with(error, url, found, seat, name)
+            _leave_with(error, url, found, worker_id, name)
             raise
-        board.leave(seat)
+        board.leave(worker_id)
     if end:
         raise StoreError(end)
 
 
-def _leave_with(error: BaseException, url: RedisUrl, found: Job, seat: str, name: str) -> None:
+def _leave_with(error: BaseException, url: RedisUrl, found: Job, worker_id: str, name: str) -> None:
     """Leave because of an error; if others have not gone on without this worker, it is the job's error."""
     with (
         suppress(CtrError),  # the store may not be there to be told
         closing(JobBoard(url, timeout_s=FAREWELL_S, patience_s=FAREWELL_S)) as board,
     ):
         board.job(found.id, found.incarnation)
-        if isinstance(error, CtrError) and board.beat(seat):
+        if isinstance(error, CtrError) and board.heartbeat(worker_id):
             report_failure(board, name, error)
-        board.leave(seat)
+        board.leave(worker_id)
 
 
-def _beat(board: JobBoard, seat: str, life: Callable[[], bytes], watch: StallWatch) -> None:
+def _heartbeat(board: JobBoard, worker_id: str, life: Callable[[], bytes], watch: StallWatch) -> None:
     stalled_s = watch.seconds()
     if stalled_s:
-        # The others go on with what it had. Should it wake up, it hears at its next gate that it was buried.
-        board.leave(seat)
+        # The others go on with what it had. Should it wake up, it hears at its next gate that it has expired.
+        board.leave(worker_id)
         report_stall(board, host(), stalled_s)
         return
-    board.beat(seat)  # a buried worker hears of it at its next gate
-    board.report(f"life:{seat}", life())
+    board.heartbeat(worker_id)  # an expired worker hears of it at its next gate
+    board.report(f"life:{worker_id}", life())
 
 
-def _report(worker: LaneWorker | ClockedWorker, store: RedisStore) -> WorkerReport:
+def _report(worker: BspWorker | SspWorker, store: RedisStore) -> WorkerReport:
     bad_rows = BadRows()
     for source in worker.sources:
         bad_rows.merge(source.bad_rows)
-    progressive, seen_again = worker.judged
+    progressive, later_passes = worker.evaluated
     return WorkerReport(
         progressive=progressive,
-        seen_again=seen_again,
+        later_passes=later_passes,
         examples=worker.examples,
         timings=replace(worker.timings, push=worker.timings.push + worker.push_seconds),
         counts=worker.counts,

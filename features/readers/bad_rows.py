@@ -1,4 +1,4 @@
-"""`BadRows`: which rows of the data were passed over, and the file they are kept in."""
+"""`BadRows`: which rows of the data were skipped, and the file they are kept in."""
 
 from __future__ import annotations
 

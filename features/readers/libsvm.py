@@ -36,7 +36,7 @@ class LibsvmBlock:
     file: TextFile
     spec: FeatureSpec
     labelled: bool
-    """Whether a row begins with a label to be read; if not, a label that is there is passed over."""
+    """Whether a row begins with a label to be read; if not, a label that is there is skipped."""
     starts: NDArray[np.int32]
     """int32[rows]: where in the file's buffer each row begins."""
     ends: NDArray[np.int32]

@@ -74,7 +74,7 @@ def parse_rows(
     """Appends the rows `first_row..last_row-1` to the `rows` examples that the arrays hold already.
 
     Stops when `indptr` is full; `slots` and `values` must have room. If `labelled`, a row's first token goes
-    to `labels` (`no_click`: see `label_problem`); if not, it is passed over unless it has a colon. A bad row
+    to `labels` (`no_click`: see `label_problem`); if not, it is skipped unless it has a colon. A bad row
     adds nothing: its `status` is set, and `token` tells where in the buffer its offending token is. Returns
     the next row and the number of examples.
     """

@@ -70,7 +70,7 @@ class Transform:
     ) -> int:
         """Transforms the rows from `first_row` on into `builder`, until they end or it is full.
 
-        Rows whose `status` (uint8[rows], a RowStatus) is not OK already are passed over; their cells may
+        Rows whose `status` (uint8[rows], a RowStatus) is not OK already are skipped; their cells may
         be anything. A row that fails adds nothing: its status is set, and `column` (int32[rows], an index
         into `columns`) tells where. Returns the next row to do.
         """

@@ -7,7 +7,7 @@ from ctr.lazy import lazy_face
 if TYPE_CHECKING:
     from ps.board.answers import JOB_FACTS, job_of, pairs, view_of, view_reads
     from ps.board.job_board import JobBoard
-    from ps.board.view import LEASE_S, BoardView, Claim, ClockGate, Job, LaneGate
+    from ps.board.view import LEASE_S, BoardView, Claim, ClockGate, Job, RankGate
 
 __all__ = [
     "JOB_FACTS",
@@ -17,7 +17,7 @@ __all__ = [
     "ClockGate",
     "Job",
     "JobBoard",
-    "LaneGate",
+    "RankGate",
     "job_of",
     "pairs",
     "view_of",
@@ -29,6 +29,6 @@ __getattr__ = lazy_face(
     {
         "answers": "JOB_FACTS job_of pairs view_of view_reads",
         "job_board": "JobBoard",
-        "view": "BoardView Claim ClockGate Job LEASE_S LaneGate",
+        "view": "BoardView Claim ClockGate Job LEASE_S RankGate",
     },
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from ctr.errors import StoreError
-from ps.board.view import LEASE_S, BoardView, Job, JobState, LaneView, ShardView, WorkerView
+from ps.board.view import LEASE_S, BoardView, Job, JobState, RankView, ShardView, WorkerView
 from ps.wire import BoardPart, Command
 
 TIME: Command = (b"TIME",)
@@ -23,7 +23,7 @@ def number(score: bytes | None) -> int | None:
 
 
 def rounds(scores: Iterable[bytes | None]) -> tuple[int, ...]:
-    """The marks of all lanes; -1 for none."""
+    """The marks of all ranks; -1 for none."""
     return tuple(-1 if score is None else int(float(score)) for score in scores)
 
 
@@ -47,28 +47,28 @@ def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-JOB_FACTS = (b"run", b"id", b"lease", b"description", b"shards", b"lanes")
+JOB_FACTS = (b"run", b"id", b"lease", b"description", b"shards", b"ranks")
 """The fields of a job that never change."""
 
 
 def job_of(facts: Sequence[Any]) -> Job:
     """The job, from the answers for `JOB_FACTS` of one that is there."""
-    run, name, lease, description, shards, lanes = facts
-    name, description, shards, lanes = map(fact, (name, description, shards, lanes))
+    run, name, lease, description, shards, ranks = facts
+    name, description, shards, ranks = map(fact, (name, description, shards, ranks))
     lease_s = LEASE_S if lease is None else int(lease) / 1_000  # jobs of earlier versions tell none
-    return Job(name.decode(), run.decode(), lease_s, description, int(shards), int(lanes))
+    return Job(name.decode(), run.decode(), lease_s, description, int(shards), int(ranks))
 
 
-def marks(key: bytes, kind: str, lanes: int) -> Command:
-    """Asks for the last round of every lane that is staged (`kind` "s") or pushed ("p")."""
-    return (b"ZMSCORE", key, *(f"{kind}{lane}".encode() for lane in range(lanes)))
+def marks(key: bytes, kind: str, ranks: int) -> Command:
+    """Asks for the last round of every rank that is prepared (`kind` "s") or pushed ("p")."""
+    return (b"ZMSCORE", key, *(f"{kind}{rank}".encode() for rank in range(ranks)))
 
 
-def view_reads(key: Mapping[BoardPart, bytes], lanes: int, *, shards: bool) -> dict[str, Command]:
+def view_reads(key: Mapping[BoardPart, bytes], ranks: int, *, shards: bool) -> dict[str, Command]:
     """What to ask, all at one moment, for `view_of`."""
     everything = (b"0", b"-1", b"WITHSCORES")
     reads: dict[str, Command] = {
-        "job": (b"HMGET", key[BoardPart.JOB], b"state", b"message", b"hold", b"shards", b"begun"),
+        "job": (b"HMGET", key[BoardPart.JOB], b"state", b"message", b"pause", b"shards", b"begun"),
         "time": TIME,
         "coordinator": (b"PTTL", key[BoardPart.COORDINATOR]),
         "clock": (b"ZSCORE", key[BoardPart.MARKS], b"clock"),
@@ -80,21 +80,21 @@ def view_reads(key: Mapping[BoardPart, bytes], lanes: int, *, shards: bool) -> d
     if shards:
         reads["owners"] = (b"HGETALL", key[BoardPart.OWNERS])
         reads["progress"] = (b"ZRANGE", key[BoardPart.PROGRESS], *everything)
-    if lanes:
-        reads["lane_owners"] = (b"HGETALL", key[BoardPart.LANE_OWNERS])
-        reads["staged"] = marks(key[BoardPart.MARKS], "s", lanes)
-        reads["pushed"] = marks(key[BoardPart.MARKS], "p", lanes)
+    if ranks:
+        reads["rank_owners"] = (b"HGETALL", key[BoardPart.RANK_OWNERS])
+        reads["prepared"] = marks(key[BoardPart.MARKS], "s", ranks)
+        reads["pushed"] = marks(key[BoardPart.MARKS], "p", ranks)
     return reads
 
 
 def view_of(reads: Iterable[str], answers: Sequence[Any]) -> BoardView:
     """The board, from the answers to `view_reads`."""
     found = dict(zip(reads, answers, strict=True))
-    state, message, hold, shards, begun = found["job"]
+    state, message, pause, shards, begun = found["job"]
     now_state = job_state(state)
     now_ms = milliseconds(found["time"])
     leases, clocks, hosts = pairs(found["leases"]), pairs(found["clocks"]), pairs(found["hosts"])
-    progress, lane_owners = pairs(found.get("progress", ())), pairs(found.get("lane_owners", ()))
+    progress, rank_owners = pairs(found.get("progress", ())), pairs(found.get("rank_owners", ()))
 
     def live(worker: bytes | None) -> str | None:
         return worker.decode() if worker is not None and worker in leases else None
@@ -113,12 +113,12 @@ def view_of(reads: Iterable[str], answers: Sequence[Any]) -> BoardView:
         shard: ShardView(live(owners[shard]), number(progress.get(b"%d" % shard)) or 0)
         for shard in sorted(owners)
     }
-    staged, pushed = rounds(found.get("staged", ())), rounds(found.get("pushed", ()))
+    prepared, pushed = rounds(found.get("prepared", ())), rounds(found.get("pushed", ()))
     return BoardView(
         now_ms=now_ms,
         state=now_state,
         message=(message or b"").decode(),
-        hold=number(hold),
+        pause=number(pause),
         coordinator_lease_left_s=max(found["coordinator"], 0) / 1_000,
         clock=number(found["clock"]) or 0,
         workers=tuple(workers),
@@ -126,8 +126,8 @@ def view_of(reads: Iterable[str], answers: Sequence[Any]) -> BoardView:
         begun=int(begun),
         finished=int(begun) - found["unfinished"],
         unfinished=unfinished,
-        lanes=tuple(
-            LaneView(live(lane_owners.get(b"%d" % lane)), staged[lane], pushed[lane])
-            for lane in range(len(pushed))
+        ranks=tuple(
+            RankView(live(rank_owners.get(b"%d" % rank)), prepared[rank], pushed[rank])
+            for rank in range(len(pushed))
         ),
     )

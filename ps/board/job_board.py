@@ -10,24 +10,24 @@ from ctr.errors import StoreError
 from ps.board.answers import job_state, marks, number, pairs, rounds, view_of, view_reads
 from ps.board.job_record import JobRecord
 from ps.board.leases import Leases
-from ps.board.ranks import Lanes
+from ps.board.ranks import Ranks
 from ps.board.shard_queue import ShardQueue
-from ps.board.view import BoardView, Claim, ClockGate, Job, LaneGate
+from ps.board.view import BoardView, Claim, ClockGate, Job, RankGate
 from ps.wire import BoardPart, Command, Decision, RedisUrl
 
 
 class JobBoard:
-    """The job of the model `url.model` (default: `default`): its state, queue, workers, clocks and lanes.
+    """The job of the model `url.model` (default: `default`): its state, queue, workers, clocks and ranks.
 
     All times are the server's, so the machines' clocks do not matter. Every method may be called by several
     threads, and is safe to repeat: a request whose answer was lost is sent again, for `patience_s`. All raise
     StoreError when the server cannot be reached for that long or refuses, when there is no job, when it is
     gone (a node restarted empty) and when another job has taken its place.
 
-    A worker lives as long as it renews its lease: `beat` at least three times in `lease_s`. One whose lease
-    has run out is buried by the first process that notices, and never lives again: it has to `enter` anew.
-    A process that got no answers for a while itself, as the server was frozen or failing over, buries nobody
-    for half a lease, so that the others can renew theirs first.
+    A worker lives as long as it renews its lease: `heartbeat` at least three times in `lease_s`. One whose
+    lease has run out is expired by the first process that notices, and never lives again: it has to
+    `register` anew. A process that got no answers for a while itself, as the server was frozen or failing
+    over, expires nobody for half a lease, so that the others can renew theirs first.
     """
 
     def __init__(
@@ -48,16 +48,16 @@ class JobBoard:
         self._key = self._record.key
         self._leases = Leases(self._record)
         self._queue = ShardQueue(self._record)
-        self._lanes = Lanes(self._record)
+        self._ranks = Ranks(self._record)
 
-    def create(self, job: str, description: bytes, *, shards: int, lanes: int = 0) -> Job:
+    def create(self, job: str, description: bytes, *, shards: int, ranks: int = 0) -> Job:
         """Put a new job on the board, running, with the coordinator's lease begun; return it.
 
-        `shards` data shards are in the queue; with `lanes` the job goes by rounds instead of clocks. Raises
+        `shards` data shards are in the queue; with `ranks` the job goes by rounds instead of clocks. Raises
         StoreError when a job is there that is not over. One is over when it has finished or failed, and when
         no worker is alive and either it was stopped or its coordinator is dead.
         """
-        return self._record.create(job, description, shards, lanes)
+        return self._record.create(job, description, shards, ranks)
 
     @property
     def lease_s(self) -> float:
@@ -89,27 +89,27 @@ class JobBoard:
         """The job is over. Of several who say how it ended, the first counts."""
         self._change(b"finished", (b"running", b"stopping"))
 
-    def hold(self, at: int | None) -> None:
+    def pause(self, at: int | None) -> None:
         """The clock or round that nobody may begin until further notice."""
         job = self._key[BoardPart.JOB]
-        self._record.write((b"HDEL", job, b"hold") if at is None else (b"HSET", job, b"hold", b"%d" % at))
+        self._record.write((b"HDEL", job, b"pause") if at is None else (b"HSET", job, b"pause", b"%d" % at))
 
-    def bury(self, worker: str) -> None:
-        """This worker is known to be dead: its lease ends now, its data shards and lanes are free."""
-        self._leases.bury(worker)
+    def expire(self, worker: str) -> None:
+        """This worker is known to be dead: its lease ends now, its data shards and ranks are free."""
+        self._leases.expire(worker)
 
     def beat_coordinator(self) -> None:
         """Renew the coordinator's own lease, which `create` began."""
         self._record.write(self._record.coordinator_lease())
 
     def restore(
-        self, progress: Mapping[int, int], lanes_pushed: Sequence[int] = (), *, begun: int | None = None
+        self, progress: Mapping[int, int], ranks_pushed: Sequence[int] = (), *, begun: int | None = None
     ) -> None:
         """Set a job that was just created to where an earlier one had come.
 
         `progress` has the chunks pushed of each data shard that was begun and is unfinished; of the first
-        `begun` data shards (default: up to the last of those) the others are finished. `lanes_pushed` has the
-        last round pushed of each lane, or -1. Raises StoreError when the job's workers have begun already.
+        `begun` data shards (default: up to the last of those) the others are finished. `ranks_pushed` has the
+        last round pushed of each rank, or -1. Raises StoreError when the job's workers have begun already.
         """
         begun = max(progress, default=-1) + 1 if begun is None else begun
         key, token = self._key, secrets.token_hex(8).encode()
@@ -117,7 +117,7 @@ class JobBoard:
             (b"HSET", key[BoardPart.JOB], b"begun", b"%d" % begun, b"restored", token),
         ]
         commands += self._queue.restoration(progress)
-        commands += self._lanes.restoration(lanes_pushed)
+        commands += self._ranks.restoration(ranks_pushed)
 
         def decide(found: list[Any]) -> Decision[None]:
             (its_begun, restored), marks = found
@@ -138,33 +138,33 @@ class JobBoard:
 
     def look(self, *, shards: bool = True) -> BoardView:
         """The whole board at one moment, in one round trip; without `shards`, no table of data shards."""
-        reads = view_reads(self._key, self._record.job.lanes, shards=shards)
+        reads = view_reads(self._key, self._record.job.ranks, shards=shards)
         view = view_of(reads, self._record.ask_together(*reads.values()))
-        if any(worker.lease_left_s <= 0 for worker in view.workers) and self._leases.may_bury():
-            self._leases.bury_overdue(at_once=True)
+        if any(worker.lease_left_s <= 0 for worker in view.workers) and self._leases.may_expire():
+            self._leases.expire_overdue(at_once=True)
             view = view_of(reads, self._record.ask_together(*reads.values()))
         return view
 
     # Workers
 
-    def enter(self, host: str) -> str:
+    def register(self, host: str) -> str:
         """The id of a new worker, alive. Its clock begins when it claims its first data shard."""
-        return self._leases.enter(host)
+        return self._leases.register(host)
 
-    def beat(self, worker: str) -> bool:
-        """Renew the worker's lease. False when the worker was buried: it has to enter anew."""
-        return self._leases.beat(worker)
+    def heartbeat(self, worker: str) -> bool:
+        """Renew the worker's lease. False when the worker has expired: it has to register anew."""
+        return self._leases.heartbeat(worker)
 
     def leave(self, worker: str) -> None:
-        """End the worker's lease: its data shards and lanes are free at once, their progress is kept."""
-        self._leases.bury(worker)
+        """End the worker's lease: its data shards and ranks are free at once, their progress is kept."""
+        self._leases.expire(worker)
 
     def clock_gate(self, worker: str) -> ClockGate:
         """What decides whether a worker may begin its next chunk; cheap enough to ask every few ms."""
-        self._leases.bury_overdue()
+        self._leases.expire_overdue()
         key = self._key
-        (state, hold, begun), lease, workers, working, least, unfinished = self._record.ask(
-            (b"HMGET", key[BoardPart.JOB], b"state", b"hold", b"begun"),
+        (state, pause, begun), lease, workers, working, least, unfinished = self._record.ask(
+            (b"HMGET", key[BoardPart.JOB], b"state", b"pause", b"begun"),
             (b"ZSCORE", key[BoardPart.LEASES], worker.encode()),
             (b"ZCARD", key[BoardPart.LEASES]),
             (b"ZCARD", key[BoardPart.CLOCKS]),
@@ -173,7 +173,7 @@ class JobBoard:
         )
         return ClockGate(
             state=job_state(state),
-            hold=number(hold),
+            pause=number(pause),
             live=lease is not None,
             least_clock=number(least[1]) if least else None,
             workers=workers,
@@ -181,21 +181,21 @@ class JobBoard:
             finished=int(begun) - unfinished,
         )
 
-    def lane_gate(self, worker: str) -> LaneGate:
-        """What decides whether a worker may go on with a lane; cheap enough to ask every few ms."""
-        self._leases.bury_overdue()
-        key, lanes = self._key, self._record.job.lanes
-        (state, hold), lease, staged, pushed = self._record.ask(
-            (b"HMGET", key[BoardPart.JOB], b"state", b"hold"),
+    def rank_gate(self, worker: str) -> RankGate:
+        """What decides whether a worker may go on with a rank; cheap enough to ask every few ms."""
+        self._leases.expire_overdue()
+        key, ranks = self._key, self._record.job.ranks
+        (state, pause), lease, prepared, pushed = self._record.ask(
+            (b"HMGET", key[BoardPart.JOB], b"state", b"pause"),
             (b"ZSCORE", key[BoardPart.LEASES], worker.encode()),
-            marks(key[BoardPart.MARKS], "s", lanes),
-            marks(key[BoardPart.MARKS], "p", lanes),
+            marks(key[BoardPart.MARKS], "s", ranks),
+            marks(key[BoardPart.MARKS], "p", ranks),
         )
-        return LaneGate(
+        return RankGate(
             state=job_state(state),
-            hold=number(hold),
+            pause=number(pause),
             live=lease is not None,
-            staged=rounds(staged),
+            prepared=rounds(prepared),
             pushed=rounds(pushed),
         )
 
@@ -207,17 +207,17 @@ class JobBoard:
         `holding` are the data shards that it has in work. One that the board says is its own and is not
         among them comes first: the answer to an earlier claim was lost. So one thread claims for a worker.
 
-        None: nothing to claim now, as all are in work or finished, or the worker was buried or its lease has
+        None: nothing to claim now, as all are in work or finished, or the worker has expired or its lease has
         run out, or the job is to stop. A worker that has nothing in work then holds up nobody: its clock
         ends, and its next claim gives it the least clock of the others, as the first claim does.
         """
-        self._leases.bury_overdue()
+        self._leases.expire_overdue()
         return self._queue.claim(worker, holding)
 
     def advance(self, worker: str, shard: int, progress: int, clock: int) -> bool:
         """Publish that `progress` chunks of the shard are wholly pushed, and the worker's clock.
 
-        False when the shard is no longer this worker's, or the worker was buried.
+        False when the shard is no longer this worker's, or the worker has expired.
         """
         return self._queue.advance(worker, shard, progress, clock)
 
@@ -229,38 +229,38 @@ class JobBoard:
         """Give the shard back unfinished, with its progress; nothing when it is no longer this worker's."""
         self._queue.release(worker, shard)
 
-    # Lanes
+    # Ranks
 
-    def claim_lanes(self, worker: str) -> list[int]:
-        """The lanes that the worker owns from now on, after taking free ones or giving one up.
+    def claim_ranks(self, worker: str) -> list[int]:
+        """The ranks that the worker owns from now on, after taking free ones or giving one up.
 
-        To be called again while waiting for others: each time, whoever has the fewest takes of the lanes
-        that are free, and whoever has two more than another gives one up (see `share_lanes`). Lanes that
+        To be called again while waiting for others: each time, whoever has the fewest takes of the ranks
+        that are free, and whoever has two more than another gives one up (see `share_ranks`). Ranks that
         never had an owner are kept for workers without one until `lease_s` after the job's creation. Empty
-        for a worker that was buried.
+        for a worker that has expired.
         """
-        self._leases.bury_overdue()
-        return self._lanes.claim(worker)
+        self._leases.expire_overdue()
+        return self._ranks.claim(worker)
 
-    def stage(self, lane: int, round_: int, blob: bytes) -> bytes | None:
-        """Keep a round's move of a lane; returns the one that counts, which is the first that was staged.
+    def prepare(self, rank: int, round_: int, blob: bytes) -> bytes | None:
+        """Keep a round's move of a rank; returns the one that counts, which is the first that was prepared.
 
-        Moves of the lane's earlier rounds are deleted. None when a later round is staged already: this one
+        Moves of the rank's earlier rounds are deleted. None when a later round is prepared already: this one
         was wholly pushed long ago, and must not be pushed again.
         """
-        return self._lanes.stage(lane, round_, blob)
+        return self._ranks.prepare(rank, round_, blob)
 
-    def staged(self, lane: int, round_: int) -> bytes | None:
-        """The move that is staged for a round of a lane; None when there is none, or a later one."""
-        return self._lanes.staged(lane, round_)
+    def prepared(self, rank: int, round_: int) -> bytes | None:
+        """The move that is prepared for a round of a rank; None when there is none, or a later one."""
+        return self._ranks.prepared(rank, round_)
 
-    def announce_staged(self, lane: int, round_: int) -> None:
-        """Publish that the lane's move of this round, and so of all before, is staged."""
-        self._lanes.announce("s", lane, round_)
+    def announce_prepared(self, rank: int, round_: int) -> None:
+        """Publish that the rank's move of this round, and so of all before, is prepared."""
+        self._ranks.announce("s", rank, round_)
 
-    def announce_pushed(self, lane: int, round_: int) -> None:
-        """Publish that the lane's move of this round, and so of all before, is wholly pushed."""
-        self._lanes.announce("p", lane, round_)
+    def announce_pushed(self, rank: int, round_: int) -> None:
+        """Publish that the rank's move of this round, and so of all before, is wholly pushed."""
+        self._ranks.announce("p", rank, round_)
 
     # Reports
 

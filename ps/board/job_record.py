@@ -51,30 +51,30 @@ class JobRecord:
         """The same in ms."""
         return int(self.lease_s * 1_000)
 
-    def lane_key(self, lane: int) -> bytes:
-        """See `Keys.lane`."""
-        return self._names.lane(lane)
+    def rank_key(self, rank: int) -> bytes:
+        """See `Keys.rank`."""
+        return self._names.rank(rank)
 
     def round_field(self, round_: int) -> bytes:
-        """The field of a round's move in its lane's hash; moves of earlier jobs have others."""
+        """The field of a round's move in its rank's hash; moves of earlier jobs have others."""
         return b"%b:%d" % (self._known(), round_)
 
-    def create(self, job: str, description: bytes, shards: int, lanes: int) -> Job:
+    def create(self, job: str, description: bytes, shards: int, ranks: int) -> Job:
         """See `JobBoard.create`."""
         lease_s = LEASE_S if self._own_lease_s is None else self._own_lease_s
-        created = Job(job, secrets.token_hex(8), lease_s, description, shards, lanes)
+        created = Job(job, secrets.token_hex(8), lease_s, description, shards, ranks)
         run = created.incarnation.encode()
         key = self.key
         reads = [
             (b"GET", key[BoardPart.RUN]),
-            (b"HMGET", key[BoardPart.JOB], b"id", b"state", b"lanes"),
+            (b"HMGET", key[BoardPart.JOB], b"id", b"state", b"ranks"),
             TIME,
             (b"ZRANGE", key[BoardPart.LEASES], b"-1", b"-1", b"WITHSCORES"),
             (b"EXISTS", key[BoardPart.COORDINATOR]),
         ]
 
-        def previous_lanes(found: list[Any]) -> int:
-            there, (name, state, its_lanes), time, last, coordinator = found
+        def previous_ranks(found: list[Any]) -> int:
+            there, (name, state, its_ranks), time, last, coordinator = found
             if there is None or there == run:  # the latter is our own request whose answer was lost
                 return 0
             workers = bool(last) and float(last[1]) > milliseconds(time)
@@ -83,10 +83,10 @@ class JobRecord:
                     f"{self.url}: the job {name.decode()!r} is {state.decode()} in this store; wait until it "
                     "is over, or name another model (?model=NAME)."
                 )
-            return int(its_lanes)
+            return int(its_ranks)
 
         def decide(found: list[Any]) -> Decision[None]:
-            previous_lanes(found)
+            previous_ranks(found)
             if found[0] == run:
                 return (), lambda _: None
             facts = {
@@ -95,7 +95,7 @@ class JobRecord:
                 b"lease": b"%d" % (lease_s * 1_000),
                 b"description": description,
                 b"shards": b"%d" % shards,
-                b"lanes": b"%d" % lanes,
+                b"ranks": b"%d" % ranks,
                 b"created": b"%d" % milliseconds(found[2]),
                 b"state": b"running",
                 b"begun": b"0",
@@ -111,8 +111,8 @@ class JobRecord:
 
         watched = [key[part] for part in (BoardPart.RUN, BoardPart.JOB, BoardPart.LEASES)]
         # Its moves first, as the new job's workers may come as soon as it is there.
-        self._delete_lanes(
-            self.line.update(watched, reads, lambda found: ((), _always(previous_lanes(found))))
+        self._delete_ranks(
+            self.line.update(watched, reads, lambda found: ((), _always(previous_ranks(found))))
         )
         self.line.update(watched, reads, decide)
         self._remember(created)
@@ -175,9 +175,9 @@ class JobRecord:
         self.line.close()
         self._nodes.close()
 
-    def _delete_lanes(self, lanes: int) -> None:
-        for lane in range(lanes):
-            self.line.ask(self.lane_key(lane), [(b"DEL", self.lane_key(lane))])
+    def _delete_ranks(self, ranks: int) -> None:
+        for rank in range(ranks):
+            self.line.ask(self.rank_key(rank), [(b"DEL", self.rank_key(rank))])
 
     def _get_run(self) -> Command:
         return (b"GET", self.key[BoardPart.RUN])

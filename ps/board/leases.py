@@ -11,14 +11,14 @@ from ps.board.answers import TIME, milliseconds, pairs
 from ps.board.job_record import JobRecord
 from ps.wire import BoardPart, Command, Decision
 
-_MOST_BURIED = 64  # in one transaction
+_MOST_EXPIRED = 64  # in one transaction
 
 
 class Leases:
     """The live workers of a job, each until its lease runs out and somebody notices.
 
-    An id that was buried never lives again, so whatever it owned is free for good. A process that got no
-    answer for a while itself, as the server was frozen or failing over, buries nobody for half a lease: the
+    An id that has expired never lives again, so whatever it owned is free for good. A process that got no
+    answer for a while itself, as the server was frozen or failing over, expires nobody for half a lease: the
     others waited as well, and are to renew theirs first.
     """
 
@@ -27,8 +27,8 @@ class Leases:
         self._leases = record.key[BoardPart.LEASES]
         self._began = self._looks_again = monotonic()
 
-    def enter(self, host: str) -> str:
-        """See `JobBoard.enter`."""
+    def register(self, host: str) -> str:
+        """See `JobBoard.register`."""
         worker = secrets.token_hex(6).encode()
 
         def decide(found: list[Any]) -> Decision[str]:
@@ -40,8 +40,8 @@ class Leases:
 
         return self._record.update([TIME], decide)
 
-    def beat(self, worker: str) -> bool:
-        """See `JobBoard.beat`."""
+    def heartbeat(self, worker: str) -> bool:
+        """See `JobBoard.heartbeat`."""
         me = worker.encode()
 
         def decide(found: list[Any]) -> Decision[bool]:
@@ -50,25 +50,25 @@ class Leases:
                 return (), lambda _: False
             commands = [
                 (b"ZADD", self._leases, b"XX", b"GT", self._until(time), me),
-                (b"ZSCORE", self._leases, me),  # it may be buried just now
+                (b"ZSCORE", self._leases, me),  # it may expire just now
             ]
             return commands, lambda answers: answers[1] is not None
 
         return self._record.update([TIME, (b"ZSCORE", self._leases, me)], decide)
 
-    def bury(self, worker: str) -> None:
-        """See `JobBoard.bury`."""
-        self._record.write(*self._burial([worker.encode()]))
+    def expire(self, worker: str) -> None:
+        """See `JobBoard.expire`."""
+        self._record.write(*self._expiry([worker.encode()]))
 
-    def bury_overdue(self, *, at_once: bool = False) -> None:
-        """Bury the workers whose lease has run out; looks for them a few times per lease, or `at_once`."""
+    def expire_overdue(self, *, at_once: bool = False) -> None:
+        """Expire the workers whose lease has run out; looks for them a few times per lease, or `at_once`."""
         now = monotonic()
-        if not self.may_bury() or not (at_once or now >= self._looks_again):
+        if not self.may_expire() or not (at_once or now >= self._looks_again):
             return
         self._looks_again = now + self._record.lease_s / 20
         reads: list[Command] = [
             TIME,
-            (b"ZRANGE", self._leases, b"0", b"%d" % (_MOST_BURIED - 1), b"WITHSCORES"),
+            (b"ZRANGE", self._leases, b"0", b"%d" % (_MOST_EXPIRED - 1), b"WITHSCORES"),
             # Clocks without a lease, should there ever be one: all would wait for it.
             (b"ZDIFF", b"2", self._record.key[BoardPart.CLOCKS], self._leases),
         ]
@@ -76,20 +76,20 @@ class Leases:
         def decide(found: list[Any]) -> Decision[bool]:
             time, leases, stray = found
             dead = [worker for worker, until in pairs(leases).items() if float(until) <= milliseconds(time)]
-            if not self.may_bury():  # not any more, as these answers came late
+            if not self.may_expire():  # not any more, as these answers came late
                 dead = []
-            return self._burial([*dead, *stray]), lambda _: len(dead) == _MOST_BURIED
+            return self._expiry([*dead, *stray]), lambda _: len(dead) == _MOST_EXPIRED
 
         commands, _ = decide(self._record.ask(*reads))
         if commands:
             while self._record.update(reads, decide, BoardPart.LEASES):
                 pass
 
-    def may_bury(self) -> bool:
+    def may_expire(self) -> bool:
         """Whether this process has been in touch with the server for long enough."""
         return monotonic() > max(self._began, self._record.line.last_trouble) + self._record.lease_s / 2
 
-    def _burial(self, workers: Sequence[bytes]) -> list[Command]:
+    def _expiry(self, workers: Sequence[bytes]) -> list[Command]:
         if not workers:
             return []
         key = self._record.key

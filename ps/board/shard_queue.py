@@ -63,7 +63,7 @@ class ShardQueue:
             (b"ZRANGE", key[BoardPart.CLOCKS], *everything),
             (b"ZSCORE", key[BoardPart.MARKS], b"clock"),
         ]
-        # The leases are watched, too: a worker that is frozen here until it was buried must not leave a clock
+        # The leases are watched, too: a worker that is frozen here until it expired must not leave a clock
         # behind, for which everybody would wait.
         return self._record.update(reads, decide, BoardPart.JOB, BoardPart.OWNERS, BoardPart.LEASES)
 
@@ -76,7 +76,7 @@ class ShardQueue:
             if owner != me:
                 return (), lambda _: False
             commands = [
-                # Also by a buried worker: what is pushed is pushed, and whoever is next need not do it again.
+                # Also by an expired worker: what is pushed is pushed, and the next need not do it again.
                 (b"ZADD", key[BoardPart.PROGRESS], b"XX", b"GT", b"%d" % progress, name),
                 (b"ZADD", key[BoardPart.CLOCKS], b"XX", b"GT", b"%d" % clock, me),
                 (b"ZADD", key[BoardPart.MARKS], b"GT", b"%d" % clock, b"clock"),

@@ -27,7 +27,7 @@ class Job:
     """What a worker needs to know to take part, as the coordinator wrote it."""
     shards: int
     """Data shards in the queue."""
-    lanes: int
+    ranks: int
     """0 for a job that goes by clocks instead of rounds."""
 
 
@@ -47,10 +47,10 @@ class ClockGate:
     """What a worker must know before it begins its next chunk."""
 
     state: JobState
-    hold: int | None
+    pause: int | None
     """The clock that nobody may begin."""
     live: bool
-    """Whether the asking worker is; if not, its data shards are free for others, and it has to enter anew."""
+    """Whether the asking worker is; if not, its data shards are free, and it has to register anew."""
     least_clock: int | None
     """Of the workers that have data shards in work; None when no worker has."""
     workers: int
@@ -62,18 +62,18 @@ class ClockGate:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneGate:
-    """What a worker must know before it begins a round of a lane, or pushes one."""
+class RankGate:
+    """What a worker must know before it begins a round of a rank, or pushes one."""
 
     state: JobState
-    hold: int | None
+    pause: int | None
     """The round that nobody may begin."""
     live: bool
-    """Whether the asking worker is; if not, its lanes are free for others, and it has to enter anew."""
-    staged: tuple[int, ...]
-    """By lane: the last round whose move is staged; -1 for none."""
+    """Whether the asking worker is; if not, its ranks are free for others, and it has to register anew."""
+    prepared: tuple[int, ...]
+    """By rank: the last round whose move is prepared; -1 for none."""
     pushed: tuple[int, ...]
-    """By lane: the last round that is wholly pushed; -1 for none."""
+    """By rank: the last round that is wholly pushed; -1 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class WorkerView:
     clock: int | None
     """None while it has no data shard in work."""
     lease_left_s: float
-    """Below 0 for one that is late and not yet buried."""
+    """Below 0 for one that is late and not yet expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +99,13 @@ class ShardView:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneView:
-    """A lane."""
+class RankView:
+    """A rank."""
 
     owner: str | None
     """None when it is free: never taken, given up, or its worker is dead."""
-    staged: int
-    """The last round whose move is staged; -1 for none."""
+    prepared: int
+    """The last round whose move is prepared; -1 for none."""
     pushed: int
     """The last round that is wholly pushed; -1 for none."""
 
@@ -119,7 +119,7 @@ class BoardView:
     state: JobState
     message: str
     """Why the job failed."""
-    hold: int | None
+    pause: int | None
     """The clock or round that nobody may begin."""
     coordinator_lease_left_s: float
     """Of the coordinator's own lease; 0 when it has run out."""
@@ -135,7 +135,7 @@ class BoardView:
     """So many of those are finished."""
     unfinished: Mapping[int, ShardView]
     """The others of those, in ascending order; empty when they were not asked for."""
-    lanes: tuple[LaneView, ...]
+    ranks: tuple[RankView, ...]
     """Empty for a job that goes by clocks."""
 
     @property

@@ -6,7 +6,7 @@ from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
     from ps.client.filters import DEFAULT_FILTERS, FilterCounts, Filters
-    from ps.client.push_queue import LOST, Outbox, Parcel, PushStore
+    from ps.client.push_queue import LOST, PendingPush, PushQueue, PushStore
     from ps.client.warm_up import warm_up_requests
     from ps.client.worker_store import Pulled, WorkerStore
 
@@ -15,9 +15,9 @@ __all__ = [
     "LOST",
     "FilterCounts",
     "Filters",
-    "Outbox",
-    "Parcel",
+    "PendingPush",
     "Pulled",
+    "PushQueue",
     "PushStore",
     "WorkerStore",
     "warm_up_requests",
@@ -27,7 +27,7 @@ __getattr__ = lazy_face(
     __name__,
     {
         "filters": "DEFAULT_FILTERS FilterCounts Filters",
-        "push_queue": "LOST Outbox Parcel PushStore",
+        "push_queue": "LOST PushQueue PendingPush PushStore",
         "warm_up": "warm_up_requests",
         "worker_store": "Pulled WorkerStore",
     },

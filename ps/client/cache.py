@@ -1,4 +1,4 @@
-"""`HotCache`: what a worker knows of slots that it saw lately, so that it need not pull them again."""
+"""`WorkerCache`: what a worker knows of slots that it saw lately, so that it need not pull them again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ps.partitions import Slots, no_slots
 _Rows = tuple[Slots, NDArray[np.int64], NDArray[np.int64]]
 
 
-class HotCache:
+class WorkerCache:
     """Packed accumulators of slots, each with the clock of its pull: a table of a stale-synchronous store.
 
     Method: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server"

@@ -15,13 +15,13 @@ _MOST_BITS = 30  # 128 MiB of memory: beyond, neighbouring slots share a bit
 
 
 class Presence:
-    """A bitmap of pushed slots, kept up to date from the partitions' news.
+    """A bitmap of pushed slots, kept up to date from the partitions' insert logs.
 
     With its push, and in the same transaction, a worker appends the offsets of slots that it did not know of
-    to the news of their partition; the others read on from where they were. So a slot without its bit was not
-    pushed when the news were read, provided that everyone who pushes to the model tells the news. A partition
-    whose news are as long as they may become (one slot in 20) has told enough: from then on all of its slots
-    count as present.
+    to the insert log of their partition; the others read on from where they were. So a slot without its bit
+    was not pushed when the insert log was read, provided that everyone who pushes to the model tells the
+    insert log. A partition whose insert log is as long as it may become (one slot in 20) has told enough:
+    from then on all of its slots count as present.
     """
 
     def __init__(self, store: RedisStore) -> None:
@@ -35,18 +35,18 @@ class Presence:
         self._troubles = store.troubles
 
     def listen(self) -> None:
-        """Hear the news since the last time."""
+        """Read the insert log since the last time."""
         partitions = self._store.partitions
         while not self._full.all():
-            for partition, offsets in self._store.read_news(self._heard):
+            for partition, offsets in self._store.read_inserts(self._heard):
                 numbers = np.sort(offsets).astype(np.uint64) + np.uint64(partition << partitions.shift)
                 with self._lock:
                     mark(self._bits, as_slots(numbers, partitions.bits), self._shift)
                     self._heard[partition] += offsets.size
-                    self._full[partition] |= self._heard[partition] >= self._store.news_limit
+                    self._full[partition] |= self._heard[partition] >= self._store.inserts_limit
             if self._troubles == self._store.troubles:
                 return
-            # After a failover the news may be shorter, and have grown again: heard from the start.
+            # After a failover the insert log may be shorter, and may have grown again: heard from the start.
             self._troubles = self._store.troubles
             self._heard[:] = 0
 
@@ -58,12 +58,12 @@ class Presence:
         return out.view(np.bool_) & ~self._told_enough(slots)
 
     def claim(self, slots: Slots) -> NDArray[np.bool_]:
-        """bool[u]: the slots that the news are to name when these are pushed; they count as present now."""
+        """bool[u]: slots for the insert log to name when these are pushed; they count as present now."""
         fresh = self.absent(slots)
         with self._lock:
             mark(self._bits, slots, self._shift)
             self._told += np.bincount(self._store.partitions.of(slots[fresh]), minlength=self._told.size)
-            self._full |= self._told >= self._store.news_limit
+            self._full |= self._told >= self._store.inserts_limit
         return fresh
 
     def _told_enough(self, slots: Slots) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""`Outbox`: pushes sent behind training, in order, and kept until they cannot be lost any more."""
+"""`PushQueue`: pushes sent behind training, in order, and kept until they cannot be lost any more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LEAST_KEPT = 4
 
 
 @dataclass(eq=False, slots=True)
-class Parcel:
+class PendingPush:
     """One push: what it adds, under which token, and whether the store has acknowledged it."""
 
     token: Token
@@ -51,7 +51,7 @@ class Parcel:
 
 
 class PushStore(Protocol):
-    """What an outbox asks of a store: `RedisStore`, or one that wraps it and notes what is pushed."""
+    """What a push queue asks of a store: `RedisStore`, or one that wraps it and notes what is pushed."""
 
     @property
     def url(self) -> RedisUrl: ...
@@ -94,13 +94,13 @@ class PushStore(Protocol):
         ...
 
 
-class Outbox:
+class PushQueue:
     """Sends one worker's pushes from a thread, one after the other.
 
     Every partition notes every push in its record, whether it adds anything there or not. So a record tells
     what its partition has, and what it lacks when a replica has taken over that had not received the last
     pushes, or a server has come back with an old snapshot. Each push names the chunk that its partitions have
-    acknowledged last, and what is missing is sent again, first. For this the outbox keeps what it sent, up to
+    acknowledged last, and what is missing is sent again, first. For this the queue keeps what it sent, up to
     `keep_bytes` and until `settle` has seen it replicated; if the store has no replicas, only the last few.
 
     What it keeps also serves `overlay`: a worker's own pushes show in what it pulled before they arrived.
@@ -114,8 +114,8 @@ class Outbox:
         self._store = store
         self._job = job
         self._keep_bytes = keep_bytes if store.has_replicas() else 0
-        self._kept: deque[Parcel] = deque()
-        self._queue: deque[Parcel] = deque()
+        self._kept: deque[PendingPush] = deque()
+        self._queue: deque[PendingPush] = deque()
         self._changed = Condition()
         self._failure: BaseException | None = None
         self._closed = False
@@ -149,14 +149,14 @@ class Outbox:
         """Whether nothing more of a data shard is sent, as another worker has begun with it, or should."""
         return shard in self._given_up
 
-    def put(self, parcel: Parcel) -> None:
+    def put(self, pending: PendingPush) -> None:
         """Send a push, soon; waits while several are waiting. Raises what sending an earlier one raised."""
         with self._changed:
             self._wait_for(lambda: len(self._queue) < _WAITING and not self._closed)
-            if parcel.token.shard in self._given_up:
+            if pending.token.shard in self._given_up:
                 return
-            self._queue.append(parcel)
-            self._kept.append(parcel)
+            self._queue.append(pending)
+            self._kept.append(pending)
             self._changed.notify_all()
 
     def require_sound(self) -> None:
@@ -196,13 +196,13 @@ class Outbox:
         `applied`, int64[partitions], is each partition's record at the pull.
         """
         with self._changed:
-            kept = [parcel for parcel in self._kept if parcel.token.shard == shard]
-        for parcel in kept:
-            missing = applied < parcel.token.chunk
+            kept = [pending for pending in self._kept if pending.token.shard == shard]
+        for pending in kept:
+            missing = applied < pending.token.chunk
             if missing.any():
                 mask = missing.view(np.uint8)
                 shift = self._store.partitions.shift
-                add_matching(parcel.slots, parcel.increments, slots, packed, mask, shift)
+                add_matching(pending.slots, pending.increments, slots, packed, mask, shift)
 
     def close(self) -> None:
         """Stop the thread; what has not been sent is lost, unless `drain` came before."""
@@ -225,14 +225,14 @@ class Outbox:
                     self._changed.wait_for(lambda: self._queue or self._closed)
                     if self._closed:
                         return
-                    parcel = self._queue[0]
+                    pending = self._queue[0]
                 started = perf_counter()
-                sent = self._send(parcel)
+                sent = self._send(pending)
                 self.seconds += perf_counter() - started
                 if sent:
-                    parcel.on_done()
+                    pending.on_done()
                 with self._changed:
-                    parcel.done = sent
+                    pending.done = sent
                     if sent:
                         self._queue.popleft()
                     size = sum(each.size for each in self._kept)
@@ -245,9 +245,9 @@ class Outbox:
                 self._failure = error
                 self._changed.notify_all()
 
-    def _send(self, parcel: Parcel) -> bool:
+    def _send(self, pending: PendingPush) -> bool:
         """Whether every partition has it; not if the data shard was given up."""
-        shard, partitions = parcel.token.shard, self._store.partitions.count
+        shard, partitions = pending.token.shard, self._store.partitions.count
         if shard not in self._expected:
             self._expected[shard] = np.full(partitions, -1, np.int64)
         todo = np.ones(partitions, np.bool_)
@@ -255,19 +255,19 @@ class Outbox:
             expected = self._expected[shard]
             try:
                 behind = self._store.push_packed(
-                    parcel.slots,
-                    parcel.increments,
-                    parcel.token,
+                    pending.slots,
+                    pending.increments,
+                    pending.token,
                     expected=expected,
                     only=todo,
-                    fresh=parcel.fresh,
+                    fresh=pending.fresh,
                 )
             except SupersededError:
                 self._give_up(shard)
                 return False
             done = todo.copy()
             done[behind] = False
-            expected[done] = np.maximum(expected[done], parcel.token.chunk)
+            expected[done] = np.maximum(expected[done], pending.token.chunk)
             if behind or self._troubles != self._store.troubles:
                 self._troubles = self._store.troubles
                 self._send_all_missing()  # other shards may have lost pushes too
@@ -304,14 +304,14 @@ class Outbox:
                 raise StoreError(f"{self._store.url}: {LOST}")
             with self._changed:
                 kept = [p for p in self._kept if p.token.shard == shard and (p.done or p is self._queue[0])]
-            for parcel in kept:
-                chunk = parcel.token.chunk
+            for pending in kept:
+                chunk = pending.token.chunk
                 lacking = behind & (applied < chunk) & (chunk <= expected)
                 if lacking.any():
                     # A partition that is not where the pushes before it lead waits for the next round.
                     again = self._store.push_packed(
-                        parcel.slots, parcel.increments, parcel.token,
-                        expected=applied, only=lacking, fresh=parcel.fresh,
+                        pending.slots, pending.increments, pending.token,
+                        expected=applied, only=lacking, fresh=pending.fresh,
                     )  # fmt: skip
                     behind[again] = False
                     lacking[again] = False
@@ -324,18 +324,18 @@ class Outbox:
             self._given_up.add(shard)
             self._expected.pop(shard, None)
             self._forgotten.pop(shard, None)
-            for parcels in (self._kept, self._queue):
-                others = [parcel for parcel in parcels if parcel.token.shard != shard]
-                parcels.clear()
-                parcels.extend(others)
+            for pendings in (self._kept, self._queue):
+                others = [pending for pending in pendings if pending.token.shard != shard]
+                pendings.clear()
+                pendings.extend(others)
 
     def _forget_first(self) -> None:
         """Keep the first push no longer."""
-        parcel = self._kept.popleft()
-        shard = parcel.token.shard
-        if parcel.last:  # whoever ends the job looks whether the store has all of it
+        pending = self._kept.popleft()
+        shard = pending.token.shard
+        if pending.last:  # whoever ends the job looks whether the store has all of it
             self._expected.pop(shard, None)
             self._forgotten.pop(shard, None)
             return
         forgotten = self._forgotten.setdefault(shard, np.full(self._store.partitions.count, -1, np.int64))
-        np.maximum(forgotten, parcel.token.chunk, out=forgotten)
+        np.maximum(forgotten, pending.token.chunk, out=forgotten)

@@ -1,4 +1,4 @@
-"""`HeldBack`: increments that a worker keeps for itself for a while."""
+"""`Residuals`: increments that a worker keeps for itself for a while."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EVERYWHERE = np.ones(1, np.uint8)
 _WHOLE = 63  # a shift that takes every slot to partition 0
 
 
-class HeldBack:
+class Residuals:
     """Sorted unique slots and what is to be added to their packed accumulators some time."""
 
     def __init__(self, bits: int) -> None:

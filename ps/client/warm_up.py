@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ps.client.presence_kernels import mark, unmarked
-from ps.client.residuals import HeldBack
+from ps.client.residuals import Residuals
 from ps.fixed_point_kernels import find_heavy, limit_heavy, pack_delta, unpack
 from ps.kernels import ascending, finite
 from ps.partitions import Partitions, no_slots
@@ -27,7 +27,7 @@ def warm_up_requests(bits: int) -> None:
     unpack(packed, 13, state)
     for pulled in (None, delta):
         pack_delta(delta, pulled, slots, np.uint64(0), 13, packed)
-    held = HeldBack(bits)
+    held = Residuals(bits)
     for _ in range(2):
         held.put(slots, packed)
         held.take(slots, packed)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ps.client.cache import HotCache
+from ps.client.cache import WorkerCache
 from ps.client.filters import FilterCounts, Filters
 from ps.client.presence import Presence
-from ps.client.push_queue import Outbox, Parcel, PushStore
-from ps.client.residuals import HeldBack
+from ps.client.push_queue import PendingPush, PushQueue, PushStore
+from ps.client.residuals import Residuals
 from ps.partitions import Slots
 from ps.redis import RedisStore
 from ps.store import Token
@@ -84,9 +84,9 @@ class WorkerStore:
         self._oldest = _LONGEST_CACHED if staleness is None else staleness
         self._judge = judge
         self._pushes = pushes or store
-        self._outbox = Outbox(self._pushes, job)
-        self._cache = HotCache(store.bits)
-        self._held = HeldBack(store.bits)
+        self._queue = PushQueue(self._pushes, job)
+        self._cache = WorkerCache(store.bits)
+        self._held = Residuals(store.bits)
         self._presence = Presence(store) if filters.presence else None
         self._attempt = 0
         self._had = np.full(store.partitions.count, -1, np.int64)
@@ -94,12 +94,12 @@ class WorkerStore:
     @property
     def push_seconds(self) -> float:
         """Spent sending pushes, behind the rest."""
-        return self._outbox.seconds
+        return self._queue.seconds
 
     @property
     def sent_again(self) -> int:
         """Shares of pushes that were sent again because a failover had lost them."""
-        return self._outbox.sent_again
+        return self._queue.sent_again
 
     def begin(self, shard: int) -> int:
         """Begin with a data shard, or go on with one that others began; the last chunk that is whole, or -1.
@@ -110,12 +110,12 @@ class WorkerStore:
         Raises StoreError as `push` does.
         """
         self._attempt, self._had = self._pushes.take_over(self._job, shard)
-        self._outbox.begin(shard, self._had, again=True)
+        self._queue.begin(shard, self._had, again=True)
         return int(self._had.min())
 
     def gave_up(self, shard: int) -> bool:
         """Whether another worker has begun with the data shard, or pushes were lost: it is to be released."""
-        return self._outbox.gave_up(shard)
+        return self._queue.gave_up(shard)
 
     def pull(self, slots: Slots, shard: int, clock: int, least_clock: int) -> Pulled:
         """The state of a chunk's slots, which are to be trained at this clock of the worker.
@@ -201,21 +201,21 @@ class WorkerStore:
             self.counts.flushed += len(self._held)
             token = Token(self._job, shard, chunk, self._attempt)
             self._send(token, *self._held.take_all(), lambda: None, last=last)
-        self._outbox.drain()
-        if self._outbox.gave_up(shard):  # some of what is in the cache may never count
-            self._cache = HotCache(self._store.bits)
+        self._queue.drain()
+        if self._queue.gave_up(shard):  # some of what is in the cache may never count
+            self._cache = WorkerCache(self._store.bits)
 
     def require_sound(self) -> None:
         """Raise what a push raised, if one did."""
-        self._outbox.require_sound()
+        self._queue.require_sound()
 
     def secure(self) -> bool:
         """Make sure that all pushes are in the store; whether a replica has them too, if there are any."""
-        return self._outbox.settle()
+        return self._queue.settle()
 
     def close(self) -> None:
         """Stop pushing."""
-        self._outbox.close()
+        self._queue.close()
 
     def _send(
         self,
@@ -228,12 +228,12 @@ class WorkerStore:
     ) -> None:
         self.counts.pushed += slots.size
         fresh = None if self._presence is None else self._presence.claim(slots)
-        self._outbox.put(Parcel(token, slots, increments, fresh, on_done, last))
+        self._queue.put(PendingPush(token, slots, increments, fresh, on_done, last))
 
     def _add_own(self, pulled: Pulled, some: NDArray[np.bool_] | None, applied: NDArray[np.int64]) -> None:
         slots: Slots = pulled.slots if some is None else pulled.slots[some]
         packed = pulled.packed if some is None else pulled.packed[some]
-        self._outbox.overlay(pulled.shard, slots, packed, applied)
+        self._queue.overlay(pulled.shard, slots, packed, applied)
         self._held.overlay(slots, packed)
         if some is not None:
             pulled.packed[some] = packed

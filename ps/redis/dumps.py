@@ -67,8 +67,8 @@ class Dumps:
         self._reads.everywhere([partition], on_node)
         return found[-1]
 
-    def restore(self, dump: PartitionDump, news_limit: int) -> None:
-        """Make a partition of a new model hold what was dumped, with at most so many news.
+    def restore(self, dump: PartitionDump, inserts_limit: int) -> None:
+        """Make a partition of a new model hold what was dumped, with at most so many inserts.
 
         Raises StoreError when the partition is of another creation of the model by now: whoever made that one
         has it.
@@ -79,13 +79,13 @@ class Dumps:
                 f"partition {dump.partition} was dumped with {len(dump.state)} bytes, not {whole}."
             )
         record, state = self._keys.record(dump.partition), self._keys.state(dump.partition)
-        tail, news = self._keys.tail(dump.partition), self._keys.news(dump.partition)
+        tail, inserts = self._keys.tail(dump.partition), self._keys.inserts(dump.partition)
         body, rest = memoryview(dump.state)[: self._body_bytes], dump.state[self._body_bytes :]
         look = command(b"WATCH", record) + command(b"HGET", record, RUN)
-        commands = command(b"MULTI") + command(b"DEL", record, state, tail, news)
-        used = np.flatnonzero(np.frombuffer(dump.state, np.int64))[:news_limit]
+        commands = command(b"MULTI") + command(b"DEL", record, state, tail, inserts)
+        used = np.flatnonzero(np.frombuffer(dump.state, np.int64))[:inserts_limit]
         if used.size:
-            commands += command(b"SET", news, used.astype("<u4").tobytes())
+            commands += command(b"SET", inserts, used.astype("<u4").tobytes())
         if rest:
             commands += command(b"SET", tail, rest)
         after = b""

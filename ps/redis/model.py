@@ -275,11 +275,11 @@ def drop_model(client: Any, keys: Keys, run: bytes) -> None:
         return
     client.hdel(keys.meta, _READY)  # from now on it is dropped, if it was created
     client.delete(keys.board(BoardPart.RUN))  # which tells the workers
-    (lanes,) = _each(client, [(b"HGET", keys.board(BoardPart.JOB), b"lanes")], errors=True)
-    if isinstance(lanes, Exception) and not _is_wrong_type(lanes):
-        raise lanes
-    for lane in range(0 if isinstance(lanes, Exception) else int(lanes or 0)):
-        client.delete(keys.lane(lane))
+    (ranks,) = _each(client, [(b"HGET", keys.board(BoardPart.JOB), b"ranks")], errors=True)
+    if isinstance(ranks, Exception) and not _is_wrong_type(ranks):
+        raise ranks
+    for rank in range(0 if isinstance(ranks, Exception) else int(ranks or 0)):
+        client.delete(keys.rank(rank))
     for some in _batches(range(int(partitions or 0))):
         runs = _each(client, [(b"HGET", keys.record(p), RUN) for p in some], errors=True)
         ours = []
@@ -296,7 +296,7 @@ def drop_model(client: Any, keys: Keys, run: bytes) -> None:
 
 def _partition_keys(keys: Keys, partition: int) -> tuple[bytes, ...]:
     """All of a partition; its record first."""
-    return tuple(key(partition) for key in (keys.record, keys.state, keys.tail, keys.news))
+    return tuple(key(partition) for key in (keys.record, keys.state, keys.tail, keys.inserts))
 
 
 def _batches(partitions: range | list[int]) -> Iterator[range | list[int]]:

@@ -54,9 +54,9 @@ class Pushes:
         expected: NDArray[np.int64] | None,
         only: NDArray[np.bool_] | None,
         fresh: NDArray[np.bool_] | None,
-        news_limit: int,
+        inserts_limit: int,
     ) -> list[int]:
-        """See `RedisStore.push_packed`; `slots` are sound, and news name at most `news_limit` of them."""
+        """See `RedisStore.push_packed`; `slots` are sound; at most `inserts_limit` of them are logged."""
         cuts = self._partitions.cuts(slots)
         where = np.diff(cuts) > 0 if only is None else only
         if not where.any():
@@ -67,7 +67,9 @@ class Pushes:
 
         def request(address: Address, p: int) -> PushRequest:
             part = slice(cuts[p], cuts[p + 1])
-            news = b"" if fresh is None else offsets[part][fresh[part]][:news_limit].astype("<u4").tobytes()
+            inserts = (
+                b"" if fresh is None else offsets[part][fresh[part]][:inserts_limit].astype("<u4").tobytes()
+            )
             return PushRequest(
                 self._keys,
                 p,
@@ -77,7 +79,7 @@ class Pushes:
                 field,
                 token.chunk,
                 expected=-1 if expected is None else int(expected[p]),
-                news=news,
+                inserts=inserts,
                 density=density_of(address),
                 attempt=token.attempt,
             )

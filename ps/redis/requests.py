@@ -171,16 +171,16 @@ class PushRequest:
         chunk: int | None,
         *,
         expected: int = -1,
-        news: bytes = b"",
+        inserts: bytes = b"",
         density: int = NEAR_DENSITY,
         attempt: int = 0,
         on_found: Callable[[int, int, int], object] = lambda *_: None,
     ) -> None:
         """Push chunk `chunk` to a partition of `size` slots, which has acknowledged chunk `expected` before.
 
-        `news` is appended to the partition's news. There may be no slots: then only the record is written;
-        and without a chunk, only the attempt at the data shard in it. `on_found` is told of the partition,
-        the last chunk that it has and its attempt.
+        `inserts` is appended to the partition's insert log. There may be no slots: then only the record is
+        written; and without a chunk, only the attempt at the data shard in it. `on_found` is told of the
+        partition, the last chunk that it has and its attempt.
         """
         self.partition = partition
         self._keys = keys
@@ -195,7 +195,7 @@ class PushRequest:
         self._mark = Watermark()
         self._had_state = False
         self._expected = expected
-        self._news = news
+        self._inserts = inserts
         self._first, self._last = (int(offsets[0]), int(offsets[body - 1])) if body else (0, -1)
         self._ranged = body > 0 and is_dense(self._offsets, density)
         self._heavy, self._heavy_now = _heavy(self._increments)
@@ -337,8 +337,8 @@ class PushRequest:
         has_state = (STATE, b"1") if self._offsets.size and not self._had_state else ()
         tail = command(b"HSET", record, self._field, self._mark.to_bytes(), *has_state)
         self._kinds.append(-1)
-        if self._news:
-            tail += command(b"APPEND", self._keys.news(self.partition), self._news)
+        if self._inserts:
+            tail += command(b"APPEND", self._keys.inserts(self.partition), self._inserts)
             self._kinds.append(-1)
         parts.append(tail + command(b"EXEC"))
         return parts

@@ -39,8 +39,8 @@ from ps.wire import (
 LARGEST_PARTITION_BITS = 21
 LEAST_PARTITIONS = 64
 
-NEWS_DENSITY = 20
-"""A partition's news name at most one slot in so many: 0.2 bytes per slot of the store."""
+INSERTS_DENSITY = 20
+"""A partition's insert log names at most one slot in so many: 0.2 bytes per slot of the store."""
 
 _WIDTH = 2
 _SENT_TOGETHER = 16  # requests
@@ -166,9 +166,9 @@ class RedisStore:
         return Z_MOST * 2.0**-self.z_bits
 
     @property
-    def news_limit(self) -> int:
-        """Entries from which a partition's news have told enough: all of its slots count as pushed."""
-        return max(self.partitions.size // NEWS_DENSITY, 16)
+    def inserts_limit(self) -> int:
+        """Entries from which a partition's insert log has told enough: all of its slots count as pushed."""
+        return max(self.partitions.size // INSERTS_DENSITY, 16)
 
     @property
     def run(self) -> str:
@@ -287,7 +287,7 @@ class RedisStore:
         acknowledged. One whose record tells of an earlier chunk has lost pushes: it is left as it is, and
         returned, so that those can be sent again first. `only`, bool[partitions], are those to push to; of
         them, one without a slot notes the chunk in its record. `fresh`, bool[u], marks slots that the
-        partitions' news are to name.
+        partitions' insert logs are to name.
 
         Raises SupersededError when a later attempt at the data shard has begun than the token's.
         """
@@ -298,7 +298,7 @@ class RedisStore:
             expected=expected,
             only=only,
             fresh=fresh,
-            news_limit=self.news_limit,
+            inserts_limit=self.inserts_limit,
         )
 
     def take_over(self, job: str, shard: int) -> tuple[int, NDArray[np.int64]]:
@@ -365,8 +365,9 @@ class RedisStore:
         """
         return self._replicas.servers()
 
-    def read_news(self, heard: NDArray[np.int64]) -> list[tuple[int, NDArray[np.uint32]]]:
-        """What the partitions' news say beyond the first `heard[p]` entries: (partition, offsets uint32[k]).
+    def read_inserts(self, heard: NDArray[np.int64]) -> list[tuple[int, NDArray[np.uint32]]]:
+        """What the partitions' insert logs say beyond the first `heard[p]` entries: (partition, offsets
+        uint32[k]).
 
         Partitions without anything new are left out.
         """
@@ -376,7 +377,8 @@ class RedisStore:
             (link,) = self._reads.nodes.links(address, 1)
             link.send(
                 b"".join(
-                    command(b"GETRANGE", self.keys.news(p), b"%d" % (4 * heard[p]), b"-1") for p in partitions
+                    command(b"GETRANGE", self.keys.inserts(p), b"%d" % (4 * heard[p]), b"-1")
+                    for p in partitions
                 )
             )
             again = []
@@ -419,7 +421,7 @@ class RedisStore:
 
     def restore(self, dump: PartitionDump) -> None:
         """Make a partition hold what was dumped; for a model that is being made."""
-        self._dumps.restore(dump, self.news_limit)
+        self._dumps.restore(dump, self.inserts_limit)
 
     def drop(self) -> None:
         """Delete the model from the store, and close; a later model of that name is left alone."""

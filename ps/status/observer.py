@@ -47,7 +47,7 @@ _PAUSE_S = 0.2
 class StoreObserver:
     """Looks at the store behind a URL, and at the model that it names.
 
-    It only reads: no lease is renewed or ended, nobody is buried. Nodes are asked side by side, and one that
+    It only reads: it renews no lease and expires no worker. Nodes are asked side by side, and one that
     is silent for `timeout_s` is not asked again in the same look, so that a look ends within some three
     times that, whatever is dead or frozen.
     """
@@ -89,14 +89,14 @@ class StoreObserver:
         return {name: blob for name, blob in zip(names, blobs, strict=True) if blob is not None}
 
     def moves(self, board: BoardStatus) -> dict[int, bytes]:
-        """By lane: the move that was staged last, if there is one. Raises StoreError as `reports` does."""
+        """By rank: the move that was prepared last, if there is one. Raises StoreError as `reports` does."""
         moves = {}
         prefix = f"{board.job.incarnation}:".encode()
-        for lane in range(board.job.lanes):
-            found = pairs(self._answer(self._keys.lane(lane), b"HGETALL"))
+        for rank in range(board.job.ranks):
+            found = pairs(self._answer(self._keys.rank(rank), b"HGETALL"))
             rounds = {int(name[len(prefix) :]): name for name in found if name.startswith(prefix)}
             if rounds:
-                moves[lane] = found[rounds[max(rounds)]]
+                moves[rank] = found[rounds[max(rounds)]]
         return moves
 
     def close(self) -> None:
@@ -230,7 +230,7 @@ class StoreObserver:
             (b"HGET", self._keys.record(partition), STATE),
             (b"STRLEN", self._keys.state(partition)),
             (b"STRLEN", self._keys.tail(partition)),
-            (b"STRLEN", self._keys.news(partition)),
+            (b"STRLEN", self._keys.inserts(partition)),
         ]
 
     def _board(self, address: Address) -> BoardStatus | None:
@@ -239,7 +239,7 @@ class StoreObserver:
         if facts[0] is None:
             return None
         job = job_of(facts)
-        reads = view_reads(key, job.lanes, shards=True)
+        reads = view_reads(key, job.ranks, shards=True)
         asked = [(b"GET", key[BoardPart.RUN]), *reads.values()]
         try:
             now, *answers = self._ask(address, asked, together=True)

@@ -15,8 +15,8 @@ class BoardPart(StrEnum):
     RUN = "run"
     """A string: the random id of the job's creation. Every write to the board watches it."""
     JOB = "job"
-    """A hash: run, id, lease (ms), description, shards, lanes, created (ms), and what changes: state,
-    message, hold, begun, restored."""
+    """A hash: run, id, lease (ms), description, shards, ranks, created (ms), and what changes: state,
+    message, pause, begun, restored."""
     LEASES = "leases"
     """A sorted set: until when each live worker's lease lasts, in ms of the server's clock."""
     HOSTS = "hosts"
@@ -28,9 +28,9 @@ class BoardPart(StrEnum):
     PROGRESS = "progress"
     """A sorted set: the chunks pushed of each data shard that is begun and unfinished."""
     MARKS = "marks"
-    """A sorted set of numbers that only grow: `clock`, the highest of all, `s<lane>` and `p<lane>`."""
-    LANE_OWNERS = "lane_owners"
-    """A hash: the worker of each lane that ever had one; empty when it was given up."""
+    """A sorted set of numbers that only grow: `clock`, the highest of all, `s<rank>` and `p<rank>`."""
+    RANK_OWNERS = "rank_owners"
+    """A hash: the worker of each rank that ever had one; empty when it was given up."""
     REPORTS = "reports"
     """A hash: what workers report at their end, by name."""
     COORDINATOR = "coordinator"
@@ -71,9 +71,9 @@ class Keys:
         """A part of the job board (see `JobBoard`); all of them, and `meta`, live on one node."""
         return f"ctr:{{{self.model}:meta}}:{what}".encode()
 
-    def lane(self, lane: int) -> bytes:
-        """A hash: the staged move of a lane, by round. Each lane on a node of its own choice."""
-        return f"ctr:{{{self.model}:lane:{lane}}}".encode()
+    def rank(self, rank: int) -> bytes:
+        """A hash: the prepared move of a rank, by round. Each rank on a node of its own choice."""
+        return f"ctr:{{{self.model}:rank:{rank}}}".encode()
 
     def state(self, partition: int) -> bytes:
         """A string: 8 bytes per slot, the packed accumulators."""
@@ -83,7 +83,7 @@ class Keys:
         """A string: the state of the partition's last slots, see `TAIL_SLOTS`."""
         return f"ctr:{{{self.model}:{partition}}}:x".encode()
 
-    def news(self, partition: int) -> bytes:
+    def inserts(self, partition: int) -> bytes:
         """A string: 4 bytes for each slot that was pushed for the first time, its offset, in that order."""
         return f"ctr:{{{self.model}:{partition}}}:n".encode()
 

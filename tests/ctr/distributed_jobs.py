@@ -238,9 +238,9 @@ class RunningJob:
     def gather(self) -> None:
         """Let nobody begin until all workers of the job are there: one could be done before the others."""
         with self.board() as board:
-            board.hold(-1)
+            board.pause(-1)
             wait_for(lambda: len(board.look().workers) == self.job.workers)
-            board.hold(None)
+            board.pause(None)
 
     def once(self, ready: Callable[[BoardView], bool]) -> BoardView | None:
         """Wait until the board shows that; None when the job ended before."""
@@ -266,8 +266,8 @@ def wait_for(condition: Callable[[], object], timeout_s: float = DEADLINE_S) -> 
 
 def pushed(view: BoardView) -> int:
     """Chunks that are in the store; of `describe`'s data shards, all count as whole."""
-    if view.lanes:
-        return sum(lane.pushed + 1 for lane in view.lanes)
+    if view.ranks:
+        return sum(rank.pushed + 1 for rank in view.ranks)
     return SHARD_CHUNKS * view.finished + sum(shard.progress for shard in view.unfinished.values())
 
 
@@ -323,7 +323,7 @@ def in_threads(
         if start is not None:
             adopt(store, *start)
         with closing(JobBoard(parsed, lease_s=LEASE_S)) as board:
-            board.create("threads", job.to_bytes(), shards=plan.shards, lanes=job.lanes)
+            board.create("threads", job.to_bytes(), shards=plan.shards, ranks=job.ranks)
             helpers = Helpers(url, workers)
             helpers.join()
             for error in helpers.errors:

@@ -59,11 +59,11 @@ def test_the_whole_path(cli: Cli, click_log: Path, tmp_path: Path) -> None:
     assert facts["holdout"]["logloss"] < facts["holdout"]["base_logloss"]
     assert facts["peak_memory_mb"] > 10
 
-    judged = cli("evaluate", "--model", model, click_log, "--json", "-")
-    assert judged.code == 0
-    on_stdout = json.loads(judged.out)  # the table for people went to standard error
+    evaluated = cli("evaluate", "--model", model, click_log, "--json", "-")
+    assert evaluated.code == 0
+    on_stdout = json.loads(evaluated.out)  # the table for people went to standard error
     assert on_stdout.keys() >= {"examples", "logloss", "normalized_entropy", "auc", "calibration"}
-    assert "AUC" in judged.err
+    assert "AUC" in evaluated.err
 
     predictions = tmp_path / "p.parquet"
     assert cli("predict", "--model", model, click_log, "--out", predictions).code == 0
@@ -204,7 +204,7 @@ def test_too_many_bad_rows_end_every_command_that_reads_them(
     assert cli("train", "--spec", "criteo", good, "--model", model).code == 0
     for words in (
         ["train", "--spec", "criteo", log, "--model", tmp_path / "other"],
-        ["train", "--spec", "criteo", good, "--holdout", log, "--model", tmp_path / "judged"],
+        ["train", "--spec", "criteo", good, "--holdout", log, "--model", tmp_path / "evaluated"],
         ["features", "build", "--spec", "criteo", log, "--out", tmp_path / "hashed"],
         ["evaluate", log, "--model", model],
         ["predict", log, "--model", model, "--out", out],
@@ -213,8 +213,8 @@ def test_too_many_bad_rows_end_every_command_that_reads_them(
         assert done.code == 1
         assert "11 of the 1,011 rows read are bad (1.1%)" in done.err
         assert "11 with 1 column instead of 40" in done.err
-    # a model is kept also when only judging it fails
-    assert sorted(os.listdir(tmp_path)) == ["clicks.tsv", "good.tsv", "judged", "model"]
+    # a model is kept also when only evaluation it fails
+    assert sorted(os.listdir(tmp_path)) == ["clicks.tsv", "good.tsv", "evaluated", "model"]
     words = ["predict", log, "--model", model, "--out", out, "--on-bad-rows", "skip"]
     assert cli(*words, "--max-bad-fraction", 0.02).code == 0
 

@@ -90,6 +90,6 @@ def test_training_on_a_sorted_log_needs_it(cli: Cli, sorted_log: Path, tmp_path:
     for name in ("plain", "mixed"):
         model = tmp_path / f"{name}.model"
         assert cli("train", tmp_path / name, "--model", model).code == 0
-        judged = cli("evaluate", "--model", model, sorted_log, "--json", "-")
-        loss[name] = json.loads(judged.out)["logloss"]
+        evaluated = cli("evaluate", "--model", model, sorted_log, "--json", "-")
+        loss[name] = json.loads(evaluated.out)["logloss"]
     assert loss["mixed"] < loss["plain"]

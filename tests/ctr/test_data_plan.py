@@ -40,9 +40,9 @@ def test_every_row_is_in_one_data_shard_per_pass(plan: DataPlan) -> None:
 
 
 @given(plans(rounds=True))
-def test_lanes_share_the_chunks_in_their_order(plan: DataPlan) -> None:
-    rounds = [range(plan.rounds_of(lane)) for lane in range(plan.lanes)]
-    places = {plan.place(lane, round_): round_ for lane in range(plan.lanes) for round_ in rounds[lane]}
+def test_ranks_share_the_chunks_in_their_order(plan: DataPlan) -> None:
+    rounds = [range(plan.rounds_of(rank)) for rank in range(plan.ranks)]
+    places = {plan.place(rank, round_): round_ for rank in range(plan.ranks) for round_ in rounds[rank]}
     assert sorted(places) == list(range(plan.shards))
     assert [places[shard] for shard in range(plan.shards)] == sorted(places.values())
     sizes = Counter(places.values())
@@ -76,13 +76,13 @@ def test_examples_of_a_position(plan: DataPlan, bad: set[int], data: st.DataObje
 @given(plans(rounds=True), st.sets(st.integers(0, 60)), st.data())
 def test_examples_of_a_position_between_rounds(plan: DataPlan, bad: set[int], data: st.DataObject) -> None:
     rounds = data.draw(st.integers(0, plan.rounds_of(0)))
-    lanes = tuple(min(rounds, plan.rounds_of(lane)) - 1 for lane in range(plan.lanes))
+    ranks = tuple(min(rounds, plan.rounds_of(rank)) - 1 for rank in range(plan.ranks))
     good = sum(row not in bad for row in range(plan.rows))
     expected = [0] * plan.passes
-    for shard in range(min(rounds * plan.lanes, plan.shards)):
+    for shard in range(min(rounds * plan.ranks, plan.shards)):
         number = shard % plan.shards_in_pass  # of the chunk, in a pass over the good rows
         expected[plan.pass_of(shard)] += max(min(plan.chunk, good - number * plan.chunk), 0)
-    position = JobPosition(0, {}, lanes)
+    position = JobPosition(0, {}, ranks)
     assert position.examples(plan, skipped(bad, {(0, plan.rows)})) == expected
     assert position.passes(plan) == max(
         [1] + [i + 1 for i, count in enumerate(position.examples(plan)) if count]

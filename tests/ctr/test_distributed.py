@@ -18,7 +18,7 @@ from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import DataError, ModelError, StoreError
 from ctr.learn.ftrl import WIDTH, Ftrl
 from ctr.learn.learner import Learner
-from ctr.workers.ssp_worker import ClockedWorker
+from ctr.workers.ssp_worker import SspWorker
 from ctr.workers.worker import take_part
 from features import FeatureSpec
 from ps import BoardView, Filters, JobBoard, RedisStore, parse_redis_url
@@ -99,7 +99,7 @@ class TestClocks:
         job = describe(job_data, consistency=consistency, passes=2, ftrl=ADDITIVE, filters=filters)
         state, report = in_threads(job, redis_url, 3)
         assert same_sums(state, in_memory(job)[0])
-        assert report.progressive.examples == report.seen_again.examples == job.rows
+        assert report.progressive.examples == report.later_passes.examples == job.rows
 
     def test_one_worker_learns_the_same_with_filters(self, job_data: Path, redis_url: str) -> None:
         flags = {"consistency": "ssp", "workers": 1, "ftrl": Ftrl(l1=0.5), "passes": 2}
@@ -126,7 +126,7 @@ class TestClocks:
         running.gather()
         did = running.result().coordinated
         _, alone = undisturbed(describe(job_data, consistency="ssp", workers=1, passes=3), redis_url)
-        assert did.report.seen_again.logloss == pytest.approx(alone.seen_again.logloss, rel=0.04)
+        assert did.report.later_passes.logloss == pytest.approx(alone.later_passes.logloss, rel=0.04)
         assert (did.examples, did.rows, did.workers_seen) == (3 * ROWS, ROWS, 2)
         assert 0 < did.seconds < 30
         assert running.fractions == sorted(running.fractions)
@@ -143,15 +143,15 @@ class TestClocks:
         facts = {"bits": job.feature_spec().bits, "width": WIDTH, "facts": job.facts()}
         with closing(RedisStore(url, **facts)) as store, closing(JobBoard(url)) as board:
             board.create("peers", job.to_bytes(), shards=job.plan().shards)
-            idle, at_work = board.enter("idle"), board.enter("at work")
+            idle, at_work = board.register("idle"), board.register("at work")
             assert board.claim(at_work) is not None
             for expected in (2, 1):
-                worker = ClockedWorker(board, store, source_of(job), job, "peers")
+                worker = SspWorker(board, store, source_of(job), job, "peers")
                 worker.learner = Noting(job.safe_adding)
-                seat = board.enter("here")
-                assert worker.run(seat, lambda: len(peers) > 0, lambda: None)
+                worker_id = board.register("here")
+                assert worker.run(worker_id, lambda: len(peers) > 0, lambda: None)
                 worker.close()
-                board.leave(seat)
+                board.leave(worker_id)
                 assert peers == {expected}
                 peers.clear()
                 board.leave(at_work)
@@ -240,7 +240,7 @@ class TestJoining:
         assert helpers.errors == []
         assert same_sums(result.state, in_memory(job)[0])
         report = result.coordinated.report
-        assert report.progressive.examples == report.seen_again.examples == job.rows
+        assert report.progressive.examples == report.later_passes.examples == job.rows
 
     def test_there_is_no_such_job(self, cli: Cli, job_data: Path, redis_url: str) -> None:
         words = ("worker", "--store", redis_url)
@@ -268,7 +268,7 @@ class TestJoining:
         job, url = describe(job_data).model_copy(update=changes), parse_redis_url(redis_url)
         facts = {"bits": job.feature_spec().bits, "width": WIDTH, "facts": job.facts()}
         with closing(RedisStore(url, **facts)), closing(JobBoard(url)) as board:
-            board.create("one", job.to_bytes(), shards=9, lanes=2)
+            board.create("one", job.to_bytes(), shards=9, ranks=2)
             with pytest.raises(DataError, match=told):
                 take_part(url, "one", stop=Event())
             assert board.look().state == "running"

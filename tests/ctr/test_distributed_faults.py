@@ -211,12 +211,12 @@ class TestStalls:
             closing(JobBoard(url, lease_s=LEASE_S)) as board,
         ):
             board.create("stalls", job.to_bytes(), shards=job.plan().shards)
-            board.hold(-1)
+            board.pause(-1)
             helpers = Helpers(redis_url, 2)
             wait_for(lambda: len(board.look().workers) == 2)
             hosts = {worker.host for worker in board.look().workers}
             with hanging(logs[1]):
-                board.hold(None)
+                board.pause(None)
                 wait_for(lambda: len(board.look().workers) < 2)
             helpers.join()
             assert helpers.errors == []
@@ -228,10 +228,10 @@ class TestStalls:
     ) -> None:
         running = start_job(self.job(logs, job_spec, 1), redis_url)
         with running.board() as board:
-            board.hold(-1)
+            board.pause(-1)
             wait_for(lambda: board.look().workers)
             with hanging(logs[1]):
-                board.hold(None)
+                board.pause(None)
                 with pytest.raises(StoreError, match=r"no worker gets on.*no progress for \d+ s"):
                     running.result()
 
@@ -268,10 +268,10 @@ class TestServers:
         whole, _ = undisturbed(job, redis_url)
 
         def lose() -> None:
-            lanes = random.Random(0)
+            ranks = random.Random(0)
             with redis.Redis.from_url(redis_url) as client:
-                while not over.wait(0.03 * lanes.random()):
-                    client.delete(Keys("default").lane(lanes.randrange(2)))
+                while not over.wait(0.03 * ranks.random()):
+                    client.delete(Keys("default").rank(ranks.randrange(2)))
 
         thread = Thread(target=lose)
         thread.start()

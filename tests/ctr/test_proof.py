@@ -128,7 +128,7 @@ class TestOnRealServers:
         assert proof.problems == [
             "LOST: chunk 1 of data shard 7 was acknowledged, and is not in partition 4, 5"
         ]
-        trial.push(worker, 7, 1)  # as an outbox does, once it knows
+        trial.push(worker, 7, 1)  # as a push queue does, once it knows
         proof = trial.prove()
         assert proof.problems == []
         assert proof.sent_again == 64

@@ -170,7 +170,7 @@ class TestStatus:
         facts = trained(cli, url, job)["job"]
         assert (facts["state"], facts["consistency"], facts["staleness"]) == ("running", "ssp", 2)
         assert facts["coordinator_alive"]
-        assert (facts["hold"], facts["message"], facts["problem"], facts["lanes"]) == (None, "", None, [])
+        assert (facts["hold"], facts["message"], facts["problem"], facts["ranks"]) == (None, "", None, [])
         assert 0 < facts["examples"] < facts["examples_in_all"] == 2_950 * 10_000
         assert (facts["passes"], facts["begun"] - facts["finished"]) == (10_000, len(facts["unfinished"]))
         ids = {worker["id"] for worker in facts["workers"]}
@@ -205,13 +205,13 @@ class TestStatus:
             folder = tmp_path / "snapshot"
             assert cli("ps", "export", "--store", named(own.url), "--model", folder).code == 0
         assert facts["consistency"] == "bsp"
-        assert [lane["lane"] for lane in facts["lanes"]] == [0, 1]
-        for lane in facts["lanes"]:
-            assert lane["pushed"] <= lane["staged"] <= lane["pushed"] + 1
-            assert lane["rounds"] == 10_000 * 15 // 2
+        assert [rank["rank"] for rank in facts["ranks"]] == [0, 1]
+        for rank in facts["ranks"]:
+            assert rank["pushed"] <= rank["prepared"] <= rank["pushed"] + 1
+            assert rank["rounds"] == 10_000 * 15 // 2
         assert 0 < facts["examples"] < facts["examples_in_all"]
-        assert "rounds staged" in shown.out
-        # here what was predicted is not in the workers' reports, but with the lanes' moves
+        assert "rounds prepared" in shown.out
+        # here what was predicted is not in the workers' reports, but with the ranks' moves
         progressive = load_model(folder).manifest["metrics"]["progressive"]
         assert 0 < progressive["examples"] <= 2_950
         assert progressive["auc"] > 0.5
@@ -357,8 +357,8 @@ class TestExport:
         assert (exported["job"], exported["live_workers"]) == (before["id"], 2)
         assert password(url) not in (folder / "manifest.json").read_text() + shown.out + shown.err
         # it is a model like any other
-        judged = cli("evaluate", "--model", folder, job_log, "--json", "-")
-        assert json.loads(judged.out)["auc"] > 0.6
+        evaluated = cli("evaluate", "--model", folder, job_log, "--json", "-")
+        assert json.loads(evaluated.out)["auc"] > 0.6
         with run_server(create_app(model)) as server:
             answer = server.client.post("/v1/predict", json={"rows": [{"I1": 5}]}).json()
             assert 0 < answer["predictions"][0] < 1

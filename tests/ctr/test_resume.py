@@ -77,21 +77,21 @@ class TestStopped:
         assert first.coordinated.interrupted
         assert first.coordinated.examples == sum(position.examples(job.plan())) < 2 * job.rows
         assert first.coordinated.checkpoints == 1
-        judged = first.coordinated.report
-        assert judged.progressive.examples + judged.seen_again.examples == first.coordinated.examples
+        evaluated = first.coordinated.report
+        assert evaluated.progressive.examples + evaluated.later_passes.examples == first.coordinated.examples
 
         second = start_job(job, cluster_url, checkpoints=settings, resume=True).result()
         assert second.resumed_from is not None
         assert same(second.state, whole)
         did = second.coordinated
         assert (did.examples, did.rows, did.passes, did.interrupted) == (2 * job.rows, job.rows, 2, False)
-        for judged, expected in (
+        for evaluated, expected in (
             (did.report.progressive, report.progressive),
-            (did.report.seen_again, report.seen_again),
+            (did.report.later_passes, report.later_passes),
         ):
-            assert judged.examples == expected.examples == job.rows
-            assert judged.logloss == pytest.approx(expected.logloss, rel=1e-12)
-            assert judged.summary().auc == pytest.approx(expected.summary().auc, rel=1e-12)
+            assert evaluated.examples == expected.examples == job.rows
+            assert evaluated.logloss == pytest.approx(expected.logloss, rel=1e-12)
+            assert evaluated.summary().auc == pytest.approx(expected.summary().auc, rel=1e-12)
         assert did.report.examples == 2 * job.rows
 
     def test_with_other_workers(
@@ -138,7 +138,7 @@ class TestStopped:
         settings = CheckpointSettings(tmp_path / "checkpoint", every_s=0.05)
         running = start_job(job, redis_url, checkpoints=settings)
         view = running.once(
-            lambda view: len(view.workers) == 2 and view.hold is not None and pushed(view) > 8
+            lambda view: len(view.workers) == 2 and view.pause is not None and pushed(view) > 8
         )
         assert view is not None
         os.kill(process_of(view, 1), signal.SIGKILL)
@@ -314,8 +314,8 @@ class TestKilled:
         assert found == expected
         assert (summary["examples"], summary["rows"]) == (EPOCHS * ROWS, ROWS)
         for name in ("logloss", "auc"):
-            judged = getattr(report.progressive.summary(), name)
-            assert summary[name] == pytest.approx(judged, rel=1e-12)
+            evaluated = getattr(report.progressive.summary(), name)
+            assert summary[name] == pytest.approx(evaluated, rel=1e-12)
 
     def test_the_command_alone(self, job_data: Path, tmp_path: Path, redis_url: str) -> None:
         """Its workers end; it can be gone on with at once, and that can be killed before a checkpoint."""
@@ -371,14 +371,14 @@ class TestFrozen:
             first = job.on_board()
             resumed = job.start("--resume", "--checkpoint-every", "1h")
             wait_for(lambda: job.on_board() not in (None, first))
-            board.hold(-1)
+            board.pause(-1)
             wait_for(lambda: board.look().workers)
             os.kill(former.popen.pid, signal.SIGCONT)
             code, said = former.end()
             assert code == 1
             assert "another" in said or "gone" in said
             at = board.look().clock
-            board.hold(None)
+            board.pause(None)
             wait_for(lambda: board.look().clock > at)
         resumed.popen.send_signal(signal.SIGINT)
         code, said = resumed.end()

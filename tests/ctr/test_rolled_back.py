@@ -90,11 +90,11 @@ def test_one_node_of_two(
 def test_of_rounds_whose_workers_died_as_well(
     start_job: StartJob, start_redis: StartRedis, job_data: Path
 ) -> None:
-    """Whoever takes the lanes over has pushed none of what is lost."""
+    """Whoever takes the ranks over has pushed none of what is lost."""
     servers = start_redis(shards=2)
     running = start_job(describe(job_data, passes=30), servers.url)
     running.gather()
-    helper = Helpers(servers.url, 1)  # without a lane
+    helper = Helpers(servers.url, 1)  # without a rank
     assert running.once(lambda view: len(view.workers) == 3 and pushed(view) >= 10)
     victim = other_than_the_boards(running, servers)
     snapshot(victim)
@@ -150,9 +150,9 @@ def test_when_everything_is_pushed(start_redis: StartRedis, job_data: Path, cons
     done: list[str] = []
 
     def everything(view: BoardView) -> bool:
-        lanes, plan = enumerate(view.lanes), job.plan()
+        ranks, plan = enumerate(view.ranks), job.plan()
         return view.finished == view.shards or bool(
-            view.lanes and all(lane.pushed + 1 == plan.rounds_of(number) for number, lane in lanes)
+            view.ranks and all(rank.pushed + 1 == plan.rounds_of(number) for number, rank in ranks)
         )
 
     def go_back(_: Progress) -> None:

@@ -216,9 +216,9 @@ def test_predicting_needs_no_label(cli: Cli, tmp_path: Path, model: Path) -> Non
     assert cli("predict", log, "--model", model, "--out", out).code == 0
     assert cli("predict", tmp_path / "good.csv", "--model", model, "--out", tmp_path / "q.csv").code == 0
     assert out.read_text() == (tmp_path / "q.csv").read_text()
-    judged = cli("evaluate", log, "--model", model)
-    assert judged.code == 1
-    assert "click" in judged.err
+    evaluated = cli("evaluate", log, "--model", model)
+    assert evaluated.code == 1
+    assert "click" in evaluated.err
 
 
 def test_rows_that_may_lack_another_column_than_the_labels(cli: Cli, tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_the_hold_out_is_checked_before_training(cli: Cli, tmp_path: Path, model
         assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("epochs", [1, 2])  # the second is judged after the first pass, too
+@pytest.mark.parametrize("epochs", [1, 2])  # the second is evaluated after the first pass, too
 def test_a_bad_row_in_the_hold_out_does_not_lose_the_model(
     cli: Cli, tmp_path: Path, model: Path, epochs: int
 ) -> None:
@@ -293,7 +293,7 @@ def test_a_bad_row_in_the_hold_out_does_not_lose_the_model(
     done = cli("train", "--spec", spec, log, "--model", new, "--holdout", other, "--epochs", epochs)
     assert done.code == 1
     assert "other.csv:4" in done.err
-    assert "only judging it failed" in done.err
+    assert "only evaluation it failed" in done.err
     assert load_model(new).weights.size
 
 

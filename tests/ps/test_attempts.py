@@ -97,7 +97,7 @@ def test_an_heir_of_a_killed_worker(stores: Callable[[], RedisStore], seed: int)
     dead, heir = Attempt(stores(), seed), Attempt(stores(), 100 + seed)
     assert dead.begin() == 0
     dead.train(6)
-    dead.worker._outbox.drain()
+    dead.worker._queue.drain()
     dead.worker.close()
     assert heir.begin() == 6
     heir.train()
@@ -117,7 +117,7 @@ def test_an_heir_of_a_worker_that_was_frozen(stores: Callable[[], RedisStore], s
     workers = [Attempt(stores(), seed), Attempt(stores(), 100 + seed)]
     workers[0].begin()
     workers[0].train(int(chances.integers(0, 6)))
-    workers[0].worker._outbox.drain()
+    workers[0].worker._queue.drain()
     begun = workers[0].number
     workers[1].begin()
     while workers[1].number < CHUNKS:
@@ -143,10 +143,10 @@ def test_what_a_dead_worker_had_pushed_and_a_server_loses(stores: Callable[[], R
     dead, heir = Attempt(stores(), 0, holding=False), Attempt(stores(), 1, holding=False)
     dead.begin()
     dead.train(3)
-    dead.worker._outbox.drain()
+    dead.worker._queue.drain()
     before = [dead.store.dump(p) for p in range(5)]
     dead.train(6)
-    dead.worker._outbox.drain()
+    dead.worker._queue.drain()
     dead.worker.close()
     assert heir.begin() == 6
     for dump in before:

@@ -47,16 +47,16 @@ class TestJob:
 
     def test_what_was_created(self, url: str, board: JobBoard, boards: Boards) -> None:
         description = bytes(range(256))
-        board.create("job-1", description, shards=7, lanes=2)
+        board.create("job-1", description, shards=7, ranks=2)
         other = boards(url)
         job = other.job()
         assert job is not None
-        assert (job.id, job.description, job.shards, job.lanes) == ("job-1", description, 7, 2)
+        assert (job.id, job.description, job.shards, job.ranks) == ("job-1", description, 7, 2)
         assert other.job("job-1") == job
         view = other.look()
-        assert (view.state, view.message, view.hold, view.shards) == ("running", "", None, 7)
+        assert (view.state, view.message, view.pause, view.shards) == ("running", "", None, 7)
         assert (view.begun, view.finished, view.workers, view.unfinished) == (0, 0, (), {})
-        assert [(lane.owner, lane.staged, lane.pushed) for lane in view.lanes] == [(None, -1, -1)] * 2
+        assert [(rank.owner, rank.prepared, rank.pushed) for rank in view.ranks] == [(None, -1, -1)] * 2
         assert view.coordinator_alive
 
     def test_the_lease_is_the_jobs(self, url: str, boards: Boards) -> None:
@@ -64,8 +64,8 @@ class TestJob:
         boards(url, lease_s=70.0).create("job", b"", shards=1)
         told, asked = boards(url, lease_s=30.0), boards(url, lease_s=None)
         assert asked.job().lease_s == asked.lease_s == 70
-        told.enter("told")
-        asked.enter("asked")
+        told.register("told")
+        asked.register("asked")
         view = asked.look()
         left = {worker.host: worker.lease_left_s for worker in view.workers}
         assert 60 < view.coordinator_lease_left_s <= 70
@@ -86,7 +86,7 @@ class TestJob:
         assert board.job() is None
         with pytest.raises(StoreError, match=r"no job 'x'.*ctr train"):
             board.job("x")
-        for request in (board.look, board.stop, lambda: board.enter("here"), board.reports):
+        for request in (board.look, board.stop, lambda: board.register("here"), board.reports):
             with pytest.raises(StoreError, match="no job"):
                 request()
 
@@ -100,7 +100,7 @@ class TestJob:
         other = boards(url)
         with pytest.raises(StoreError, match="'old' is running"):
             other.create("new", b"", shards=1)
-        worker = board.enter("here")
+        worker = board.register("here")
         board.stop()
         with pytest.raises(StoreError, match="'old' is stopping"):
             other.create("new", b"", shards=1)
@@ -111,26 +111,32 @@ class TestJob:
     def test_a_job_that_is_over_is_replaced(
         self, url: str, board: JobBoard, boards: Boards, end: Callable[[JobBoard], None]
     ) -> None:
-        board.create("old", b"", shards=5, lanes=2)
-        worker = board.enter("here")
+        board.create("old", b"", shards=5, ranks=2)
+        worker = board.register("here")
         board.claim(worker)
-        board.stage(1, 3, b"move")
-        board.announce_staged(1, 3)
+        board.prepare(1, 3, b"move")
+        board.announce_prepared(1, 3)
         board.report("r", b"")
-        board.hold(3)
+        board.pause(3)
         end(board)
         other = boards(url)
-        other.create("new", b"", shards=6, lanes=2)
+        other.create("new", b"", shards=6, ranks=2)
         view = other.look()
-        assert (view.state, view.message, view.hold, view.begun, view.workers) == ("running", "", None, 0, ())
-        assert [lane.staged for lane in view.lanes] == [-1, -1]
-        assert other.staged(1, 3) is None
+        assert (view.state, view.message, view.pause, view.begun, view.workers) == (
+            "running",
+            "",
+            None,
+            0,
+            (),
+        )
+        assert [rank.prepared for rank in view.ranks] == [-1, -1]
+        assert other.prepared(1, 3) is None
         assert other.reports() == {}
 
     def test_a_dead_job_is_replaced(self, url: str, boards: Boards) -> None:
         board = boards(url, lease_s=SHORT_S)
         board.create("old", b"", shards=1)
-        board.enter("here")
+        board.register("here")
         until(lambda: not board.look().coordinator_alive)
         until(lambda: all(worker.lease_left_s <= 0 for worker in board.look().workers))
         boards(url).create("new", b"", shards=1)
@@ -149,15 +155,15 @@ class TestJob:
     def test_who_belongs_to_an_earlier_job_changes_nothing(
         self, url: str, board: JobBoard, boards: Boards
     ) -> None:
-        board.create("job", b"", shards=9, lanes=1)
-        worker = board.enter("here")
+        board.create("job", b"", shards=9, ranks=1)
+        worker = board.register("here")
         board.claim(worker)
         board.finish()
         other = boards(url)
-        other.create("job", b"", shards=9, lanes=1)  # of the same name, as when it is resumed
+        other.create("job", b"", shards=9, ranks=1)  # of the same name, as when it is resumed
         for request in (
             lambda: board.claim(worker),
-            lambda: board.beat(worker),
+            lambda: board.heartbeat(worker),
             lambda: board.advance(worker, 0, 5, 5),
             lambda: board.announce_pushed(0, 5),
             lambda: board.fail("late"),
@@ -166,10 +172,10 @@ class TestJob:
         ):
             with pytest.raises(StoreError, match="another"):
                 request()
-        board.stage(0, 0, b"late")
-        assert other.stage(0, 0, b"mine") == b"mine"
+        board.prepare(0, 0, b"late")
+        assert other.prepare(0, 0, b"mine") == b"mine"
         view = other.look()
-        assert (view.state, view.begun, view.clock, view.lanes[0].pushed) == ("running", 0, 0, -1)
+        assert (view.state, view.begun, view.clock, view.ranks[0].pushed) == ("running", 0, 0, -1)
 
     def test_the_first_end_counts(self, board: JobBoard) -> None:
         board.create("job", b"", shards=1)
@@ -183,13 +189,13 @@ class TestJob:
         assert (view.state, view.message) == ("failed", "der Grund: ü")
 
     def test_hold(self, board: JobBoard) -> None:
-        board.create("job", b"", shards=1, lanes=1)
-        worker = board.enter("here")
+        board.create("job", b"", shards=1, ranks=1)
+        worker = board.register("here")
         for at in (0, 17, None):
-            board.hold(at)
-            assert board.look().hold == at
-            assert board.clock_gate(worker).hold == at
-            assert board.lane_gate(worker).hold == at
+            board.pause(at)
+            assert board.look().pause == at
+            assert board.clock_gate(worker).pause == at
+            assert board.rank_gate(worker).pause == at
 
     def test_reports(self, board: JobBoard) -> None:
         board.create("job", b"", shards=1)
@@ -200,16 +206,16 @@ class TestJob:
         assert board.reports() == {"a": b"\x00\xff", "ü": b"2"}
 
     def test_drop_leaves_nothing(self, url: str, board: JobBoard, boards: Boards, request: Any) -> None:
-        board.create("job", b"", shards=9, lanes=5)
-        worker = board.enter("here")
+        board.create("job", b"", shards=9, ranks=5)
+        worker = board.register("here")
         board.claim(worker)
-        board.claim_lanes(worker)
+        board.claim_ranks(worker)
         board.advance(worker, 0, 1, 1)
-        for lane in range(5):
-            board.stage(lane, 0, b"move")
-            board.announce_staged(lane, 0)
+        for rank in range(5):
+            board.prepare(rank, 0, b"move")
+            board.announce_prepared(rank, 0)
         board.report("r", b"")
-        board.hold(1)
+        board.pause(1)
         parsed = parse_redis_url(url)
         with closing(connect(parsed, Keys("default"), 5.0)) as nodes:
             nodes.client().hset(Keys("default").meta, b"run", b"1")
@@ -225,7 +231,7 @@ class TestQueue:
 
     def test_in_order(self, board: JobBoard) -> None:
         board.create("job", b"", shards=3)
-        first, second = board.enter("a"), board.enter("b")
+        first, second = board.register("a"), board.register("b")
         claims = [board.claim(first), board.claim(second, []), board.claim(first, [0])]
         assert [claim and (claim.shard, claim.progress) for claim in claims] == [(0, 0), (1, 0), (2, 0)]
         assert board.claim(second, [1]) is None
@@ -255,12 +261,12 @@ class TestQueue:
 
         def work(w: int) -> None:
             own = boards(url)
-            worker = own.enter(f"host {w}")
+            worker = own.register(f"host {w}")
             while claim := own.claim(worker):
                 claimed[w].append(claim.shard)
                 assert own.advance(worker, claim.shard, 1, claim.clock + 1)
                 assert own.done(worker, claim.shard)
-            assert own.beat(worker)
+            assert own.heartbeat(worker)
 
         at_once(*(lambda w=w: work(w) for w in range(workers)))
         assert sorted(shard for own in claimed for shard in own) == list(range(shards))
@@ -269,12 +275,12 @@ class TestQueue:
 
     def test_one_board_in_several_threads(self, board: JobBoard) -> None:
         board.create("job", b"", shards=60)
-        worker = board.enter("here")
+        worker = board.register("here")
         over = Event()
 
         def beat() -> None:
             while not over.is_set():
-                assert board.beat(worker)
+                assert board.heartbeat(worker)
                 assert board.clock_gate(worker).live
 
         def work() -> None:
@@ -292,7 +298,7 @@ class TestQueue:
 
     def test_a_claim_whose_answer_was_lost(self, board: JobBoard) -> None:
         board.create("job", b"", shards=5)
-        worker = board.enter("here")
+        worker = board.register("here")
         assert board.claim(worker).shard == 0
         assert board.claim(worker).shard == 0  # which it does not hold
         assert board.claim(worker, holding=[0]).shard == 1
@@ -303,8 +309,8 @@ class TestQueue:
         """The shard is handed over with its progress, and its old owner is told so."""
         brief = boards(url, lease_s=SHORT_S)
         board.create("job", b"", shards=2)
-        lost = brief.enter("lost")
-        heir = board.enter("heir")
+        lost = brief.register("lost")
+        heir = board.register("heir")
         assert brief.claim(lost).shard == 0
         assert brief.advance(lost, 0, 3, 3)
         until(lambda: [worker.id for worker in brief.look().workers] == [heir])
@@ -316,23 +322,23 @@ class TestQueue:
         assert not brief.advance(lost, 0, 9, 9)
         assert not brief.done(lost, 0)
         brief.release(lost, 0)
-        assert not brief.beat(lost)
+        assert not brief.heartbeat(lost)
         assert brief.claim(lost) is None
         assert board.look().unfinished[0].owner == heir
         assert board.look().unfinished[0].progress == 3
-        again = board.enter("lost")
+        again = board.register("lost")
         assert again != lost
         assert board.claim(again).shard == 1
 
-    @pytest.mark.parametrize("ask", [JobBoard.clock_gate, JobBoard.lane_gate, JobBoard.claim])
+    @pytest.mark.parametrize("ask", [JobBoard.clock_gate, JobBoard.rank_gate, JobBoard.claim])
     def test_everybody_who_asks_notices_the_dead(
         self, url: str, board: JobBoard, boards: Boards, ask: Callable[[JobBoard, str], Any]
     ) -> None:
         brief = boards(url, lease_s=SHORT_S)
-        board.create("job", b"", shards=1, lanes=1)
-        worker = board.enter("here")
-        for _ in range(100):  # more than are buried at a time
-            brief.enter("lost")
+        board.create("job", b"", shards=1, ranks=1)
+        worker = board.register("here")
+        for _ in range(100):  # more than are expired at a time
+            brief.register("lost")
 
         def alone() -> bool:
             ask(brief, worker)
@@ -342,7 +348,7 @@ class TestQueue:
 
     def test_a_beat_renews_the_lease(self, board: JobBoard) -> None:
         board.create("job", b"", shards=1)
-        worker = board.enter("here")
+        worker = board.register("here")
 
         def left() -> float:
             (found,) = board.look().workers
@@ -353,17 +359,17 @@ class TestQueue:
         time.sleep(0.2)
         before = left()
         assert before < LONG_S - 0.1
-        assert board.beat(worker)
+        assert board.heartbeat(worker)
         assert left() > before
 
-    def test_bury(self, board: JobBoard) -> None:
+    def test_expire(self, board: JobBoard) -> None:
         board.create("job", b"", shards=9)
-        dead, heir = board.enter("dead"), board.enter("heir")
+        dead, heir = board.register("dead"), board.register("heir")
         board.claim(dead)
         board.claim(heir)
         board.advance(dead, 0, 2, 2)
-        board.bury(dead)
-        board.bury(dead)
+        board.expire(dead)
+        board.expire(dead)
         assert [worker.id for worker in board.look().workers] == [heir]
         assert not board.advance(dead, 0, 3, 3)  # nobody has taken it, but it will be taken
         claim = board.claim(heir, holding=[1])
@@ -371,7 +377,7 @@ class TestQueue:
 
     def test_leave_and_release(self, board: JobBoard) -> None:
         board.create("job", b"", shards=9)
-        first, second = board.enter("a"), board.enter("b")
+        first, second = board.register("a"), board.register("b")
         for holding in ([], [0], [0, 1]):
             board.claim(first, holding)
         board.advance(first, 2, 7, 1)
@@ -389,7 +395,7 @@ class TestQueue:
 
     def test_nothing_is_claimed_while_stopping(self, board: JobBoard) -> None:
         board.create("job", b"", shards=9)
-        worker = board.enter("here")
+        worker = board.register("here")
         board.claim(worker)
         board.stop()
         assert board.claim(worker, [0]) is None
@@ -398,7 +404,7 @@ class TestQueue:
 
     def test_numbers_only_grow(self, board: JobBoard) -> None:
         board.create("job", b"", shards=1)
-        worker = board.enter("here")
+        worker = board.register("here")
         board.claim(worker)
         assert board.advance(worker, 0, 5, 12)
         assert board.advance(worker, 0, 4, 11)
@@ -406,12 +412,12 @@ class TestQueue:
         assert (view.unfinished[0].progress, view.workers[0].clock, view.clock) == (5, 12, 12)
 
     def test_restore(self, url: str, board: JobBoard, boards: Boards) -> None:
-        board.create("job", b"", shards=10_000, lanes=2)
+        board.create("job", b"", shards=10_000, ranks=2)
         board.restore({7: 3, 9_989: 1}, [4, -1], begun=9_990)
         view = board.look()
         assert (view.begun, view.finished) == (9_990, 9_988)
-        assert [(lane.staged, lane.pushed) for lane in view.lanes] == [(4, 4), (-1, -1)]
-        worker = boards(url).enter("here")
+        assert [(rank.prepared, rank.pushed) for rank in view.ranks] == [(4, 4), (-1, -1)]
+        worker = boards(url).register("here")
         claims = [board.claim(worker, holding) for holding in ([], [7], [7, 9_989])]
         assert [(claim.shard, claim.progress) for claim in claims] == [(7, 3), (9_989, 1), (9_990, 0)]
         with pytest.raises(StoreError, match="create it anew"):
@@ -419,7 +425,7 @@ class TestQueue:
 
     def test_restore_after_the_beginning(self, board: JobBoard) -> None:
         board.create("job", b"", shards=10)
-        board.claim(board.enter("here"))
+        board.claim(board.register("here"))
         with pytest.raises(StoreError, match="create it anew"):
             board.restore({0: 1})
 
@@ -429,9 +435,9 @@ class TestClocks:
 
     def test_gate(self, board: JobBoard) -> None:
         board.create("job", b"", shards=9)
-        slow, fast = board.enter("slow"), board.enter("fast")
+        slow, fast = board.register("slow"), board.register("fast")
         gate = board.clock_gate(slow)
-        assert (gate.state, gate.hold, gate.live, gate.least_clock) == ("running", None, True, None)
+        assert (gate.state, gate.pause, gate.live, gate.least_clock) == ("running", None, True, None)
         assert (gate.workers, gate.working, gate.finished) == (2, 0, 0)
         assert board.claim(slow).clock == 0
         assert board.claim(fast).clock == 0
@@ -442,7 +448,7 @@ class TestClocks:
         assert (gate.least_clock, gate.workers, gate.working) == (2, 2, 2)
         board.done(fast, 1)
         assert board.clock_gate(fast).finished == 1
-        board.bury(slow)
+        board.expire(slow)
         gate = board.clock_gate(fast)
         assert (gate.least_clock, gate.workers, gate.working) == (7, 1, 1)
         assert not board.clock_gate(slow).live
@@ -450,12 +456,12 @@ class TestClocks:
 
     def test_a_late_joiner_begins_at_the_least_clock(self, board: JobBoard) -> None:
         board.create("job", b"", shards=9)
-        slow, fast = board.enter("slow"), board.enter("fast")
+        slow, fast = board.register("slow"), board.register("fast")
         board.claim(slow)
         board.claim(fast)
         board.advance(slow, 0, 40, 40)
         board.advance(fast, 1, 42, 42)
-        joiner = board.enter("joiner")
+        joiner = board.register("joiner")
         assert board.clock_gate(fast).least_clock == 40
         assert board.claim(joiner).clock == 40
         assert board.look().least_clock == 40
@@ -466,7 +472,7 @@ class TestClocks:
 
     def test_who_finds_nothing_to_do_holds_up_nobody(self, board: JobBoard) -> None:
         board.create("job", b"", shards=3)
-        idle, busy = board.enter("idle"), board.enter("busy")
+        idle, busy = board.register("idle"), board.register("busy")
         board.claim(idle)
         board.claim(busy)
         board.claim(busy, [1])
@@ -483,86 +489,86 @@ class TestClocks:
         assert board.claim(idle).clock == 30
 
     def test_who_follows_the_dead_begins_where_they_were(self, board: JobBoard) -> None:
-        """So that a hold at a clock that nobody has begun stays one."""
+        """So that a pause at a clock that nobody has begun stays one."""
         board.create("job", b"", shards=3)
-        dead = board.enter("dead")
+        dead = board.register("dead")
         board.claim(dead)
         board.advance(dead, 0, 20, 20)
-        board.bury(dead)
+        board.expire(dead)
         assert board.look().clock == 20
-        claim = board.claim(board.enter("heir"))
+        claim = board.claim(board.register("heir"))
         assert (claim.shard, claim.progress, claim.clock) == (0, 20, 20)
 
 
-class TestLanes:
+class TestRanks:
     """Rounds."""
 
     def test_each_worker_gets_one(self, board: JobBoard) -> None:
-        board.create("job", b"", shards=9, lanes=3)
-        workers = [board.enter(f"host {w}") for w in range(4)]
-        assert [board.claim_lanes(worker) for worker in workers] == [[0], [1], [2], []]
-        assert [board.claim_lanes(worker) for worker in workers] == [[0], [1], [2], []]
-        assert [lane.owner for lane in board.look().lanes] == workers[:3]
-        assert board.claim_lanes("nobody") == []
+        board.create("job", b"", shards=9, ranks=3)
+        workers = [board.register(f"host {w}") for w in range(4)]
+        assert [board.claim_ranks(worker) for worker in workers] == [[0], [1], [2], []]
+        assert [board.claim_ranks(worker) for worker in workers] == [[0], [1], [2], []]
+        assert [rank.owner for rank in board.look().ranks] == workers[:3]
+        assert board.claim_ranks("nobody") == []
 
     def test_many_at_once(self, url: str, board: JobBoard, boards: Boards) -> None:
-        board.create("job", b"", shards=9, lanes=8)
+        board.create("job", b"", shards=9, ranks=8)
         owned: list[int] = []
 
         def work() -> None:
             own = boards(url)
-            owned.extend(own.claim_lanes(own.enter("here")))
+            owned.extend(own.claim_ranks(own.register("here")))
 
         at_once(*[work] * 8)
         assert sorted(owned) == list(range(8))
 
-    def test_lanes_of_workers_that_do_not_come(self, url: str, board: JobBoard, boards: Boards) -> None:
-        board.create("job", b"", shards=9, lanes=3)
-        first, second = board.enter("a"), board.enter("b")
-        assert board.claim_lanes(first) == [0]
-        assert board.claim_lanes(first) == [0]  # the others are kept for those on their way
-        assert board.claim_lanes(second) == [1]
+    def test_ranks_of_workers_that_do_not_come(self, url: str, board: JobBoard, boards: Boards) -> None:
+        board.create("job", b"", shards=9, ranks=3)
+        first, second = board.register("a"), board.register("b")
+        assert board.claim_ranks(first) == [0]
+        assert board.claim_ranks(first) == [0]  # the others are kept for those on their way
+        assert board.claim_ranks(second) == [1]
         impatient = boards(url, lease_s=SHORT_S)
-        assert until(lambda: len(impatient.claim_lanes(first)) == 2)
-        assert board.claim_lanes(first) == [0, 2]
+        assert until(lambda: len(impatient.claim_ranks(first)) == 2)
+        assert board.claim_ranks(first) == [0, 2]
 
     def test_takeover_and_return(self, board: JobBoard) -> None:
-        board.create("job", b"", shards=9, lanes=2)
-        dead, heir = board.enter("dead"), board.enter("heir")
-        assert (board.claim_lanes(dead), board.claim_lanes(heir)) == ([0], [1])
-        board.stage(0, 4, b"move")
-        board.announce_staged(0, 4)
-        board.bury(dead)
-        assert board.claim_lanes(dead) == []
-        assert board.look().lanes[0].owner is None
-        assert board.claim_lanes(heir) == [0, 1]
-        assert board.lane_gate(heir).staged == (4, -1)
-        assert board.stage(0, 4, b"another") == b"move"
-        newcomer = board.enter("newcomer")
-        assert board.claim_lanes(newcomer) == []
-        assert board.claim_lanes(heir) == [0]
-        assert board.claim_lanes(heir) == [0]  # the free one is for the newcomer
-        assert board.claim_lanes(newcomer) == [1]
+        board.create("job", b"", shards=9, ranks=2)
+        dead, heir = board.register("dead"), board.register("heir")
+        assert (board.claim_ranks(dead), board.claim_ranks(heir)) == ([0], [1])
+        board.prepare(0, 4, b"move")
+        board.announce_prepared(0, 4)
+        board.expire(dead)
+        assert board.claim_ranks(dead) == []
+        assert board.look().ranks[0].owner is None
+        assert board.claim_ranks(heir) == [0, 1]
+        assert board.rank_gate(heir).prepared == (4, -1)
+        assert board.prepare(0, 4, b"another") == b"move"
+        newcomer = board.register("newcomer")
+        assert board.claim_ranks(newcomer) == []
+        assert board.claim_ranks(heir) == [0]
+        assert board.claim_ranks(heir) == [0]  # the free one is for the newcomer
+        assert board.claim_ranks(newcomer) == [1]
 
     def test_the_first_stage_counts(self, url: str, board: JobBoard, boards: Boards) -> None:
-        board.create("job", b"", shards=9, lanes=2)
+        board.create("job", b"", shards=9, ranks=2)
         late = boards(url)
-        assert board.staged(1, 0) is None
-        assert board.stage(1, 0, b"first") == b"first"
-        assert late.stage(1, 0, b"second") == b"first"
-        assert board.stage(1, 0, b"first") == b"first"
-        assert late.staged(1, 0) == b"first"
-        assert board.staged(0, 0) is None
-        assert board.stage(1, 1, b"") == b""
-        assert late.stage(1, 1, b"late") == b""
-        assert late.staged(1, 0) is None
-        assert late.stage(1, 0, b"later still") is None
-        assert late.staged(1, 0) is None
-        assert board.staged(1, 1) == b""
-        assert board.stage(1, 7, b"x" * 3_000_000) == b"x" * 3_000_000
+        assert board.prepared(1, 0) is None
+        assert board.prepare(1, 0, b"first") == b"first"
+        assert late.prepare(1, 0, b"second") == b"first"
+        assert board.prepare(1, 0, b"first") == b"first"
+        assert late.prepared(1, 0) == b"first"
+        assert board.prepared(0, 0) is None
+        assert board.prepare(1, 1, b"") == b""
+        assert late.prepare(1, 1, b"late") == b""
+        assert late.prepared(1, 0) is None
+        assert late.prepare(1, 0, b"later still") is None
+        assert late.prepared(1, 0) is None
+        assert board.prepared(1, 1) == b""
+        assert board.prepare(1, 7, b"x" * 3_000_000) == b"x" * 3_000_000
 
     def test_many_stage_at_once(self, url: str, board: JobBoard, boards: Boards) -> None:
-        board.create("job", b"", shards=9, lanes=1)
+        board.create("job", b"", shards=9, ranks=1)
         counted: list[list[bytes | None]] = [[] for _ in range(4)]
         together = Barrier(4)
 
@@ -570,7 +576,7 @@ class TestLanes:
             own = boards(url)
             for round_ in range(50):
                 together.wait(30)
-                counted[w].append(own.stage(0, round_, b"%d of %d" % (round_, w)))
+                counted[w].append(own.prepare(0, round_, b"%d of %d" % (round_, w)))
 
         at_once(*(lambda w=w: work(w) for w in range(4)))
         for round_, moves in enumerate(zip(*counted, strict=True)):
@@ -578,28 +584,28 @@ class TestLanes:
             assert re.fullmatch(b"%d of [0-3]" % round_, next(move for move in moves if move is not None))
 
     def test_announcements_only_grow(self, board: JobBoard) -> None:
-        board.create("job", b"", shards=9, lanes=2)
-        worker = board.enter("here")
+        board.create("job", b"", shards=9, ranks=2)
+        worker = board.register("here")
         for round_ in (2, 3, 2):
-            board.announce_staged(0, round_)
+            board.announce_prepared(0, round_)
             board.announce_pushed(1, round_ + 10)
-        gate = board.lane_gate(worker)
-        assert (gate.staged, gate.pushed) == ((3, -1), (-1, 13))
+        gate = board.rank_gate(worker)
+        assert (gate.prepared, gate.pushed) == ((3, -1), (-1, 13))
         assert (gate.state, gate.live) == ("running", True)
-        assert not board.lane_gate("nobody").live
-        assert [(lane.staged, lane.pushed) for lane in board.look().lanes] == [(3, -1), (-1, 13)]
+        assert not board.rank_gate("nobody").live
+        assert [(rank.prepared, rank.pushed) for rank in board.look().ranks] == [(3, -1), (-1, 13)]
 
 
 class TestDamage:
     """Keys that somebody has deleted or overwritten in mid-job: errors of ours, or none, but no others."""
 
-    @pytest.mark.parametrize("lanes", [0, 2])
+    @pytest.mark.parametrize("ranks", [0, 2])
     @pytest.mark.parametrize("part", list(BoardPart))
     @pytest.mark.parametrize("how", ["deleted", "a string", "a list"])
-    def test_a_key(self, redis_url: str, boards: Boards, part: BoardPart, how: str, lanes: int) -> None:
+    def test_a_key(self, redis_url: str, boards: Boards, part: BoardPart, how: str, ranks: int) -> None:
         board = boards(redis_url, patience_s=0.2)
-        board.create("job", b"", shards=9, lanes=lanes)
-        worker = board.enter("here")
+        board.create("job", b"", shards=9, ranks=ranks)
+        worker = board.register("here")
         key = Keys("default").board(part)
         with redis.Redis.from_url(redis_url) as client:
             client.delete(key)
@@ -610,19 +616,19 @@ class TestDamage:
         steps: list[Callable[[], object]] = [
             board.look,
             lambda: board.look(shards=False),
-            lambda: board.beat(worker),
-            lambda: board.enter("there"),
+            lambda: board.heartbeat(worker),
+            lambda: board.register("there"),
             board.beat_coordinator,
             lambda: board.report("life", b"1"),
             board.reports,
-            lambda: board.hold(1),
+            lambda: board.pause(1),
             lambda: board.job("job"),
             board.stop,
             board.finish,
             lambda: boards(redis_url, patience_s=0.2).job(),
         ]
-        if lanes:
-            steps += [lambda: board.claim_lanes(worker), lambda: board.lane_gate(worker)]
+        if ranks:
+            steps += [lambda: board.claim_ranks(worker), lambda: board.rank_gate(worker)]
         else:
             steps += [lambda: board.claim(worker), lambda: board.clock_gate(worker)]
         for step in steps:

@@ -70,35 +70,35 @@ def test_answers_that_never_come(start_redis: StartRedis, boards: Boards) -> Non
     with closing(Forgetful(server.port)) as proxy:
         board = boards(servers.url.replace(f":{server.port}/", f":{proxy.port}/"))
         for job in ("first", "second"):
-            board.create(job, b"", shards=6, lanes=2)
+            board.create(job, b"", shards=6, ranks=2)
             board.restore({1: 5}, [2, 2], begun=2)
-            worker, dead = board.enter("here"), board.enter("dead")
+            worker, dead = board.register("here"), board.register("dead")
             assert len(board.look().workers) == 2
-            assert board.claim_lanes(dead) == [0]
+            assert board.claim_ranks(dead) == [0]
             assert board.claim(dead).shard == 1
-            board.bury(dead)
-            assert board.claim_lanes(worker) == [0]
+            board.expire(dead)
+            assert board.claim_ranks(worker) == [0]
             holding: list[int] = []
             for shard, progress in ((1, 5), (2, 0), (3, 0), (4, 0)):
                 claim = board.claim(worker, holding)
                 assert (claim.shard, claim.progress) == (shard, progress)
-                assert board.beat(worker)
+                assert board.heartbeat(worker)
                 assert board.advance(worker, shard, 6, claim.clock + 1)
                 holding.append(shard)
             board.release(worker, 4)
             for shard in (1, 2, 3):
                 assert board.done(worker, shard)
-            assert board.stage(0, 3, b"move") == b"move"
-            board.announce_staged(0, 3)
+            assert board.prepare(0, 3, b"move") == b"move"
+            board.announce_prepared(0, 3)
             board.announce_pushed(0, 3)
             board.report("r", b"report")
-            board.hold(5)
+            board.pause(5)
             view = board.look()
-            assert (view.begun, view.finished, view.clock, view.hold) == (5, 4, 4, 5)
+            assert (view.begun, view.finished, view.clock, view.pause) == (5, 4, 4, 5)
             assert {s: (found.owner, found.progress) for s, found in view.unfinished.items()} == {
                 4: (None, 6)
             }
-            assert [(lane.staged, lane.pushed) for lane in view.lanes] == [(3, 3), (2, 2)]
+            assert [(rank.prepared, rank.pushed) for rank in view.ranks] == [(3, 3), (2, 2)]
             assert board.reports() == {"r": b"report"}
             board.stop()
             board.leave(worker)
@@ -110,7 +110,7 @@ def test_frozen_again_and_again(start_redis: StartRedis, boards: Boards) -> None
     """For longer than a request waits: its outcome is unknown, and it is sent again."""
     servers, shards = start_redis(), 40
     board, other = (boards(servers.url, timeout_s=0.1) for _ in range(2))
-    board.create("job", b"", shards=shards, lanes=1)
+    board.create("job", b"", shards=shards, ranks=1)
     over, frozen = Event(), 0
 
     def freeze() -> None:
@@ -125,15 +125,15 @@ def test_frozen_again_and_again(start_redis: StartRedis, boards: Boards) -> None
     claimed: list[int] = []
 
     def work(own: JobBoard) -> None:
-        worker = own.enter("here")
+        worker = own.register("here")
         while claim := own.claim(worker):
             claimed.append(claim.shard)
             assert claim.progress == 0
-            assert own.beat(worker)
+            assert own.heartbeat(worker)
             assert own.advance(worker, claim.shard, 1, claim.clock + 1)
-            move = own.stage(0, claim.shard, b"%d" % claim.shard)
+            move = own.prepare(0, claim.shard, b"%d" % claim.shard)
             assert move in (None, b"%d" % claim.shard)
-            own.announce_staged(0, claim.shard)
+            own.announce_prepared(0, claim.shard)
             own.report(f"{claim.shard}", b"done")
             assert own.done(worker, claim.shard)
 
@@ -148,17 +148,17 @@ def test_frozen_again_and_again(start_redis: StartRedis, boards: Boards) -> None
     assert sorted(claimed) == list(range(shards))
     view = board.look()
     assert (view.finished, len(view.workers)) == (shards, 2)
-    assert view.lanes[0].staged == shards - 1
+    assert view.ranks[0].prepared == shards - 1
     assert len(board.reports()) == shards
 
 
 def test_a_freeze_kills_no_workers(start_redis: StartRedis, boards: Boards) -> None:
-    """Leases ran out while nobody could renew them: the first to be answered does not bury the others."""
+    """Leases ran out while nobody could renew them: the first to be answered does not expire the others."""
     servers, lease_s = start_redis(), 2.0
     board = boards(servers.url, lease_s=lease_s)
     board.create("job", b"", shards=9)
-    worker, other = board.enter("here"), board.enter("there")
-    time.sleep(0.6 * lease_s)  # by now it may bury
+    worker, other = board.register("here"), board.register("there")
+    time.sleep(0.6 * lease_s)  # by now it may expire
     servers.servers[0].freeze()
     answered: list[int] = []
     asking = Thread(target=lambda: answered.append(board.clock_gate(worker).workers))
@@ -169,27 +169,27 @@ def test_a_freeze_kills_no_workers(start_redis: StartRedis, boards: Boards) -> N
     assert answered == [2]
     view = board.look()
     assert [w.lease_left_s < 0 for w in view.workers] == [True, True]
-    assert board.beat(other)
+    assert board.heartbeat(other)
     until(lambda: [w.id for w in board.look().workers] == [other])  # the one that does not beat
-    assert not board.beat(worker)
+    assert not board.heartbeat(worker)
 
 
 def test_a_server_that_restarted_empty(start_redis: StartRedis, boards: Boards) -> None:
     servers = start_redis()
     board = boards(servers.url)
-    board.create("job", b"", shards=9, lanes=1)
-    worker = board.enter("here")
+    board.create("job", b"", shards=9, ranks=1)
+    worker = board.register("here")
     servers.servers[0].restart()
     for request in (
         lambda: board.clock_gate(worker),
-        lambda: board.lane_gate(worker),
+        lambda: board.rank_gate(worker),
         lambda: board.claim(worker),
-        lambda: board.claim_lanes(worker),
+        lambda: board.claim_ranks(worker),
         lambda: board.advance(worker, 0, 1, 1),
         lambda: board.done(worker, 0),
-        lambda: board.beat(worker),
-        lambda: board.enter("here"),
-        lambda: board.announce_staged(0, 1),
+        lambda: board.heartbeat(worker),
+        lambda: board.register("here"),
+        lambda: board.announce_prepared(0, 1),
         lambda: board.report("r", b""),
         lambda: board.restore({}),
         board.beat_coordinator,
@@ -233,11 +233,11 @@ def test_a_password_that_is_changed(start_redis: StartRedis, boards: Boards) -> 
 def test_memory_limit(start_redis: StartRedis, boards: Boards) -> None:
     servers = start_redis(config={"maxmemory": "12mb", "maxmemory-policy": "noeviction"})
     board = boards(servers.url)
-    board.create("job", b"", shards=9, lanes=20)
+    board.create("job", b"", shards=9, ranks=20)
 
     def stage_all() -> None:
-        for lane in range(20):
-            board.stage(lane, 0, bytes(1_000_000))
+        for rank in range(20):
+            board.prepare(rank, 0, bytes(1_000_000))
 
     with pytest.raises(StoreError, match="memory limit"):
         stage_all()
@@ -247,8 +247,8 @@ def test_memory_limit(start_redis: StartRedis, boards: Boards) -> None:
 def test_a_replica_takes_over(start_redis: StartRedis, boards: Boards) -> None:
     servers = start_redis(shards=3, replicas=1, config={"cluster-node-timeout": "1000"})
     board = boards(servers.url, timeout_s=2.0)
-    board.create("job", b"", shards=9, lanes=1)
-    worker = board.enter("here")
+    board.create("job", b"", shards=9, ranks=1)
+    worker = board.register("here")
     assert board.claim(worker).shard == 0
     owner = _holder(servers, b"ctr:{default:meta}:run")
     primary = next(server for server in servers.servers if server.port == owner)
@@ -265,7 +265,7 @@ def test_a_hash_slot_that_moves(start_redis: StartRedis, boards: Boards) -> None
     servers = start_redis(shards=2)
     board = boards(servers.url)
     board.create("job", b"", shards=50)
-    worker = board.enter("here")
+    worker = board.register("here")
     over = Event()
 
     def move() -> None:
@@ -351,7 +351,7 @@ def test_one_that_is_buried_in_the_middle_of_a_claim(
     board.create("job", b"", shards=9)
     with closing(Delaying(server.port)) as proxy:
         frozen = boards(servers.url.replace(f":{server.port}/", f":{proxy.port}/"))
-        worker, other = frozen.enter("frozen"), board.enter("other")
+        worker, other = frozen.register("frozen"), board.register("other")
         assert board.claim(other).shard == 0
         held = [1] if claimed_before and frozen.claim(worker).shard == 1 else []
         proxy.armed.set()
@@ -359,7 +359,7 @@ def test_one_that_is_buried_in_the_middle_of_a_claim(
         claiming = Thread(target=lambda: claims.append(frozen.claim(worker, held)))
         claiming.start()
         assert proxy.reached.wait(30)
-        board.bury(worker)
+        board.expire(worker)
         board.advance(other, 0, 5, 5)
         proxy.freed.set()
         claiming.join(30)
@@ -370,16 +370,16 @@ def test_one_that_is_buried_in_the_middle_of_a_claim(
 
 
 def test_a_claim_after_the_lease(start_redis: StartRedis, boards: Boards) -> None:
-    """It fails until the lease is renewed, also before anybody has buried the worker."""
+    """It fails until the lease is renewed, also before anybody has expired the worker."""
     servers = start_redis()
     board = boards(servers.url)
     brief = boards(servers.url, lease_s=0.05)
     board.create("job", b"", shards=9)
-    worker = brief.enter("here")
+    worker = brief.register("here")
     until(lambda: board.look().workers[0].lease_left_s < 0)
     assert board.claim(worker) is None
     assert board.look().workers[0].clock is None
-    assert board.beat(worker)
+    assert board.heartbeat(worker)
     assert board.claim(worker).shard == 0
 
 
@@ -387,14 +387,14 @@ def test_a_clock_without_a_lease_is_removed(start_redis: StartRedis, boards: Boa
     servers = start_redis()
     board = boards(servers.url, lease_s=0.4)
     board.create("job", b"", shards=9)
-    worker = board.enter("here")
+    worker = board.register("here")
     board.claim(worker)
     board.advance(worker, 0, 5, 5)
     with servers.servers[0].connect() as client:
         client.zadd(Keys("default").board(BoardPart.CLOCKS), {"dead": 0})
 
     def gone() -> bool:
-        assert board.beat(worker)
+        assert board.heartbeat(worker)
         return board.clock_gate(worker).least_clock == 5
 
     until(gone)

@@ -59,17 +59,17 @@ def test_slots_are_told_of_once(redis_url: str) -> None:
     presence = Presence(store)
     tell(store, presence, slots_of(1, 2), 0)
     tell(store, presence, slots_of(1, 2, 3), 1)
-    ((_, offsets),) = store.read_news(np.zeros(64, np.int64))
+    ((_, offsets),) = store.read_inserts(np.zeros(64, np.int64))
     assert offsets.tolist() == [1, 2, 3]
     store.drop()
 
 
 @pytest.mark.parametrize("by", ["hearing", "telling"])
 def test_a_partition_that_is_told_enough_of_is_present(redis_url: str, by: str) -> None:
-    store = opened(redis_url, 16)  # partitions of 1024 slots, news of 51
+    store = opened(redis_url, 16)  # partitions of 1024 slots, inserts of 51
     teller, presence = Presence(store), Presence(store)
     some = np.arange(0, 200, 4, dtype=np.uint32)
-    assert some.size == store.news_limit - 1
+    assert some.size == store.inserts_limit - 1
     who = presence if by == "telling" else teller
     tell(store, who, some, 0)
     presence.listen()
@@ -82,7 +82,7 @@ def test_a_partition_that_is_told_enough_of_is_present(redis_url: str, by: str) 
 
 
 def test_after_a_failover_everything_is_heard_again(start_redis: StartRedis) -> None:
-    """The news may have become shorter, and then as long as they were, of others' slots."""
+    """The inserts may have become shorter, and then as long as they were, of others' slots."""
     servers = start_redis()
     store = opened(servers.url, 20)
     lost, presence = Presence(store), Presence(store)
@@ -105,7 +105,7 @@ def test_restored_slots_are_present(redis_url: str) -> None:
     few = np.unique(rng.integers(0, 1024, 30)).astype(np.uint32)
     many = np.unique(rng.integers(1024, 2048, 300)).astype(np.uint32)
     slots = np.concatenate([few, many])
-    store.push_packed(slots, np.ones(slots.size, np.int64), Token("job", 0, 0))  # tells no news
+    store.push_packed(slots, np.ones(slots.size, np.int64), Token("job", 0, 0))  # tells no inserts
     for p in range(64):
         copy.restore(store.dump(p))
     presence = Presence(copy)

@@ -372,16 +372,16 @@ class TestBoard:
         url = request.getfixturevalue(fixture)
         push(url)
         board = boards(named(url))
-        board.create("job-1", b"what to do", shards=9, lanes=2)
-        worker = board.enter("here:1")
+        board.create("job-1", b"what to do", shards=9, ranks=2)
+        worker = board.register("here:1")
         board.claim(worker)
-        board.claim_lanes(worker)
-        board.hold(3)
+        board.claim_ranks(worker)
+        board.pause(3)
         found = look(url).board
         assert found is not None
         assert found.job == board.job()
         seen, own = found.view, board.look()
-        for name in ("state", "hold", "shards", "begun", "unfinished", "lanes", "coordinator_alive"):
+        for name in ("state", "hold", "shards", "begun", "unfinished", "ranks", "coordinator_alive"):
             assert getattr(seen, name) == getattr(own, name)
         assert [each.id for each in seen.workers] == [worker]
 
@@ -400,7 +400,7 @@ class TestBoard:
         assert observer.reports() == board.reports()
 
     @pytest.mark.parametrize("fixture", ["redis_url", "cluster_url"])
-    def test_the_last_move_of_each_lane(
+    def test_the_last_move_of_each_rank(
         self,
         observers: Callable[..., StoreObserver],
         boards: Boards,
@@ -410,13 +410,13 @@ class TestBoard:
         url = request.getfixturevalue(fixture)
         push(url)
         earlier = boards(named(url))
-        earlier.create("old", b"", shards=1, lanes=3)
+        earlier.create("old", b"", shards=1, ranks=3)
         earlier.finish()
         board = boards(named(url))
-        board.create("job", b"", shards=9, lanes=3)
-        earlier.stage(1, 7, b"of another job")
+        board.create("job", b"", shards=9, ranks=3)
+        earlier.prepare(1, 7, b"of another job")
         for round_ in (9, 10):
-            board.stage(2, round_, b"round %d" % round_)
+            board.prepare(2, round_, b"round %d" % round_)
         observer = observers(named(url))
         found = observer.look().board
         assert found is not None
@@ -429,7 +429,7 @@ class TestBoard:
         push(redis_url)
         board: JobBoard = boards(named(redis_url), lease_s=0.05)
         board.create("job", b"", shards=1)
-        worker = board.enter("late:1")
+        worker = board.register("late:1")
         observer = observers(named(redis_url))
         for _ in range(5):
             sleep(0.05)
@@ -445,8 +445,8 @@ class TestBoard:
         own = start_redis()
         push(own.url)
         board = boards(named(own.url))
-        board.create("job", b"", shards=3, lanes=2)
-        board.enter("here:1")
+        board.create("job", b"", shards=3, ranks=2)
+        board.register("here:1")
         board.report("life:a", b"1")
         with own.servers[0].connect() as client:
             client.execute_command("CONFIG", "RESETSTAT")

@@ -307,19 +307,19 @@ class TestPacked:
         fresh = np.array([True, False, True, True])
         for _ in range(2):  # a repeated push tells nothing again
             store.push_packed(slots, np.ones(4, np.int64), Token("job", 0, 0), fresh=fresh)
-        news = {p: offsets.tolist() for p, offsets in store.read_news(heard)}
-        assert news == {0: [3], 2: [8], 56: [4]}
+        inserts = {p: offsets.tolist() for p, offsets in store.read_inserts(heard)}
+        assert inserts == {0: [3], 2: [8], 56: [4]}
         heard[[0, 2, 56]] = 1
-        assert store.read_news(heard) == []
+        assert store.read_inserts(heard) == []
         store.push_packed(slots, np.ones(4, np.int64), Token("job", 0, 1), fresh=~fresh)
-        assert [(p, offsets.tolist()) for p, offsets in store.read_news(heard)] == [(0, [5])]
+        assert [(p, offsets.tolist()) for p, offsets in store.read_inserts(heard)] == [(0, [5])]
 
     def test_news_that_are_long_enough_are_cut(self, server: EmbeddedRedis) -> None:
-        store = opened(server.url, bits=16)  # partitions of 1024 slots, and news of 51
+        store = opened(server.url, bits=16)  # partitions of 1024 slots, and inserts of 51
         slots = np.arange(1024, dtype=np.uint32)
         store.push_packed(slots, np.ones(1024, np.int64), Token("job", 0, 0), fresh=slots >= 0)
-        ((partition, offsets),) = store.read_news(np.zeros(64, np.int64))
-        assert (partition, offsets.tolist()) == (0, list(range(store.news_limit)))
+        ((partition, offsets),) = store.read_inserts(np.zeros(64, np.int64))
+        assert (partition, offsets.tolist()) == (0, list(range(store.inserts_limit)))
         store.drop()
 
 
@@ -354,8 +354,8 @@ class TestDumps:
         store.push_packed(slots, np.array([1, 1, 1, 0]), Token("job", 0, 0))
         for p in (0, 1, 2):
             store.restore(store.dump(p))
-        news = [(p, offsets.tolist()) for p, offsets in store.read_news(np.zeros(64, np.int64))]
-        assert news == [(1, [0, 2, 63])]
+        inserts = [(p, offsets.tolist()) for p, offsets in store.read_inserts(np.zeros(64, np.int64))]
+        assert inserts == [(1, [0, 2, 63])]
 
     def test_an_empty_partition(self, store: RedisStore) -> None:
         empty = store.dump(5)

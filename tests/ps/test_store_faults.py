@@ -176,7 +176,7 @@ class TestResharding:
         assert not problems
         ledger.train(worker, store, shard, chunks, clock=4 * shard)
         ledger.require(store)
-        assert asked >= 3 * moved  # record, state, news; another key may be there by chance
+        assert asked >= 3 * moved  # record, state, inserts; another key may be there by chance
         assert set(hash_slots) == set(hash_slots_at(node))
         assert (store.applied("job", shard) >= -1).all()
 

@@ -291,7 +291,7 @@ def test_too_much_held_back_is_pushed(redis_url: str, monkeypatch: pytest.Monkey
 
 def test_news_stay_short(redis_url: str) -> None:
     """Of a store that is pushed as ranges by many, each telling of the same slots."""
-    bits, model = 14, "short-news"
+    bits, model = 14, "short-inserts"
     store = opened(redis_url, bits, model)
     everything = np.arange(1 << bits, dtype=np.uint32)
     for number in range(3):
@@ -301,8 +301,8 @@ def test_news_stay_short(redis_url: str) -> None:
             worker.push(pulled, worker.settle(pulled), np.ones((everything.size, 2), np.float32), clock)
         worker.flush(number, 2)
         worker.close()
-    told = sum(offsets.size for _, offsets in store.read_news(np.zeros(store.partitions.count, np.int64)))
-    assert told == store.partitions.count * store.news_limit
+    told = sum(offsets.size for _, offsets in store.read_inserts(np.zeros(store.partitions.count, np.int64)))
+    assert told == store.partitions.count * store.inserts_limit
     store.drop()
 
 

@@ -45,7 +45,7 @@ def export(
         f"job {job.id} is {job.state}: {job.examples:,} of {job.examples_in_all:,} examples trained, "
         f"pass {job.passes_begun} of {job.passes}",
         *(metric_lines({"first pass, as it went": found.progressive}) if found.progressive.examples else []),
-        f"model {found.model.id} is in {model}: {weights:,} weights that are not zero",
+        f"model {found.model.id} is in {model}: {weights:,} non-zero weights",
     ]
     facts = {
         "model": found.model.id,

@@ -102,8 +102,10 @@ def _job_lines(job: JobStatus) -> list[str]:
             "nobody works on it: `ctr ps export` saves what was learnt, `ctr ps drop` removes it from the "
             "store"
         )
-    if job.hold is not None:
-        where = f"round {job.hold}" if job.lanes else "another chunk" if job.hold < 0 else f"clock {job.hold}"
+    if job.pause is not None:
+        where = (
+            f"round {job.pause}" if job.ranks else "another chunk" if job.pause < 0 else f"clock {job.pause}"
+        )
         lines.append(f"held, for a checkpoint, after a pass or to stop: nobody begins {where} yet")
     if job.examples is not None and job.examples_in_all:
         of_all = job.examples / job.examples_in_all
@@ -112,13 +114,13 @@ def _job_lines(job: JobStatus) -> list[str]:
             f"trained {job.examples:,} of {job.examples_in_all:,} examples ({of_all:.1%}), "
             f"pass {job.passes_begun} of {job.passes}{loss}"
         )
-    if not job.lanes:
+    if not job.ranks:
         lines.append(
             f"data shards: {job.shards:,}, of which {job.begun:,} begun, {job.finished:,} finished, "
             f"{len(job.unfinished):,} unfinished"
         )
     saturations = saturation_lines(job.saturations.z, job.saturations.n)
-    return lines + _worker_lines(job) + _lane_lines(job) + saturations
+    return lines + _worker_lines(job) + _rank_lines(job) + saturations
 
 
 def _loss(job: JobStatus) -> str:
@@ -142,10 +144,10 @@ def _worker_lines(job: JobStatus) -> list[str]:
     for shard in job.unfinished:
         of = "" if shard.chunks is None else f"/{shard.chunks:,}"
         work.setdefault(shard.owner, []).append(f"{shard.shard:,} ({shard.pushed:,}{of})")
-    for lane in job.lanes:
-        work.setdefault(lane.owner, []).append(f"{lane.lane:,}")
+    for rank in job.ranks:
+        work.setdefault(rank.owner, []).append(f"{rank.rank:,}")
     free = work.pop(None, [])
-    what = "lanes" if job.lanes else "data shards (chunks pushed)"
+    what = "ranks" if job.ranks else "data shards (chunks pushed)"
     head = ("worker", "clock", "lag", "lease left", "examples", _loss(job), what)
 
     def row(worker: WorkerStatus) -> tuple[str, ...]:
@@ -168,28 +170,28 @@ def _worker_lines(job: JobStatus) -> list[str]:
             rows.append(("others, and just now", "", "", "", f"{job.examples_of_others:,}", "", ""))
         lines = columns(rows, "<>>>>><") + _more(workers)
     if free:
-        kind = "lanes" if job.lanes else "data shards"
+        kind = "ranks" if job.ranks else "data shards"
         lines.append(f"{kind} without a worker: {', '.join(free[:_MOST_ROWS])}")
         lines += _more(free)
     return lines
 
 
-def _lane_lines(job: JobStatus) -> list[str]:
-    if not job.lanes:
+def _rank_lines(job: JobStatus) -> list[str]:
+    if not job.ranks:
         return []
     hosts = {worker.id: worker.host for worker in job.workers}
-    head = ("lane", "rounds staged", "pushed", "of", "worker")
+    head = ("rank", "rounds prepared", "pushed", "of", "worker")
     rows = [
         (
-            f"{lane.lane:,}",
-            f"{lane.staged:,}",
-            f"{lane.pushed:,}",
-            "-" if lane.rounds is None else f"{lane.rounds:,}",
-            "-" if lane.owner is None else hosts[lane.owner],
+            f"{rank.rank:,}",
+            f"{rank.prepared:,}",
+            f"{rank.pushed:,}",
+            "-" if rank.rounds is None else f"{rank.rounds:,}",
+            "-" if rank.owner is None else hosts[rank.owner],
         )
-        for lane in job.lanes[:_MOST_ROWS]
+        for rank in job.ranks[:_MOST_ROWS]
     ]
-    return columns([head, *rows], ">>>><") + _more(job.lanes)
+    return columns([head, *rows], ">>>><") + _more(job.ranks)
 
 
 def _more(rows: Collection[object]) -> list[str]:

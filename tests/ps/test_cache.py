@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps.client.cache import HotCache
+from ps.client.cache import WorkerCache
 
 step = st.tuples(st.dictionaries(st.integers(0, 15), st.integers(0, 9), max_size=8), st.integers(0, 9))
 
@@ -17,7 +17,7 @@ def slots_of(numbers: object, dtype: type = np.uint32) -> np.ndarray:
 @settings(max_examples=150)
 @given(steps=st.lists(step, max_size=8), bits=st.sampled_from([4, 34]))
 def test_it_is_a_dict_whose_old_rows_go(steps: list[tuple[dict[int, int], int]], bits: int) -> None:
-    cache, reference = HotCache(bits), {}
+    cache, reference = WorkerCache(bits), {}
     shift = bits - 4  # up to the largest slot
     dtype = np.uint32 if bits <= 32 else np.uint64
     every = slots_of([n << shift for n in range(16)], dtype)
@@ -38,7 +38,7 @@ def test_it_is_a_dict_whose_old_rows_go(steps: list[tuple[dict[int, int], int]],
 
 
 def test_an_empty_cache_and_an_empty_request() -> None:
-    cache = HotCache(10)
+    cache = WorkerCache(10)
     assert cache.holds(slots_of([1, 2]), 0).tolist() == [False, False]
     assert cache.holds(slots_of([]), 0).size == 0
     assert [found.size for found in cache.read(slots_of([]))] == [0, 0]
@@ -47,7 +47,7 @@ def test_an_empty_cache_and_an_empty_request() -> None:
 
 
 def test_what_it_gave_does_not_change() -> None:
-    cache = HotCache(10)
+    cache = WorkerCache(10)
     cache.keep(slots_of([1, 2]), np.array([5, 6]), np.array([0, 0]), 0)
     packed, _ = cache.read(slots_of([1, 2]))
     cache.keep(slots_of([1, 2]), np.array([7, 8]), np.array([1, 1]), 0)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps.client.residuals import HeldBack
+from ps.client.residuals import Residuals
 
 move = st.dictionaries(st.integers(0, 15), st.integers(-(2**63), 2**63 - 1), max_size=10)
 
@@ -21,7 +21,7 @@ def wrapped(number: int) -> int:
 @settings(max_examples=150)
 @given(moves=st.lists(st.tuples(st.booleans(), move), max_size=8), bits=st.sampled_from([4, 34]))
 def test_nothing_is_lost_or_doubled(moves: list[tuple[bool, dict[int, int]]], bits: int) -> None:
-    held, reference = HeldBack(bits), dict[int, int]()
+    held, reference = Residuals(bits), dict[int, int]()
     for put, rows in moves:
         slots, increments = arrays_of(rows, bits)
         if put:

@@ -1,4 +1,4 @@
-"""`Outbox` sends in order, behind, and again what a failover has lost.
+"""`PushQueue` sends in order, behind, and again what a failover has lost.
 
 A failover to a replica that lags is played by giving partitions back what they held before: their state and
 their record, as one, which is what such a replica has.
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ctr.errors import StoreError
-from ps import Outbox, Parcel, PartitionDump, RedisStore, Slots, Token, parse_redis_url
+from ps import PartitionDump, PendingPush, PushQueue, RedisStore, Slots, Token, parse_redis_url
 from ps.servers.embedded import EmbeddedRedis
 from tests.ps.ledger import Ledger
 from tests.ps.servers import eventually, needs_redis
@@ -40,14 +40,14 @@ def store(followed: EmbeddedRedis) -> Iterator[RedisStore]:
 
 
 def opened(url: str, **options: object) -> RedisStore:
-    return RedisStore(parse_redis_url(f"{url}?model=outbox-{next(_names)}"), bits=BITS, width=2, **options)
+    return RedisStore(parse_redis_url(f"{url}?model=queue-{next(_names)}"), bits=BITS, width=2, **options)
 
 
-def parcel(
+def pending(
     store: RedisStore, slots: Slots, chunk: int, increment: int = 1, shard: int = 0, on_done=lambda: None
-) -> Parcel:
+) -> PendingPush:
     increments = np.full(slots.size, increment, np.int64)
-    return Parcel(Token("job", shard, chunk), slots, increments, None, on_done)
+    return PendingPush(Token("job", shard, chunk), slots, increments, None, on_done)
 
 
 def slots_of(*numbers: int) -> Slots:
@@ -56,85 +56,85 @@ def slots_of(*numbers: int) -> Slots:
 
 class TestSending:
     def test_in_order_and_each_is_told(self, store: RedisStore) -> None:
-        outbox, done = Outbox(store, "job"), []
+        queue, done = PushQueue(store, "job"), []
         for chunk in range(20):
-            outbox.put(
-                parcel(store, slots_of(chunk, 900), chunk, on_done=lambda chunk=chunk: done.append(chunk))
+            queue.put(
+                pending(store, slots_of(chunk, 900), chunk, on_done=lambda chunk=chunk: done.append(chunk))
             )
-        outbox.drain()
+        queue.drain()
         assert done == list(range(20))
         assert store.pull_packed(slots_of(0, 900))[0].tolist() == [1, 20]
-        assert outbox.seconds > 0
-        outbox.close()
+        assert queue.seconds > 0
+        queue.close()
 
     def test_a_few_wait_and_then_put_waits(self, store: RedisStore) -> None:
-        outbox, gate = Outbox(store, "job"), Event()
-        outbox.put(parcel(store, slots_of(1), 0, on_done=gate.wait))
-        outbox.put(parcel(store, slots_of(1), 1))
+        queue, gate = PushQueue(store, "job"), Event()
+        queue.put(pending(store, slots_of(1), 0, on_done=gate.wait))
+        queue.put(pending(store, slots_of(1), 1))
         timer = Timer(0.1, gate.set)
         timer.start()
-        outbox.put(parcel(store, slots_of(1), 2))  # not before the first has been told
+        queue.put(pending(store, slots_of(1), 2))  # not before the first has been told
         assert gate.is_set()
-        outbox.drain()
+        queue.drain()
         timer.join()
-        outbox.close()
+        queue.close()
 
     def test_a_push_of_nothing_arrives_too(self, store: RedisStore) -> None:
-        outbox, done = Outbox(store, "job"), Event()
-        outbox.put(parcel(store, slots_of(), 0, on_done=done.set))
-        outbox.drain()
+        queue, done = PushQueue(store, "job"), Event()
+        queue.put(pending(store, slots_of(), 0, on_done=done.set))
+        queue.drain()
         assert done.is_set()
-        outbox.close()
+        queue.close()
 
     def test_what_sending_raised_is_raised_from_then_on(self, store: RedisStore) -> None:
-        outbox = Outbox(store, "job")
-        outbox.put(parcel(store, slots_of(1), 0, on_done=lambda: 1 // 0))
-        for request in (outbox.drain, outbox.settle, lambda: outbox.put(parcel(store, slots_of(1), 1))):
+        queue = PushQueue(store, "job")
+        queue.put(pending(store, slots_of(1), 0, on_done=lambda: 1 // 0))
+        for request in (queue.drain, queue.settle, lambda: queue.put(pending(store, slots_of(1), 1))):
             with pytest.raises(ZeroDivisionError):
                 request()
-        outbox.close()
+        queue.close()
 
     def test_a_closed_one_refuses(self, store: RedisStore) -> None:
-        outbox = Outbox(store, "job")
-        outbox.close()
+        queue = PushQueue(store, "job")
+        queue.close()
         with pytest.raises(StoreError, match="stopped"):
-            outbox.put(parcel(store, slots_of(1), 0))
-        outbox.drain()  # nothing waits
+            queue.put(pending(store, slots_of(1), 0))
+        queue.drain()  # nothing waits
 
     def test_closing_wakes_who_waits(self, store: RedisStore) -> None:
-        outbox, gate = Outbox(store, "job"), Event()
-        outbox.put(parcel(store, slots_of(1), 0, on_done=gate.wait))
-        outbox.put(parcel(store, slots_of(1), 1))
-        timer = Timer(0.1, lambda: (Timer(0.1, gate.set).start(), outbox.close()))
+        queue, gate = PushQueue(store, "job"), Event()
+        queue.put(pending(store, slots_of(1), 0, on_done=gate.wait))
+        queue.put(pending(store, slots_of(1), 1))
+        timer = Timer(0.1, lambda: (Timer(0.1, gate.set).start(), queue.close()))
         timer.start()
         with pytest.raises(StoreError, match="stopped"):
-            outbox.put(parcel(store, slots_of(1), 2))
+            queue.put(pending(store, slots_of(1), 2))
         timer.join()
 
 
 class TestOverlay:
     def test_adds_what_a_pull_was_too_early_for(self, store: RedisStore) -> None:
-        outbox, slots = Outbox(store, "job"), slots_of(1, 2, 500)
+        queue, slots = PushQueue(store, "job"), slots_of(1, 2, 500)
         pulls = [store.pull_packed(slots, "job", 0)]
         for chunk in range(4):
-            outbox.put(parcel(store, slots_of(2, 500) if chunk % 2 else slots_of(1, 7), chunk, 10**chunk))
-            outbox.drain()
+            queue.put(pending(store, slots_of(2, 500) if chunk % 2 else slots_of(1, 7), chunk, 10**chunk))
+            queue.drain()
             pulls.append(store.pull_packed(slots, "job", 0))
         for packed, applied in pulls:
-            outbox.overlay(0, slots, packed, applied)
+            queue.overlay(0, slots, packed, applied)
             assert packed.tolist() == [101, 1010, 1010]
-        outbox.overlay(1, slots, packed, np.full_like(applied, -1))
+        queue.overlay(1, slots, packed, np.full_like(applied, -1))
         assert packed.tolist() == [101, 1010, 1010], "another shard's"
-        outbox.close()
+        queue.close()
 
     def test_also_when_settled_in_between(self, store: RedisStore) -> None:
-        outbox, slots = Outbox(store, "job"), slots_of(1)
+        queue, slots = PushQueue(store, "job"), slots_of(1)
         packed, applied = store.pull_packed(slots, "job", 0)
-        outbox.put(parcel(store, slots, 0))
-        outbox.settle()
-        outbox.overlay(0, slots, packed, applied)
+        queue.put(pending(store, slots, 0))
+        queue.settle()
+        queue.overlay(0, slots, packed, applied)
         assert packed.tolist() == [1]
-        outbox.close()
+        queue.close()
 
 
 def go_back(store: RedisStore, dumps: list[PartitionDump]) -> None:
@@ -147,15 +147,15 @@ class TestLostPushes:
     def test_are_sent_again(self, store: RedisStore, seed: int) -> None:
         """Some partitions go back, now and then, one to many chunks."""
         rng = np.random.default_rng(seed)
-        outbox, ledger, lost = Outbox(store, "job"), Ledger(BITS), 0
+        queue, ledger, lost = PushQueue(store, "job"), Ledger(BITS), 0
         dumps = {p: [store.dump(p)] for p in range(store.partitions.count)}
         for shard in range(2):
             for chunk in range(12):
                 slots = np.unique(rng.integers(0, 1 << BITS, 60)).astype(np.uint32)
                 increment = int(rng.integers(1, 256) << 32 | rng.integers(1, 1 << 20))
                 ledger.sums[slots] += increment
-                outbox.put(parcel(store, slots, chunk, increment, shard))
-                outbox.drain()
+                queue.put(pending(store, slots, chunk, increment, shard))
+                queue.drain()
                 for p, held in dumps.items():
                     held.append(store.dump(p))
                 if rng.random() < 0.3:
@@ -165,90 +165,90 @@ class TestLostPushes:
                     go_back(store, [dumps[p][max(-len(dumps[p]), -back)] for p in victims])
                 packed, applied = store.pull_packed(slots, "job", shard)
                 if shard == 0:  # of the shards before, settling tells
-                    outbox.overlay(shard, slots, packed, applied)
+                    queue.overlay(shard, slots, packed, applied)
                     assert np.array_equal(packed, ledger.sums[slots])
-        outbox.settle()
+        queue.settle()
         ledger.require(store)
-        assert (outbox.sent_again > 0) == (lost > 0)
-        outbox.close()
+        assert (queue.sent_again > 0) == (lost > 0)
+        queue.close()
 
     def test_are_noticed_by_the_next_push(self, store: RedisStore) -> None:
-        outbox = Outbox(store, "job")
+        queue = PushQueue(store, "job")
         before = store.dump(0)
         for chunk in range(5):
-            outbox.put(parcel(store, slots_of(3), chunk, 10**chunk))
-        outbox.drain()
+            queue.put(pending(store, slots_of(3), chunk, 10**chunk))
+        queue.drain()
         go_back(store, [before])
-        outbox.put(parcel(store, slots_of(3), 5, 10**5))
-        outbox.drain()
+        queue.put(pending(store, slots_of(3), 5, 10**5))
+        queue.drain()
         assert store.pull_packed(slots_of(3))[0].tolist() == [111111]
-        assert outbox.sent_again == 5
+        assert queue.sent_again == 5
         assert store.applied("job", 0)[0] == 5
-        outbox.close()
+        queue.close()
 
     def test_of_an_earlier_shard(self, store: RedisStore) -> None:
         """The next push of any shard notices; else settling does."""
-        outbox, before = Outbox(store, "job"), store.dump(0)
-        outbox.put(parcel(store, slots_of(3), 0, 1, shard=0))
-        outbox.put(parcel(store, slots_of(3), 0, 10, shard=1))
-        outbox.drain()
+        queue, before = PushQueue(store, "job"), store.dump(0)
+        queue.put(pending(store, slots_of(3), 0, 1, shard=0))
+        queue.put(pending(store, slots_of(3), 0, 10, shard=1))
+        queue.drain()
         go_back(store, [before])
-        outbox.put(parcel(store, slots_of(3), 1, 100, shard=1))
-        outbox.drain()
+        queue.put(pending(store, slots_of(3), 1, 100, shard=1))
+        queue.drain()
         assert store.pull_packed(slots_of(3))[0].tolist() == [111]
         go_back(store, [before])
-        outbox.settle()
+        queue.settle()
         assert store.pull_packed(slots_of(3))[0].tolist() == [111]
-        outbox.close()
+        queue.close()
 
     def test_that_are_not_kept_any_more_stop_the_job(self, store: RedisStore) -> None:
-        outbox, before = Outbox(store, "job", keep_bytes=100), store.dump(0)
+        queue, before = PushQueue(store, "job", keep_bytes=100), store.dump(0)
         for chunk in range(10):
-            outbox.put(parcel(store, slots_of(3, 4), chunk))
-        outbox.drain()
+            queue.put(pending(store, slots_of(3, 4), chunk))
+        queue.drain()
         after = store.dump(0)
         go_back(store, [before])
-        outbox.put(parcel(store, slots_of(3), 10))
+        queue.put(pending(store, slots_of(3), 10))
         with pytest.raises(StoreError, match=r"not kept .* behind.* --resume"):
-            outbox.drain()
+            queue.drain()
         assert store.dump(0) == before, "nothing was added to what is wrong"
-        outbox.close()
+        queue.close()
         # What is kept is enough for a replica that was not as far behind.
         go_back(store, [after])
 
     def test_a_few_are_kept_without_any_replica(self, redis_url: str) -> None:
         store = opened(redis_url)
-        outbox, dumps = Outbox(store, "job"), []
+        queue, dumps = PushQueue(store, "job"), []
         for chunk in range(10):
             dumps.append(store.dump(0))
-            outbox.put(parcel(store, slots_of(3), chunk))
-            outbox.drain()
+            queue.put(pending(store, slots_of(3), chunk))
+            queue.drain()
         go_back(store, [dumps[-3]])
-        outbox.settle()
+        queue.settle()
         assert store.pull_packed(slots_of(3))[0].tolist() == [10]
-        outbox.close()
+        queue.close()
         store.drop()
 
     def test_are_kept_until_a_replica_has_them(self) -> None:
         with EmbeddedRedis(replicas=1) as servers:
             store = opened(servers.url)
-            outbox, before = Outbox(store, "job"), store.dump(0)
+            queue, before = PushQueue(store, "job"), store.dump(0)
             primary, replica = servers.shards[0]
             replica.freeze()
             for chunk in range(10):
-                outbox.put(parcel(store, slots_of(3), chunk))
-            outbox.settle(timeout_s=0.01)
+                queue.put(pending(store, slots_of(3), chunk))
+            queue.settle(timeout_s=0.01)
             go_back(store, [before])
-            outbox.settle(timeout_s=0.01)
+            queue.settle(timeout_s=0.01)
             assert store.pull_packed(slots_of(3))[0].tolist() == [10]
             # Not even when the primary has lost sight of the replica, which may have seen none of it.
             replica.kill()
             with primary.connect() as client:
                 eventually(lambda: client.info("replication")["connected_slaves"] == 0)
-            outbox.settle(timeout_s=0.01)
+            queue.settle(timeout_s=0.01)
             go_back(store, [before])
-            outbox.settle(timeout_s=0.01)
+            queue.settle(timeout_s=0.01)
             assert store.pull_packed(slots_of(3))[0].tolist() == [10]
-            assert outbox.sent_again == 20
-            outbox.close()
+            assert queue.sent_again == 20
+            queue.close()
             store.drop()
