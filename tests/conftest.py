@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from benchmarks import measure
 from ctr.cli.app import main
-from tests.ps.servers import cluster_url, redis_url, shared_cluster, shared_redis, start_redis
+from tests.ps.redis_servers import cluster_url, redis_url, shared_cluster, shared_redis, start_redis
 
 __all__ = ["cluster_url", "redis_url", "shared_cluster", "shared_redis", "start_redis"]
 

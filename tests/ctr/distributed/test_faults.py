@@ -1,0 +1,315 @@
+"""Jobs through real Redis servers while processes are killed and frozen, and servers fail."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+import numpy as np
+import pytest
+import redis
+
+from ctr.errors import StoreError
+from ctr.learn.ftrl import WIDTH, Ftrl
+from ctr.learn.rounds import TrainResult, TrainSettings, read_out, train
+from ctr.workers.description import JobDescription, absolute, input_bytes
+from ctr.workers.report import read_stalls
+from features import FeatureSpec, open_source
+from ps import Filters, JobBoard, MemoryStore, RedisStore, parse_redis_url
+from ps.wire.keys import Keys
+from tests.ctr.distributed_jobs import (
+    ADDITIVE,
+    LEASE_S,
+    ROWS,
+    Helpers,
+    StartJob,
+    describe,
+    frozen,
+    in_memory,
+    in_threads,
+    process_of,
+    pushed,
+    same,
+    same_sums,
+    undisturbed,
+    wait_for,
+)
+from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
+
+pytestmark = [needs_redis, timing_sensitive]
+
+
+class TestWorkers:
+    @pytest.mark.parametrize(("seed", "hashed", "passes"), [(1, True, 1), (2, False, 2), (3, True, 2)])
+    def test_a_killed_one_changes_no_bit_of_rounds(
+        self,
+        start_job: StartJob,
+        job_log: Path,
+        job_spec: FeatureSpec,
+        job_data: Path,
+        redis_url: str,
+        seed: int,
+        hashed: bool,
+        passes: int,
+    ) -> None:
+        chances = random.Random(seed)
+        job = describe(*((job_data, None) if hashed else (job_log, job_spec)), passes=passes)
+        whole, report = undisturbed(job, redis_url)
+        running = start_job(job, redis_url)
+        running.gather()
+        at = chances.randrange(1, 11 * passes)
+        view = running.once(lambda view: pushed(view) >= at)
+        assert view is not None
+        os.kill(process_of(view, chances.randrange(2)), signal.SIGKILL)
+        result = running.result()
+        did = result.coordinated
+        assert same(result.state, whole)
+        assert (did.examples, did.rows) == (passes * ROWS, ROWS)
+        assert did.report.progressive.examples == ROWS
+        assert did.report.progressive.logloss == pytest.approx(report.progressive.logloss, rel=1e-12)
+        assert len(did.dead_workers) == 1
+        assert "signal 9" in did.dead_workers[0]
+
+    @pytest.mark.parametrize(("seed", "consistency"), [(1, "ssp"), (2, "asp")])
+    def test_a_killed_ones_shard_is_trained_to_its_end(
+        self, start_job: StartJob, job_data: Path, redis_url: str, seed: int, consistency: str
+    ) -> None:
+        """Every chunk counts once."""
+        chances = random.Random(seed)
+        filters = Filters(cache=True, presence=True)
+        job = describe(job_data, consistency=consistency, passes=3, ftrl=ADDITIVE, filters=filters, workers=3)
+        running = start_job(job, redis_url)
+        running.gather()
+        at = chances.randrange(5, 20)
+        view = running.once(lambda view: pushed(view) >= at)
+        assert view is not None
+        os.kill(process_of(view, chances.randrange(3)), signal.SIGKILL)
+        result = running.result()
+        assert same_sums(result.state, in_memory(job)[0])
+        assert result.coordinated.examples == 3 * ROWS
+        assert len(result.coordinated.dead_workers) == 1
+
+    def test_what_a_killed_one_held_back_is_not_counted_twice(
+        self, start_job: StartJob, job_data: Path, redis_url: str
+    ) -> None:
+        """Each example adds a quarter to the second number of its slots: once, or never if held back."""
+        small = Ftrl(alpha=1.0, beta=1e20, l1=2.0)  # weights are zero until a slot was seen some more
+        filters = Filters(kkt=True)
+        job = describe(job_data, consistency="asp", passes=3, ftrl=small, filters=filters)
+        slots, expected = in_memory(job)[0]
+        running = start_job(job, redis_url)
+        running.gather()
+        # In the middle of a data shard of five chunks.
+        view = running.once(lambda view: any(shard.progress == 3 for shard in view.unfinished.values()))
+        assert view is not None
+        owner = next(shard.owner for shard in view.unfinished.values() if shard.progress == 3)
+        number = next((n for n, worker in enumerate(view.workers) if worker.id == owner), 0)
+        os.kill(process_of(view, number), signal.SIGKILL)
+        found_slots, found = running.result().state
+        sums = np.zeros((1 << job.feature_spec().bits, 2), np.float32)
+        sums[found_slots] = found
+        more = np.round((sums[slots] - expected)[:, 1] / 0.25)
+        assert more.max() <= 0, "some examples count twice"
+        assert more.min() < 0, "nothing was held back when it was killed"
+
+    @pytest.mark.parametrize("consistency", ["bsp", "ssp"])
+    def test_one_that_wakes_up_after_it_was_taken_for_dead(
+        self, start_job: StartJob, job_data: Path, redis_url: str, consistency: str
+    ) -> None:
+        """It goes on where it was, on what others have long trained; then it helps again."""
+        flags = {} if consistency == "bsp" else {"consistency": "ssp", "ftrl": ADDITIVE}
+        job = describe(job_data, passes=6, **flags)
+        running = start_job(job, redis_url)
+        running.gather()
+        view = running.once(lambda view: pushed(view) > 10)
+        assert view is not None
+        with frozen(process_of(view, 0)):
+            alone = running.once(lambda view: len(view.workers) == 1)
+            assert alone is not None
+            assert running.once(lambda view: pushed(view) > pushed(alone) + 6)
+        assert running.once(lambda view: len(view.workers) == 2)
+        result = running.result()
+        whole = undisturbed(job, redis_url)[0] if consistency == "bsp" else in_memory(job)[0]
+        assert (same if consistency == "bsp" else same_sums)(result.state, whole)
+        assert result.coordinated.dead_workers == []
+        assert result.coordinated.workers_seen == 2
+        if consistency == "bsp":
+            assert result.coordinated.report.progressive.examples == ROWS
+
+    @pytest.mark.parametrize("consistency", ["bsp", "asp"])
+    def test_the_last_one_is_killed(
+        self, start_job: StartJob, job_data: Path, redis_url: str, consistency: str
+    ) -> None:
+        running = start_job(describe(job_data, consistency=consistency, passes=500), redis_url)
+        running.gather()
+        assert running.once(lambda view: pushed(view) > 5)
+        for pid in running.pids():
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(StoreError, match=r"no worker is left.*signal 9.*signal 9"):
+            running.result()
+
+    def test_all_are_killed_while_the_job_is_stopped(
+        self, start_job: StartJob, job_data: Path, redis_url: str
+    ) -> None:
+        """Nobody is left to bring the round to its end."""
+        running = start_job(describe(job_data, passes=500), redis_url)
+        running.gather()
+        assert running.once(lambda view: pushed(view) > 5)
+        pids = running.pids()
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        running.stop.set()
+        time.sleep(LEASE_S / 2)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        assert running.result().coordinated.interrupted
+
+
+@contextmanager
+def hanging(path: Path) -> Iterator[None]:
+    """Whoever opens this file, which nobody has open, waits: for the block's end, or 45 s."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    try:
+        with path.open("rb+") as file:
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            yield
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    finally:
+        signal.signal(signal.SIGIO, before)
+
+
+class TestStalls:
+    """Workers that live and do not get on: their input is on a disk that hangs, from the second file on."""
+
+    @pytest.fixture
+    def logs(self, job_log: Path, tmp_path: Path) -> list[Path]:
+        rows = job_log.read_bytes().splitlines(keepends=True)
+        parts = [tmp_path / "first.tsv", tmp_path / "second.tsv"]
+        parts[0].write_bytes(b"".join(rows[:2_000]))
+        parts[1].write_bytes(b"".join(rows[2_000:]))
+        return parts
+
+    def job(self, logs: list[Path], spec: FeatureSpec, workers: int) -> JobDescription:
+        job = describe(logs[0], spec, consistency="ssp", workers=workers, ftrl=ADDITIVE, stall_s=2.0)
+        both = {"inputs": absolute(logs), "input_bytes": input_bytes(logs), "rows": ROWS}
+        return job.model_copy(update=both)
+
+    def test_the_others_go_on_with_what_it_had(
+        self, logs: list[Path], job_spec: FeatureSpec, redis_url: str
+    ) -> None:
+        """And when the disk answers again, it helps again."""
+        job, url = self.job(logs, job_spec, 2), parse_redis_url(redis_url)
+        with (
+            closing(RedisStore(url, bits=job_spec.bits, width=WIDTH, facts=job.facts())) as store,
+            closing(JobBoard(url, lease_s=LEASE_S)) as board,
+        ):
+            board.create("stalls", job.to_bytes(), shards=job.plan().shards)
+            board.pause(-1)
+            helpers = Helpers(redis_url, 2)
+            wait_for(lambda: len(board.look().workers) == 2)
+            hosts = {worker.host for worker in board.look().workers}
+            with hanging(logs[1]):
+                board.pause(None)
+                wait_for(lambda: len(board.look().workers) < 2)
+            helpers.join()
+            assert helpers.errors == []
+            assert same_sums(read_out(store), in_memory(job)[0])
+            assert "no progress for" in read_stalls(board, hosts)[0]
+
+    def test_nobody_is_left_who_gets_on(
+        self, start_job: StartJob, logs: list[Path], job_spec: FeatureSpec, redis_url: str
+    ) -> None:
+        running = start_job(self.job(logs, job_spec, 1), redis_url)
+        with running.board() as board:
+            board.pause(-1)
+            wait_for(lambda: board.look().workers)
+            with hanging(logs[1]):
+                board.pause(None)
+                with pytest.raises(StoreError, match=r"no worker gets on.*no progress for \d+ s"):
+                    running.result()
+
+    def test_in_memory_it_can_be_stopped_all_the_same(self, logs: list[Path], job_spec: FeatureSpec) -> None:
+        """With what was learnt before."""
+        source, stop, begun = open_source(logs, job_spec), Event(), Event()
+        results: list[TrainResult] = []
+
+        def work() -> None:
+            results.append(
+                train(
+                    source,
+                    MemoryStore(job_spec.bits, WIDTH),
+                    Ftrl(),
+                    TrainSettings(chunk=1_500),
+                    on_progress=lambda _: begun.set(),
+                    progress_every_s=0,
+                    stop=stop,
+                )
+            )
+
+        with hanging(logs[1]):
+            thread = Thread(target=work, daemon=True)
+            thread.start()
+            assert begun.wait(60)
+            stop.set()
+            thread.join(30)
+        assert [(result.examples, result.interrupted) for result in results] == [(1_500, True)]
+
+
+class TestServers:
+    def test_moves_that_a_failover_loses_are_staged_again(self, job_data: Path, redis_url: str) -> None:
+        job, over = describe(job_data, passes=2), Event()
+        whole, _ = undisturbed(job, redis_url)
+
+        def lose() -> None:
+            ranks = random.Random(0)
+            with redis.Redis.from_url(redis_url) as client:
+                while not over.wait(0.03 * ranks.random()):
+                    client.delete(Keys("default").rank(ranks.randrange(2)))
+
+        thread = Thread(target=lose)
+        thread.start()
+        try:
+            assert same(in_threads(job, redis_url, 2)[0], whole)
+        finally:
+            over.set()
+            thread.join()
+
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_a_primary_that_comes_back_empty_ends_the_job(
+        self, start_job: StartJob, start_redis: StartRedis, job_data: Path, workers: int
+    ) -> None:
+        with start_redis() as servers:
+            job = describe(job_data, consistency="ssp", workers=workers, passes=500)
+            running = start_job(job, servers.url)
+            running.gather()
+            assert running.once(lambda view: pushed(view) > 5)
+            servers.servers[0].restart()
+            with pytest.raises(StoreError, match=r"lost (its|the) data"):
+                running.result()
+
+    @pytest.mark.parametrize("staleness", [0, 2])
+    def test_full_memory_ends_the_job(
+        self, start_job: StartJob, start_redis: StartRedis, job_data: Path, staleness: int
+    ) -> None:
+        """Of one of two nodes, which is not the board's: pushes to it fail, and nothing else does."""
+        servers = start_redis(shards=2)
+        job = describe(job_data, consistency="ssp", staleness=staleness, passes=500)
+        running = start_job(job, servers.url)
+        running.gather()
+        with running.board() as board:
+            assert running.once(lambda view: pushed(view) > 5)
+            node = board._record._nodes.client().get_node_from_key(board._record.key["job"])
+        (other,) = [server for server in servers.servers if server.port != node.port]
+        with other.connect() as client:
+            client.config_set("maxmemory", "1mb")
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="maxmemory"):
+            running.result()
+        assert time.monotonic() - began < 20

@@ -1,0 +1,414 @@
+"""Jobs through real Redis servers that nothing disturbs: what they come to, and who may help with them."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+
+import numpy as np
+import pytest
+
+from ctr.cli.ps.status import look
+from ctr.distributed.run import StoreSettings, train_distributed
+from ctr.errors import DataError, ModelError, StoreError
+from ctr.learn.ftrl import WIDTH, Ftrl
+from ctr.learn.learner import Learner
+from ctr.workers.ssp_worker import SspWorker
+from ctr.workers.worker import take_part
+from features import FeatureSpec
+from ps import BoardView, Filters, JobBoard, RedisStore, parse_redis_url
+from ps.status.observer import StoreObserver
+from tests.ctr.conftest import Cli
+from tests.ctr.distributed_jobs import (
+    ADDITIVE,
+    ROWS,
+    Command,
+    Helpers,
+    StartJob,
+    describe,
+    frozen,
+    in_memory,
+    in_threads,
+    process_of,
+    pushed,
+    same,
+    same_sums,
+    source_of,
+    undisturbed,
+    weights,
+)
+from tests.ps.redis_servers import needs_redis, timing_sensitive
+
+pytestmark = needs_redis
+
+
+def test_a_worker_refuses_another_build_of_the_data_set(job_data: Path) -> None:
+    job = describe(job_data)
+    job.model_copy(update={"dataset": job.open_source().manifest.digest}).open_source()
+    with pytest.raises(DataError, match="was it built again"):
+        job.model_copy(update={"dataset": "0" * 12}).open_source()
+
+
+class TestRounds:
+    """`bsp`: the same to the bit, whatever the timing."""
+
+    def test_any_number_of_workers_and_any_store(
+        self, job_data: Path, redis_url: str, cluster_url: str
+    ) -> None:
+        job = describe(job_data, workers=3, passes=2)
+        first, report = in_threads(job, redis_url, 1)
+        for workers, url in ((3, redis_url), (4, cluster_url)):
+            state, _ = in_threads(job, url, workers)
+            assert same(state, first)
+        assert report.examples == 2 * job.rows
+        exact, _ = in_memory(job)
+        assert np.abs(weights(first, job) - weights(exact, job)).mean() < 1e-3
+
+    def test_processes(self, start_job: StartJob, job_data: Path, redis_url: str) -> None:
+        job = describe(job_data)
+        running = start_job(job, redis_url)
+        running.gather()
+        result = running.result()
+        assert same(result.state, undisturbed(job, redis_url)[0])
+        did, (_, logloss) = result.coordinated, in_memory(job)
+        assert (did.examples, did.rows, did.passes) == (job.rows, job.rows, 1)
+        assert (did.workers_seen, did.dead_workers, did.interrupted) == (2, [], False)
+        assert did.report.progressive.examples == job.rows
+        assert did.report.progressive.logloss == pytest.approx(logloss, abs=2e-4)
+
+    def test_raw_files_give_what_hashed_ones_give(
+        self, job_log: Path, job_spec: FeatureSpec, job_data: Path, redis_url: str
+    ) -> None:
+        raw, _ = in_threads(describe(job_log, job_spec, passes=2), redis_url, 2)
+        assert same(raw, undisturbed(describe(job_data, passes=2), redis_url)[0])
+
+
+class TestClocks:
+    """`ssp` and `asp`: every chunk counts once."""
+
+    @pytest.mark.parametrize("consistency", ["ssp", "asp"])
+    def test_several_workers_lose_and_double_nothing(
+        self, job_data: Path, redis_url: str, consistency: str
+    ) -> None:
+        filters = Filters(cache=True, presence=True, hold_back=1e-5)
+        job = describe(job_data, consistency=consistency, passes=2, ftrl=ADDITIVE, filters=filters)
+        state, report = in_threads(job, redis_url, 3)
+        assert same_sums(state, in_memory(job)[0])
+        assert report.progressive.examples == report.later_passes.examples == job.rows
+
+    def test_one_worker_learns_the_same_with_filters(self, job_data: Path, redis_url: str) -> None:
+        flags = {"consistency": "ssp", "workers": 1, "ftrl": Ftrl(l1=0.5), "passes": 2}
+        job = describe(job_data, **flags)
+        plain, report = in_threads(job, redis_url, 1)
+        for filters in (
+            Filters(cache=True, presence=True),
+            Filters(cache=True, hold_back=1e-4),
+            Filters(presence=True, kkt=True),
+        ):
+            filtered, its_report = in_threads(describe(job_data, **flags, filters=filters), redis_url, 1)
+            assert same(filtered, plain)
+            assert its_report.counts.pushed < report.counts.pushed or not filters.hold_anything
+        exact, logloss = in_memory(job)
+        assert np.abs(weights(plain, job) - weights(exact, job)).mean() < 1e-3
+        assert report.progressive.logloss == pytest.approx(logloss, abs=2e-4)
+
+    def test_several_workers_learn_about_as_well(
+        self, start_job: StartJob, job_data: Path, redis_url: str
+    ) -> None:
+        filters = Filters(cache=True, presence=True)
+        job = describe(job_data, consistency="ssp", filters=filters, passes=3)
+        running = start_job(job, redis_url)
+        running.gather()
+        did = running.result().coordinated
+        _, alone = undisturbed(describe(job_data, consistency="ssp", workers=1, passes=3), redis_url)
+        assert did.report.later_passes.logloss == pytest.approx(alone.later_passes.logloss, rel=0.04)
+        assert (did.examples, did.rows, did.workers_seen) == (3 * ROWS, ROWS, 2)
+        assert 0 < did.seconds < 30
+        assert running.fractions == sorted(running.fractions)
+
+    def test_peers_are_the_workers_that_have_work(self, job_data: Path, redis_url: str) -> None:
+        job, url = describe(job_data, consistency="asp"), parse_redis_url(redis_url)
+        peers = set()
+
+        class Noting(Learner):
+            def learn(self, *arguments, **settings):
+                peers.add(settings["peers"])
+                return super().learn(*arguments, **settings)
+
+        facts = {"bits": job.feature_spec().bits, "width": WIDTH, "facts": job.facts()}
+        with closing(RedisStore(url, **facts)) as store, closing(JobBoard(url)) as board:
+            board.create("peers", job.to_bytes(), shards=job.plan().shards)
+            idle, at_work = board.register("idle"), board.register("at work")
+            assert board.claim(at_work) is not None
+            for expected in (2, 1):
+                worker = SspWorker(board, store, source_of(job), job, "peers")
+                worker.learner = Noting(job.safe_adding)
+                worker_id = board.register("here")
+                assert worker.run(worker_id, lambda: len(peers) > 0, lambda: None)
+                worker.close()
+                board.leave(worker_id)
+                assert peers == {expected}
+                peers.clear()
+                board.leave(at_work)
+            board.leave(idle)
+
+
+@timing_sensitive
+class TestStraggler:
+    """A worker that gets the processor only now and then."""
+
+    @pytest.mark.parametrize("staleness", [0, 1])
+    def test_the_others_wait_within_the_bound(
+        self, start_job: StartJob, job_data: Path, redis_url: str, staleness: int
+    ) -> None:
+        job = describe(job_data, consistency="ssp", staleness=staleness, passes=99)
+        # It may begin a chunk at `staleness` ahead, and has pushed it some time.
+        bound = staleness + 1
+        lags = self._lags(start_job, job, redis_url, lambda lags: len(lags) > 300 and max(lags) >= bound)
+        assert max(lags) == bound
+
+    def test_asynchronous_ones_do_not(self, start_job: StartJob, job_data: Path, redis_url: str) -> None:
+        job = describe(job_data, consistency="asp", passes=99)
+        assert max(self._lags(start_job, job, redis_url, lambda lags: max(lags, default=0) > 5)) > 5
+
+    @staticmethod
+    def _lags(start_job: StartJob, job, url: str, enough) -> list[int]:
+        running = start_job(job, url, lease_s=30)  # so that it is not taken for dead
+        running.gather()
+        begun = running.once(lambda view: all(w.clock for w in view.workers))
+        assert begun is not None
+        lags: list[int] = []
+
+        def note(view: BoardView) -> bool:
+            clocks = [worker.clock for worker in view.workers if worker.clock is not None]
+            lags.append(max(clocks) - min(clocks) if len(clocks) == 2 else 0)
+            return enough(lags) or len(lags) % 50 == 0
+
+        deadline = time.monotonic() + 60
+        while not enough(lags) and time.monotonic() < deadline:
+            with frozen(process_of(begun, 0)):
+                running.once(note)
+            time.sleep(0.02)
+        running.stop.set()
+        assert running.result().coordinated.interrupted
+        return lags
+
+
+class TestJoining:
+    """`ctr worker`."""
+
+    def test_a_worker_comes_and_goes(self, start_job: StartJob, job_data: Path, redis_url: str) -> None:
+        running = start_job(describe(job_data, consistency="asp", passes=2_000), redis_url)
+        with running.board() as board:
+            job = board.job()
+        assert job is not None
+        words = ("worker", "--store", redis_url, "--job", job.id, "--lease", 1)
+        interrupted, terminated = Command(*words), Command(*words)
+        stays = Helpers(redis_url, 1)
+        all_here = running.once(lambda view: len(view.workers) == 5 and all(w.clock for w in view.workers))
+        assert all_here is not None
+        assert running.once(lambda view: view.least_clock > all_here.clock)
+        interrupted.popen.send_signal(signal.SIGINT)
+        terminated.popen.send_signal(signal.SIGTERM)
+        for left in (interrupted, terminated):
+            code, said = left.end()
+            assert code == 130, said
+            assert int(re.fullmatch(r"trained ([\d,]+) examples\n", left.out)[1].replace(",", "")) > 0
+        went_on = running.once(lambda view: len(view.workers) == 3)
+        assert went_on is not None
+        assert running.once(lambda view: pushed(view) > pushed(went_on) + 25)
+        running.stop.set()
+        did = running.result().coordinated
+        assert (did.workers_seen, did.dead_workers) == (5, [])
+        assert [report.examples > 0 for report in stays.join()] == [True]
+
+    def test_a_helper_sees_the_job_to_its_end(
+        self, start_job: StartJob, job_data: Path, redis_url: str
+    ) -> None:
+        """And what it did is in the job's summary."""
+        job = describe(job_data, consistency="ssp", workers=1, ftrl=ADDITIVE, passes=2)
+        running = start_job(job, redis_url)
+        assert running.once(lambda view: len(view.workers) == 1)
+        helpers = Helpers(redis_url, 2)
+        result = running.result()
+        helpers.join()
+        assert helpers.errors == []
+        assert same_sums(result.state, in_memory(job)[0])
+        report = result.coordinated.report
+        assert report.progressive.examples == report.later_passes.examples == job.rows
+
+    def test_there_is_no_such_job(self, cli: Cli, job_data: Path, redis_url: str) -> None:
+        words = ("worker", "--store", redis_url)
+        nothing, unknown = cli(*words), cli(*words, "--job", "abc")
+        assert (nothing.code, unknown.code) == (1, 1)
+        assert "ctr train --store" in nothing.err
+        assert "abc" in unknown.err
+        with closing(JobBoard(parse_redis_url(redis_url))) as board:
+            board.create("one", describe(job_data).to_bytes(), shards=1)
+            other = cli(*words, "--job", "two")
+            assert other.code == 1
+            assert "'one', not 'two'" in other.err
+            board.fail("the disk is full")
+            over = cli(*words)
+            assert over.code == 1
+            assert "the disk is full" in over.err
+
+    @pytest.mark.parametrize(
+        ("changes", "told"),
+        [({"inputs": ("/nowhere/clicks",)}, "/nowhere/clicks"), ({"input_bytes": 1}, "the same data")],
+    )
+    def test_without_the_data_it_goes_alone(
+        self, job_data: Path, redis_url: str, changes: dict, told: str
+    ) -> None:
+        job, url = describe(job_data).model_copy(update=changes), parse_redis_url(redis_url)
+        facts = {"bits": job.feature_spec().bits, "width": WIDTH, "facts": job.facts()}
+        with closing(RedisStore(url, **facts)), closing(JobBoard(url)) as board:
+            board.create("one", job.to_bytes(), shards=9, ranks=2)
+            with pytest.raises(DataError, match=told):
+                take_part(url, "one", stop=Event())
+            assert board.look().state == "running"
+
+
+class TestWarmStart:
+    @pytest.mark.parametrize("scale", [1.0, 3e6])
+    def test_it_goes_on_from_the_model(
+        self, start_job: StartJob, job_data: Path, redis_url: str, scale: float
+    ) -> None:
+        """Also from numbers so large that one push cannot add them."""
+        (slots, state), _ = in_memory(describe(job_data))
+        start = slots, np.stack([state[:, 0], np.minimum(state[:, 1] * scale, 8e6)], axis=1)
+        assert scale == 1 or start[1][:, 1].max() == 8e6
+        job = describe(job_data, consistency="ssp", workers=1, passes_before=1)
+        result = start_job(job, redis_url, start=start).result()
+        exact, _ = in_memory(job, start)
+        assert np.abs(weights(result.state, job) - weights(exact, job)).mean() < 1e-3
+        assert result.state[1][:, 1].max() == pytest.approx(exact[1][:, 1].max(), rel=1e-4)
+
+
+class TestBadRows:
+    @pytest.fixture
+    def torn(self, job_log: Path, tmp_path: Path) -> Path:
+        """With three rows that cannot be read: 60, 1,500 and 2,900 from 0."""
+        lines = job_log.read_bytes().splitlines(keepends=True)
+        for row in (60, 1_500, 2_900):
+            lines[row] = b"torn %d\n" % row
+        path = tmp_path / "torn.tsv"
+        path.write_bytes(b"".join(lines))
+        return path
+
+    def words(self, torn: Path, url: str, spec: FeatureSpec, *flags: object) -> list[object]:
+        spec_file = torn.with_name("spec.yaml")
+        spec_file.write_text(spec.to_yaml())
+        return [
+            *("train", torn, "--spec", spec_file, "--model", torn.with_name("model"), "--store", url),
+            *("--chunk", 200, "--json", torn.with_name("summary.json"), *flags),
+        ]
+
+    @pytest.mark.parametrize("flags", [["--workers", 2], ["--workers", 1, "--consistency", "bsp"]])
+    def test_the_first_that_is_met_ends_the_job(
+        self, torn: Path, job_spec: FeatureSpec, redis_url: str, flags: list[object]
+    ) -> None:
+        # Files where the command runs are not taken for modules.
+        (torn.parent / "numpy.py").write_text("raise SystemExit('this is not numpy')")
+        code, said = Command(*self.words(torn, redis_url, job_spec, *flags), cwd=torn.parent).end()
+        assert code == 1
+        assert re.search(r"torn\.tsv:(61|1501|2901): ", said)
+        assert "--on-bad-rows" in said
+
+    @pytest.mark.parametrize("consistency", ["bsp", "asp"])
+    def test_each_is_kept_and_counted_once(
+        self, cli: Cli, torn: Path, job_spec: FeatureSpec, redis_url: str, consistency: str
+    ) -> None:
+        flags = ["--on-bad-rows", "quarantine", "--workers", 2, "--epochs", 2, "--consistency", consistency]
+        done = cli(*self.words(torn, redis_url, job_spec, *flags))
+        assert done.code == 0, done.err
+        summary = json.loads(torn.with_name("summary.json").read_bytes())
+        assert (summary["bad_rows"], summary["rows"], summary["examples"]) == (3, 2_947, 5_894)
+        assert torn.with_name("model.bad-rows").read_bytes() == b"torn 60\ntorn 1500\ntorn 2900\n"
+        assert [path.name for path in torn.parent.glob("*bad-rows*")] == ["model.bad-rows"]
+        assert done.out.count("torn.tsv:61:") == 1
+
+    def test_too_many_end_the_job_and_leave_nothing_behind(
+        self, cli: Cli, torn: Path, job_spec: FeatureSpec, redis_url: str
+    ) -> None:
+        with torn.open("ab") as file:
+            file.write(b"torn\n" * 30)
+        words = self.words(torn, redis_url, job_spec, "--workers", 2, "--on-bad-rows", "skip")
+        done = cli(*words)
+        assert done.code == 1
+        assert "33 of the 2,980 rows read are bad (1.1%)" in done.err
+        assert "33 with 1 column instead of" in done.err
+        assert not torn.with_name("model").exists()
+        assert cli(*words, "--max-bad-fraction", 0.02).code == 0  # so the store is empty, too
+
+    @pytest.mark.parametrize("consistency", ["bsp", "ssp"])
+    def test_status_does_not_count_them(
+        self, torn: Path, job_spec: FeatureSpec, redis_url: str, consistency: str
+    ) -> None:
+        job = describe(torn, job_spec, on_bad_rows="skip", passes=2, consistency=consistency)
+        found = train_distributed(job, source_of(job), StoreSettings(redis_url), start=None, stop=Event())
+        assert (found.coordinated.examples, found.coordinated.rows) == (2 * 2_947, 2_947)
+        with closing(found.store), closing(StoreObserver(parse_redis_url(redis_url))) as observer:
+            _, status = look(observer)
+            found.store.drop()
+        assert status is not None
+        assert (status.examples, status.examples_in_all) == (2 * 2_947, 2 * 2_947)
+
+    def test_rounds_with_bad_rows_are_the_same_to_the_bit(
+        self, torn: Path, job_spec: FeatureSpec, redis_url: str
+    ) -> None:
+        job = describe(torn, job_spec, on_bad_rows="skip", passes=2, workers=3)
+        one, report = in_threads(job, redis_url, 1)
+        three, again = in_threads(job, redis_url, 3)
+        assert same(one, three)
+        for bad_rows in (report.bad_rows, again.bad_rows):
+            assert (bad_rows.count, bad_rows.end) == (3, 2_901)
+        assert report.examples == again.examples == 2 * 2_947
+
+
+class TestWrongUse:
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_diverging_training(
+        self, start_job: StartJob, job_data: Path, redis_url: str, workers: int
+    ) -> None:
+        job = describe(
+            job_data, consistency="ssp", workers=workers, ftrl=Ftrl(alpha=1e29, beta=1e-29), passes=50
+        )
+        with pytest.raises((ModelError, StoreError), match="diverged"):
+            start_job(job, redis_url).result()
+
+    def test_checkpoints_cannot_go_there(
+        self, cli: Cli, job_data: Path, redis_url: str, tmp_path: Path
+    ) -> None:
+        words = ("train", job_data, "--model", tmp_path / "model", "--store", redis_url, "--checkpoint")
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "diary.txt").write_text("dear diary")
+        for place, told in (
+            (tmp_path / "mine", "diary.txt"),
+            (tmp_path / "model", "is for the model"),
+            (tmp_path / "mine" / "diary.txt" / "deeper", "cannot be written"),
+        ):
+            done = cli(*words, place)
+            assert done.code == 1
+            assert told in done.err
+        done = cli(*words, tmp_path / "none", "--resume")
+        assert done.code == 1
+        assert "there is no checkpoint" in done.err
+        assert cli("ps", "drop", "--store", redis_url, "--yes").code == 1  # nothing was begun
+
+    def test_a_running_job_is_not_disturbed(
+        self, start_job: StartJob, cli: Cli, job_data: Path, redis_url: str, tmp_path: Path
+    ) -> None:
+        running = start_job(describe(job_data, consistency="asp", workers=1, passes=500), redis_url)
+        assert running.once(lambda view: pushed(view) > 3)
+        done = cli("train", job_data, "--model", tmp_path / "model", "--store", redis_url)
+        assert done.code == 1
+        assert "in this store already" in done.err
+        before = running.once(lambda view: True)
+        assert before is not None
+        assert running.once(lambda view: pushed(view) > pushed(before))

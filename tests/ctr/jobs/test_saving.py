@@ -1,0 +1,138 @@
+"""A trained model is on disk before anything else is done with it; a disk that refuses does not lose it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import redis
+
+from ctr.model.artifact import load_model
+from tests.ctr.conftest import Cli
+from tests.ctr.distributed_jobs import Command, wait_for
+from tests.ps.redis_servers import StartRedis, needs_redis
+
+FLAGS = ["--chunk", 5_000, "--alpha", 0.2]
+
+
+def train(log: Path, model: Path, *flags: object, **options: object) -> Command:
+    return Command("train", "--spec", "criteo", log, "--model", model, *FLAGS, *flags, **options)
+
+
+def long_holdout(log: Path, times: int) -> list[object]:
+    """Rows to evaluate on for a while."""
+    return [word for _ in range(times) for word in ("--holdout", log)]
+
+
+def saved(job: Command, model: Path) -> None:
+    """Wait until the model is on disk, with the job still at work on it."""
+    wait_for((model / "manifest.json").exists, 240)  # kernels may have to be compiled
+    assert job.popen.poll() is None
+
+
+class TestWhileItIsEvaluated:
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+    def test_in_memory(self, click_log: Path, tmp_path: Path, number: signal.Signals) -> None:
+        job = train(click_log, tmp_path / "model", *long_holdout(click_log, 500))
+        saved(job, tmp_path / "model")
+        job.popen.send_signal(number)
+        code, said = job.end()
+        assert code == (-9 if number == signal.SIGKILL else 130), said
+        manifest = load_model(tmp_path / "model").manifest
+        assert "holdout" not in manifest["metrics"]
+        assert os.listdir(tmp_path) == ["model"]
+
+    @needs_redis
+    def test_in_redis(self, cli: Cli, click_log: Path, tmp_path: Path, redis_url: str) -> None:
+        store = f"{redis_url}?model=m"
+        job = train(click_log, tmp_path / "model", "--store", store, *long_holdout(click_log, 500))
+        saved(job, tmp_path / "model")
+        job.popen.send_signal(signal.SIGKILL)
+        job.popen.wait()
+        job.require_gone()
+        assert load_model(tmp_path / "model").weights.size
+        again = cli("train", "--spec", "criteo", click_log, "--model", tmp_path / "other", "--store", store)
+        assert "ctr ps drop" in again.err  # the job did not come to emptying the store
+        assert cli("ps", "drop", "--store", store, "--yes").code == 0
+
+    def test_its_metrics_are_added(self, cli: Cli, click_log: Path, tmp_path: Path) -> None:
+        flags = ["--model", tmp_path / "model", "--holdout-fraction", 0.2]
+        assert cli("train", "--spec", "criteo", click_log, *flags).code == 0
+        manifest = load_model(tmp_path / "model").manifest
+        assert manifest["metrics"]["holdout"]["examples"] == 4_000
+        assert manifest["calibration"] == manifest["metrics"]["holdout"]["calibration"]
+        assert os.listdir(tmp_path) == ["model"]
+
+    def test_another_model_takes_its_place(self, cli: Cli, click_log: Path, tmp_path: Path) -> None:
+        job = train(click_log, tmp_path / "model", *long_holdout(click_log, 50))
+        saved(job, tmp_path / "model")
+        assert cli("train", "--spec", "criteo", click_log, "--model", tmp_path / "model").code == 0
+        code, said = job.end()
+        assert code == 1
+        assert "has taken the place of" in said
+        assert "holdout" not in load_model(tmp_path / "model").manifest["metrics"]
+
+
+@needs_redis
+def test_redis_dies_before_it_is_emptied(click_log: Path, tmp_path: Path, start_redis: StartRedis) -> None:
+    servers = start_redis()
+    store = f"{servers.url}?model=m"
+    job = train(click_log, tmp_path / "model", "--store", store, *long_holdout(click_log, 50))
+    saved(job, tmp_path / "model")
+    servers.servers[0].kill()
+    code, said = job.end()
+    assert code == 0, said
+    assert "warning" in job.out
+    assert "ctr ps drop --store 'redis://127.0.0.1:" in job.out
+    assert load_model(tmp_path / "model").manifest["metrics"]["holdout"]["examples"] == 50 * 20_000
+
+
+def small_files_only() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+
+class TestAFullDisk:
+    @needs_redis
+    def test_in_redis_the_store_keeps_the_model(
+        self, cli: Cli, click_log: Path, tmp_path: Path, redis_url: str
+    ) -> None:
+        whole, model, store = tmp_path / "whole", tmp_path / "model", f"{redis_url}?model=m"
+        assert (
+            cli("train", "--spec", "criteo", click_log, "--model", whole, *FLAGS, "--store", store).code == 0
+        )
+        code, said = train(click_log, model, "--store", store, preexec_fn=small_files_only).end()
+        assert code == 1
+        assert "could not be saved" in said
+        assert (
+            f"ctr ps export --store 'redis://{redis_url.rpartition('@')[2]}?model=m' --model {model}" in said
+        )
+        assert not model.exists()
+        assert cli("ps", "export", "--store", store, "--model", model).code == 0
+        assert load_model(model).id == load_model(whole).id
+        assert cli("ps", "drop", "--store", store, "--yes").code == 0
+        with redis.Redis.from_url(redis_url) as client:
+            assert client.dbsize() == 0
+
+    def test_in_memory_it_goes_to_another_one(self, click_log: Path, tmp_path: Path) -> None:
+        place = tmp_path / "place"
+        job = train(click_log, place / "model", "--epochs", 100_000)
+        wait_for(lambda: "training" in job.said)
+        shutil.rmtree(place)
+        place.write_text("no folder any more")
+        job.popen.send_signal(signal.SIGINT)
+        assert job.popen.wait(60) == 1
+        assert "could not be saved" in job.said
+        rescued = Path(job.said.rpartition("It was saved to ")[2].partition(" instead")[0])
+        assert load_model(rescued).weights.size
+        shutil.rmtree(rescued)
+        job.require_gone()
+
+    def test_nowhere_is_room(self, click_log: Path, tmp_path: Path) -> None:
+        code, said = train(click_log, tmp_path / "model", preexec_fn=small_files_only).end()
+        assert code == 1
+        assert "it is lost" in said
+        assert os.listdir(tmp_path) == []

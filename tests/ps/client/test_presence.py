@@ -1,0 +1,116 @@
+"""`Presence`: what one worker has heard of the slots that all have pushed."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+import pytest
+
+from ps import RedisStore, Slots, Token, parse_redis_url, slot_dtype
+from ps.client.presence import Presence
+from tests.ps.redis_servers import StartRedis, needs_redis
+
+pytestmark = needs_redis
+
+_names = count()
+
+
+def opened(url: str, bits: int, model: str | None = None) -> RedisStore:
+    name = f"presence-{next(_names)}" if model is None else model
+    return RedisStore(parse_redis_url(f"{url}?model={name}"), bits=bits, width=2, join=model is not None)
+
+
+def slots_of(*numbers: int, bits: int = 20) -> Slots:
+    return np.array(numbers, slot_dtype(bits))
+
+
+def tell(store: RedisStore, presence: Presence, slots: Slots, chunk: int, shard: int = 0) -> None:
+    fresh = presence.claim(slots)
+    store.push_packed(slots, np.ones(slots.size, np.int64), Token("job", shard, chunk), fresh=fresh)
+
+
+@pytest.fixture(params=["redis_url", "cluster_url"])
+def url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(request.param))
+
+
+@pytest.mark.parametrize("bits", [20, 33])
+def test_slots_that_others_pushed_are_heard_of(url: str, bits: int) -> None:
+    store = opened(url, bits)
+    one, other = Presence(store), Presence(store)
+    last = (1 << bits) - 1
+    slots = slots_of(0, 77, last // 2, last, bits=bits)
+    assert one.absent(slots).all()
+    tell(store, one, slots[:3], 0)
+    assert one.absent(slots).tolist() == [False, False, False, True], "one's own count at once"
+    assert other.absent(slots).all()
+    other.listen()
+    assert other.absent(slots).tolist() == [False, False, False, True]
+    tell(store, other, slots[1:], 0, shard=1)
+    one.listen()
+    assert not one.absent(slots).any()
+    assert other.claim(slots).tolist() == [False] * 4, "everybody knows"
+    store.drop()
+
+
+def test_slots_are_told_of_once(redis_url: str) -> None:
+    store = opened(redis_url, 20)
+    presence = Presence(store)
+    tell(store, presence, slots_of(1, 2), 0)
+    tell(store, presence, slots_of(1, 2, 3), 1)
+    ((_, offsets),) = store.read_inserts(np.zeros(64, np.int64))
+    assert offsets.tolist() == [1, 2, 3]
+    store.drop()
+
+
+@pytest.mark.parametrize("by", ["hearing", "telling"])
+def test_a_partition_that_is_told_enough_of_is_present(redis_url: str, by: str) -> None:
+    store = opened(redis_url, 16)  # partitions of 1024 slots, inserts of 51
+    teller, presence = Presence(store), Presence(store)
+    some = np.arange(0, 200, 4, dtype=np.uint32)
+    assert some.size == store.inserts_limit - 1
+    who = presence if by == "telling" else teller
+    tell(store, who, some, 0)
+    presence.listen()
+    assert presence.absent(slots_of(1, 1023, 1024)).tolist() == [True, True, True]
+    tell(store, who, slots_of(300), 1)
+    presence.listen()
+    assert presence.absent(slots_of(1, 1023, 1024)).tolist() == [False, False, True]
+    assert presence.claim(slots_of(1, 1024)).tolist() == [False, True]
+    store.drop()
+
+
+def test_after_a_failover_everything_is_heard_again(start_redis: StartRedis) -> None:
+    """The inserts may have become shorter, and then as long as they were, of others' slots."""
+    servers = start_redis()
+    store = opened(servers.url, 20)
+    lost, presence = Presence(store), Presence(store)
+    before = store.dump(0)
+    tell(store, lost, slots_of(5, 6), 0)
+    presence.listen()
+    assert not presence.absent(slots_of(5, 6)).any()
+    store.restore(before)  # as of a replica that had not heard of it
+    tell(store, Presence(store), slots_of(7, 8), 1)
+    with servers.servers[0].connect() as client:
+        client.client_kill_filter(_type="normal", skipme=True)  # as a primary does that dies
+    presence.listen()
+    assert not presence.absent(slots_of(5, 6, 7, 8)).any()
+    store.drop()
+
+
+def test_restored_slots_are_present(redis_url: str) -> None:
+    store, copy = opened(redis_url, 16), opened(redis_url, 16)
+    rng = np.random.default_rng(0)
+    few = np.unique(rng.integers(0, 1024, 30)).astype(np.uint32)
+    many = np.unique(rng.integers(1024, 2048, 300)).astype(np.uint32)
+    slots = np.concatenate([few, many])
+    store.push_packed(slots, np.ones(slots.size, np.int64), Token("job", 0, 0))  # tells no inserts
+    for p in range(64):
+        copy.restore(store.dump(p))
+    presence = Presence(copy)
+    presence.listen()
+    assert not presence.absent(slots).any()
+    assert presence.absent(np.arange(1024, dtype=np.uint32)).sum() == 1024 - few.size
+    store.drop()
+    copy.drop()

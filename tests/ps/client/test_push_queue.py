@@ -1,0 +1,254 @@
+"""`PushQueue` sends in order, behind, and again what a failover has lost.
+
+A failover to a replica that lags is played by giving partitions back what they held before: their state and
+their record, as one, which is what such a replica has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from threading import Event, Timer
+
+import numpy as np
+import pytest
+
+from ctr.errors import StoreError
+from ps import PartitionDump, PendingPush, PushQueue, RedisStore, Slots, Token, parse_redis_url
+from ps.servers.embedded import EmbeddedRedis
+from tests.ps.ledger import Ledger
+from tests.ps.redis_servers import eventually, needs_redis
+
+pytestmark = needs_redis
+
+BITS = 10
+_names = count()
+
+
+@pytest.fixture(scope="module")
+def followed() -> Iterator[EmbeddedRedis]:
+    """One Redis with a replica, so that what is pushed is worth keeping."""
+    with EmbeddedRedis(replicas=1) as servers:
+        yield servers
+
+
+@pytest.fixture
+def store(followed: EmbeddedRedis) -> Iterator[RedisStore]:
+    store = opened(followed.url)
+    yield store
+    store.drop()
+
+
+def opened(url: str, **options: object) -> RedisStore:
+    return RedisStore(parse_redis_url(f"{url}?model=queue-{next(_names)}"), bits=BITS, width=2, **options)
+
+
+def pending(
+    store: RedisStore, slots: Slots, chunk: int, increment: int = 1, shard: int = 0, on_done=lambda: None
+) -> PendingPush:
+    increments = np.full(slots.size, increment, np.int64)
+    return PendingPush(Token("job", shard, chunk), slots, increments, None, on_done)
+
+
+def slots_of(*numbers: int) -> Slots:
+    return np.array(numbers, np.uint32)
+
+
+class TestSending:
+    def test_in_order_and_each_is_told(self, store: RedisStore) -> None:
+        queue, done = PushQueue(store, "job"), []
+        for chunk in range(20):
+            queue.put(
+                pending(store, slots_of(chunk, 900), chunk, on_done=lambda chunk=chunk: done.append(chunk))
+            )
+        queue.drain()
+        assert done == list(range(20))
+        assert store.pull_packed(slots_of(0, 900))[0].tolist() == [1, 20]
+        assert queue.seconds > 0
+        queue.close()
+
+    def test_a_few_wait_and_then_put_waits(self, store: RedisStore) -> None:
+        queue, gate = PushQueue(store, "job"), Event()
+        queue.put(pending(store, slots_of(1), 0, on_done=gate.wait))
+        queue.put(pending(store, slots_of(1), 1))
+        timer = Timer(0.1, gate.set)
+        timer.start()
+        queue.put(pending(store, slots_of(1), 2))  # not before the first has been told
+        assert gate.is_set()
+        queue.drain()
+        timer.join()
+        queue.close()
+
+    def test_a_push_of_nothing_arrives_too(self, store: RedisStore) -> None:
+        queue, done = PushQueue(store, "job"), Event()
+        queue.put(pending(store, slots_of(), 0, on_done=done.set))
+        queue.drain()
+        assert done.is_set()
+        queue.close()
+
+    def test_what_sending_raised_is_raised_from_then_on(self, store: RedisStore) -> None:
+        queue = PushQueue(store, "job")
+        queue.put(pending(store, slots_of(1), 0, on_done=lambda: 1 // 0))
+        for request in (queue.drain, queue.settle, lambda: queue.put(pending(store, slots_of(1), 1))):
+            with pytest.raises(ZeroDivisionError):
+                request()
+        queue.close()
+
+    def test_a_closed_one_refuses(self, store: RedisStore) -> None:
+        queue = PushQueue(store, "job")
+        queue.close()
+        with pytest.raises(StoreError, match="stopped"):
+            queue.put(pending(store, slots_of(1), 0))
+        queue.drain()  # nothing waits
+
+    def test_closing_wakes_who_waits(self, store: RedisStore) -> None:
+        queue, gate = PushQueue(store, "job"), Event()
+        queue.put(pending(store, slots_of(1), 0, on_done=gate.wait))
+        queue.put(pending(store, slots_of(1), 1))
+        timer = Timer(0.1, lambda: (Timer(0.1, gate.set).start(), queue.close()))
+        timer.start()
+        with pytest.raises(StoreError, match="stopped"):
+            queue.put(pending(store, slots_of(1), 2))
+        timer.join()
+
+
+class TestOverlay:
+    def test_adds_what_a_pull_was_too_early_for(self, store: RedisStore) -> None:
+        queue, slots = PushQueue(store, "job"), slots_of(1, 2, 500)
+        pulls = [store.pull_packed(slots, "job", 0)]
+        for chunk in range(4):
+            queue.put(pending(store, slots_of(2, 500) if chunk % 2 else slots_of(1, 7), chunk, 10**chunk))
+            queue.drain()
+            pulls.append(store.pull_packed(slots, "job", 0))
+        for packed, applied in pulls:
+            queue.overlay(0, slots, packed, applied)
+            assert packed.tolist() == [101, 1010, 1010]
+        queue.overlay(1, slots, packed, np.full_like(applied, -1))
+        assert packed.tolist() == [101, 1010, 1010], "another shard's"
+        queue.close()
+
+    def test_also_when_settled_in_between(self, store: RedisStore) -> None:
+        queue, slots = PushQueue(store, "job"), slots_of(1)
+        packed, applied = store.pull_packed(slots, "job", 0)
+        queue.put(pending(store, slots, 0))
+        queue.settle()
+        queue.overlay(0, slots, packed, applied)
+        assert packed.tolist() == [1]
+        queue.close()
+
+
+def go_back(store: RedisStore, dumps: list[PartitionDump]) -> None:
+    for dump in dumps:
+        store.restore(dump)
+
+
+class TestLostPushes:
+    @pytest.mark.parametrize("seed", range(8))
+    def test_are_sent_again(self, store: RedisStore, seed: int) -> None:
+        """Some partitions go back, now and then, one to many chunks."""
+        rng = np.random.default_rng(seed)
+        queue, ledger, lost = PushQueue(store, "job"), Ledger(BITS), 0
+        dumps = {p: [store.dump(p)] for p in range(store.partitions.count)}
+        for shard in range(2):
+            for chunk in range(12):
+                slots = np.unique(rng.integers(0, 1 << BITS, 60)).astype(np.uint32)
+                increment = int(rng.integers(1, 256) << 32 | rng.integers(1, 1 << 20))
+                ledger.sums[slots] += increment
+                queue.put(pending(store, slots, chunk, increment, shard))
+                queue.drain()
+                for p, held in dumps.items():
+                    held.append(store.dump(p))
+                if rng.random() < 0.3:
+                    victims = rng.choice(64, 20, replace=False)
+                    back = int(rng.integers(1, 6))
+                    lost += sum(dumps[p][-1] != dumps[p][max(-len(dumps[p]), -back)] for p in victims)
+                    go_back(store, [dumps[p][max(-len(dumps[p]), -back)] for p in victims])
+                packed, applied = store.pull_packed(slots, "job", shard)
+                if shard == 0:  # of the shards before, settling tells
+                    queue.overlay(shard, slots, packed, applied)
+                    assert np.array_equal(packed, ledger.sums[slots])
+        queue.settle()
+        ledger.require(store)
+        assert (queue.sent_again > 0) == (lost > 0)
+        queue.close()
+
+    def test_are_noticed_by_the_next_push(self, store: RedisStore) -> None:
+        queue = PushQueue(store, "job")
+        before = store.dump(0)
+        for chunk in range(5):
+            queue.put(pending(store, slots_of(3), chunk, 10**chunk))
+        queue.drain()
+        go_back(store, [before])
+        queue.put(pending(store, slots_of(3), 5, 10**5))
+        queue.drain()
+        assert store.pull_packed(slots_of(3))[0].tolist() == [111111]
+        assert queue.sent_again == 5
+        assert store.applied("job", 0)[0] == 5
+        queue.close()
+
+    def test_of_an_earlier_shard(self, store: RedisStore) -> None:
+        """The next push of any shard notices; else settling does."""
+        queue, before = PushQueue(store, "job"), store.dump(0)
+        queue.put(pending(store, slots_of(3), 0, 1, shard=0))
+        queue.put(pending(store, slots_of(3), 0, 10, shard=1))
+        queue.drain()
+        go_back(store, [before])
+        queue.put(pending(store, slots_of(3), 1, 100, shard=1))
+        queue.drain()
+        assert store.pull_packed(slots_of(3))[0].tolist() == [111]
+        go_back(store, [before])
+        queue.settle()
+        assert store.pull_packed(slots_of(3))[0].tolist() == [111]
+        queue.close()
+
+    def test_that_are_not_kept_any_more_stop_the_job(self, store: RedisStore) -> None:
+        queue, before = PushQueue(store, "job", keep_bytes=100), store.dump(0)
+        for chunk in range(10):
+            queue.put(pending(store, slots_of(3, 4), chunk))
+        queue.drain()
+        after = store.dump(0)
+        go_back(store, [before])
+        queue.put(pending(store, slots_of(3), 10))
+        with pytest.raises(StoreError, match=r"not kept .* behind.* --resume"):
+            queue.drain()
+        assert store.dump(0) == before, "nothing was added to what is wrong"
+        queue.close()
+        # What is kept is enough for a replica that was not as far behind.
+        go_back(store, [after])
+
+    def test_a_few_are_kept_without_any_replica(self, redis_url: str) -> None:
+        store = opened(redis_url)
+        queue, dumps = PushQueue(store, "job"), []
+        for chunk in range(10):
+            dumps.append(store.dump(0))
+            queue.put(pending(store, slots_of(3), chunk))
+            queue.drain()
+        go_back(store, [dumps[-3]])
+        queue.settle()
+        assert store.pull_packed(slots_of(3))[0].tolist() == [10]
+        queue.close()
+        store.drop()
+
+    def test_are_kept_until_a_replica_has_them(self) -> None:
+        with EmbeddedRedis(replicas=1) as servers:
+            store = opened(servers.url)
+            queue, before = PushQueue(store, "job"), store.dump(0)
+            primary, replica = servers.shards[0]
+            replica.freeze()
+            for chunk in range(10):
+                queue.put(pending(store, slots_of(3), chunk))
+            queue.settle(timeout_s=0.01)
+            go_back(store, [before])
+            queue.settle(timeout_s=0.01)
+            assert store.pull_packed(slots_of(3))[0].tolist() == [10]
+            # Not even when the primary has lost sight of the replica, which may have seen none of it.
+            replica.kill()
+            with primary.connect() as client:
+                eventually(lambda: client.info("replication")["connected_slaves"] == 0)
+            queue.settle(timeout_s=0.01)
+            go_back(store, [before])
+            queue.settle(timeout_s=0.01)
+            assert store.pull_packed(slots_of(3))[0].tolist() == [10]
+            assert queue.sent_again == 20
+            queue.close()
+            store.drop()

@@ -1,0 +1,356 @@
+"""`WorkerStore` shows what a plain store would, and adds up to the same, with every filter."""
+
+from __future__ import annotations
+
+from itertools import count
+from threading import Timer
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ctr.errors import StoreError
+from ps import Filters, RedisStore, Slots, Token, WorkerStore, parse_redis_url
+from tests.ps.contract import at_once, scanned
+from tests.ps.ledger import Ledger, chunks_of, judge, worked
+from tests.ps.redis_servers import StartRedis, needs_redis
+
+pytestmark = needs_redis
+
+_names = count()
+
+ALL = Filters(cache=True, presence=True, hold_back=1.0, kkt=True)
+EACH = [
+    Filters(),
+    Filters(cache=True),
+    Filters(presence=True),
+    Filters(hold_back=1.0),
+    Filters(kkt=True),
+    ALL,
+]
+NAMES = ["none", "cache", "presence", "hold_back", "kkt", "all"]
+
+
+def opened(url: str, bits: int, model: str | None = None, **options: object) -> RedisStore:
+    name = f"worker-{next(_names)}" if model is None else model
+    return RedisStore(parse_redis_url(f"{url}?model={name}"), bits=bits, width=2, **options)
+
+
+def worker_of(store: RedisStore, filters: Filters, staleness: int | None = 2) -> WorkerStore:
+    return WorkerStore(store, "job", filters=filters, staleness=staleness, judge=judge)
+
+
+@pytest.fixture(params=["one", "cluster"])
+def url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue({"one": "redis_url", "cluster": "cluster_url"}[request.param]))
+
+
+def compare_with_a_plain_store(
+    url: str, bits: int, shards: list[list[Slots]], filters: Filters, staleness: int | None, lag: int
+) -> WorkerStore:
+    """Trains through a worker's store and through a plain one, one request after the other."""
+    plain, store = opened(url, bits), opened(url, bits)
+    worker = worker_of(store, filters, staleness)
+    try:
+        clock = 0
+        for shard, chunks in enumerate(shards):
+            coming = worker.pull(chunks[0], shard, clock, clock)
+            for number, slots in enumerate(chunks):
+                pulled, clock = coming, clock + 1
+                if number + 1 < len(chunks):
+                    coming = worker.pull(chunks[number + 1], shard, clock, max(clock - 1 - lag, 0))
+                state, expected = worker.settle(pulled), plain.pull(slots)
+                assert np.array_equal(state, expected)
+                delta = worked(state, clock)
+                worker.push(pulled, state, delta, 2 * number)
+                plain.push(slots, delta, Token("job", shard, 2 * number), expected)
+            worker.flush(shard, 2 * len(chunks))
+            worker.secure()
+        assert scanned(store) == scanned(plain)
+        return worker
+    finally:
+        worker.close()
+        store.drop()
+        plain.drop()
+
+
+chunks = st.sets(st.integers(0, 47), min_size=1, max_size=32)
+
+
+HISTORIES = given(
+    bits=st.sampled_from([10, 20]),
+    shards=st.lists(st.lists(chunks, min_size=1, max_size=6), min_size=1, max_size=3),
+    filters=st.builds(Filters, st.booleans(), st.booleans(), st.sampled_from([0.0, 1.0]), st.booleans()),
+    staleness=st.sampled_from([0, 1, 2, None]),
+    lagging=st.booleans(),
+)
+
+
+def require_bit_equal(
+    url: str,
+    bits: int,
+    shards: list[list[set[int]]],
+    filters: Filters,
+    staleness: int | None,
+    lagging: bool,
+) -> None:
+    """With 10 bits, chunks of 16 slots and more travel as ranges, so both kinds take turns."""
+    pool = np.random.default_rng(bits).choice(1 << 14 if bits == 20 else 1 << bits, 48, replace=False)
+    pool = np.sort(pool) * 7 % (1 << bits)
+    slots = [[np.unique(pool[sorted(c)]).astype(np.uint32) for c in shard] for shard in shards]
+    lag = (staleness or 1) - 1 if lagging and staleness else 0
+    compare_with_a_plain_store(url, bits, slots, filters, staleness, lag)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@HISTORIES
+def test_bit_equal_to_a_plain_store(redis_url: str, **history: Any) -> None:
+    require_bit_equal(redis_url, **history)
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@HISTORIES
+def test_bit_equal_to_a_plain_store_in_a_cluster(cluster_url: str, **history: Any) -> None:
+    require_bit_equal(cluster_url, **history)
+
+
+def test_bit_equal_with_slots_of_64_bits(redis_url: str) -> None:
+    """Beyond 30 bits, neighbouring slots share a bit of the presence map."""
+    rng = np.random.default_rng(5)
+    ends = np.array([0, 1, 7, 8, (1 << 33) - 2, (1 << 33) - 1], np.uint64)
+    shards = [[np.unique(rng.choice(ends, 4)) for _ in range(3)] for _ in range(2)]
+    worker = compare_with_a_plain_store(redis_url, 33, shards, ALL, 2, 0)
+    assert worker.counts.from_cache
+    assert worker.counts.absent
+
+
+def test_a_dense_chunk_between_sparse_ones(redis_url: str) -> None:
+    """What the cache holds at a pull that is a chunk ahead stays there, and right, through a dense push."""
+    few, many = np.array([3, 900], np.uint32), np.arange(0, 1 << 10, 3, dtype=np.uint32)
+    shards = [[few, few, many, few, many, many, few, few]]
+    worker = compare_with_a_plain_store(redis_url, 10, shards, Filters(cache=True), 8, 0)
+    assert worker.counts.from_cache >= 6
+
+
+def test_a_push_between_hearing_the_news_and_pulling(redis_url: str) -> None:
+    """The pull is in another thread: a push may arrive in the middle of it."""
+
+    class Interrupted(RedisStore):
+        between = staticmethod(lambda: None)
+
+        def pull_packed(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+            self.between()
+            return super().pull_packed(*args, **kwargs)
+
+    store = Interrupted(parse_redis_url(f"{redis_url}?model=between"), bits=10, width=2)
+    worker = worker_of(store, Filters(presence=True))
+    # Two of one partition: the first is known, so that the partition is asked; the second is not.
+    first, both = np.array([32], np.uint32), np.array([32, 33], np.uint32)
+    one = np.ones((2, 2), np.float32)
+    pulled = worker.pull(first, 0, 0, 0)
+    worker.push(pulled, worker.settle(pulled), one[:1], 0)
+    now = worker.pull(both, 0, 1, 0)
+    state = worker.settle(now)
+
+    def push() -> None:
+        store.between = staticmethod(lambda: None)
+        worker.push(now, state, one, 2)
+        worker.flush(0, 3)
+
+    store.between = staticmethod(push)
+    ahead = worker.pull(both, 0, 2, 1)
+    assert worker.settle(ahead).tolist() == [[2, 2], [1, 1]]
+    worker.close()
+    store.drop()
+
+
+def test_pulled_ahead_and_secured_before_it_is_used(redis_url: str) -> None:
+    store = opened(redis_url, 10)
+    worker, slots = worker_of(store, Filters()), np.array([5], np.uint32)
+    one = np.ones((1, 2), np.float32)
+    now = worker.pull(slots, 0, 0, 0)
+    ahead = worker.pull(slots, 0, 1, 0)
+    worker.push(now, worker.settle(now), one, 0)
+    worker.secure()
+    assert worker.settle(ahead).tolist() == [[1, 1]]
+    worker.close()
+    store.drop()
+
+
+def test_the_cache_ages_with_the_bound(redis_url: str) -> None:
+    """What others pushed shows when the slowest worker has come within the bound; until then it may not."""
+    store, other = opened(redis_url, 20, "aging"), opened(redis_url, 20, "aging", join=True)
+    slot, one = np.array([77], np.uint32), np.ones((1, 2), np.float32)
+    worker = worker_of(store, Filters(cache=True), staleness=2)
+    seen = []
+    for clock in range(6):
+        pulled = worker.pull(slot, 0, clock, clock)
+        state = worker.settle(pulled)
+        seen.append(state[0, 0])
+        worker.push(pulled, state, 0 * one, 2 * clock)
+        other.push(slot, one, Token("other", 0, clock))
+    # Pulled at clocks 0, 3 and so on: a row of clock k serves at k + 1 and k + 2.
+    assert seen == [0, 0, 0, 3, 3, 3]
+    assert (worker.counts.pulled, worker.counts.from_cache) == (2, 4)
+    worker.close()
+    other.close()
+    store.drop()
+
+
+def test_the_cache_serves_without_a_bound_however_far_behind_others_are(redis_url: str) -> None:
+    store, slot = opened(redis_url, 20), np.array([77], np.uint32)
+    worker = worker_of(store, Filters(cache=True), staleness=None)
+    for clock in range(100, 112):
+        pulled = worker.pull(slot, 0, clock, 3)
+        state = worker.settle(pulled)
+        worker.push(pulled, state, np.ones((1, 2), np.float32), 2 * clock)
+    assert (worker.counts.pulled, worker.counts.from_cache) == (2, 10)
+    worker.close()
+    store.drop()
+
+
+@pytest.mark.parametrize("filters", EACH, ids=NAMES)
+def test_two_workers_add_up(url: str, filters: Filters) -> None:
+    bits, model = 14, f"two-{next(_names)}"
+    stores = [opened(url, bits, model, join=True) for _ in range(2)]
+    ledger = Ledger(bits)
+
+    def work(number: int) -> None:
+        worker = worker_of(stores[number], filters, staleness=None)
+        for shard in (number, number + 2):
+            chunks = chunks_of(bits, [100, 60, 400, 100, 80, 400, 100, 100], 7 + shard)  # dense from 256 on
+            ledger.train(worker, stores[number], shard, chunks, clock=8 * shard, alone=False)
+            worker.secure()
+        worker.close()
+
+    at_once(lambda: work(0), lambda: work(1))
+    ledger.require(stores[0])
+    stores[1].close()
+    stores[0].drop()
+
+
+@pytest.mark.parametrize("filters", [Filters(), Filters(cache=True, presence=True)], ids=["none", "both"])
+def test_two_workers_at_one_shard_equal_one(redis_url: str, filters: Filters) -> None:
+    bits, model = 14, f"same-{next(_names)}"
+    stores = [opened(redis_url, bits, model, join=True) for _ in range(2)]
+    alone = opened(redis_url, bits)
+    chunks = chunks_of(bits, [100, 300, 100, 50, 300, 100, 100, 50], 3)
+
+    def work(store: RedisStore) -> None:
+        worker = worker_of(store, filters)
+        for number, slots in enumerate(chunks):
+            pulled = worker.pull(slots, 0, number, number)
+            state = worker.settle(pulled)
+            worker.push(pulled, state, np.full((slots.size, 2), number + 1, np.float32), number)
+        worker.flush(0, len(chunks))
+        worker.close()
+
+    at_once(lambda: work(stores[0]), lambda: work(stores[1]))
+    work(alone)
+    assert scanned(stores[0]) == scanned(alone)
+    stores[1].close()
+    stores[0].drop()
+    alone.drop()
+
+
+def test_what_filters_save_is_counted(redis_url: str) -> None:
+    store = opened(redis_url, 20)
+    worker = worker_of(store, ALL)
+    slots = np.array([1, 2, 3, 4], np.uint32)
+    # Pushed always; small every other time; zero throughout, by a large and by a small move.
+    steps = np.array([[5, 5], [0.625, 0], [0.0625, 8], [0, 0.25]], np.float32)
+    for clock in range(4):
+        pulled = worker.pull(slots, 0, clock, clock)
+        worker.push(pulled, worker.settle(pulled), steps, 2 * clock)
+    worker.flush(0, 8)
+    counts = worker.counts
+    # Absent at first, cached twice; then those are pulled that were pushed.
+    assert (counts.wanted, counts.absent, counts.from_cache, counts.pulled) == (16, 4 + 2, 8, 2)
+    assert (counts.held_small, counts.held_zero, counts.flushed, counts.pushed) == (2, 4 + 4, 2, 8)
+    saved = {name: saving["keys"] for name, saving in counts.to_json()["saved"].items()}
+    assert saved == {"cache": 8, "presence": 6, "hold_back": 2, "kkt": 6}
+    np.testing.assert_array_equal(store.pull(slots), 4 * steps)
+    worker.close()
+    store.drop()
+
+
+def test_too_much_held_back_is_pushed(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ps.client.worker_store._MOST_HELD", 100)
+    store, ledger = opened(redis_url, 16), Ledger(16)
+    worker = worker_of(store, Filters(hold_back=1e9))
+    ledger.train(worker, store, 0, chunks_of(16, [90] * 6, 1))
+    ledger.require(store)
+    saved = worker.counts.to_json()["saved"]["hold_back"]["keys"]
+    assert worker.counts.held_small - worker.counts.flushed == saved
+    assert worker.counts.pushed == worker.counts.wanted - saved
+    worker.close()
+    store.drop()
+
+
+def test_news_stay_short(redis_url: str) -> None:
+    """Of a store that is pushed as ranges by many, each telling of the same slots."""
+    bits, model = 14, "short-inserts"
+    store = opened(redis_url, bits, model)
+    everything = np.arange(1 << bits, dtype=np.uint32)
+    for number in range(3):
+        worker = worker_of(store, Filters(presence=True))
+        for clock in range(2):
+            pulled = worker.pull(everything, number, clock, clock)
+            worker.push(pulled, worker.settle(pulled), np.ones((everything.size, 2), np.float32), clock)
+        worker.flush(number, 2)
+        worker.close()
+    told = sum(offsets.size for _, offsets in store.read_inserts(np.zeros(store.partitions.count, np.int64)))
+    assert told == store.partitions.count * store.inserts_limit
+    store.drop()
+
+
+def test_a_frozen_server_loses_and_doubles_nothing(start_redis: StartRedis) -> None:
+    """Frozen again and again in the middle of pushes, for longer than a connection is believed in."""
+    servers = start_redis(shards=2)
+    store, ledger = opened(servers.url, 14, timeout_s=0.15), Ledger(14)
+    worker = worker_of(store, ALL)
+    rng = np.random.default_rng(0)
+    for shard in range(5):
+        (victim,), begins = servers.shards[shard % 2], float(rng.uniform(0, 0.02))
+        timers = [Timer(begins, victim.freeze), Timer(begins + 0.35, victim.thaw)]
+        for timer in timers:
+            timer.start()
+        ledger.train(
+            worker, store, shard, chunks_of(14, [200, 500, 200, 100, 500, 200], shard), clock=6 * shard
+        )
+        for timer in timers:
+            timer.join()
+    worker.secure()
+    ledger.require(store)
+    assert store.troubles
+    worker.close()
+    store.close()
+
+
+def test_a_closed_worker_refuses(redis_url: str) -> None:
+    store = opened(redis_url, 10)
+    worker, slots = worker_of(store, Filters()), np.array([5], np.uint32)
+    pulled = worker.pull(slots, 0, 0, 0)
+    worker.close()
+    worker.close()
+    with pytest.raises(StoreError, match="stopped"):
+        worker.push(pulled, worker.settle(pulled), np.ones((1, 2), np.float32), 0)
+    store.drop()
+
+
+def test_wrong_requests(redis_url: str) -> None:
+    store = opened(redis_url, 10)
+    worker, slots = worker_of(store, Filters()), np.array([5], np.uint32)
+    with pytest.raises(ValueError, match="sort"):
+        worker.pull(np.array([5, 5], np.uint32), 0, 0, 0)
+    pulled = worker.pull(slots, 0, 0, 0)
+    with pytest.raises(StoreError, match="diverged"):
+        worker.push(pulled, worker.settle(pulled), np.full((1, 2), np.nan, np.float32), 0)
+    empty = worker.pull(slots[:0], 0, 0, 0)
+    worker.push(empty, worker.settle(empty), np.zeros((0, 2), np.float32), 0)
+    worker.flush(0, 1)
+    assert not store.pull(slots).any()
+    worker.close()
+    store.drop()

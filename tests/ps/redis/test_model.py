@@ -1,0 +1,208 @@
+"""A model's creation and removal, interrupted anywhere: the next model of that name begins with zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing, suppress
+
+import numpy as np
+import pytest
+import redis
+
+from ctr.errors import StoreError
+from ps import Token
+from ps.redis.dumps import PartitionDump
+from ps.redis.model import drop_run
+from ps.redis.store import RedisStore
+from ps.status.observer import StoreObserver
+from ps.status.status import ModelStatus
+from ps.wire.keys import Keys
+from ps.wire.nodes import parse_redis_url
+from tests.ps.cut_lines import cut_line
+from tests.ps.redis_servers import needs_redis
+
+pytestmark = needs_redis
+
+KEYS = Keys("ads")
+SLOTS = np.arange(1 << 12, dtype=np.uint32)
+ONES = np.ones((SLOTS.size, 2), np.float32)
+
+
+def named(url: str) -> str:
+    return f"{url}?model=ads"
+
+
+def opened(url: str, **options: object) -> RedisStore:
+    return RedisStore(parse_redis_url(named(url)), bits=12, width=2, timeout_s=2.0, **options)
+
+
+def model(url: str) -> ModelStatus | None:
+    with closing(StoreObserver(parse_redis_url(named(url)))) as observer:
+        return observer.look().model
+
+
+def trained(url: str) -> str:
+    """The run of a model all of whose slots were pushed."""
+    with closing(opened(url, facts={"job": "j"})) as store:
+        store.push(SLOTS, ONES, Token("job", 0, 0))
+        return store.run
+
+
+def require_fresh(url: str) -> None:
+    """Create the model, and find zeros; leave nothing."""
+    store = opened(url)
+    assert not store.pull(SLOTS).any()
+    assert (store.applied("job", 0) == -1).all()
+    store.push(SLOTS, ONES, Token("job", 0, 0))
+    assert (store.pull(SLOTS) == 1).all()
+    store.drop()
+    with redis.Redis.from_url(url) as client:
+        assert client.dbsize() == 0
+
+
+def bytes_of(url: str, work: Callable[[str], object]) -> int:
+    with cut_line(url) as line:
+        work(line.url)
+        return line.passed
+
+
+def places(total: int) -> list[int]:
+    """Where to cut: close together at the ends, where single commands are."""
+    return sorted({*range(1, 1_000, 131), *range(1_000, total, total // 7), *range(total - 700, total, 139)})
+
+
+def test_a_drop_that_is_cut_anywhere(redis_url: str) -> None:
+    run = trained(redis_url)
+    total = bytes_of(redis_url, lambda url: drop_run(named(url), run))
+    states = set()
+    for most in places(total):
+        run = trained(redis_url)
+        with cut_line(redis_url, most) as line, suppress(StoreError):
+            drop_run(named(line.url), run)
+        found = model(redis_url)
+        states.add(None if found is None else found.state)
+        if found is not None and found.state == "ready":
+            with closing(opened(redis_url, join=True, facts={"job": "j"})) as store:
+                assert (store.pull(SLOTS) == 1).all()  # nothing is gone yet
+            drop_run(named(redis_url), run)
+        elif found is not None:
+            assert (found.run, found.partitions) == (run, 64)
+            with pytest.raises(StoreError, match=r"is being dropped.*`ctr ps drop`"):
+                opened(redis_url, join=True, create=False)
+            if most % 2:
+                drop_run(named(redis_url), run)  # finishes it; otherwise the next creation does
+                assert model(redis_url) is None
+        require_fresh(redis_url)
+    assert states >= {"ready", "dropping"}
+
+
+def test_a_creation_that_is_cut_anywhere(redis_url: str) -> None:
+    total = bytes_of(redis_url, lambda url: opened(url).close())
+    drop_run(named(redis_url), model(redis_url).run)
+    states = set()
+    for most in places(total):
+        with cut_line(redis_url, most) as line, suppress(StoreError):
+            opened(line.url, patience_s=0.1).close()
+        found = model(redis_url)
+        states.add(None if found is None else found.state)
+        if found is not None:
+            if found.state == "creating":
+                with pytest.raises(StoreError, match=r"is not finished.*`ctr ps drop`"):
+                    opened(redis_url)
+            drop_run(named(redis_url), found.run)
+            assert model(redis_url) is None
+        require_fresh(redis_url)
+    assert states >= {None, "creating"}
+
+
+@pytest.mark.parametrize("server", ["redis_url", "cluster_url"])
+def test_partitions_that_outlived_their_model(server: str, request: pytest.FixtureRequest) -> None:
+    """As an older version's drop left them, or a failover during a drop."""
+    url = request.getfixturevalue(server)
+    trained(url)
+    cluster = url.startswith("redis+cluster:")
+    nodes = request.getfixturevalue("shared_cluster" if cluster else "shared_redis")
+    for shard in nodes.servers:
+        with shard.connect() as client, suppress(redis.ResponseError):
+            client.delete(KEYS.meta)
+    store = opened(url)
+    assert not store.pull(SLOTS).any()
+    assert list(store.scan()) == []
+    store.drop()
+    for shard in nodes.servers:
+        with shard.connect() as client:
+            assert client.dbsize() == 0
+
+
+@pytest.mark.parametrize("put", [
+    lambda client: client.set(KEYS.state(3), b"\0" * 6 + b"\1\0"),
+    lambda client: client.set(KEYS.tail(63), b"\1" * 8),
+    lambda client: client.lpush(KEYS.inserts(0), "a list"),
+    lambda client: client.set(KEYS.record(5), "a string"),
+    lambda client: client.hset(KEYS.record(5), "another", "hash"),
+    lambda client: client.hset(KEYS.meta, "another", "hash"),
+    lambda client: client.set(KEYS.meta, "a string"),
+])  # fmt: skip
+def test_what_is_not_ours_is_refused_and_kept(redis_url: str, put: Callable[[redis.Redis], object]) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        put(client)
+        (key,) = client.keys()
+        before = client.dump(key)
+        for _ in range(2):
+            with pytest.raises(StoreError):
+                opened(redis_url)
+        assert client.dump(key) == before
+        client.flushdb()
+    require_fresh(redis_url)
+
+
+def test_a_drop_that_was_overtaken_leaves_the_next_model_alone(redis_url: str) -> None:
+    with closing(opened(redis_url)) as first:
+        drop_run(named(redis_url), first.run)
+        run = trained(redis_url)
+        first.drop()
+    found = model(redis_url)
+    assert found is not None
+    assert (found.run, found.state) == (run, "ready")
+    with closing(opened(redis_url, join=True, facts={"job": "j"})) as store:
+        assert (store.pull(SLOTS) == 1).all()
+        store.drop()
+
+
+def test_a_restore_that_was_overtaken_leaves_the_next_model_alone(redis_url: str) -> None:
+    """As by a coordinator that was frozen while it put a checkpoint back, and resumed elsewhere meanwhile."""
+    with closing(opened(redis_url, restoring=True)) as first:
+        drop_run(named(redis_url), first.run)
+        with closing(opened(redis_url, restoring=True)) as second:
+            dumps = [PartitionDump(p, b"\0" * 6 + b"\1\0", {"job:0": 3}) for p in range(64)]
+            for dump in dumps[:32]:
+                second.restore(dump)
+            with pytest.raises(StoreError):
+                first.restore(PartitionDump(0, b"", {}))
+            for dump in dumps[32:]:
+                second.restore(dump)
+            assert [second.dump(p) for p in range(64)] == dumps
+            second.drop()
+
+
+def test_a_user_who_may_not_delete(redis_url: str) -> None:
+    run = trained(redis_url)
+    with redis.Redis.from_url(redis_url) as client:
+        client.acl_setuser("limited", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-del"])
+        limited = redis_url.replace(redis_url.partition("//")[2].partition("@")[0], "limited:pw")
+        with pytest.raises(StoreError, match=r"NOPERM|permission"):
+            drop_run(named(limited), run)
+        found = model(redis_url)
+        assert found is not None
+        assert found.state == "dropping"
+        client.acl_deluser("limited")
+    require_fresh(redis_url)
+
+
+def test_a_drop_needs_no_unlink(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        client.acl_setuser("old", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-unlink"])
+        limited = redis_url.replace(redis_url.partition("//")[2].partition("@")[0], "old:pw")
+        drop_run(named(limited), trained(redis_url))
+        assert client.dbsize() == 0
+        client.acl_deluser("old")

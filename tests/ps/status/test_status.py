@@ -1,0 +1,467 @@
+"""`StoreObserver` before real servers: what it sees, healthy or broken, and that it leaves no trace."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from time import monotonic, sleep
+
+import numpy as np
+import pytest
+import redis
+from redis.crc import key_slot
+
+from ctr.errors import StoreError
+from ps import Token
+from ps.board.job_board import JobBoard
+from ps.redis.store import RedisStore
+from ps.servers.embedded import EmbeddedRedis
+from ps.servers.redis_server import RedisServer
+from ps.status.observer import StoreObserver
+from ps.status.status import StoreStatus
+from ps.wire.keys import Keys
+from ps.wire.nodes import parse_redis_url
+from tests.ps.job_boards import Boards, opened_boards, until
+from tests.ps.redis_servers import StartRedis, needs_redis
+
+pytestmark = needs_redis
+
+Look = Callable[..., StoreStatus]
+
+BITS = 12
+SLOTS = np.arange(1 << BITS, dtype=np.uint32)
+KEYS = Keys("ads")
+PARTITION_BYTES = 8 << BITS - 6
+"""Of 64 partitions, all of whose slots were pushed."""
+READS = {
+    *(
+        "auth",
+        "hello",
+        "pttl",
+        "client",
+        "client|setinfo",
+        "select",
+        "info",
+        "config",
+        "config|get",
+        "config|resetstat",
+        "dbsize",
+    ),
+    *("cluster", "cluster|info", "cluster|nodes", "cluster|slots", "multi", "exec", "time"),
+    *("get", "hget", "hmget", "hgetall", "hlen", "strlen", "exists"),
+    *("zscore", "zmscore", "zrange"),
+}
+
+
+def named(url: str) -> str:
+    return f"{url}?model=ads"
+
+
+def push(url: str, **facts: str) -> None:
+    """Creates the model, and pushes to every slot of it."""
+    with closing(RedisStore(parse_redis_url(named(url)), bits=BITS, width=2, facts=facts)) as store:
+        store.push(SLOTS, np.ones((SLOTS.size, 2), np.float32), Token("job", 0, 0))
+
+
+@pytest.fixture
+def observers() -> Iterator[Callable[..., StoreObserver]]:
+    with ExitStack() as opened:
+        yield lambda url, **options: opened.enter_context(
+            closing(StoreObserver(parse_redis_url(url), **options))
+        )
+
+
+@pytest.fixture
+def look(observers: Callable[..., StoreObserver]) -> Look:
+    """One look at the model `ads`, or another URL, by a new observer."""
+    return lambda url, **options: observers(url if "?" in url else named(url), **options).look()
+
+
+@pytest.fixture
+def boards() -> Iterator[Boards]:
+    with opened_boards() as open_board:
+        yield open_board
+
+
+def of(server: RedisServer) -> str:
+    return f"{server.host}:{server.port}"
+
+
+class TestOneServer:
+    def test_no_model(self, redis_url: str, look: Look) -> None:
+        found = look(redis_url)
+        assert (found.model, found.problem, found.board, found.whole) == (None, None, None, False)
+        (node,) = found.nodes
+        assert (node.role, node.partitions, node.keys, node.problem) == ("primary", (), 0, None)
+        assert found.partition_balance is None
+
+    def test_a_model(self, redis_url: str, look: Look) -> None:
+        push(redis_url, fingerprint="abc")
+        found = look(redis_url)
+        assert found.whole
+        assert found.model is not None
+        assert (found.model.name, found.model.bits, found.model.partitions) == ("ads", BITS, 64)
+        assert found.model.state == "ready"
+        assert found.model.facts["fingerprint"] == "abc"
+        (node,) = found.nodes
+        assert node.partitions == tuple(range(64))
+        assert node.partition_bytes == 64 * PARTITION_BYTES
+        assert node.keys is not None
+        assert node.keys >= 1 + 2 * 64  # the description; a state and a record each
+        assert node.version is not None
+        assert node.memory_used is not None
+        assert (found.partition_balance, found.byte_balance) == (1, 1)
+        assert (found.cluster_state, node.hash_slots, node.replicas) == (None, None, ())
+
+    def test_models_are_told_apart(self, redis_url: str, look: Look) -> None:
+        push(redis_url)
+        assert look(f"{redis_url}?model=other").model is None
+        assert look(redis_url).whole
+
+    @pytest.mark.parametrize(
+        ("config", "persistence"),
+        [
+            ({}, "off"),
+            ({"appendonly": "yes"}, "aof"),
+            ({"save": "900 1"}, "snapshots"),
+            ({"appendonly": "yes", "save": "900 1"}, "aof and snapshots"),
+        ],
+    )
+    def test_persistence(
+        self, start_redis: StartRedis, look: Look, config: dict[str, str], persistence: str
+    ) -> None:
+        assert look(start_redis(config=config).url).nodes[0].persistence == persistence
+
+    def test_the_memory_limit(self, start_redis: StartRedis, look: Look) -> None:
+        own = start_redis(config={"maxmemory": "64mb", "maxmemory-policy": "allkeys-lru"})
+        (node,) = look(own.url).nodes
+        assert (node.memory_max, node.eviction) == (64 << 20, "allkeys-lru")
+
+    def test_a_policy_that_deletes_weights_is_refused(self, start_redis: StartRedis) -> None:
+        for shards in (1, 2):
+            own = start_redis(shards, config={"maxmemory": "64mb", "maxmemory-policy": "allkeys-lru"})
+            with pytest.raises(StoreError, match=r"allkeys-lru.*set maxmemory-policy to noeviction"):
+                push(own.url)
+        with own.servers[1].connect() as client:
+            assert client.dbsize() == 0
+        own = start_redis(config={"maxmemory": "64mb", "maxmemory-policy": "volatile-lru"})
+        push(own.url)  # only what has a time to live goes, and nothing of a model has
+
+    def test_a_part_that_was_deleted(self, redis_url: str, look: Look) -> None:
+        """As by eviction: its record is there, its state is not."""
+        push(redis_url)
+        with redis.Redis.from_url(redis_url) as client:
+            client.delete(KEYS.state(5))
+        assert look(redis_url).lost == (5,)
+        with closing(RedisStore(parse_redis_url(named(redis_url)), bits=BITS, width=2, join=True)) as store:
+            for request in (
+                lambda: list(store.scan()),
+                lambda: store.dump(5),
+                lambda: store.push(SLOTS, np.ones((SLOTS.size, 2), np.float32), Token("job", 1, 0)),
+            ):
+                with pytest.raises(StoreError, match="lost a part"):
+                    request()
+
+    def test_above_the_memory_limit(self, start_redis: StartRedis, look: Look, boards: Boards) -> None:
+        """A server refuses transactions then, even such as only read."""
+        own = start_redis()
+        push(own.url)
+        boards(named(own.url)).create("job", b"", shards=1)
+        with own.servers[0].connect() as client:
+            client.config_set("maxmemory", 1)
+            with pytest.raises(redis.ResponseError, match="maxmemory"):
+                client.set("more", 1)
+            found = look(own.url)
+            assert (found.whole, found.problem) == (True, None)
+            assert found.board is not None
+            store = RedisStore(parse_redis_url(named(own.url)), bits=BITS, width=2, join=True, create=False)
+            assert sum(slots.size for slots, _ in store.scan()) == SLOTS.size
+            store.drop()
+            assert client.dbsize() == 0
+
+    def test_how_far_replicas_are_behind(self, start_redis: StartRedis, look: Look) -> None:
+        own = start_redis(1, 2)
+        own.servers[1].freeze()
+        push(own.url)
+        replicas = {each.address: each for each in look(own.url).nodes[0].replicas}
+        assert replicas.keys() == {of(server) for server in own.servers[1:]}
+        frozen = replicas[of(own.servers[1])]
+        assert frozen.state == "online"
+        assert frozen.lag_bytes is not None
+        assert frozen.lag_bytes >= 64 * PARTITION_BYTES
+        other = of(own.servers[2])
+        until(lambda: {r.address: r.lag_bytes for r in look(own.url).nodes[0].replicas}[other] == 0)
+
+    def test_a_replica_is_called_one(self, start_redis: StartRedis, look: Look) -> None:
+        own = start_redis(1, 1)
+        assert look(own.servers[1].url).nodes[0].role == "replica"
+
+    def test_a_frozen_server(self, start_redis: StartRedis, look: Look) -> None:
+        own = start_redis()
+        own.servers[0].freeze()
+        began = monotonic()
+        with pytest.raises(StoreError, match="cannot be reached"):
+            look(own.url, timeout_s=0.3)
+        assert monotonic() - began < 10
+
+    def test_wrong_password(self, redis_url: str, look: Look) -> None:
+        with pytest.raises(StoreError, match="password was refused") as refusal:
+            look(redis_url.replace("redis://:", "redis://:wrong-"))
+        assert "wrong-" not in str(refusal.value)
+
+    def test_it_comes_back(self, start_redis: StartRedis, observers: Callable[..., StoreObserver]) -> None:
+        own = start_redis()
+        observer = observers(named(own.url))
+        observer.look()
+        own.servers[0].restart()
+        assert observer.look().nodes[0].problem is None
+
+    def test_a_cluster_is_no_single_server(self, redis_url: str, look: Look) -> None:
+        with pytest.raises(StoreError, match=r"write redis://"):
+            look(redis_url.replace("redis://", "redis+cluster://").removesuffix("/0"))
+
+    def test_what_a_user_may_not_see_is_left_out(self, start_redis: StartRedis, look: Look) -> None:
+        own = start_redis()
+        push(own.url)
+        with own.servers[0].connect() as client:
+            client.execute_command("ACL", "SETUSER", "eve", "on", ">pw", "~*", "+@read", "+ping")
+        address = own.url.rpartition("@")[2]
+        found = look(f"redis://eve:pw@{address}")
+        assert found.model is not None
+        assert found.nodes[0].partition_bytes == 64 * PARTITION_BYTES
+        assert "permission" in str(found.nodes[0].problem)
+        assert found.nodes[0].persistence is None
+
+
+class TestCluster:
+    def test_partitions_are_where_their_keys_are(
+        self, shared_cluster: EmbeddedRedis, cluster_url: str, look: Look
+    ) -> None:
+        push(cluster_url)
+        found = look(cluster_url)
+        assert found.cluster_state == "ok"
+        assert found.whole
+        by_address = {node.address: node for node in found.nodes}
+        assert len(by_address) == 2
+        for server, *_ in shared_cluster.shards:
+            node = by_address[of(server)]
+            with server.connect() as client:
+                there = set(client.keys("*"))
+            assert {KEYS.record(p).decode() for p in node.partitions} <= there
+            assert node.partition_bytes == len(node.partitions) * PARTITION_BYTES
+            assert node.hash_slots == 8_192
+        counts = [len(node.partitions) for node in found.nodes]
+        assert sum(counts) == 64
+        assert found.partition_balance == pytest.approx(max(counts) / 32)
+        assert found.byte_balance == pytest.approx(found.partition_balance)
+
+    def test_one_node_is_no_single_server(self, shared_cluster: EmbeddedRedis, look: Look) -> None:
+        home = key_slot(KEYS.meta)
+        other = shared_cluster.shards[home < 8_192][0]
+        with pytest.raises(StoreError, match=r"redis\+cluster://"):
+            look(other.url)
+
+    def test_partitions_on_the_move(self, start_redis: StartRedis, look: Look) -> None:
+        own = start_redis(2)
+        push(own.url)
+        (source, *_), (target, *_) = own.shards
+        moving = next(p for p in range(64) if key_slot(KEYS.state(p)) < 8_192)
+        slot = key_slot(KEYS.state(moving))
+        with source.connect() as a, target.connect() as b:
+            names = [client.execute_command("CLUSTER", "MYID") for client in (a, b)]
+            b.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[0])
+            a.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[1])
+            password = own.url.partition("@")[0].rpartition(":")[2]
+            keys = [KEYS.record(moving), KEYS.state(moving)]
+            a.execute_command(
+                "MIGRATE", target.host, target.port, "", 0, 5_000, "AUTH", password, "KEYS", *keys
+            )
+            assert look(own.url).moving == (moving,)
+            for client in (b, a):
+                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[1])
+        found = look(own.url)
+        assert (found.moving, found.whole) == ((), True)
+        assert moving in {node.address: node for node in found.nodes}[of(target)].partitions
+
+
+class TestBrokenCluster:
+    """Each with servers of its own."""
+
+    @pytest.fixture
+    def cluster(self, start_redis: StartRedis) -> EmbeddedRedis:
+        own = start_redis(3, config={"cluster-require-full-coverage": "no"})
+        push(own.url)
+        return own
+
+    def away(self, cluster: EmbeddedRedis) -> RedisServer:
+        """A primary that does not hold the model's description."""
+        home = key_slot(KEYS.meta) * 3 // 16_384
+        return cluster.shards[(home + 1) % 3][0]
+
+    @pytest.mark.parametrize("harm", [RedisServer.freeze, RedisServer.kill])
+    def test_a_node_that_does_not_answer(
+        self, cluster: EmbeddedRedis, look: Look, harm: Callable[[RedisServer], None]
+    ) -> None:
+        server = self.away(cluster)
+        expected = {node.address: node for node in look(cluster.url).nodes}[of(server)].partitions
+        harm(server)
+        began = monotonic()
+        found = look(cluster.url, timeout_s=1.0)
+        assert monotonic() - began < 10
+        assert found.unreachable == expected
+        assert not found.whole
+        assert found.byte_balance is None
+        assert found.problem is None  # the model and its job are known all the same
+        nodes = {node.address: node for node in found.nodes}
+        assert nodes[of(server)].problem is not None
+        assert [node.problem for node in found.nodes if node.address != of(server)] == [None, None]
+        assert nodes[of(server)].partitions == expected
+
+    def test_the_node_with_the_description_is_dead(self, cluster: EmbeddedRedis, look: Look) -> None:
+        cluster.shards[key_slot(KEYS.meta) * 3 // 16_384][0].kill()
+        found = look(cluster.url, timeout_s=1.0)
+        assert found.model is None
+        assert "description cannot be read" in str(found.problem)
+        assert len(found.nodes) == 3
+
+    def test_nobody_is_left(self, cluster: EmbeddedRedis, look: Look) -> None:
+        for server in cluster.servers:
+            server.kill(signal.SIGKILL)
+        with pytest.raises(StoreError, match="cannot be reached"):
+            look(cluster.url, timeout_s=1.0)
+
+    def test_a_node_that_restarted_empty(self, cluster: EmbeddedRedis, look: Look) -> None:
+        server = self.away(cluster)
+        expected = {node.address: node for node in look(cluster.url).nodes}[of(server)].partitions
+        server.restart()
+        until(lambda: look(cluster.url).lost == expected)
+        assert not look(cluster.url).whole
+
+    def test_a_cluster_that_is_down(self, start_redis: StartRedis, look: Look) -> None:
+        """With one part gone, by default no node answers for any key."""
+        own = start_redis(3, config={"cluster-node-timeout": "1000"})
+        push(own.url)
+        self.away(own).kill()
+        found = until(lambda: (seen := look(own.url, timeout_s=1.0)).cluster_state == "fail" and seen)
+        assert found.model is None
+        assert "cluster is down" in found.problem.lower()
+
+    def test_a_replica_that_took_over(self, start_redis: StartRedis, look: Look) -> None:
+        own = start_redis(3, 1, config={"cluster-node-timeout": "2000"})
+        push(own.url)
+        before = look(own.url)
+        primary, replica = own.shards[0]
+        assert {node.address: node for node in before.nodes}[of(primary)].replicas[0].address == of(replica)
+        until(lambda: all(r.lag_bytes == 0 for node in look(own.url).nodes for r in node.replicas))
+        primary.kill()
+        until(lambda: look(own.url, timeout_s=1.0).whole)
+        found = look(own.url)
+        nodes = {node.address: node for node in found.nodes}
+        assert nodes[of(replica)].partition_bytes == len(nodes[of(replica)].partitions) * PARTITION_BYTES
+        assert found.partition_balance == pytest.approx(before.partition_balance)
+
+
+class TestBoard:
+    def test_no_job(self, redis_url: str, look: Look) -> None:
+        push(redis_url)
+        assert look(redis_url).board is None
+
+    @pytest.mark.parametrize("fixture", ["redis_url", "cluster_url"])
+    def test_a_job(self, look: Look, boards: Boards, request: pytest.FixtureRequest, fixture: str) -> None:
+        url = request.getfixturevalue(fixture)
+        push(url)
+        board = boards(named(url))
+        board.create("job-1", b"what to do", shards=9, ranks=2)
+        worker = board.register("here:1")
+        board.claim(worker)
+        board.claim_ranks(worker)
+        board.pause(3)
+        found = look(url).board
+        assert found is not None
+        assert found.job == board.job()
+        seen, own = found.view, board.look()
+        for name in ("state", "hold", "shards", "begun", "unfinished", "ranks", "coordinator_alive"):
+            assert getattr(seen, name) == getattr(own, name)
+        assert [each.id for each in seen.workers] == [worker]
+
+    def test_reports_by_name(
+        self, redis_url: str, observers: Callable[..., StoreObserver], boards: Boards
+    ) -> None:
+        push(redis_url)
+        board = boards(named(redis_url))
+        board.create("job", b"", shards=1)
+        for name, blob in (("life:a", b"1"), ("life:ü", b"\xff"), ("result:a", b"3")):
+            board.report(name, blob)
+        observer = observers(named(redis_url))
+        observer.look()
+        assert observer.reports(["life:ü", "life:b", "life:a"]) == {"life:a": b"1", "life:ü": b"\xff"}
+        assert observer.reports([]) == {}
+        assert observer.reports() == board.reports()
+
+    @pytest.mark.parametrize("fixture", ["redis_url", "cluster_url"])
+    def test_the_last_move_of_each_rank(
+        self,
+        observers: Callable[..., StoreObserver],
+        boards: Boards,
+        request: pytest.FixtureRequest,
+        fixture: str,
+    ) -> None:
+        url = request.getfixturevalue(fixture)
+        push(url)
+        earlier = boards(named(url))
+        earlier.create("old", b"", shards=1, ranks=3)
+        earlier.finish()
+        board = boards(named(url))
+        board.create("job", b"", shards=9, ranks=3)
+        earlier.prepare(1, 7, b"of another job")
+        for round_ in (9, 10):
+            board.prepare(2, round_, b"round %d" % round_)
+        observer = observers(named(url))
+        found = observer.look().board
+        assert found is not None
+        assert observer.moves(found) == {2: b"round 10"}
+
+    def test_it_buries_nobody(
+        self, redis_url: str, boards: Boards, observers: Callable[..., StoreObserver]
+    ) -> None:
+        """Though the worker is long overdue, and the observer has been there all the time."""
+        push(redis_url)
+        board: JobBoard = boards(named(redis_url), lease_s=0.05)
+        board.create("job", b"", shards=1)
+        worker = board.register("late:1")
+        observer = observers(named(redis_url))
+        for _ in range(5):
+            sleep(0.05)
+            found = observer.look().board
+            assert found is not None
+            assert [each.id for each in found.view.workers] == [worker]
+        assert found.view.workers[0].lease_left_s < 0
+        assert not found.view.coordinator_alive
+
+    def test_it_only_reads(
+        self, start_redis: StartRedis, boards: Boards, observers: Callable[..., StoreObserver]
+    ) -> None:
+        own = start_redis()
+        push(own.url)
+        board = boards(named(own.url))
+        board.create("job", b"", shards=3, ranks=2)
+        board.register("here:1")
+        board.report("life:a", b"1")
+        with own.servers[0].connect() as client:
+            client.execute_command("CONFIG", "RESETSTAT")
+            observer = observers(named(own.url))
+            observer.look()
+            observer.reports(["life:a"])
+            called = {name.removeprefix("cmdstat_") for name in client.info("commandstats")}
+        assert "hgetall" in called
+        assert called <= READS
+
+    def test_a_board_whose_job_was_dropped(self, redis_url: str, look: Look, boards: Boards) -> None:
+        push(redis_url)
+        boards(named(redis_url)).create("job", b"", shards=1)
+        with closing(RedisStore(parse_redis_url(named(redis_url)), bits=BITS, width=2, join=True)) as store:
+            store.drop()
+        found = look(redis_url)
+        assert (found.model, found.board) == (None, None)
+        assert found.nodes[0].keys == 0
