@@ -157,7 +157,8 @@ def test_after_a_warm_up_nothing_is_compiled() -> None:
     """In a process of its own, where no other test has compiled anything."""
     code = """
 import numpy as np
-from features import Batch, localize_kernels, slot_dtype
+from features import Batch
+from features.batches import localize_kernels, slot_dtype
 from features.batches.localize import localize, slice_chunk, slot_counts, warm_up
 
 def compiled():
