@@ -3,7 +3,8 @@
 from ctr.learn.base_rate import base_rate, starting_state
 from ctr.learn.ftrl import WIDTH, Float32, Ftrl
 from ctr.learn.learner import Learner, Timings, warm_up
-from ctr.learn.rounds import TrainResult, TrainSettings, default_chunk, read_out, train
+from ctr.learn.result import TrainResult
+from ctr.learn.rounds import TrainSettings, default_chunk, read_out, train
 
 __all__ = [
     "WIDTH",

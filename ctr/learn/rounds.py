@@ -15,6 +15,7 @@ import numpy as np
 from ctr.errors import DataError, ModelError
 from ctr.learn.ftrl import WIDTH, Float32, Ftrl
 from ctr.learn.learner import Learner, Move, Timings, Worker, warm_up
+from ctr.learn.result import TrainResult
 from ctr.metrics import Metrics
 from ctr.prefetch import Prefetch, ReaderHangs
 from features import Batch, Chunk, ExampleSource
@@ -72,28 +73,6 @@ class TrainProgress:
     """Over the examples of this pass so far: progressive in a first pass, training loss in later ones."""
     later_pass: bool
     """Whether these examples have been learnt before, so that the loss is no measure of quality."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainResult:
-    """What a job did."""
-
-    examples: int
-    seconds: float
-    """Training alone: reading, pulling, learning and pushing, without start-up and compilation."""
-    rows: int
-    """Examples of the first pass."""
-    progressive: Metrics
-    """Progressive validation over the first pass: every example predicted before it was learnt."""
-    timings: Timings
-    passes: int
-    """Over the data, earlier ones included; the last may have been interrupted."""
-    chunks: int
-    """That were trained, earlier ones included; of a job through Redis that was stopped, about so many."""
-    interrupted: bool
-    """Whether examples were left when it was told to stop."""
-    resumed_from: str | None = None
-    """When the checkpoint was taken that the job went on from."""
 
 
 def train(

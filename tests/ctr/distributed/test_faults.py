@@ -18,7 +18,8 @@ import redis
 
 from ctr.errors import StoreError
 from ctr.learn.ftrl import WIDTH, Ftrl
-from ctr.learn.rounds import TrainResult, TrainSettings, read_out, train
+from ctr.learn.result import TrainResult
+from ctr.learn.rounds import TrainSettings, read_out, train
 from ctr.workers.description import JobDescription, absolute, input_bytes
 from ctr.workers.report import read_stalls
 from features import FeatureSpec, open_source

@@ -1,0 +1,30 @@
+"""`TrainResult`: what came of training, in memory or through Redis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ctr.learn.learner import Timings
+from ctr.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """What a job did."""
+
+    examples: int
+    seconds: float
+    """Training alone: reading, pulling, learning and pushing, without start-up and compilation."""
+    rows: int
+    """Examples of the first pass."""
+    progressive: Metrics
+    """Progressive validation over the first pass: every example predicted before it was learnt."""
+    timings: Timings
+    passes: int
+    """Over the data, earlier ones included; the last may have been interrupted."""
+    chunks: int
+    """That were trained, earlier ones included; of a job through Redis that was stopped, about so many."""
+    interrupted: bool
+    """Whether examples were left when it was told to stop."""
+    resumed_from: str | None = None
+    """When the checkpoint was taken that the job went on from."""
