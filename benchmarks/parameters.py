@@ -26,12 +26,12 @@ FILTERS: tuple[tuple[str, list[object]], ...] = (
     ("none", [*OFF]),
     ("cache", ["--cache", "--no-presence"]),
     ("presence", ["--no-cache", "--presence"]),
-    ("hold back 0.01", [*OFF, "--hold-back", 0.01]),
+    ("residuals 0.01", [*OFF, "--residuals", 0.01]),
     ("defaults (cache, presence)", []),
-    ("defaults, hold back 0.01", ["--hold-back", 0.01]),
+    ("defaults, residuals 0.01", ["--residuals", 0.01]),
     ("none, l1 1", [*OFF, *L1]),
     ("kkt, l1 1", [*OFF, *L1, "--kkt"]),
-    ("all four, l1 1", [*L1, "--hold-back", 0.01, "--kkt"]),
+    ("all four, l1 1", [*L1, "--residuals", 0.01, "--kkt"]),
 )
 
 

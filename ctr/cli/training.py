@@ -168,14 +168,16 @@ def train(
             rich_help_panel=IN_REDIS,
         ),
     ] = None,
-    hold_back: Annotated[
+    residuals: Annotated[
         float | None,
         typer.Option(
+            "--residuals",
+            "--hold-back",
             min=0,
             callback=finite,
             metavar="NATS",
-            help="Keep a slot's change back while others would gain less than this by it, per chunk. "
-            "Default: 0, never.",
+            help="Keep a slot's change with its worker, as a residual, while the others would gain less than "
+            "this by it, per chunk. Default: 0, never.",
             show_default=False,
             rich_help_panel=IN_REDIS,
         ),
@@ -184,7 +186,7 @@ def train(
         bool | None,
         typer.Option(
             "--kkt/--no-kkt",
-            help="Keep changes back that leave a weight at zero; with --l1. Default: off.",
+            help="Keep changes with their worker that leave a weight at zero; with --l1. Default: off.",
             show_default=False,
             rich_help_panel=IN_REDIS,
         ),
@@ -250,7 +252,7 @@ def train(
     if alpha == 0:
         raise typer.BadParameter("--alpha 0 learns nothing; give a number above 0, such as 0.1.")
     every_s = seconds_of(checkpoint_every, "--checkpoint-every")
-    filters = _chosen(cache=cache, presence=presence, hold_back=hold_back, kkt=kkt)
+    filters = _chosen(cache=cache, presence=presence, residuals=residuals, kkt=kkt)
     in_redis = not store.startswith("memory:")
     if not in_redis and (checkpoint or resume or filters or consistency not in (None, Consistency.BSP)):
         raise typer.BadParameter(

@@ -107,7 +107,7 @@ class Ftrl:
     def judge(self, seen: Float32, mine: Float32, filters: Filters) -> NDArray[np.uint8]:
         """Which moves from `seen` to `mine`, float32[u, 2], may be held back: see `Judge` of `ps.client`."""
         out = np.empty(seen.shape[0], np.uint8)
-        least = np.float32(filters.hold_back)
+        least = np.float32(filters.residuals)
         kernels.judge_moves(seen, mine, *self._numbers(), least, filters.kkt and self.l1 > 0, out)
         return out
 

@@ -149,8 +149,8 @@ def filters_for(consistency: Consistency, chosen: Mapping[str, Any]) -> Filters:
 
     Raises ModelError for filters that a job in rounds cannot have.
     """
-    if not isfinite(chosen.get("hold_back", 0.0)):
-        raise ModelError("hold-back is not a number: give nats, such as 0.01, or 0.")
+    if not isfinite(chosen.get("residuals", 0.0)):
+        raise ModelError("--residuals is not a number: give nats, such as 0.01, or 0.")
     if consistency != "bsp":
         return replace(DEFAULT_FILTERS, **chosen)
     wrong = [name.replace("_", "-") for name, value in chosen.items() if value]

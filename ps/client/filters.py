@@ -21,15 +21,15 @@ class Filters:
     """Do not pull a slot again that was pulled within the staleness bound."""
     presence: bool = False
     """Do not pull slots that nobody has pushed yet."""
-    hold_back: float = 0.0
-    """Do not push a slot while what the others would gain is estimated below this many nats per chunk."""
+    residuals: float = 0.0
+    """Keep a slot's change as a residual while others would gain less than so many nats by it, per chunk."""
     kkt: bool = False
     """Do not push a slot whose weight is zero and stays zero."""
 
     @property
     def hold_anything(self) -> bool:
         """Whether increments may stay with the worker for a while."""
-        return self.hold_back > 0 or self.kkt
+        return self.residuals > 0 or self.kkt
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -38,7 +38,7 @@ class Filters:
 DEFAULT_FILTERS = Filters(cache=True, presence=True)
 """What a job uses unless others are chosen.
 
-`hold_back` measures faster (`make bench-ps`), but a worker that is killed takes along what it held back.
+`residuals` measures faster (`make bench-ps`), but a worker that is killed takes its residuals along.
 """
 
 
@@ -53,13 +53,13 @@ class FilterCounts:
     absent: int = 0
     """Not pulled, because nobody had pushed them."""
     pushed: int = 0
-    """Increments that went to the store, held-back ones included."""
+    """Increments that went to the store, residuals included."""
     held_small: int = 0
-    """Times that a slot's increment was held back for being small."""
+    """Times that a slot's increment became a residual for being small."""
     held_zero: int = 0
-    """Times that it was held back because the weight stays zero."""
+    """Times that it became one because the weight stays zero."""
     flushed: int = 0
-    """Increments that were held back to the end of a data shard, or until they were too many, and pushed."""
+    """Residuals that were pushed at the end of a data shard, or because they were too many."""
 
     def add(self, other: FilterCounts) -> None:
         for name in _NAMES:
@@ -68,7 +68,7 @@ class FilterCounts:
     def to_json(self) -> dict[str, Any]:
         """The counts, and for each filter the keys and the bytes that it saved (the latter estimated)."""
         held = self.held_small + self.held_zero
-        # What was held back in the end travels once.
+        # A residual travels once, in the end.
         small = self.held_small - round(self.flushed * self.held_small / held) if held else 0
         zero = self.held_zero - (self.flushed - (self.held_small - small)) if held else 0
         return {
@@ -76,7 +76,7 @@ class FilterCounts:
             "saved": {
                 "cache": {"keys": self.from_cache, "bytes": self.from_cache * PULL_BYTES},
                 "presence": {"keys": self.absent, "bytes": self.absent * ABSENT_BYTES},
-                "hold_back": {"keys": small, "bytes": small * PUSH_BYTES},
+                "residuals": {"keys": small, "bytes": small * PUSH_BYTES},
                 "kkt": {"keys": zero, "bytes": zero * PUSH_BYTES},
             },
         }

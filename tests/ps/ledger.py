@@ -17,7 +17,7 @@ Float32 = NDArray[np.float32]
 def judge(seen: Float32, mine: Float32, filters: Filters) -> NDArray[np.uint8]:
     """Holds back small moves, and those whose first number stays small."""
     verdict = np.full(len(seen), PUSH, np.uint8)
-    verdict[np.abs(mine - seen).sum(axis=1) < filters.hold_back] = SMALL
+    verdict[np.abs(mine - seen).sum(axis=1) < filters.residuals] = SMALL
     if filters.kkt:
         verdict[np.abs(mine[:, 0]) < 0.5] = ZERO
     return verdict

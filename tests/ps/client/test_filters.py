@@ -34,12 +34,12 @@ def test_what_travels_in_the_end_is_not_saved(
     told = counts.to_json()["saved"]
     assert told["cache"] == {"keys": 5, "bytes": 5 * PULL_BYTES}
     assert told["presence"] == {"keys": 3, "bytes": 3 * ABSENT_BYTES}
-    assert told["hold_back"] == {"keys": saved[0], "bytes": saved[0] * PUSH_BYTES}
+    assert told["residuals"] == {"keys": saved[0], "bytes": saved[0] * PUSH_BYTES}
     assert told["kkt"] == {"keys": saved[1], "bytes": saved[1] * PUSH_BYTES}
 
 
 def test_what_holds_anything_back() -> None:
     assert not Filters(cache=True, presence=True).hold_anything
-    assert Filters(hold_back=1e-9).hold_anything
+    assert Filters(residuals=1e-9).hold_anything
     assert Filters(kkt=True).hold_anything
     assert Filters(**Filters(True, False, 0.5, True).to_json()) == Filters(True, False, 0.5, True)

@@ -21,16 +21,16 @@ pytestmark = needs_redis
 
 _names = count()
 
-ALL = Filters(cache=True, presence=True, hold_back=1.0, kkt=True)
+ALL = Filters(cache=True, presence=True, residuals=1.0, kkt=True)
 EACH = [
     Filters(),
     Filters(cache=True),
     Filters(presence=True),
-    Filters(hold_back=1.0),
+    Filters(residuals=1.0),
     Filters(kkt=True),
     ALL,
 ]
-NAMES = ["none", "cache", "presence", "hold_back", "kkt", "all"]
+NAMES = ["none", "cache", "presence", "residuals", "kkt", "all"]
 
 
 def opened(url: str, bits: int, model: str | None = None, **options: object) -> RedisStore:
@@ -270,7 +270,7 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
     assert (counts.wanted, counts.absent, counts.from_cache, counts.pulled) == (16, 4 + 2, 8, 2)
     assert (counts.held_small, counts.held_zero, counts.flushed, counts.pushed) == (2, 4 + 4, 2, 8)
     saved = {name: saving["keys"] for name, saving in counts.to_json()["saved"].items()}
-    assert saved == {"cache": 8, "presence": 6, "hold_back": 2, "kkt": 6}
+    assert saved == {"cache": 8, "presence": 6, "residuals": 2, "kkt": 6}
     np.testing.assert_array_equal(store.pull(slots), 4 * steps)
     worker.close()
     store.drop()
@@ -279,10 +279,10 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
 def test_too_much_held_back_is_pushed(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ps.client.worker_store._MOST_HELD", 100)
     store, ledger = opened(redis_url, 16), Ledger(16)
-    worker = worker_of(store, Filters(hold_back=1e9))
+    worker = worker_of(store, Filters(residuals=1e9))
     ledger.train(worker, store, 0, chunks_of(16, [90] * 6, 1))
     ledger.require(store)
-    saved = worker.counts.to_json()["saved"]["hold_back"]["keys"]
+    saved = worker.counts.to_json()["saved"]["residuals"]["keys"]
     assert worker.counts.held_small - worker.counts.flushed == saved
     assert worker.counts.pushed == worker.counts.wanted - saved
     worker.close()

@@ -54,7 +54,7 @@ class Attempt:
         def judge(seen: NDArray[np.float32], *_: object) -> NDArray[np.uint8]:
             return np.where(chances.random(len(seen)) < 0.5, SMALL, PUSH).astype(np.uint8)
 
-        filters = Filters(cache=False, presence=False, hold_back=1.0 if holding else 0.0)
+        filters = Filters(cache=False, presence=False, residuals=1.0 if holding else 0.0)
         self.worker = WorkerStore(store, "job", filters=filters, staleness=2, judge=judge)
 
     def begin(self) -> int:

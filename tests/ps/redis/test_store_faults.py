@@ -24,7 +24,7 @@ pytestmark = [needs_redis, timing_sensitive]
 _names = count()
 NODE_TIMEOUT_S = 1.0
 BUSY_MACHINE_S = 6.0
-ALL = Filters(cache=True, presence=True, hold_back=1.0, kkt=True)
+ALL = Filters(cache=True, presence=True, residuals=1.0, kkt=True)
 
 
 def opened(url: str, bits: int, **options: object) -> RedisStore:
