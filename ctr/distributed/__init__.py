@@ -6,20 +6,21 @@ from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
     from ctr.distributed.checkpointing import CheckpointSettings
-    from ctr.distributed.coordinator import CoordinatedResult, Coordinator, Progress
+    from ctr.distributed.coordinator import Coordinator, Progress
     from ctr.distributed.position import JobPosition
-    from ctr.distributed.run import DistributedResult, StoreSettings, train_distributed
+    from ctr.distributed.result import DistributedFacts, Trained
+    from ctr.distributed.run import StoreSettings, train_distributed
     from ctr.distributed.status import JobStatus, WorkerStatus, job_status, needed_reports, status_to_json
 
 __all__ = [
     "CheckpointSettings",
-    "CoordinatedResult",
     "Coordinator",
-    "DistributedResult",
+    "DistributedFacts",
     "JobPosition",
     "JobStatus",
     "Progress",
     "StoreSettings",
+    "Trained",
     "WorkerStatus",
     "job_status",
     "needed_reports",
@@ -31,9 +32,10 @@ __getattr__ = lazy_face(
     __name__,
     {
         "checkpointing": "CheckpointSettings",
-        "coordinator": "CoordinatedResult Coordinator Progress",
+        "coordinator": "Coordinator Progress",
         "position": "JobPosition",
-        "run": "DistributedResult StoreSettings train_distributed",
+        "result": "DistributedFacts Trained",
+        "run": "StoreSettings train_distributed",
         "status": "JobStatus WorkerStatus job_status needed_reports status_to_json",
     },
 )

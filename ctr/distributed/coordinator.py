@@ -18,7 +18,9 @@ from ctr.distributed.lost_pushes import LostPushes
 from ctr.distributed.pass_ends import PassEnds
 from ctr.distributed.pause import JobPause
 from ctr.distributed.position import JobPosition
+from ctr.distributed.result import DistributedFacts
 from ctr.errors import StoreError
+from ctr.learn import TrainResult
 from ctr.workers import (
     EARLIER,
     FAREWELL_S,
@@ -58,30 +60,6 @@ class Progress:
     """Whether these examples have been learnt before: then it is training loss."""
     workers: int
     """Live ones."""
-
-
-@dataclass(slots=True)
-class CoordinatedResult:
-    """What a job did."""
-
-    report: WorkerReport
-    """Of all workers together. What a worker that died had done in its last seconds is not in it."""
-    examples: int
-    """Learnt, in all passes."""
-    rows: int
-    """Learnt in the first pass."""
-    seconds: float
-    """From the first data shard's beginning to the last one's end; with those before a resumption."""
-    interrupted: bool
-    """Whether it was told to stop before its end."""
-    passes: int
-    """Of this job of which anything was learnt, or 1."""
-    workers_seen: int
-    dead_workers: list[str] = field(default_factory=list)
-    """What is known of workers that died."""
-    checkpoints: int = 0
-    failed_checkpoints: list[str] = field(default_factory=list)
-    """Why some could not be written."""
 
 
 @dataclass(slots=True)
@@ -129,10 +107,13 @@ class Coordinator:
         job_id: str | None = None,
         checkpoints: CheckpointSettings | None = None,
         resume: Checkpoint | None = None,
+        chunks_before: int = 0,
         lease_s: float = LEASE_S,
         on_pass: Callable[[int], None] | None = None,
     ) -> None:
         """`resume` is a checkpoint that was restored into the store. Raises StoreError as `JobBoard` does.
+
+        `chunks_before` is for the result: those that went into the state that the job goes on from.
 
         `on_pass` is called with the number of a pass, from 1, when it is over and another follows; see
         `PassEnds` for what is in the store then.
@@ -142,7 +123,9 @@ class Coordinator:
         self._plan = job.plan()
         self._store = store
         self.id = (job_id or uuid4().hex[:12]) if resume is None else str(resume.position["job"])
+        self._chunks_before = chunks_before
         self._resumed = 0
+        self._resumed_from = None if resume is None else resume.created
         self._earlier_s = 0.0
         self._earlier = WorkerReport()
         for blob in {} if resume is None else resume.reports.values():
@@ -175,7 +158,7 @@ class Coordinator:
         stop: Event,
         on_progress: Callable[[Progress], None] = lambda _: None,
         on_start: Callable[[WorkerProcesses], None] = lambda _: None,
-    ) -> CoordinatedResult:
+    ) -> tuple[TrainResult, DistributedFacts]:
         """Start the workers, and look after them until the job is done, or `stop` is set and they have left.
 
         Raises the error that ended the job, and StoreError when no worker is left.
@@ -199,7 +182,7 @@ class Coordinator:
         self._checkpoints.join()
         return result
 
-    def whole(self, result: CoordinatedResult, read: Callable[[], T]) -> T:
+    def whole(self, result: TrainResult, read: Callable[[], T]) -> T:
         """What `read` finds in the store after the job; raises StoreError when pushes have been lost."""
         if result.interrupted:
             end = JobPosition.of(self.board.look())
@@ -228,7 +211,7 @@ class Coordinator:
         hearts: Sequence[Heartbeat],
         stop: Event,
         on_progress: Callable[[Progress], None],
-    ) -> CoordinatedResult:
+    ) -> tuple[TrainResult, DistributedFacts]:
         watch = _Watch(self._earlier_s)
         told = watch.started
         while True:
@@ -313,20 +296,28 @@ class Coordinator:
             board.job(self.id, ours)
             board.fail("the command that led the job has ended")
 
-    def _result(self, watch: _Watch, seconds: float, *, interrupted: bool) -> CoordinatedResult:
+    def _result(
+        self, watch: _Watch, seconds: float, *, interrupted: bool
+    ) -> tuple[TrainResult, DistributedFacts]:
         view = self.board.look()
         report = self._earlier
         for blob in collect(self.board, view, self._store.bits).values():
             report.add(WorkerReport.from_bytes(blob))
         position = JobPosition.of(view)
-        examples = position.examples(self._plan, report.bad_rows)
-        return CoordinatedResult(
-            report=report,
+        examples, passes = position.examples(self._plan, report.bad_rows), position.passes(self._plan)
+        result = TrainResult(
             examples=sum(examples),
-            rows=examples[0],
             seconds=seconds,
+            rows=examples[0],
+            progressive=report.progressive,
+            timings=report.timings,
+            passes=self._job.passes_before + passes,
+            chunks=self._chunks_before + passes * -(-examples[0] // self._plan.chunk),
             interrupted=interrupted,
-            passes=position.passes(self._plan),
+            resumed_from=self._resumed_from,
+        )
+        return result, DistributedFacts(
+            report=report,
             workers_seen=len(watch.workers),
             dead_workers=watch.dead + read_stalls(self.board, watch.workers),
             checkpoints=self._checkpoints.taken,

@@ -18,7 +18,8 @@ import numpy as np
 
 from ctr.checkpoint import Checkpoint, read_checkpoint, read_job, restore_checkpoint, sole_writer
 from ctr.distributed.checkpointing import CheckpointSettings
-from ctr.distributed.coordinator import CoordinatedResult, Coordinator, Progress
+from ctr.distributed.coordinator import Coordinator, Progress
+from ctr.distributed.result import Trained
 from ctr.errors import ModelError, StoreError
 from ctr.learn import WIDTH, Float32, read_out, warm_up
 from ctr.workers import JobDescription, WorkerProcesses, fork_server
@@ -54,31 +55,21 @@ class StoreSettings:
     """After so long without a sign of life a worker counts as dead."""
 
 
-@dataclass(slots=True)
-class DistributedResult:
-    """What came of it."""
-
-    coordinated: CoordinatedResult
-    state: tuple[Slots, Float32]
-    """Everything that the store held in the end."""
-    store: RedisStore
-    """It still does, and is open: to be dropped when the state is safe elsewhere."""
-    resumed_from: str | None = None
-    """When the checkpoint was taken that the job went on from."""
-
-
 def train_distributed(
     description: JobDescription,
     source: ExampleSource,
     settings: StoreSettings,
     *,
     start: tuple[Slots, Float32] | None,
+    chunks_before: int = 0,
     stop: Event,
     on_progress: Callable[[Progress], None] = lambda _: None,
     on_start: Callable[[WorkerProcesses], None] = lambda _: None,
     on_pass: Callable[[int, tuple[Slots, Float32]], None] | None = None,
-) -> DistributedResult:
-    """Train from `start`, or from a checkpoint.
+) -> Trained:
+    """Train from `start`, which `chunks_before` chunks went into, or from a checkpoint.
+
+    What it returns has the store, open; it still holds everything.
 
     `on_pass` gets the number of each pass, from 1, that is over while another follows, and everything that
     the store holds then, see `PassEnds`; training waits for it, so it should not take long.
@@ -86,7 +77,9 @@ def train_distributed(
     Raises the errors of the parts; what was trained is then still in the store.
     """
     with _own_checkpoints(settings):
-        return _train(description, source, settings, start, stop, on_progress, on_start, on_pass)
+        return _train(
+            description, source, settings, start, chunks_before, stop, on_progress, on_start, on_pass
+        )
 
 
 def _train(
@@ -94,11 +87,12 @@ def _train(
     source: ExampleSource,
     settings: StoreSettings,
     start: tuple[Slots, Float32] | None,
+    chunks_before: int,
     stop: Event,
     on_progress: Callable[[Progress], None],
     on_start: Callable[[WorkerProcesses], None],
     on_pass: Callable[[int, tuple[Slots, Float32]], None] | None,
-) -> DistributedResult:
+) -> Trained:
     if description.workers > 1:
         fork_server()  # so that it loads meanwhile
     checkpoint = _checkpoint(description, settings) if settings.resume else None
@@ -139,6 +133,7 @@ def _train(
                 job_id=job,
                 checkpoints=settings.checkpoints,
                 resume=checkpoint,
+                chunks_before=chunks_before,
                 lease_s=settings.lease_s,
                 on_pass=None if on_pass is None else lambda number: on_pass(number, read_out(store)),
             )
@@ -148,14 +143,14 @@ def _train(
                 store.drop()
             raise
         with closing(coordinator):
-            result = coordinator.run(stop=stop, on_progress=on_progress, on_start=on_start)
-            result.report.saturated_z += too_large.z
-            result.report.saturated_n += too_large.n
+            result, told = coordinator.run(stop=stop, on_progress=on_progress, on_start=on_start)
+            told.report.saturated_z += too_large.z
+            told.report.saturated_n += too_large.n
             state = coordinator.whole(result, partial(read_out, store))
     except BaseException:
         store.close()
         raise
-    return DistributedResult(result, state, store, None if checkpoint is None else checkpoint.created)
+    return Trained(result, state, store, told)
 
 
 @contextmanager

@@ -96,7 +96,7 @@ class DrillJob:
         """
         coordinator = Coordinator(self.description, store, checkpoints=checkpoints, resume=resume)
         with closing(coordinator), keeping_ledgers(ledgers, pace_s):
-            result = coordinator.run(
+            result, _ = coordinator.run(
                 stop=self._stop,
                 on_start=lambda workers: on_start(coordinator.id, workers),
                 on_progress=on_progress,

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ctr.distributed import DistributedFacts, Trained
 from ctr.errors import CtrError, DataError, ModelError, StoreError
 from ctr.interrupts import stop_requests
 from ctr.jobs.pass_evaluations import PassEvaluations
 from ctr.jobs.remains import Remains
-from ctr.jobs.train_job import Trained, TrainJob
+from ctr.jobs.train_job import TrainJob
 from ctr.learn import (
     WIDTH,
     Float32,
@@ -52,9 +53,6 @@ from features import (
 )
 from ps import Store, Token, open_store, require_store_url, without_password
 
-if TYPE_CHECKING:
-    from ctr.distributed import CoordinatedResult
-
 # What a job through Redis needs is imported where it is needed: training in memory does without.
 
 _LARGE_CHUNK = 1 << 18  # the largest default; counting rows takes time, so only above it
@@ -82,8 +80,7 @@ class TrainOutcome:
     """What the first rows show that the user should know, see `RawSource.warnings`."""
     stopped: bool
     """Whether SIGINT or SIGTERM ended training or evaluation."""
-    distributed: CoordinatedResult | None = None
-    """What is told of a job through Redis besides."""
+    distributed: DistributedFacts | None = None
     left_in_store: str | None = None
     """Why Redis still holds the parameters, if it does."""
 
@@ -95,7 +92,7 @@ class TrainOutcome:
             return others
         return None if self.job.consistency == "asp" else others * (self.job.staleness + 1)
 
-    def _moved(self, did: CoordinatedResult) -> dict[str, Any]:
+    def _moved(self, did: DistributedFacts) -> dict[str, Any]:
         """What went between workers and store."""
         report, examples = did.report, max(self.result.examples, 1)
         return {

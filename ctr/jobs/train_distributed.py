@@ -6,11 +6,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import Event
 
-from ctr.distributed import CheckpointSettings, DistributedResult, StoreSettings, train_distributed
+from ctr.distributed import CheckpointSettings, StoreSettings, Trained, train_distributed
 from ctr.errors import DataError
 from ctr.jobs.remains import Remains
-from ctr.jobs.train_job import Trained, TrainJob
-from ctr.learn import Float32, Ftrl, TrainResult, TrainSettings
+from ctr.jobs.train_job import TrainJob
+from ctr.learn import Float32, Ftrl, TrainSettings
 from ctr.progress import Report
 from ctr.workers import CONSISTENCY, JobDescription, absolute, filters_for, input_bytes, shard_chunks_for
 from features import BLOCK_ROWS, DatasetSource, ExampleSource, RawSource, Slots, too_many
@@ -72,56 +72,47 @@ def learn_distributed(
     if job.checkpoint is not None:
         checkpoints = CheckpointSettings(job.checkpoint, job.checkpoint_every_s)
     with show("training") as report:
-        found = train_distributed(
+        trained = train_distributed(
             description,
             source,
             StoreSettings(job.store, checkpoints, job.resume, job.lease_s),
             start=adopted,
+            chunks_before=chunks_before,
             stop=stop,
             on_start=lambda _: remains.begin(),
             on_progress=lambda p: report(p.examples - p.resumed, p.fraction, p.logloss, p.later_pass),
             on_pass=on_pass,
         )
-    did = found.coordinated
+    assert trained.store is not None
     try:
-        if did.examples == 0 and not did.interrupted:
-            found.store.drop()
+        if trained.result.examples == 0 and not trained.result.interrupted:
+            trained.store.drop()
             remains.in_store = False
             raise DataError("the input has no good row to learn from: check the file, or the feature spec.")
-        _settle_bad_rows(job, description.rows, source, found, remains)
+        _settle_bad_rows(job, description.rows, source, trained, remains)
     except BaseException:
-        found.store.close()
+        trained.store.close()
         raise
-    result = TrainResult(
-        examples=did.examples,
-        seconds=did.seconds,
-        rows=did.rows,
-        progressive=did.report.progressive,
-        timings=did.report.timings,
-        passes=description.passes_before + did.passes,
-        chunks=chunks_before + did.passes * -(-did.rows // description.chunk),
-        interrupted=did.interrupted,
-        resumed_from=found.resumed_from,
-    )
-    return Trained(result, found.state, found.store, did)
+    return trained
 
 
 def _settle_bad_rows(
-    job: TrainJob, rows: int, source: ExampleSource, found: DistributedResult, remains: Remains
+    job: TrainJob, rows: int, source: ExampleSource, trained: Trained, remains: Remains
 ) -> None:
     """Write the bad rows that workers have skipped to the file of `source`, each once and in order.
 
     They are read again for it: some workers are on other machines, some have died, and several may have met
     the same row. If they are too many, read all `rows` to count them by reason, and raise DataError.
     """
-    did = found.coordinated
-    told = did.report
+    assert trained.store is not None
+    assert trained.distributed is not None
+    did, told = trained.result, trained.distributed.report
     bad = told.bad_rows.count
     if not bad or not isinstance(source, RawSource):
         return
     most, source.max_bad_fraction = source.max_bad_fraction, None
     if most is not None and too_many(bad, did.rows + bad, most) and not did.interrupted:
-        found.store.drop()
+        trained.store.drop()
         remains.in_store = False
         source.max_bad_fraction = most
     elif job.quarantine is None:

@@ -1,21 +1,16 @@
-"""`TrainJob`: what `ctr train` is told; `Trained`: what its training gave, in memory or through Redis."""
+"""`TrainJob`: what `ctr train` is told."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from ctr.learn import Float32, TrainResult
 from ctr.outputs import beside
 from ctr.stall import STALL_S
 from ctr.workers import Consistency
-from features import Slots
-from ps import LEASE_S, Store
-
-if TYPE_CHECKING:
-    from ctr.distributed import CoordinatedResult
+from ps import LEASE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +72,3 @@ class TrainJob:
     def interrupted(self) -> Path:
         """Where the model of a job goes that was stopped before its end."""
         return beside(self.model, ".interrupted")
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What training gave, before anything is saved."""
-
-    result: TrainResult
-    state: tuple[Slots, Float32]
-    """Everything that the store held in the end."""
-    store: Store | None = None
-    """The store, open, if it still holds that: to be dropped when the state is safe elsewhere."""
-    distributed: CoordinatedResult | None = None
-    """What is told of a job through Redis besides."""

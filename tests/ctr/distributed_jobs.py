@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from ctr.distributed.checkpointing import CheckpointSettings
-from ctr.distributed.run import DistributedResult, StoreSettings, adopt, train_distributed
+from ctr.distributed.result import Trained
+from ctr.distributed.run import StoreSettings, adopt, train_distributed
 from ctr.errors import StoreError
 from ctr.learn.ftrl import WIDTH, Float32, Ftrl
 from ctr.learn.rounds import TrainSettings, read_out, train
@@ -190,7 +191,7 @@ class RunningJob:
         self._settings = StoreSettings(url, checkpoints, resume, lease_s)
         self._start = start
         self._workers: list[WorkerProcesses] = []
-        self._outcome: list[DistributedResult | BaseException] = []
+        self._outcome: list[Trained | BaseException] = []
         self._thread = Thread(target=self._run, name="train_distributed")
         self._thread.start()
 
@@ -219,7 +220,7 @@ class RunningJob:
         """The worker processes."""
         return wait_for(lambda: self._workers)[0].pids()
 
-    def result(self) -> DistributedResult:
+    def result(self) -> Trained:
         """What came of it; raises what it raised."""
         self._thread.join(DEADLINE_S)
         assert self.over, "the job did not end"

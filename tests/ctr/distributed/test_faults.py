@@ -70,13 +70,13 @@ class TestWorkers:
         assert view is not None
         os.kill(process_of(view, chances.randrange(2)), signal.SIGKILL)
         result = running.result()
-        did = result.coordinated
+        did = result.result
         assert same(result.state, whole)
         assert (did.examples, did.rows) == (passes * ROWS, ROWS)
-        assert did.report.progressive.examples == ROWS
-        assert did.report.progressive.logloss == pytest.approx(report.progressive.logloss, rel=1e-12)
-        assert len(did.dead_workers) == 1
-        assert "signal 9" in did.dead_workers[0]
+        assert did.progressive.examples == ROWS
+        assert did.progressive.logloss == pytest.approx(report.progressive.logloss, rel=1e-12)
+        (dead,) = result.distributed.dead_workers
+        assert "signal 9" in dead
 
     @pytest.mark.parametrize(("seed", "consistency"), [(1, "ssp"), (2, "asp")])
     def test_a_killed_ones_shard_is_trained_to_its_end(
@@ -94,8 +94,8 @@ class TestWorkers:
         os.kill(process_of(view, chances.randrange(3)), signal.SIGKILL)
         result = running.result()
         assert same_sums(result.state, in_memory(job)[0])
-        assert result.coordinated.examples == 3 * ROWS
-        assert len(result.coordinated.dead_workers) == 1
+        assert result.result.examples == 3 * ROWS
+        assert len(result.distributed.dead_workers) == 1
 
     def test_what_a_killed_one_held_back_is_not_counted_twice(
         self, start_job: StartJob, job_data: Path, redis_url: str
@@ -139,10 +139,10 @@ class TestWorkers:
         result = running.result()
         whole = undisturbed(job, redis_url)[0] if consistency == "bsp" else in_memory(job)[0]
         assert (same if consistency == "bsp" else same_sums)(result.state, whole)
-        assert result.coordinated.dead_workers == []
-        assert result.coordinated.workers_seen == 2
+        assert result.distributed.dead_workers == []
+        assert result.distributed.workers_seen == 2
         if consistency == "bsp":
-            assert result.coordinated.report.progressive.examples == ROWS
+            assert result.distributed.report.progressive.examples == ROWS
 
     @pytest.mark.parametrize("consistency", ["bsp", "asp"])
     def test_the_last_one_is_killed(
@@ -170,7 +170,7 @@ class TestWorkers:
         time.sleep(LEASE_S / 2)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        assert running.result().coordinated.interrupted
+        assert running.result().result.interrupted
 
 
 @contextmanager

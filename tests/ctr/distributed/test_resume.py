@@ -74,25 +74,25 @@ class TestStopped:
         running.stop.set()
         first = running.result()
         position = JobPosition.from_json(read_checkpoint(settings.folder).position)
-        assert first.coordinated.interrupted
-        assert first.coordinated.examples == sum(position.examples(job.plan())) < 2 * job.rows
-        assert first.coordinated.checkpoints == 1
-        evaluated = first.coordinated.report
-        assert evaluated.progressive.examples + evaluated.later_passes.examples == first.coordinated.examples
+        assert first.result.interrupted
+        assert first.result.examples == sum(position.examples(job.plan())) < 2 * job.rows
+        assert first.distributed.checkpoints == 1
+        evaluated = first.distributed.report
+        assert evaluated.progressive.examples + evaluated.later_passes.examples == first.result.examples
 
         second = start_job(job, cluster_url, checkpoints=settings, resume=True).result()
-        assert second.resumed_from is not None
+        assert second.result.resumed_from is not None
         assert same(second.state, whole)
-        did = second.coordinated
+        did, told = second.result, second.distributed
         assert (did.examples, did.rows, did.passes, did.interrupted) == (2 * job.rows, job.rows, 2, False)
         for evaluated, expected in (
-            (did.report.progressive, report.progressive),
-            (did.report.later_passes, report.later_passes),
+            (told.report.progressive, report.progressive),
+            (told.report.later_passes, report.later_passes),
         ):
             assert evaluated.examples == expected.examples == job.rows
             assert evaluated.logloss == pytest.approx(expected.logloss, rel=1e-12)
             assert evaluated.summary().auc == pytest.approx(expected.summary().auc, rel=1e-12)
-        assert did.report.examples == 2 * job.rows
+        assert told.report.examples == 2 * job.rows
 
     def test_with_other_workers(
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
@@ -104,11 +104,11 @@ class TestStopped:
         running = start_job(job, redis_url, checkpoints=settings)
         assert running.once(lambda view: pushed(view) > 20)
         running.stop.set()
-        assert running.result().coordinated.interrupted
+        assert running.result().result.interrupted
         job = describe(job_data, **flags, workers=1, shard_chunks=64)
         second = start_job(job, redis_url, checkpoints=settings, resume=True).result()
         assert same_sums(second.state, in_memory(job)[0])
-        assert second.coordinated.report.examples == 3 * job.rows
+        assert second.distributed.report.examples == 3 * job.rows
 
     def test_checkpoints_meanwhile_disturb_nothing(
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
@@ -127,9 +127,9 @@ class TestStopped:
                 continue  # just being replaced
         result = running.result()
         assert same(result.state, undisturbed(job, redis_url)[0])
-        assert result.coordinated.report.progressive.examples == job.rows
-        assert result.coordinated.checkpoints > 0
-        assert all("mine.txt" in problem for problem in result.coordinated.failed_checkpoints)
+        assert result.distributed.report.progressive.examples == job.rows
+        assert result.distributed.checkpoints > 0
+        assert all("mine.txt" in problem for problem in result.distributed.failed_checkpoints)
 
     def test_a_worker_is_killed_while_all_are_held(
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
@@ -144,7 +144,7 @@ class TestStopped:
         os.kill(process_of(view, 1), signal.SIGKILL)
         result = running.result()
         assert same(result.state, undisturbed(job, redis_url)[0])
-        assert result.coordinated.report.progressive.examples == job.rows
+        assert result.distributed.report.progressive.examples == job.rows
 
     def test_other_settings_are_refused(
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
@@ -177,7 +177,7 @@ class TestStopped:
         with pytest.raises(ModelError, match="another `ctr train` writes its checkpoints there"):
             start_job(job, f"{redis_url}?model=other", checkpoints=settings).result()
         running.stop.set()
-        assert running.result().coordinated.checkpoints == 1
+        assert running.result().distributed.checkpoints == 1
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
     def test_the_state_is_kept_at_the_scale_that_it_has(
@@ -204,7 +204,7 @@ class TestStopped:
         running = start_job(job, redis_url, checkpoints=settings)
         assert running.once(lambda view: pushed(view) > 10)
         running.stop.set()
-        assert running.result().coordinated.checkpoints == 1
+        assert running.result().distributed.checkpoints == 1
         lease_s, name = 2.5, read_checkpoint(settings.folder).position["job"]
         url = parse_redis_url(redis_url)
         with (
@@ -222,7 +222,7 @@ class TestStopped:
             board.beat_coordinator()
             began = time.monotonic()
         resumed = start_job(job, redis_url, checkpoints=settings, resume=True, lease_s=0.6)
-        assert resumed.result().coordinated.examples == 2 * ROWS
+        assert resumed.result().result.examples == 2 * ROWS
         assert time.monotonic() - began > lease_s - 0.1
 
 
@@ -356,7 +356,7 @@ class TestKilled:
         assert 0 < sum(position.examples(job.plan())) < 3 * ROWS
         second = start_job(job, redis_url, checkpoints=settings, resume=True).result()
         assert same_sums(second.state, in_memory(job)[0])
-        assert second.coordinated.examples == 3 * ROWS
+        assert second.result.examples == 3 * ROWS
 
 
 class TestFrozen:

@@ -75,11 +75,11 @@ class TestRounds:
         running.gather()
         result = running.result()
         assert same(result.state, undisturbed(job, redis_url)[0])
-        did, (_, logloss) = result.coordinated, in_memory(job)
-        assert (did.examples, did.rows, did.passes) == (job.rows, job.rows, 1)
-        assert (did.workers_seen, did.dead_workers, did.interrupted) == (2, [], False)
-        assert did.report.progressive.examples == job.rows
-        assert did.report.progressive.logloss == pytest.approx(logloss, abs=2e-4)
+        did, (_, logloss) = result.result, in_memory(job)
+        assert (did.examples, did.rows, did.passes, did.interrupted) == (job.rows, job.rows, 1, False)
+        assert (result.distributed.workers_seen, result.distributed.dead_workers) == (2, [])
+        assert did.progressive.examples == job.rows
+        assert did.progressive.logloss == pytest.approx(logloss, abs=2e-4)
 
     def test_raw_files_give_what_hashed_ones_give(
         self, job_log: Path, job_spec: FeatureSpec, job_data: Path, redis_url: str
@@ -124,10 +124,11 @@ class TestClocks:
         job = describe(job_data, consistency="ssp", filters=filters, passes=3)
         running = start_job(job, redis_url)
         running.gather()
-        did = running.result().coordinated
+        found = running.result()
+        did, told = found.result, found.distributed
         _, alone = undisturbed(describe(job_data, consistency="ssp", workers=1, passes=3), redis_url)
-        assert did.report.later_passes.logloss == pytest.approx(alone.later_passes.logloss, rel=0.04)
-        assert (did.examples, did.rows, did.workers_seen) == (3 * ROWS, ROWS, 2)
+        assert told.report.later_passes.logloss == pytest.approx(alone.later_passes.logloss, rel=0.04)
+        assert (did.examples, did.rows, told.workers_seen) == (3 * ROWS, ROWS, 2)
         assert 0 < did.seconds < 30
         assert running.fractions == sorted(running.fractions)
 
@@ -195,7 +196,7 @@ class TestStraggler:
                 running.once(note)
             time.sleep(0.02)
         running.stop.set()
-        assert running.result().coordinated.interrupted
+        assert running.result().result.interrupted
         return lags
 
 
@@ -223,7 +224,7 @@ class TestJoining:
         assert went_on is not None
         assert running.once(lambda view: pushed(view) > pushed(went_on) + 25)
         running.stop.set()
-        did = running.result().coordinated
+        did = running.result().distributed
         assert (did.workers_seen, did.dead_workers) == (5, [])
         assert [report.examples > 0 for report in stays.join()] == [True]
 
@@ -239,7 +240,7 @@ class TestJoining:
         helpers.join()
         assert helpers.errors == []
         assert same_sums(result.state, in_memory(job)[0])
-        report = result.coordinated.report
+        report = result.distributed.report
         assert report.progressive.examples == report.later_passes.examples == job.rows
 
     def test_there_is_no_such_job(self, cli: Cli, job_data: Path, redis_url: str) -> None:
@@ -352,7 +353,7 @@ class TestBadRows:
     ) -> None:
         job = describe(torn, job_spec, on_bad_rows="skip", passes=2, consistency=consistency)
         found = train_distributed(job, source_of(job), StoreSettings(redis_url), start=None, stop=Event())
-        assert (found.coordinated.examples, found.coordinated.rows) == (2 * 2_947, 2_947)
+        assert (found.result.examples, found.result.rows) == (2 * 2_947, 2_947)
         with closing(found.store), closing(StoreObserver(parse_redis_url(redis_url))) as observer:
             _, status = look(observer)
             found.store.drop()
