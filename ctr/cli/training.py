@@ -56,6 +56,14 @@ def train(
         ),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 1,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Optimizer, whose settings follow. Default: ftrl (FTRL-Proximal).",
+            show_default=False,
+        ),
+    ] = None,
     alpha: Annotated[
         float | None,
         typer.Option(min=0, callback=finite, help="Learning rate. Default: 0.1.", show_default=False),
@@ -241,16 +249,17 @@ def train(
     - `ctr train clicks.hashed --model model --workers 2 --epochs 2`
     - `ctr train --spec my.yaml day2.csv --warm-start model --model model`
     """
+    from ctr.errors import ModelError
     from ctr.jobs import TrainJob, run_train_job
+    from ctr.learn import choose_optimizer
 
     if holdout and holdout_fraction is not None:
         raise typer.BadParameter("give either --holdout or --holdout-fraction, not both.")
-    if beta == 0 and not l2:
-        raise typer.BadParameter(
-            "--beta and --l2 are both 0, so the first step would be infinite; raise one."
-        )
-    if alpha == 0:
-        raise typer.BadParameter("--alpha 0 learns nothing; give a number above 0, such as 0.1.")
+    settings: dict[str, str | float] = _chosen(name=optimizer, alpha=alpha, beta=beta, l1=l1, l2=l2)
+    try:
+        choose_optimizer(settings)
+    except ModelError as error:
+        raise typer.BadParameter(str(error)) from None
     every_s = seconds_of(checkpoint_every, "--checkpoint-every")
     filters = _chosen(cache=cache, presence=presence, residuals=residuals, kkt=kkt)
     in_redis = not store.startswith("memory:")
@@ -275,7 +284,7 @@ def train(
         inputs=inputs,
         spec=spec,
         model=model,
-        optimizer=_chosen(alpha=alpha, beta=beta, l1=l1, l2=l2),
+        optimizer=settings,
         workers=workers,
         chunk=chunk,
         epochs=epochs,

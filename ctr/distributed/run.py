@@ -21,7 +21,7 @@ from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.coordinator import Coordinator, Progress
 from ctr.distributed.result import Trained
 from ctr.errors import ModelError, StoreError
-from ctr.learn import WIDTH, Float32, read_out, warm_up
+from ctr.learn import Float32, choose_optimizer, read_out, warm_up
 from ctr.workers import JobDescription, WorkerProcesses, fork_server
 from features import ExampleSource, Slots
 from ps import (
@@ -109,7 +109,7 @@ def _train(
         store = open_store(
             settings.url,
             bits=description.feature_spec().bits,
-            width=WIDTH,
+            width=description.optimizer.width,
             facts=facts,
             z_bits=description.z_bits,
             restoring=checkpoint is not None or start is not None,
@@ -126,7 +126,8 @@ def _train(
             elif start is not None:
                 too_large = adopt(store, *start)
             _await_replicas(store, stop)
-            warm_up(source, store.bits, description.ftrl(0), description.safe_adding, description.workers)
+            first = description.optimizer_in(0)
+            warm_up(source, store.bits, first, description.safe_adding, description.workers)
             coordinator = Coordinator(
                 description,
                 store,
@@ -180,7 +181,8 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
     free = {"inputs", "on_bad_rows", "filters", "stall_s", "z_bits"}
     if not description.ranks:
         free |= {"workers", "staleness", "shard_chunks"}
-    for name, then in found.job.items():
+    optimizer = choose_optimizer(found.job["optimizer"]).to_json()  # former versions wrote no name
+    for name, then in {**found.job, "optimizer": optimizer}.items():
         if name not in free and now.get(name) != then:
             setting, before, here = _difference(name, then, now.get(name))
             raise ModelError(

@@ -11,7 +11,7 @@ from ctr.checkpoint import Checkpoint
 from ctr.distributed import CheckpointSettings, Coordinator, Progress
 from ctr.drill.ledger import keeping_ledgers
 from ctr.drill.proof import Books
-from ctr.learn import WIDTH, Ftrl, read_out
+from ctr.learn import choose_optimizer, read_out
 from ctr.model import Model, evaluate
 from ctr.synth import write_click_log
 from ctr.workers import Consistency, JobDescription, WorkerProcesses, absolute, filters_for
@@ -60,7 +60,7 @@ class DrillJob:
             safe_adding=0.75,
             consistency=consistency,
             staleness=staleness,
-            optimizer=Ftrl(),
+            optimizer=choose_optimizer({}),
             filters=filters_for(consistency, {}),
         )
         self.plan = self.description.plan()
@@ -75,7 +75,7 @@ class DrillJob:
         return RedisStore(
             parse_redis_url(f"{url}?model={model}"),
             bits=self.description.feature_spec().bits,
-            width=WIDTH,
+            width=self.description.optimizer.width,
             facts=self.description.facts(),
         )
 
@@ -114,7 +114,7 @@ class DrillJob:
         """Of the model in a store, on the rows that were held out."""
         slots, state = read_out(store)
         spec = self.description.feature_spec()
-        model = Model.of_weights(spec, slots, self.description.ftrl(0).weights(state), {})
+        model = Model.of_weights(spec, slots, self.description.optimizer_in(0).weights(state), {})
         return evaluate(model, self._source, start=self.description.rows).summary().logloss
 
     def all_chunks(self) -> set[tuple[int, int]]:

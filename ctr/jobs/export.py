@@ -9,7 +9,7 @@ from typing import Any
 
 from ctr.distributed import JobPosition, JobStatus, job_status, needed_reports
 from ctr.errors import StoreError
-from ctr.learn import WIDTH, Float32, read_out
+from ctr.learn import Float32, read_out
 from ctr.metrics import MetricSummary
 from ctr.model import Model, require_model_or_nothing, save_model
 from ctr.outputs import require_writable
@@ -97,7 +97,7 @@ def _read(url: RedisUrl, model: ModelStatus, description: JobDescription) -> tup
         RedisStore(
             url,
             bits=model.bits,
-            width=WIDTH,
+            width=description.optimizer.width,
             facts=facts,
             z_bits=description.z_bits,
             join=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from threading import Event
@@ -18,12 +18,12 @@ from ctr.jobs.pass_evaluations import PassEvaluations
 from ctr.jobs.remains import Remains
 from ctr.jobs.train_job import TrainJob
 from ctr.learn import (
-    WIDTH,
     Float32,
-    Ftrl,
+    Optimizer,
     TrainResult,
     TrainSettings,
     base_rate,
+    choose_optimizer,
     default_chunk,
     read_out,
     starting_state,
@@ -63,7 +63,7 @@ class TrainOutcome:
     """What came of a job."""
 
     job: TrainJob
-    optimizer: Ftrl
+    optimizer: Optimizer
     settings: TrainSettings
     result: TrainResult
     progressive: MetricSummary
@@ -300,12 +300,12 @@ class _Holdout:
     """The row of the training inputs at which the hold-out starts, if it is part of them."""
 
 
-def _start(job: TrainJob, spec: FeatureSpec) -> tuple[Ftrl, SavedState | None]:
+def _start(job: TrainJob, spec: FeatureSpec) -> tuple[Optimizer, SavedState | None]:
     """The optimizer, and the state to go on from."""
     if job.warm_start is None:
-        return Ftrl(**job.optimizer), None
+        return choose_optimizer(job.optimizer), None
     saved = load_state(job.warm_start, spec)
-    return replace(saved.optimizer, **job.optimizer), saved
+    return choose_optimizer(job.optimizer, saved.optimizer), saved
 
 
 def _base_rate(job: TrainJob, source: ExampleSource, judged_on: _Holdout | None) -> float | None:
@@ -373,7 +373,7 @@ def _learn(
     job: TrainJob,
     settings: TrainSettings,
     source: ExampleSource,
-    optimizer: Ftrl,
+    optimizer: Optimizer,
     rate: float | None,
     start: SavedState | None,
     passes_before: int,
@@ -398,7 +398,7 @@ def _learn(
         return learn_distributed(
             job, description, source, adopted, chunks_before, show, stop, remains, on_pass
         )
-    store = open_store(job.store, bits=source.spec.bits, width=WIDTH)
+    store = open_store(job.store, bits=source.spec.bits, width=optimizer.width)
 
     def validate(number: int) -> None:
         if judged_on is not None:
@@ -430,7 +430,7 @@ def _learn(
 
 
 def _facts(
-    job: TrainJob, settings: TrainSettings, optimizer: Ftrl, rate: float | None, result: TrainResult
+    job: TrainJob, settings: TrainSettings, optimizer: Optimizer, rate: float | None, result: TrainResult
 ) -> dict[str, Any]:
     """What the manifest says about training."""
     progressive = result.progressive.summary()
@@ -456,7 +456,7 @@ def _facts(
 def _evaluated(
     spec: FeatureSpec,
     state: tuple[Slots, Float32],
-    optimizer: Ftrl,
+    optimizer: Optimizer,
     judged_on: _Holdout | None,
     stop: Event,
 ) -> MetricSummary | None:

@@ -10,7 +10,7 @@ from ctr.distributed import CheckpointSettings, StoreSettings, Trained, train_di
 from ctr.errors import DataError
 from ctr.jobs.remains import Remains
 from ctr.jobs.train_job import TrainJob
-from ctr.learn import Float32, Ftrl, TrainSettings
+from ctr.learn import Float32, Optimizer, TrainSettings
 from ctr.progress import Report
 from ctr.workers import CONSISTENCY, JobDescription, absolute, filters_for, input_bytes, shard_chunks_for
 from features import BLOCK_ROWS, DatasetSource, ExampleSource, RawSource, Slots, too_many
@@ -20,7 +20,7 @@ def describe_job(
     job: TrainJob,
     settings: TrainSettings,
     source: ExampleSource,
-    optimizer: Ftrl,
+    optimizer: Optimizer,
     passes_before: int,
     stop_row: int | None,
 ) -> JobDescription:

@@ -26,8 +26,8 @@ class TrainJob:
     """None: what suits the number of workers and rows, see `default_chunk`."""
     epochs: int = 1
     safe_adding: float = 0.75
-    optimizer: Mapping[str, float] = field(default_factory=dict)
-    """Settings of FTRL that were chosen; the others are those of the warm start, or else the defaults."""
+    optimizer: Mapping[str, str | float] = field(default_factory=dict)
+    """What was chosen of `choose_optimizer`; the rest is as in the warm start, or else the default."""
     store: str = "memory://"
     consistency: Consistency | None = None
     """None: `bsp` in memory, which can do no other, and `ssp` through Redis."""

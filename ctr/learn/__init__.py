@@ -1,21 +1,24 @@
 """The optimizer, a worker's step, and rounds of threads on one machine."""
 
 from ctr.learn.base_rate import base_rate, starting_state
-from ctr.learn.ftrl import WIDTH, Float32, Ftrl
 from ctr.learn.learner import Learner, Timings, warm_up
+from ctr.learn.optimizer import Float32, Optimizer
+from ctr.learn.optimizers import OPTIMIZERS, choose_optimizer, optimizer_from_json
 from ctr.learn.result import TrainResult
 from ctr.learn.rounds import TrainSettings, default_chunk, read_out, train
 
 __all__ = [
-    "WIDTH",
+    "OPTIMIZERS",
     "Float32",
-    "Ftrl",
     "Learner",
+    "Optimizer",
     "Timings",
     "TrainResult",
     "TrainSettings",
     "base_rate",
+    "choose_optimizer",
     "default_chunk",
+    "optimizer_from_json",
     "read_out",
     "starting_state",
     "train",

@@ -11,7 +11,7 @@ from math import log
 import numpy as np
 
 from ctr.errors import ModelError
-from ctr.learn.ftrl import Float32, Ftrl
+from ctr.learn.optimizer import Float32, Optimizer
 from features import ExampleSource, Slots, slot_dtype
 
 FIRST_ROWS = 16_384
@@ -32,12 +32,12 @@ def base_rate(source: ExampleSource, stop_row: int | None) -> float:
     return float((weights @ rows.labels + average / 2) / (weights.sum() + average))
 
 
-def starting_state(optimizer: Ftrl, rate: float, bits: int) -> tuple[Slots, Float32]:
-    """Slot 0, the bias, and its state float32[1, 2], such that a model without other weights predicts `rate`.
+def starting_state(optimizer: Optimizer, rate: float, bits: int) -> tuple[Slots, Float32]:
+    """Slot 0, the bias, and its state float32[1, width]: a model with no other weight predicts `rate`.
 
     Raises ModelError for a rate that is no probability, or a certainty.
     """
     if not 0 < rate < 1:
         raise ModelError(f"the base rate is {rate}: give a number above 0 and below 1, such as 0.01.")
     slots: Slots = np.zeros(1, slot_dtype(bits))
-    return slots, optimizer.state_of(np.array([log(rate / (1 - rate))]), np.zeros(1))
+    return slots, optimizer.state_of(np.array([log(rate / (1 - rate))]))

@@ -5,30 +5,28 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from math import sqrt
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import ModelError
 from ctr.learn import ftrl_kernels as kernels
+from ctr.learn.optimizer import LARGEST_WEIGHT, Float32, Float64, Optimizer
 from features import Chunk, slot_counts
 from ps import LARGEST_N, Filters, fraction_bits
-
-Float32 = NDArray[np.float32]
-
-WIDTH = 2
-"""Numbers of state per slot: `z` and `n`."""
-
-_LARGEST_WEIGHT = 16.0
 
 _SMALLEST = 1e-30  # settings that float32 can hold, with room for their squares' roots
 _DITHERED_BY = 16  # slots whose state decides, with the chunk's number, where its dither starts
 
 
 @dataclass(frozen=True, slots=True)
-class Ftrl:
+class Ftrl(Optimizer):
     """Settings of FTRL-Proximal (McMahan et al., KDD 2013)."""
+
+    name: ClassVar[str] = "ftrl"
+    width: ClassVar[int] = 2
+    """`z` and `n`."""
 
     alpha: float = 0.1
     """Learning rate: a slot's step is `alpha / (beta + sqrt(n))`."""
@@ -66,11 +64,11 @@ class Ftrl:
     def z_bits(self) -> int:
         """The fraction bits of `z` in a Redis store: fewer, the larger `z` has to become.
 
-        `z` holds a weight scaled by `(beta + sqrt(n)) / alpha + l2`, and has to hold one of 16 (a click rate
-        of one in ten million) with the largest `n` that the store knows.
+        `z` holds a weight scaled by `(beta + sqrt(n)) / alpha + l2`, and has to hold the largest with the
+        largest `n` that the store knows.
         """
         return fraction_bits(
-            _LARGEST_WEIGHT * ((self.beta + sqrt(LARGEST_N)) / self.alpha + self.l2) + self.l1
+            LARGEST_WEIGHT * ((self.beta + sqrt(LARGEST_N)) / self.alpha + self.l2) + self.l1
         )
 
     def adopt(self, state: Float32, former: Ftrl) -> Float32:
@@ -86,14 +84,11 @@ class Ftrl:
         fit[w == 0, 0] = np.clip(state[w == 0, 0], -self.l1, self.l1)
         return fit
 
-    def state_of(self, w: NDArray[np.float64], n: NDArray[np.float64]) -> Float32:
+    def state_of(self, weights: Float64, n: Float64 | None = None) -> Float32:
         """The state float32[u, 2] of slots with these weights and sums of squared gradients, float64[u]."""
+        n = np.zeros(weights.size) if n is None else n
         rate = (self.beta + np.sqrt(n)) / self.alpha + self.l2
-        return np.stack([-w * rate - np.sign(w) * self.l1, n], axis=1).astype(np.float32)
-
-    def to_json(self) -> dict[str, Any]:
-        """The optimizer's name and settings, as the model's manifest holds them."""
-        return {"name": "ftrl", **asdict(self)}
+        return np.stack([-weights * rate - np.sign(weights) * self.l1, n], axis=1).astype(np.float32)
 
     def _numbers(self) -> tuple[np.float32, np.float32, np.float32, np.float32]:
         return np.float32(self.alpha), np.float32(self.beta), np.float32(self.l1), np.float32(self.l2)
@@ -104,26 +99,17 @@ class Ftrl:
         kernels.weights_of(state, *self._numbers(), out)
         return out
 
-    def judge(self, seen: Float32, mine: Float32, filters: Filters) -> NDArray[np.uint8]:
-        """Which moves from `seen` to `mine`, float32[u, 2], may be held back: see `Judge` of `ps.client`."""
+    def filter_updates(self, seen: Float32, mine: Float32, filters: Filters) -> NDArray[np.uint8]:
+        """Which slots' updates are worth pushing, see `Optimizer` and the kernel."""
         out = np.empty(seen.shape[0], np.uint8)
         least = np.float32(filters.residuals)
-        kernels.judge_moves(seen, mine, *self._numbers(), least, filters.kkt and self.l1 > 0, out)
+        kernels.filter_updates(seen, mine, *self._numbers(), least, filters.kkt and self.l1 > 0, out)
         return out
 
     def train(
         self, chunk: Chunk, state: Float32, *, number: int = 0, peers: int = 1, safe_adding: float = 0.75
     ) -> Float32:
-        """Train `state` float32[u, 2] in place on a labelled chunk; return float32[n] margins (log-odds).
-
-        They are those of progressive validation: each is made before its example is learnt, with all that
-        this worker has learnt by then. With several workers, the gradients follow CoCoA+'s safe adding
-        (Ma et al., ICML 2015) scaled by `safe_adding`; 0 is plain adding, which diverges on chunks of useful
-        size.
-
-        The same chunk on the same state gives the same bits if `number`, the chunk's in its job, is the same.
-        Raises ModelError when the chunk has no labels.
-        """
+        """Train on a chunk, see `Optimizer`; with several workers, `train_safely`."""
         if chunk.labels is None:
             raise ModelError("these examples have no labels, so nothing can be learnt from them.")
         longest = int(np.diff(chunk.indptr).max(initial=0))

@@ -12,7 +12,7 @@ root and a division is 0.72 x as fast, because the wider state leaves the L2 cac
 training loop takes 0.66 of the time.
 
 All features of an example start from the same state, so a slot that occurs twice in it is two
-features that share one weight: both moves are added.
+features that share one weight: both changes are added.
 
 Sums of `z` are rounded with a dither: a share of the last place is added first, from -1/2 to 1/2 in an even
 sequence (multiples of the golden ratio, modulo 1). So what is below the resolution counts as often as is its
@@ -158,11 +158,11 @@ def train_safely(
     scratch: NDArray[np.float32],
     margins: NDArray[np.float32],
 ) -> None:
-    """Like `train_alone`, but the gradient is taken as if the other workers made this worker's moves too.
+    """Like `train_alone`, but the gradient is taken as if other workers changed the weights as this one does.
 
     `shared` float32[u, 2] holds, per slot, the pulled weight `w0` and the factor `c` of safe adding
     (see `safe_factors`); the margin of the gradient is `sum x * (w0 + c * (w - w0))`. `margins` receives
-    what this worker would predict: `sum x * w`, with its own moves so far and without the factor.
+    what this worker would predict: `sum x * w`, with its own changes so far and without the factor.
     """
     rate = np.float32(1) / alpha
     base = beta * rate + l2
@@ -229,7 +229,7 @@ def safe_factors(
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
-def judge_moves(
+def filter_updates(
     seen: NDArray[np.float32],
     mine: NDArray[np.float32],
     alpha: np.float32,
@@ -240,12 +240,12 @@ def judge_moves(
     zeros: bool,
     out: NDArray[np.uint8],
 ) -> None:
-    """Which slots' moves matter to others: 0 for those that do, 1 for small ones, 2 for zeros that stay zero.
+    """Which slots' updates are worth pushing: 0 for those that are, 1 if too small, 2 if zero stays zero.
 
-    `seen` float32[u, 2] is the state that the others know of, `mine` the one with the moves in it. What
+    `seen` float32[u, 2] is the state that the others know of, `mine` the one with the updates in it. What
     the others lose by the old weight is about `(w - w0)**2 / 2` times the curvature of the loss, which
     the sum of squared gradients estimates (it is Fisher's information): `(n - n0) (w - w0)**2 / 2` nats on as
-    many examples as this worker had. A move is small below `least`. `zeros` asks for the 2s: where
+    many examples as this worker had. An update is small below `least`. `zeros` asks for the 2s: where
     `|z| <= l1` before and after.
     """
     rate = np.float32(1) / alpha

@@ -9,7 +9,7 @@ from time import perf_counter
 import numpy as np
 
 from ctr.errors import ModelError
-from ctr.learn.ftrl import WIDTH, Float32, Ftrl
+from ctr.learn.optimizer import Float32, Optimizer
 from ctr.metrics import Metrics
 from features import Batch, Chunk, ExampleSource, Slots, warm_up_localize
 from features.batches import localize
@@ -67,11 +67,18 @@ class Learner:
     """The same over later passes, whose examples have been learnt before: no measure of quality."""
 
     def learn(
-        self, chunk: Chunk, before: Float32, optimizer: Ftrl, *, number: int, first_pass: bool, peers: int
+        self,
+        chunk: Chunk,
+        before: Float32,
+        optimizer: Optimizer,
+        *,
+        number: int,
+        first_pass: bool,
+        peers: int,
     ) -> Float32:
         """Train one chunk, the job's `number`-th, as one of `peers` workers.
 
-        Returns what it adds to `before`, float32[u, 2].
+        Returns what it adds to `before`, float32[u, width].
 
         Raises ModelError when training has diverged.
         """
@@ -100,7 +107,7 @@ class Worker:
     def train(
         self,
         examples: Batch | Chunk,
-        optimizer: Ftrl,
+        optimizer: Optimizer,
         *,
         number: int,
         first_pass: bool,
@@ -128,11 +135,11 @@ class Worker:
         return Move(chunk.slots, delta, before)
 
 
-def warm_up(source: ExampleSource, bits: int, optimizer: Ftrl, safe_adding: float, workers: int) -> None:
+def warm_up(source: ExampleSource, bits: int, optimizer: Optimizer, safe_adding: float, workers: int) -> None:
     """Compile, or load from the cache, every kernel of the loop, on a store that is thrown away."""
     warm_up_localize(bits)
     batch = source.sample(_WARM_UP_ROWS)
-    scratch = MemoryStore(bits=bits, width=WIDTH)
+    scratch = MemoryStore(bits=bits, width=optimizer.width)
     worker = Worker(scratch, Learner(safe_adding))
     for peers in {1, min(workers, 2)}:
         move = worker.train(batch, optimizer, number=0, first_pass=True, peers=peers, on_pulled=lambda: None)

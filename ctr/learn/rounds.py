@@ -13,8 +13,8 @@ from uuid import uuid4
 import numpy as np
 
 from ctr.errors import DataError, ModelError
-from ctr.learn.ftrl import WIDTH, Float32, Ftrl
 from ctr.learn.learner import Learner, Move, Timings, Worker, warm_up
+from ctr.learn.optimizer import Float32, Optimizer
 from ctr.learn.result import TrainResult
 from ctr.metrics import Metrics
 from ctr.prefetch import Prefetch, ReaderHangs
@@ -78,7 +78,7 @@ class TrainProgress:
 def train(
     source: ExampleSource,
     store: Store,
-    optimizer: Ftrl,
+    optimizer: Optimizer,
     settings: TrainSettings,
     *,
     passes_before: int = 0,
@@ -95,7 +95,7 @@ def train(
     state, and the moves are pushed in the workers' order. So the result depends on the data and the
     settings alone, never on how fast a thread was. With one worker it is sequential FTRL.
 
-    `passes_before` counts earlier passes that went into the store's state (see `Ftrl.in_pass`), and
+    `passes_before` counts earlier passes that went into the store's state (see `Optimizer.in_pass`), and
     `chunks_before` their chunks: rounding depends on a chunk's number, so that the job comes to what one job
     over all of it would have come to.
 
@@ -123,10 +123,10 @@ def train(
 
 
 def read_out(store: Store) -> tuple[Slots, Float32]:
-    """All slots of a store that have a state, with it: sorted slots[k] and float32[k, 2]."""
+    """All slots of a store that have a state, with it: sorted slots[k] and float32[k, width]."""
     parts = list(store.scan())
     if not parts:
-        return no_slots(store.bits), np.empty((0, WIDTH), np.float32)
+        return no_slots(store.bits), np.empty((0, store.width), np.float32)
     slots: Slots = np.concatenate([slots for slots, _ in parts])
     return slots, np.concatenate([state for _, state in parts])
 
@@ -136,7 +136,7 @@ class _Task:
     """One chunk to train, and the optimizer's settings in its pass."""
 
     examples: Batch | Chunk
-    optimizer: Ftrl
+    optimizer: Optimizer
     number: int
     """Of the pass, from 1."""
     chunk: int
@@ -147,7 +147,7 @@ class _Task:
 class _Job:
     source: ExampleSource
     store: Store
-    optimizer: Ftrl
+    optimizer: Optimizer
     settings: TrainSettings
     passes_before: int
     chunks_before: int

@@ -16,16 +16,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Self
 
 import numpy as np
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from ctr.errors import ModelError, SpecError
-from ctr.learn import Float32, Ftrl
+from ctr.learn import Float32, Optimizer, optimizer_from_json
 from ctr.model.model import FORMAT, FORMAT_VERSION, Model, model_id
 from features import FeatureSpec, Slots, Transform, parse_spec, replace_folder, scratch_folder, slot_dtype
 
@@ -141,9 +141,9 @@ class SavedState:
     slots: Slots
     """uint32|uint64[k], sorted."""
     state: Float32
-    """float32[k, 2]."""
-    optimizer: Ftrl
-    """The settings that the state was learnt with."""
+    """float32[k, width]."""
+    optimizer: Optimizer
+    """With the settings that the state was learnt with."""
     passes: int
     """Over data that went into it."""
     chunks: int
@@ -163,22 +163,35 @@ def load_state(path: Path, spec: FeatureSpec) -> SavedState:
         )
     wanted = {"slots": (slot_dtype(spec.bits), 1), "state": (np.float32, 2)}
     tensors = _tensors(path / _STATE, files[_STATE], wanted)
-    settings = dict(manifest["optimizer"])
-    passes = settings.pop("passes")
-    del settings["name"]
-    chunks = _Training.model_validate(manifest.get("training", {})).chunks
-    return SavedState(tensors["slots"], tensors["state"], Ftrl(**settings), passes, chunks)
+    slots, state = tensors["slots"], tensors["state"]
+    entries = _Manifest.model_validate(manifest)
+    optimizer, passes = entries.optimizer.optimizer, entries.optimizer.passes
+    if state.shape[1] != optimizer.width:
+        raise ModelError(
+            f"{path}: {_STATE} has {state.shape[1]} numbers per slot, the optimizer {optimizer.name} has "
+            f"{optimizer.width}; restore the folder or train again."
+        )
+    return SavedState(slots, state, optimizer, passes, entries.training.chunks)
 
 
 class _OptimizerEntry(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    """An optimizer's `to_json`, and the passes that it made."""
 
-    name: Literal["ftrl"]
-    alpha: float
-    beta: float
-    l1: float
-    l2: float
+    model_config = ConfigDict(extra="allow", strict=True)
+
     passes: Annotated[int, Field(ge=1)]
+
+    @property
+    def optimizer(self) -> Optimizer:
+        return optimizer_from_json(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _is_known(self) -> Self:
+        try:
+            self.optimizer  # noqa: B018
+        except ModelError as error:
+            raise ValueError(str(error)) from error
+        return self
 
 
 class _Training(BaseModel):

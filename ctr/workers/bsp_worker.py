@@ -188,7 +188,7 @@ class BspWorker:
             pulled = perf_counter()
             pass_ = self._plan.pass_of(shard)
             peers = self._plan.peers(round_)
-            optimizer = self._job.ftrl(pass_)
+            optimizer = self._job.optimizer_in(pass_)
             delta = learner.learn(chunk, before, optimizer, number=shard, first_pass=pass_ == 0, peers=peers)
             increments = self._store.increments(slots, delta, Token(self._job_id, rank, round_), before)
             # The other one is as it was; each takes a millisecond or more.

@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
 from ctr.errors import DataError, ModelError, StoreError
-from ctr.learn import Ftrl
+from ctr.learn import Optimizer, choose_optimizer
 from ctr.stall import STALL_S
 from ctr.workers.data_plan import DataPlan
 from features import DatasetSource, FeatureSpec, RawSource, open_source, parse_spec
@@ -29,6 +29,16 @@ _REMEDY = "every worker needs the same data at the same path"
 @lru_cache(maxsize=4)
 def _spec(text: str) -> FeatureSpec:
     return parse_spec(text, "the job's spec")
+
+
+def _optimizer(value: Any) -> Optimizer:
+    """An optimizer as it is, or from its JSON; those that wrote no name knew but one."""
+    if isinstance(value, Optimizer):
+        return value
+    try:
+        return choose_optimizer(value)
+    except ModelError as error:
+        raise ValueError(str(error)) from error
 
 
 class JobDescription(BaseModel):
@@ -60,7 +70,7 @@ class JobDescription(BaseModel):
     staleness: int
     stall_s: float = STALL_S
     """A worker that is without progress for so long counts as dead, though it lives."""
-    optimizer: Ftrl
+    optimizer: Annotated[Optimizer, PlainValidator(_optimizer), PlainSerializer(Optimizer.to_json)]
     z_bits: int = 13
     """How the store keeps `z`; those that wrote no such field kept it so."""
     filters: Filters
@@ -79,7 +89,7 @@ class JobDescription(BaseModel):
         """Which rows are whose."""
         return DataPlan(self.rows, self.chunk, self.shard_chunks, self.passes, max(self.ranks, 1))
 
-    def ftrl(self, shard_pass: int) -> Ftrl:
+    def optimizer_in(self, shard_pass: int) -> Optimizer:
         """The optimizer in a pass of this job, from 0."""
         return self.optimizer.in_pass(self.passes_before + shard_pass + 1)
 

@@ -81,7 +81,7 @@ class SspWorker:
             job_id,
             filters=job.filters,
             staleness=job.bound,
-            judge=job.ftrl(0).judge,
+            judge=job.optimizer_in(0).filter_updates,
             pushes=pushes,
         )
         self._stash: Chunk | None = None
@@ -179,7 +179,7 @@ class SspWorker:
         number = min(claim.progress, self.store.begin(shard) // 2 + 1)
         self._lost, self._stash, self._arrival = False, None, (shard, number, clock)
         first_pass = self._plan.pass_of(shard) == 0
-        optimizer = self._job.ftrl(self._plan.pass_of(shard))
+        optimizer = self._job.optimizer_in(self._plan.pass_of(shard))
         with (
             Prefetch(self._chunks(shard, number), _READ_AHEAD) as chunks,
             Background("puller") as ahead,

@@ -10,7 +10,7 @@ from secrets import token_hex
 from threading import Event
 
 from ctr.errors import CtrError, StoreError
-from ctr.learn import WIDTH, warm_up
+from ctr.learn import warm_up
 from ctr.stall import StallWatch
 from ctr.workers.bsp_worker import BspWorker
 from ctr.workers.description import JobDescription
@@ -71,12 +71,18 @@ def _work(
     spec = job.feature_spec()
     source = job.open_source()
     store = RedisStore(
-        url, bits=spec.bits, width=WIDTH, facts=job.facts(), z_bits=job.z_bits, join=True, create=False
+        url,
+        bits=spec.bits,
+        width=job.optimizer.width,
+        facts=job.facts(),
+        z_bits=job.z_bits,
+        join=True,
+        create=False,
     )
     try:
         pushes = wrap(store, name)
         warm_up_requests(spec.bits)
-        warm_up(source, spec.bits, job.ftrl(0), job.safe_adding, job.workers)
+        warm_up(source, spec.bits, job.optimizer_in(0), job.safe_adding, job.workers)
         if job.ranks:
             worker: BspWorker | SspWorker = BspWorker(board, store, job, found.id, pushes)
         else:

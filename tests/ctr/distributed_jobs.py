@@ -22,7 +22,8 @@ from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.result import Trained
 from ctr.distributed.run import StoreSettings, adopt, train_distributed
 from ctr.errors import StoreError
-from ctr.learn.ftrl import WIDTH, Float32, Ftrl
+from ctr.learn.ftrl import Ftrl
+from ctr.learn.optimizer import Float32
 from ctr.learn.rounds import TrainSettings, read_out, train
 from ctr.model.model import Model
 from ctr.synth.log import write_click_log
@@ -137,11 +138,11 @@ def source_of(job: JobDescription) -> ExampleSource:
 
 def in_memory(job: JobDescription, start: State | None = None) -> tuple[State, float]:
     """What the job comes to without Redis: the state, and the log loss as it went."""
-    store = MemoryStore(job.feature_spec().bits, WIDTH)
+    store = MemoryStore(job.feature_spec().bits, Ftrl.width)
     if start is not None:
         store.push(*start, Token("warm-start", 0, 0))
     settings = TrainSettings(job.workers, job.chunk, job.passes, job.safe_adding)
-    result = train(source_of(job), store, job.ftrl(0), settings, passes_before=job.passes_before)
+    result = train(source_of(job), store, job.optimizer_in(0), settings, passes_before=job.passes_before)
     return read_out(store), result.progressive.logloss
 
 
@@ -160,14 +161,14 @@ def same_sums(one: State, other: State) -> bool:
 
 def model_id(state: State, job: JobDescription) -> str:
     """The id of the model that the job comes to, from its state."""
-    nonzero = job.ftrl(job.passes - 1).weights(state[1])
+    nonzero = job.optimizer_in(job.passes - 1).weights(state[1])
     return Model.of_weights(job.feature_spec(), state[0], nonzero, {}).id
 
 
 def weights(state: State, job: JobDescription) -> Float32:
     """The weight of every slot."""
     dense = np.zeros(1 << job.feature_spec().bits, np.float32)
-    dense[state[0]] = job.ftrl(job.passes - 1).weights(state[1])
+    dense[state[0]] = job.optimizer_in(job.passes - 1).weights(state[1])
     return dense
 
 
@@ -319,7 +320,9 @@ def in_threads(
     """What the job comes to with so many workers that are threads, and nobody who leads it."""
     parsed, plan = parse_redis_url(url), job.plan()
     with closing(
-        RedisStore(parsed, bits=job.feature_spec().bits, width=WIDTH, facts=job.facts(), z_bits=job.z_bits)
+        RedisStore(
+            parsed, bits=job.feature_spec().bits, width=Ftrl.width, facts=job.facts(), z_bits=job.z_bits
+        )
     ) as store:
         if start is not None:
             adopt(store, *start)

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ctr.learn.ftrl import WIDTH, Ftrl
+from ctr.learn.ftrl import Ftrl
 from ctr.learn.result import TrainResult
 from ctr.learn.rounds import TrainSettings, read_out, train
 from ctr.workers.description import JobDescription, absolute, input_bytes
@@ -208,7 +208,7 @@ class TestStalls:
         """And when the disk answers again, it helps again."""
         job, url = self.job(logs, job_spec, 2), parse_redis_url(redis_url)
         with (
-            closing(RedisStore(url, bits=job_spec.bits, width=WIDTH, facts=job.facts())) as store,
+            closing(RedisStore(url, bits=job_spec.bits, width=Ftrl.width, facts=job.facts())) as store,
             closing(JobBoard(url, lease_s=LEASE_S)) as board,
         ):
             board.create("stalls", job.to_bytes(), shards=job.plan().shards)
@@ -245,7 +245,7 @@ class TestStalls:
             results.append(
                 train(
                     source,
-                    MemoryStore(job_spec.bits, WIDTH),
+                    MemoryStore(job_spec.bits, Ftrl.width),
                     Ftrl(),
                     TrainSettings(chunk=1_500),
                     on_progress=lambda _: begun.set(),

@@ -274,7 +274,7 @@ class Trained:
 
     def undisturbed(self, job: JobDescription, url: str) -> tuple[str, WorkerReport]:
         """The id of the model that the same comes to when nothing happens, and what the workers report."""
-        job = job.model_copy(update={"z_bits": job.ftrl(job.passes - 1).z_bits})
+        job = job.model_copy(update={"z_bits": job.optimizer_in(job.passes - 1).z_bits})
         rate = base_rate(job.open_source(), job.rows)
         start = starting_state(job.optimizer, rate, job.feature_spec().bits)
         state, report = undisturbed(job, url, start)

@@ -16,7 +16,7 @@ import pytest
 from ctr.cli.ps.status import look
 from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import DataError, ModelError, StoreError
-from ctr.learn.ftrl import WIDTH, Ftrl
+from ctr.learn.ftrl import Ftrl
 from ctr.learn.learner import Learner
 from ctr.workers.ssp_worker import SspWorker
 from ctr.workers.worker import take_part
@@ -141,7 +141,7 @@ class TestClocks:
                 peers.add(settings["peers"])
                 return super().learn(*arguments, **settings)
 
-        facts = {"bits": job.feature_spec().bits, "width": WIDTH, "facts": job.facts()}
+        facts = {"bits": job.feature_spec().bits, "width": Ftrl.width, "facts": job.facts()}
         with closing(RedisStore(url, **facts)) as store, closing(JobBoard(url)) as board:
             board.create("peers", job.to_bytes(), shards=job.plan().shards)
             idle, at_work = board.register("idle"), board.register("at work")
@@ -267,7 +267,7 @@ class TestJoining:
         self, job_data: Path, redis_url: str, changes: dict, told: str
     ) -> None:
         job, url = describe(job_data).model_copy(update=changes), parse_redis_url(redis_url)
-        facts = {"bits": job.feature_spec().bits, "width": WIDTH, "facts": job.facts()}
+        facts = {"bits": job.feature_spec().bits, "width": Ftrl.width, "facts": job.facts()}
         with closing(RedisStore(url, **facts)), closing(JobBoard(url)) as board:
             board.create("one", job.to_bytes(), shards=9, ranks=2)
             with pytest.raises(DataError, match=told):

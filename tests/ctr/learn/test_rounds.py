@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, ModelError, StoreError
-from ctr.learn.ftrl import WIDTH, Ftrl
+from ctr.learn.ftrl import Ftrl
 from ctr.learn.result import TrainResult
 from ctr.learn.rounds import TrainProgress, TrainSettings, train
 from features import BadRows, Batch, Chunk, FeatureSpec, Slots, parse_spec
@@ -32,7 +32,7 @@ def spec_of(bits: int) -> FeatureSpec:
 def run(
     batch: Batch, optimizer: Ftrl = PLAIN, bits: int = BITS, stop_row: int | None = None, **settings: float
 ) -> tuple[MemoryStore, TrainResult]:
-    store = MemoryStore(bits=bits, width=WIDTH)
+    store = MemoryStore(bits=bits, width=Ftrl.width)
     source = BatchSource(batch, spec_of(bits))
     result = train(source, store, optimizer, TrainSettings(**settings), stop_row=stop_row)
     return store, result
@@ -108,7 +108,7 @@ def test_a_slow_worker_changes_nothing() -> None:
             return super().pull(slots)
 
     expected = state_of(run(batch, workers=3, chunk=50)[0])
-    store = SlowSometimes(bits=BITS, width=WIDTH)
+    store = SlowSometimes(bits=BITS, width=Ftrl.width)
     train(BatchSource(batch, spec_of(BITS)), store, Ftrl(), TrainSettings(workers=3, chunk=50))
     assert state_of(store) == expected
 
@@ -182,7 +182,7 @@ def test_predictions_are_calibrated_at_a_low_click_rate() -> None:
                 labels[rng.integers(0, rows, rng.binomial(rows, 0.001))] = 1
                 yield Chunk(indptr, slots, indices, labels=labels)
 
-    store = MemoryStore(bits=BITS, width=WIDTH)
+    store = MemoryStore(bits=BITS, width=Ftrl.width)
     z = -np.log(0.001 / 0.999) / PLAIN.alpha  # else the first thousands of rows pay for a start at 1/2
     store.push(np.zeros(1, np.uint32), np.array([[z, 0]], np.float32), Token("start", 0, 0))
     result = train(Coin(), store, PLAIN, TrainSettings(chunk=100_000))
@@ -212,7 +212,7 @@ def test_one_worker_is_untouched_by_safe_adding() -> None:
 def test_stopping_keeps_whole_rounds() -> None:
     batch = random_batch(1_000)
     stop = threading.Event()
-    store = MemoryStore(bits=BITS, width=WIDTH)
+    store = MemoryStore(bits=BITS, width=Ftrl.width)
 
     class StopsItself(BatchSource):
         """Asks to stop once half of the rows have been handed out."""
@@ -239,7 +239,7 @@ def test_progress_is_reported_and_ends_within_bounds() -> None:
     batch = random_batch(1_000)
     train(
         BatchSource(batch, spec_of(BITS)),
-        MemoryStore(bits=BITS, width=WIDTH),
+        MemoryStore(bits=BITS, width=Ftrl.width),
         Ftrl(),
         TrainSettings(chunk=100, epochs=2),
         on_progress=seen.append,
@@ -254,7 +254,7 @@ def test_progress_is_reported_and_ends_within_bounds() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_passes_are_validated_between_and_later_losses_are_marked(workers: int) -> None:
     batch = random_batch(1_000)
-    store, seen, asked = MemoryStore(bits=BITS, width=WIDTH), list[TrainProgress](), list[int]()
+    store, seen, asked = MemoryStore(bits=BITS, width=Ftrl.width), list[TrainProgress](), list[int]()
     train(
         BatchSource(batch, spec_of(BITS)),
         store,
@@ -294,7 +294,7 @@ def test_an_error_in_the_data_reaches_the_caller(workers: int) -> None:
                     raise DataError("clicks.tsv:17: torn")
                 yield batch
 
-    store = MemoryStore(bits=BITS, width=WIDTH)
+    store = MemoryStore(bits=BITS, width=Ftrl.width)
     source = Torn(random_batch(1_000), spec_of(BITS))
     with pytest.raises(DataError, match=r"clicks\.tsv:17"):
         train(source, store, Ftrl(), TrainSettings(workers=workers, chunk=50))
@@ -322,7 +322,7 @@ def test_a_failing_store_ends_the_job_of_several_workers() -> None:
     with pytest.raises(StoreError, match="full"):
         train(
             BatchSource(random_batch(500), spec_of(BITS)),
-            Full(bits=BITS, width=WIDTH),
+            Full(bits=BITS, width=Ftrl.width),
             Ftrl(),
             TrainSettings(workers=3, chunk=50),
         )
