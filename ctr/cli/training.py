@@ -359,10 +359,8 @@ def _lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
             f"(train on with --warm-start {outcome.saved_to}); {outcome.job.model} was not touched"
         )
     else:
-        lines.append(
-            f"model {outcome.model.id} is in {outcome.saved_to}: {outcome.model.weights.size:,} weights "
-            f"that are not zero"
-        )
+        weights = outcome.model.linear.weights.size
+        lines.append(f"model {outcome.model.id} is in {outcome.saved_to}: {weights:,} non-zero weights")
         if outcome.stopped:
             lines.append("stopped before it was evaluated on the hold-out; the model itself is complete")
     return lines

@@ -12,7 +12,7 @@ from ctr.distributed import CheckpointSettings, Coordinator, Progress
 from ctr.drill.ledger import keeping_ledgers
 from ctr.drill.proof import Books
 from ctr.learn import choose_optimizer, read_out
-from ctr.model import Model, evaluate
+from ctr.model import LinearModel, evaluate
 from ctr.synth import write_click_log
 from ctr.workers import Consistency, JobDescription, WorkerProcesses, absolute, filters_for
 from features import BLOCK_ROWS, DatasetSource, RawSource, load_spec, write_dataset
@@ -113,8 +113,7 @@ class DrillJob:
     def logloss(self, store: RedisStore) -> float:
         """Of the model in a store, on the rows that were held out."""
         slots, state = read_out(store)
-        spec = self.description.feature_spec()
-        model = Model.of_weights(spec, slots, self.description.optimizer_in(0).weights(state), {})
+        model = LinearModel.of_weights(slots, self.description.optimizer_in(0).weights(state))
         return evaluate(model, self._source, start=self.description.rows).summary().logloss
 
     def all_chunks(self) -> set[tuple[int, int]]:

@@ -11,7 +11,7 @@ from ctr.distributed import JobPosition, JobStatus, job_status, needed_reports
 from ctr.errors import StoreError
 from ctr.learn import Float32, read_out
 from ctr.metrics import MetricSummary
-from ctr.model import Model, require_model_or_nothing, save_model
+from ctr.model import LinearModel, Model, require_model_or_nothing, save_model
 from ctr.outputs import require_writable
 from ctr.workers import JobDescription, PreparedUpdate, WorkerReport, is_of_work
 from features import Slots
@@ -75,7 +75,7 @@ def export_model(url: RedisUrl, path: Path) -> Exported:
         **_facts(url, board, job, description, work),
     }
     weights = optimizer.in_pass(passes).weights(state)
-    model = Model.of_weights(description.feature_spec(), slots, weights, facts)
+    model = Model.of(description.feature_spec(), LinearModel.of_weights(slots, weights), facts)
     save_model(model, path, (slots, state))
     return Exported(model, job, work.progressive.summary())
 

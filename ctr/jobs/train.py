@@ -31,6 +31,7 @@ from ctr.learn import (
 )
 from ctr.metrics import MetricSummary
 from ctr.model import (
+    LinearModel,
     Model,
     SavedState,
     evaluate,
@@ -193,9 +194,7 @@ def _run(
     # New data goes on with the last pass over the old.
     passes_before = 0 if start is None else start.passes - 1
     later = PassEvaluations(
-        lambda number, state: _evaluated(
-            source.spec, state, optimizer.in_pass(passes_before + number), judged_on, stop
-        )
+        lambda number, state: _evaluated(state, optimizer.in_pass(passes_before + number), judged_on, stop)
     )
     trained = _learn(
         job, settings, source, optimizer, rate, start, passes_before, judged_on, later, show, stop, remains
@@ -207,9 +206,8 @@ def _run(
             remains.began = False
             raise KeyboardInterrupt
         weights = optimizer.in_pass(result.passes).weights(state[1])
-        model = Model.of_weights(
-            source.spec, state[0], weights, _facts(job, settings, optimizer, rate, result)
-        )
+        linear = LinearModel.of_weights(state[0], weights)
+        model = Model.of(source.spec, linear, _facts(job, settings, optimizer, rate, result))
         saved_to = job.interrupted if result.interrupted else job.model
         _save(model, saved_to, state, remains)
         holdout, by_pass, failure = None, {}, None
@@ -454,7 +452,6 @@ def _facts(
 
 
 def _evaluated(
-    spec: FeatureSpec,
     state: tuple[Slots, Float32],
     optimizer: Optimizer,
     judged_on: _Holdout | None,
@@ -463,7 +460,7 @@ def _evaluated(
     """The metrics on the hold-out of a state between two passes; None without one, or when stopped."""
     if judged_on is None or stop.is_set():
         return None
-    model = Model.of_weights(spec, state[0], optimizer.weights(state[1]), {})
+    model = LinearModel.of_weights(state[0], optimizer.weights(state[1]))
     metrics = evaluate(model, judged_on.source, start=judged_on.start, stop=stop)
     return None if stop.is_set() else metrics.summary()
 

@@ -257,30 +257,3 @@ def filter_updates(
         loss = np.float32(0.5) * (mine[j, 1] - seen[j, 1]) * (w - w0) * (w - w0)
         stays_zero = zeros and abs(z0) <= l1 and abs(z) <= l1
         out[j] = np.uint8(2) if stays_zero else np.uint8(loss < least)
-
-
-@njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
-def margins_of(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.uint32],
-    values: NDArray[np.float32] | None,
-    w: NDArray[np.float32],
-    out: NDArray[np.float32],
-) -> None:
-    """The log-odds of each example into `out`, for weights `w` float32[u] of local indices."""
-    for e in range(indptr.size - 1):
-        margin = np.float32(0)
-        for k in range(indptr[e], indptr[e + 1]):
-            if values is None:
-                margin += w[indices[k]]
-            else:
-                margin += w[indices[k]] * values[k]
-        out[e] = margin
-
-
-@njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
-def probabilities_of(margins: NDArray[np.float32]) -> None:
-    """Replace log-odds by probabilities."""
-    one = np.float32(1)
-    for e in range(margins.size):
-        margins[e] = one / (one + np.exp(-margins[e]))

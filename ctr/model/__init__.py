@@ -14,10 +14,12 @@ if TYPE_CHECKING:
         update_manifest,
     )
     from ctr.model.evaluation import evaluate
+    from ctr.model.linear import LinearModel
     from ctr.model.model import Model
     from ctr.model.scoring import predict_file
 
 __all__ = [
+    "LinearModel",
     "Model",
     "SavedState",
     "evaluate",
@@ -34,6 +36,7 @@ __getattr__ = lazy_face(
     {
         "artifact": "SavedState load_model load_state require_model_or_nothing save_model update_manifest",
         "evaluation": "evaluate",
+        "linear": "LinearModel",
         "model": "Model",
         "scoring": "predict_file",
     },

@@ -9,6 +9,7 @@ state.safetensors    the optimizer's state, to train on from
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -22,10 +23,11 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from safetensors import SafetensorError
-from safetensors.numpy import load, save_file
+from safetensors.numpy import save_file
 
 from ctr.errors import ModelError, SpecError
 from ctr.learn import Float32, Optimizer, optimizer_from_json
+from ctr.model.linear import LinearModel
 from ctr.model.model import FORMAT, FORMAT_VERSION, Model, model_id
 from features import FeatureSpec, Slots, Transform, parse_spec, replace_folder, scratch_folder, slot_dtype
 
@@ -33,6 +35,8 @@ MANIFEST = "manifest.json"
 _SPEC = "features.yaml"
 _WEIGHTS = "weights.safetensors"
 _STATE = "state.safetensors"
+_DTYPES = {np.float32: "F32", np.uint32: "U32", np.uint64: "U64"}
+"""As safetensors calls them."""
 
 
 def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
@@ -46,7 +50,8 @@ def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
     try:
         with replace_folder(path) as folder:
             (folder / _SPEC).write_text(model.spec.to_yaml(), encoding="utf-8")
-            save_file({"slots": model.slots, "weights": model.weights}, folder / _WEIGHTS)
+            linear = model.linear
+            save_file({"slots": linear.slots, "weights": linear.weights}, folder / _WEIGHTS)
             slots, numbers = state
             save_file({"slots": slots, "state": numbers}, folder / _STATE)
             for name in (_WEIGHTS, _STATE):  # safetensors keeps its files from other users
@@ -115,7 +120,7 @@ def load_model(path: Path) -> Model:
     """
     manifest, files = _read(path, (_SPEC, _WEIGHTS))
     try:
-        spec = parse_spec(files[_SPEC].decode(), where=str(path / _SPEC))
+        spec = parse_spec(bytes(files[_SPEC]).decode(), where=str(path / _SPEC))
     except (SpecError, UnicodeDecodeError) as error:
         raise ModelError(f"{error} The model was written by another version; train it again.") from error
     if spec.fingerprint != manifest["spec_fingerprint"]:
@@ -125,13 +130,14 @@ def load_model(path: Path) -> Model:
         )
     wanted = {"slots": (slot_dtype(spec.bits), 1), "weights": (np.float32, 1)}
     tensors = _tensors(path / _WEIGHTS, files[_WEIGHTS], wanted)
-    found = model_id(spec, tensors["slots"], tensors["weights"])
+    linear = LinearModel(tensors["slots"], tensors["weights"])
+    found = model_id(spec, linear)
     if found != manifest["id"]:
         raise ModelError(
             f"{path}: {MANIFEST} names model {manifest['id']}, but the weights are those of model "
             f"{found}; restore the folder or train again."
         )
-    return Model(spec, tensors["slots"], tensors["weights"], manifest, Transform(spec, with_label=False))
+    return Model(linear, Transform(spec, with_label=False), manifest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,10 +252,11 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
-def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, bytes]]:
+def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, mmap.mmap]]:
     """The manifest of the model in `path` and the content of its files `names`, which it vouches for.
 
-    What is checked are the bytes that are used: a file read twice could be another one the second time.
+    The files are mapped, and checked in memory: what is used is what was checked, also when other files take
+    their names.
     """
     manifest = _read_manifest(path)
     while True:
@@ -262,12 +269,14 @@ def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, b
             # Another model has taken the folder's place since its manifest was read.
 
 
-def _content(path: Path, manifest: Mapping[str, Any], name: str) -> bytes:
+def _content(path: Path, manifest: Mapping[str, Any], name: str) -> mmap.mmap:
     try:
-        content = (path / name).read_bytes()
+        with (path / name).open("rb") as file:
+            # Nothing writes to it; but Numba compiles its kernels once more for arrays that are read-only.
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except PermissionError as error:
         raise ModelError(f"{path}: {name} may not be read by this user ({error}).") from error
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: it is empty
         raise ModelError(
             f"{path}: {name} cannot be read ({error}); the model is torn, train it again."
         ) from error
@@ -280,17 +289,25 @@ def _content(path: Path, manifest: Mapping[str, Any], name: str) -> bytes:
     return content
 
 
-def _tensors(path: Path, content: bytes, wanted: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
+def _tensors(path: Path, content: mmap.mmap, wanted: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
+    """The tensors of a safetensors file, as arrays in its memory: `safetensors.numpy.load` copies them.
+
+    `wanted` has the dtype and the number of axes of each.
+    """
+    # Such a file is the length of its header in 8 bytes, the header as JSON, and the numbers.
+    tensors: dict[str, Any] = {}
     try:
-        tensors = load(content)
-    except SafetensorError as error:
+        numbers = 8 + int.from_bytes(content[:8], "little")
+        header = orjson.loads(content[8:numbers])
+        for name, (dtype, ndim) in wanted.items():
+            entry = header[name]
+            if entry["dtype"] != _DTYPES[dtype] or len(entry["shape"]) != ndim:
+                raise ModelError(f"{path}: the tensor {name} is of another type; train the model again.")
+            begin, end = entry["data_offsets"]
+            flat = np.frombuffer(content, np.uint8, end - begin, numbers + begin).view(dtype)
+            tensors[name] = np.require(flat, requirements="A").reshape(entry["shape"])
+    except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read ({error}); train the model again.") from error
-    for name, (dtype, ndim) in wanted.items():
-        found = tensors.get(name)
-        if found is None or found.dtype != dtype or found.ndim != ndim:
-            raise ModelError(
-                f"{path}: the tensor {name} is missing or of another type; train the model again."
-            )
     slots = tensors["slots"]
     if any(len(tensors[name]) != slots.size for name in wanted) or (slots[1:] <= slots[:-1]).any():
         raise ModelError(f"{path}: slots and numbers do not fit together; train the model again.")

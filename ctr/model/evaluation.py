@@ -8,6 +8,7 @@ from threading import Event
 
 from ctr.errors import DataError
 from ctr.metrics import Metrics
+from ctr.model.linear import LinearModel
 from ctr.model.model import Model
 from ctr.prefetch import Prefetch, ReaderHangs
 from features import ExampleSource
@@ -17,7 +18,7 @@ SCORING_ROWS = 65_536
 
 
 def evaluate(
-    model: Model,
+    model: Model | LinearModel,
     source: ExampleSource,
     *,
     start: int = 0,
@@ -38,7 +39,7 @@ def evaluate(
             if stop is not None and stop.is_set():
                 return metrics
             if batch.labels is None:
-                raise DataError("these rows have no labels to judge by; `ctr predict` scores them.")
+                raise DataError("these rows have no labels to evaluate on; `ctr predict` scores them.")
             metrics.add(model.margins(batch), batch.labels, batch.weights)
             rows += len(batch)
             on_rows(rows)

@@ -1,4 +1,4 @@
-"""`Model`: weights and the transform they were trained with, ready to predict."""
+"""`Model`: a linear model and the transform it was trained with, ready to predict."""
 
 from __future__ import annotations
 
@@ -11,76 +11,58 @@ from typing import Any, Final
 import numpy as np
 
 from ctr.learn import Float32
-from ctr.learn import ftrl_kernels as kernels
-from features import Batch, Chunk, FeatureSpec, Slots, Transform
-from features.batches import localize
+from ctr.model.linear import LinearModel
+from features import Batch, Chunk, FeatureSpec, Transform
 
 FORMAT: Final = "ctr model"
 FORMAT_VERSION: Final = 1
 """Of the model folder; a program reads the version it writes and no other."""
 
-# Below this, looking up every feature is cheaper than finding the distinct slots first.
-_LOCALIZE_FROM_ROWS = 512
-
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A trained model: sorted slots and their weights, and the transform they were trained with.
+    """A trained model: weights, and the transform they were trained with.
 
     Immutable, so any number of threads may predict with one object.
     """
 
-    spec: FeatureSpec
-    slots: Slots
-    """uint32|uint64[k], sorted: the slots whose weight is not zero."""
-    weights: Float32
-    """float32[k]."""
+    linear: LinearModel
+    transform: Transform
     manifest: dict[str, Any]
     """What `GET /v1/model` shows: JSON values only."""
-    transform: Transform
+
+    @staticmethod
+    def of(spec: FeatureSpec, linear: LinearModel, facts: Mapping[str, Any]) -> Model:
+        """The model of these weights, trained with the transform of `spec`; `facts` go into the manifest."""
+        manifest = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "id": model_id(spec, linear),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "bits": spec.bits,
+            "spec_fingerprint": spec.fingerprint,
+            "nonzero_weights": int(linear.weights.size),
+            **facts,
+        }
+        return Model(linear, Transform(spec, with_label=False), manifest)
 
     @property
     def id(self) -> str:
         """12 hex digits of the SHA-256 of weights and transform: the same model has the same id anywhere."""
         return str(self.manifest["id"])
 
-    @staticmethod
-    def of_weights(spec: FeatureSpec, slots: Slots, weights: Float32, facts: Mapping[str, Any]) -> Model:
-        """The model of weights float32[k] at sorted slots; `facts` go into the manifest."""
-        kept = weights != 0
-        if not kept.all():
-            slots, weights = slots[kept], weights[kept]
-        manifest = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "id": model_id(spec, slots, weights),
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "bits": spec.bits,
-            "spec_fingerprint": spec.fingerprint,
-            "nonzero_weights": int(weights.size),
-            **facts,
-        }
-        return Model(spec, slots, weights, manifest, Transform(spec, with_label=False))
+    @property
+    def spec(self) -> FeatureSpec:
+        """The feature spec of the transform."""
+        return self.transform.spec
 
     def predict(self, examples: Batch | Chunk) -> Float32:
         """The click probability of each example, float32[n]."""
-        probabilities = self.margins(examples)
-        kernels.probabilities_of(probabilities)
-        return probabilities
+        return self.linear.predict(examples)
 
     def margins(self, examples: Batch | Chunk) -> Float32:
         """The log-odds of a click of each example, float32[n]: exact also where a probability rounds to 1."""
-        if isinstance(examples, Batch) and len(examples) < _LOCALIZE_FROM_ROWS:
-            indices = np.arange(examples.slots.size, dtype=np.uint32)
-            w = self._weights_at(examples.slots)
-            indptr, values = examples.indptr, examples.values
-        else:
-            chunk = localize(examples)
-            w = self._weights_at(chunk.slots)
-            indptr, indices, values = chunk.indptr, chunk.indices, chunk.values
-        out = np.empty(len(examples), np.float32)
-        kernels.margins_of(indptr, indices, values, w, out)
-        return out
+        return self.linear.margins(examples)
 
     def predict_rows(self, rows: Sequence[Mapping[str, object]]) -> Float32:
         """The click probability of each row, a mapping of column to value, float32[n].
@@ -92,17 +74,10 @@ class Model:
             return np.empty(0, np.float32)
         return self.predict(self.transform.apply_rows(rows))
 
-    def _weights_at(self, slots: Slots) -> Float32:
-        if self.slots.size == 0:
-            return np.zeros(slots.size, np.float32)
-        at = np.searchsorted(self.slots, slots)
-        at[at == self.slots.size] = 0
-        return np.where(self.slots[at] == slots, self.weights[at], np.float32(0))
 
-
-def model_id(spec: FeatureSpec, slots: Slots, weights: Float32) -> str:
-    """12 hex digits of the SHA-256 of the transform and of non-zero weights float32[k] at sorted slots."""
+def model_id(spec: FeatureSpec, linear: LinearModel) -> str:
+    """12 hex digits of the SHA-256 of the transform and the weights."""
     digest = hashlib.sha256(spec.fingerprint.encode())
-    digest.update(slots.data)
-    digest.update(weights.data)
+    digest.update(linear.slots.data)
+    digest.update(linear.weights.data)
     return digest.hexdigest()[:12]

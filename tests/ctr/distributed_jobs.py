@@ -25,6 +25,7 @@ from ctr.errors import StoreError
 from ctr.learn.ftrl import Ftrl
 from ctr.learn.optimizer import Float32
 from ctr.learn.rounds import TrainSettings, read_out, train
+from ctr.model.linear import LinearModel
 from ctr.model.model import Model
 from ctr.synth.log import write_click_log
 from ctr.workers.description import JobDescription, absolute, input_bytes
@@ -162,7 +163,7 @@ def same_sums(one: State, other: State) -> bool:
 def model_id(state: State, job: JobDescription) -> str:
     """The id of the model that the job comes to, from its state."""
     nonzero = job.optimizer_in(job.passes - 1).weights(state[1])
-    return Model.of_weights(job.feature_spec(), state[0], nonzero, {}).id
+    return Model.of(job.feature_spec(), LinearModel.of_weights(state[0], nonzero), {}).id
 
 
 def weights(state: State, job: JobDescription) -> Float32:

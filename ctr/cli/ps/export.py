@@ -39,7 +39,7 @@ def export(
     require_no_part(json, model)
     with stopping(f"{model} was not written."):
         found = export_model(parse_redis_url(store), model)
-    job, weights = found.job, found.model.weights.size
+    job, weights = found.job, found.model.linear.weights.size
     training = found.model.manifest["training"]
     lines = [
         f"job {job.id} is {job.state}: {job.examples:,} of {job.examples_in_all:,} examples trained, "

@@ -392,7 +392,7 @@ class TestExport:
         np.testing.assert_array_equal(saved.slots, slots)
         np.testing.assert_array_equal(saved.state, state)
         weights = saved.optimizer.weights(state)
-        np.testing.assert_array_equal(model.weights, weights[weights != 0])
+        np.testing.assert_array_equal(model.linear.weights, weights[weights != 0])
 
     def test_nothing_tells_what_the_weights_mean(self, cli: Cli, redis_url: str, tmp_path: Path) -> None:
         make_model(redis_url).close()

@@ -294,7 +294,7 @@ def test_a_bad_row_in_the_hold_out_does_not_lose_the_model(
     assert done.code == 1
     assert "other.csv:4" in done.err
     assert "only evaluation it failed" in done.err
-    assert load_model(new).weights.size
+    assert load_model(new).linear.weights.size
 
 
 def test_places_that_cannot_be_written_are_refused_before_the_work(

@@ -127,7 +127,7 @@ class TestAFullDisk:
         assert job.popen.wait(60) == 1
         assert "could not be saved" in job.said
         rescued = Path(job.said.rpartition("It was saved to ")[2].partition(" instead")[0])
-        assert load_model(rescued).weights.size
+        assert load_model(rescued).linear.weights.size
         shutil.rmtree(rescued)
         job.require_gone()
 

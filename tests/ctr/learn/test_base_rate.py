@@ -93,8 +93,8 @@ def test_training_is_sequential_ftrl_from_there(cli: Cli, rare: Path, tmp_path: 
     for example, label in zip(rows_of(batch), batch.labels.tolist(), strict=True):
         reference.learn(example, label)
     model = load_model(tmp_path / "model")
-    wanted = [reference.weight(slot) for slot in model.slots.tolist()]
-    np.testing.assert_allclose(model.weights, wanted, rtol=1e-3, atol=1e-4)
+    wanted = [reference.weight(slot) for slot in model.linear.slots.tolist()]
+    np.testing.assert_allclose(model.linear.weights, wanted, rtol=1e-3, atol=1e-4)
     # What counted before was the way down from one half.
     entropy = -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
     assert summary["logloss"] < entropy * 1.05

@@ -108,8 +108,8 @@ def test_from_files_to_predictions_and_on(
     saved = load_state(first, model.spec)
     assert (saved.optimizer, saved.passes) == (kind(0.3), 2)
     assert saved.state.shape == (saved.slots.size, kind.width)
-    at = np.searchsorted(saved.slots, model.slots)
-    assert np.array_equal(saved.optimizer.weights(saved.state)[at], model.weights)
+    at = np.searchsorted(saved.slots, model.linear.slots)
+    assert np.array_equal(saved.optimizer.weights(saved.state)[at], model.linear.weights)
 
     store = [] if kind is Sgd else ["--store", f"{redis_url}?model=adagrad"]
     on = cli(*words, "--alpha", 0.1, "--warm-start", first, "--model", second, *store)

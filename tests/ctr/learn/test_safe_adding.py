@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ctr.learn.ftrl import Ftrl
 from ctr.metrics.metrics import Metrics
-from ctr.model.model import Model
+from ctr.model.linear import LinearModel
 from features import Batch, Chunk, RawSource, load_spec
 from features.batches import localize
 
@@ -84,7 +84,7 @@ def logloss(rows: RawSource, held_out: Batch, workers: int, chunk: int, combine:
     for first in range(0, len(chunks), workers):
         combine(state, chunks[first : first + workers])
     slots = np.flatnonzero(state[:, 1]).astype(np.uint32)
-    model = Model.of_weights(rows.spec, slots, OPTIMIZER.weights(state[slots]), {})
+    model = LinearModel.of_weights(slots, OPTIMIZER.weights(state[slots]))
     metrics = Metrics()
     assert held_out.labels is not None
     metrics.add(model.margins(held_out), held_out.labels)

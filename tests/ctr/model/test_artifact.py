@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import mmap
 import threading
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from ctr.errors import ModelError
 from ctr.model.artifact import load_model, load_state, save_model
+from ctr.model.linear import LinearModel
 from ctr.model.model import Model, model_id
 from features import parse_spec
 
@@ -26,16 +29,13 @@ FACTS = {"optimizer": {"name": "ftrl", "alpha": 0.1, "beta": 1.0, "l1": 0.0, "l2
 
 def model_of(weight: float, slots: int = 100_000) -> Model:
     weights = np.full(slots, weight, np.float32)
-    return Model.of_weights(
-        parse_spec(SPEC, "spec.yaml"),
-        np.arange(slots, dtype=np.uint32),
-        weights,
-        FACTS,
-    )
+    linear = LinearModel.of_weights(np.arange(slots, dtype=np.uint32), weights)
+    return Model.of(parse_spec(SPEC, "spec.yaml"), linear, FACTS)
 
 
 def save(model: Model, folder: Path) -> None:
-    save_model(model, folder, (model.slots, np.ones((model.slots.size, 2), np.float32) * model.weights[0]))
+    slots, weights = model.linear.slots, model.linear.weights
+    save_model(model, folder, (slots, np.ones((slots.size, 2), np.float32) * weights[0]))
 
 
 def test_a_model_that_is_replaced_while_it_is_loaded_is_the_old_or_the_new_one(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_model_that_is_replaced_while_it_is_loaded_is_the_old_or_the_new_one(t
     try:
         while training.is_alive():
             loaded = load_model(folder)
-            assert loaded.id == model_id(loaded.spec, loaded.slots, loaded.weights)
+            assert loaded.id == model_id(loaded.spec, loaded.linear)
             seen.add(loaded.id)
             state = load_state(folder, loaded.spec)
             assert state.state[0, 0] in (1.0, 2.0)
@@ -68,4 +68,37 @@ def test_a_manifest_with_the_weights_of_another_model(tmp_path: Path) -> None:
     path = tmp_path / "model" / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "id": "0123456789ab"}))
     with pytest.raises(ModelError, match=f"0123456789ab, but the weights are those of model {model.id}"):
+        load_model(tmp_path / "model")
+
+
+def test_numbers_are_mapped_and_stay_what_they_were(tmp_path: Path) -> None:
+    old, new = model_of(1.0), model_of(2.0)
+    save(old, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    state = load_state(tmp_path / "model", loaded.spec)
+    save(new, tmp_path / "model")
+    for numbers, wanted in (
+        (loaded.linear.slots, old.linear.slots),
+        (loaded.linear.weights, old.linear.weights),
+        (state.slots, old.linear.slots),
+        (state.state, np.ones((100_000, 2))),
+    ):
+        owner = numbers
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        assert isinstance(getattr(owner, "obj", owner), mmap.mmap)
+        assert numbers.flags.writeable  # or kernels would be compiled anew
+        np.testing.assert_array_equal(numbers, wanted)
+    assert load_model(tmp_path / "model").id == new.id
+
+
+@pytest.mark.parametrize("kept", [0, 4, 9, 200])
+def test_torn_weights_with_the_right_checksum(tmp_path: Path, kept: int) -> None:
+    save(model_of(1.0), tmp_path / "model")
+    weights, path = tmp_path / "model" / "weights.safetensors", tmp_path / "model" / "manifest.json"
+    weights.write_bytes(weights.read_bytes()[:kept])
+    manifest = json.loads(path.read_text())
+    manifest["sha256"][weights.name] = hashlib.sha256(weights.read_bytes()).hexdigest()
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(ModelError, match=r"weights\.safetensors.* cannot be read"):
         load_model(tmp_path / "model")

@@ -1,0 +1,70 @@
+"""`LinearModel`: the weights of slots, which score examples that are hashed already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ctr.learn import Float32
+from ctr.model import kernels
+from features import Batch, Chunk, Slots
+from features.batches import localize
+
+if TYPE_CHECKING:
+    from scipy import sparse
+
+    Examples = Batch | Chunk | sparse.csr_matrix[Any]
+    """Hashed examples; of a matrix, the columns are slots."""
+
+# Below this, looking up every feature is cheaper than finding the distinct slots first.
+_LOCALIZE_FROM_ROWS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class LinearModel:
+    """Non-zero weights of a logistic regression, whatever made slots of its features.
+
+    Immutable, so any number of threads may predict with one object.
+    """
+
+    slots: Slots
+    """uint32|uint64[k], sorted."""
+    weights: Float32
+    """float32[k], none of them 0."""
+
+    @staticmethod
+    def of_weights(slots: Slots, weights: Float32) -> LinearModel:
+        """The model of weights float32[k], zero or not, at sorted slots."""
+        kept = weights != 0
+        return LinearModel(slots, weights) if kept.all() else LinearModel(slots[kept], weights[kept])
+
+    def predict(self, examples: Examples) -> Float32:
+        """The click probability of each example, float32[n]."""
+        probabilities = self.margins(examples)
+        kernels.probabilities_of(probabilities)
+        return probabilities
+
+    def margins(self, examples: Examples) -> Float32:
+        """The log-odds of a click of each example, float32[n]: exact also where a probability rounds to 1."""
+        if not isinstance(examples, Batch | Chunk):
+            examples = Batch.from_scipy(examples.tocsr())
+        if isinstance(examples, Batch) and len(examples) < _LOCALIZE_FROM_ROWS:
+            indices = np.arange(examples.slots.size, dtype=np.uint32)
+            w = self._weights_at(examples.slots)
+            indptr, values = examples.indptr, examples.values
+        else:
+            chunk = localize(examples)
+            w = self._weights_at(chunk.slots)
+            indptr, indices, values = chunk.indptr, chunk.indices, chunk.values
+        out = np.empty(len(examples), np.float32)
+        kernels.margins_of(indptr, indices, values, w, out)
+        return out
+
+    def _weights_at(self, slots: Slots) -> Float32:
+        if self.slots.size == 0:
+            return np.zeros(slots.size, np.float32)
+        at = np.searchsorted(self.slots, slots)
+        at[at == self.slots.size] = 0
+        return np.where(self.slots[at] == slots, self.weights[at], np.float32(0))

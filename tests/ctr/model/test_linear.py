@@ -1,0 +1,50 @@
+"""A linear model by itself: hashed examples and scipy matrices, without a spec."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from ctr.model import LinearModel, evaluate
+from features.batches import localize
+from tests.ctr.learn.test_rounds import spec_of
+from tests.ctr.sources import BatchSource
+from tests.examples import random_batch, rows_of
+
+pytestmark = pytest.mark.kernel
+
+BITS = 12
+
+
+def random_model(share: float = 0.5) -> LinearModel:
+    rng = np.random.default_rng(3)
+    slots = np.flatnonzero(rng.random(1 << BITS) < share).astype(np.uint32)
+    weights = np.where(rng.random(slots.size) < 0.2, 0, rng.normal(0, 1, slots.size)).astype(np.float32)
+    return LinearModel.of_weights(slots, weights)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 100, 600])  # few rows and many take different ways
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_margins_are_sums_of_weights(rows: int, values: bool, share: float) -> None:
+    model, batch = random_model(share), random_batch(rows, bits=BITS, values=values)
+    assert (model.weights != 0).all()
+    weight = dict(zip(model.slots.tolist(), model.weights.tolist(), strict=True))
+    expected = [sum(weight.get(slot, 0.0) * x for slot, x in row) for row in rows_of(batch)]
+    for examples in (batch, localize(batch), batch.to_scipy(BITS), sparse.csc_matrix(batch.to_scipy(BITS))):
+        margins = model.margins(examples)
+        assert margins.dtype == np.float32
+        np.testing.assert_allclose(margins, expected, rtol=1e-4, atol=1e-4)
+        probabilities = 1 / (1 + np.exp(-margins.astype(np.float64)))
+        np.testing.assert_allclose(model.predict(examples), probabilities, rtol=1e-5)
+
+
+def test_it_is_evaluated_as_it_is() -> None:
+    model, batch = random_model(), random_batch(300, bits=BITS)
+    metrics = evaluate(model, BatchSource(batch, spec_of(BITS)), start=100)
+    assert batch.labels is not None
+    margins = model.margins(batch)[100:].astype(np.float64)
+    losses = np.log1p(np.exp(-margins)) + margins * (1 - batch.labels[100:])
+    assert metrics.examples == 200
+    assert metrics.logloss == pytest.approx(losses.mean(), rel=1e-6)
