@@ -62,6 +62,10 @@ class Partitions:
         """int64[u]: the partition of each of these slots."""
         return (slots >> slots.dtype.type(self.shift)).astype(np.int64)
 
+    def offsets(self, slots: Slots) -> NDArray[np.uint32]:
+        """uint32[u]: the place of each of these slots in its partition."""
+        return (slots & slots.dtype.type(self.size - 1)).astype(np.uint32)
+
     def cuts(self, slots: Slots) -> NDArray[np.int64]:
         """int64[count + 1]: partition `p` has `slots[cuts[p]:cuts[p + 1]]` of these sorted slots."""
         cuts = np.empty(self.count + 1, np.int64)

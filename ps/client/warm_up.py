@@ -8,9 +8,17 @@ from ps.client.presence_kernels import mark, unmarked
 from ps.client.residuals import Residuals
 from ps.fixed_point_kernels import find_heavy, limit_heavy, pack_delta, unpack
 from ps.kernels import ascending, finite
+from ps.packed_kernels import add_to_range
 from ps.partitions import Partitions, no_slots
-from ps.redis import PushRequest
-from ps.wire import Keys, decode_range, encode_pull, parse_integers, pull_size, skip_integers
+from ps.wire import (
+    decode_range,
+    encode_pull,
+    encode_push,
+    parse_integers,
+    pull_size,
+    push_size,
+    skip_integers,
+)
 
 
 def warm_up_requests(bits: int) -> None:
@@ -43,7 +51,6 @@ def warm_up_requests(bits: int) -> None:
     decode_range(buffer, offsets, 0, packed)
     find_heavy(packed, absent)
     limit_heavy(packed, np.zeros(1, np.int64), packed)
-    push = PushRequest(Keys("warm-up"), 0, 2, offsets, packed, b"", 0)
-    push.write(np.empty(16, np.uint8))
-    push.one_by_one()
-    push.write(np.empty(0, np.uint8))
+    add_to_range(np.empty(0, np.uint8), 0, offsets, packed, np.empty(16, np.uint8))
+    buffer = np.empty(push_size(offsets, packed, key), np.uint8)
+    encode_push(buffer, 0, key, offsets, packed)

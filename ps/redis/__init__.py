@@ -2,13 +2,11 @@
 
 from ps.redis.dumps import PartitionDump
 from ps.redis.model import ModelExistsError, drop_run
-from ps.redis.requests import PushRequest
 from ps.redis.store import RedisStore, Saturations
 
 __all__ = [
     "ModelExistsError",
     "PartitionDump",
-    "PushRequest",
     "RedisStore",
     "Saturations",
     "drop_run",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import StoreError
 from ps.partitions import Partitions
-from ps.redis.requests import body_slots
+from ps.redis.layout import SLOT_BYTES, allocate, body_slots
 from ps.redis.run import Run
 from ps.wire import RUN, STATE, Address, Channel, Keys, ReplyReader, Watermark, command, read_queued
 
@@ -35,7 +35,7 @@ class Dumps:
         self._keys = keys
         self._partitions = partitions
         self._run = run
-        self._body_bytes = body_slots(partitions.size) * 8  # of a partition's main string, at most
+        self._body_bytes = body_slots(partitions.size) * SLOT_BYTES  # of a partition's main string, at most
 
     def take(self, partition: int) -> PartitionDump:
         """Everything that a partition holds, read at one moment.
@@ -90,7 +90,7 @@ class Dumps:
             commands += command(b"SET", tail, rest)
         after = b""
         if dump.state:
-            # SET would let the string keep up to 1 MiB of the buffer that it came in.
+            commands += allocate(state, self._partitions.size)
             head = b"*4\r\n$8\r\nSETRANGE\r\n$%d\r\n%b\r\n$1\r\n0\r\n$%d\r\n"
             commands += head % (len(state), state, len(body))
             after = b"\r\n"
@@ -98,7 +98,7 @@ class Dumps:
         for name, chunk in dump.applied.items():
             fields += [name.encode(), b"%d" % chunk]
         after += command(b"HSET", record, *fields) + command(b"EXEC")
-        count = 2 + bool(used.size) + bool(dump.state) + bool(rest)
+        count = 2 + bool(used.size) + 2 * bool(dump.state) + bool(rest)
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._writes.nodes.links(address, 1)

@@ -11,10 +11,23 @@ from numpy.typing import NDArray
 
 from ctr.errors import StoreError
 from ps.partitions import Partitions, Slots
-from ps.redis.requests import Outcome, PushRequest, density_of
+from ps.redis.layout import Offsets, density_of, is_dense, split_tail
+from ps.redis.push_request import Outcome, PushRequest, read_write
+from ps.redis.range_push import RangePush
 from ps.redis.run import Run
+from ps.redis.sparse_push import Addition, SparsePush, StringPush
 from ps.store import SupersededError, Token
-from ps.wire import Address, Channel, Keys, Link, applied_field, command
+from ps.wire import (
+    Address,
+    Channel,
+    Keys,
+    Link,
+    ServerError,
+    Watermark,
+    applied_field,
+    command,
+    require_passing,
+)
 
 _LINKS = 16  # transactions on one node at a time: each needs a connection, as WATCH belongs to one
 _MOST_AT_A_TIME = 64 << 20  # bytes of ranges that those read together
@@ -23,8 +36,20 @@ _PAUSE_S = 0.001
 _TAKE_OVER_PAUSE_S = 0.1  # more than taking over all partitions takes
 _MOST_PAUSED = 50  # conflicts, after which the pauses grow no more
 
-Make = Callable[[Address, int], PushRequest]
-"""The request to a partition, for the node that it is on."""
+Make = Callable[[Address, int, int], PushRequest]
+"""The request to a partition, for the node that it is on, after so many conflicts."""
+
+
+def string_push(
+    key: bytes, offsets: Offsets, increments: NDArray[np.int64], density: int, conflicts: int
+) -> StringPush:
+    """How increments are added to a partition's main string.
+
+    As a range if they are dense, until others have come in between so often that nothing should be read
+    first: the less time passes between looking and writing, the less likely they are to be faster again.
+    """
+    ranged = is_dense(offsets, density) and conflicts <= _OPTIMISTIC
+    return (RangePush if ranged else SparsePush)(key, offsets, increments)
 
 
 class Pushes:
@@ -62,58 +87,60 @@ class Pushes:
         if not where.any():
             self._channel.require_open()
             return []
-        offsets = (slots & slots.dtype.type(self._partitions.size - 1)).astype(np.uint32)
-        field = applied_field(token.job, token.shard)
+        offsets = self._partitions.offsets(slots)
+        field, size = applied_field(token.job, token.shard), self._partitions.size
 
-        def request(address: Address, p: int) -> PushRequest:
+        def request(address: Address, p: int, conflicts: int) -> PushRequest:
             part = slice(cuts[p], cuts[p + 1])
-            inserts = (
-                b"" if fresh is None else offsets[part][fresh[part]][:inserts_limit].astype("<u4").tobytes()
-            )
+            body, tail = split_tail(offsets[part], size)
+            body_increments, tail_increments = np.split(increments[part], [body.size])
+            inserts = b""
+            if fresh is not None:
+                inserts = offsets[part][fresh[part]][:inserts_limit].astype("<u4").tobytes()
             return PushRequest(
-                self._keys,
-                p,
-                self._partitions.size,
-                offsets[part],
-                increments[part],
-                field,
-                token.chunk,
+                keys=self._keys,
+                partition=p,
+                size=size,
+                body=string_push(self._keys.state(p), body, body_increments, density_of(address), conflicts),
+                tail=SparsePush(self._keys.tail(p), tail, tail_increments),
+                field=field,
+                chunk=token.chunk,
+                attempt=token.attempt,
                 expected=-1 if expected is None else int(expected[p]),
                 inserts=inserts,
-                density=density_of(address),
-                attempt=token.attempt,
             )
 
-        return [each.partition for each in self._everywhere(np.flatnonzero(where).tolist(), request, token)]
+        return self._everywhere(np.flatnonzero(where).tolist(), request, token)
 
     def take_over(self, job: str, shard: int) -> tuple[int, NDArray[np.int64]]:
         """See `RedisStore.take_over`."""
         applied = np.full(self._partitions.count, -1, np.int64)
         highest = 0
+        nothing = np.empty(0, np.uint32), np.empty(0, np.int64)
 
-        def request(address: Address, p: int) -> PushRequest:
+        def request(address: Address, p: int, conflicts: int) -> PushRequest:
             return PushRequest(
-                self._keys,
-                p,
-                self._partitions.size,
-                np.empty(0, np.uint32),
-                np.empty(0, np.int64),
-                applied_field(job, shard),
-                None,
+                keys=self._keys,
+                partition=p,
+                size=self._partitions.size,
+                body=SparsePush(self._keys.state(p), *nothing),
+                tail=SparsePush(self._keys.tail(p), *nothing),
+                field=applied_field(job, shard),
+                chunk=None,
                 attempt=attempt,
-                on_found=found,
             )
 
-        def found(p: int, chunk: int, its_attempt: int) -> None:
+        def note(p: int, found: Watermark) -> None:
             nonlocal highest
-            applied[p] = chunk
-            highest = max(highest, its_attempt)
+            applied[p] = found.chunk
+            highest = max(highest, found.attempt)
 
         attempt = time_ns()  # above those of before, also where a server has forgotten them
         deadline, tries = monotonic() + self._channel.patience_s, 0
         while True:
+            token = Token(job, shard, 0, attempt)
             try:
-                self._everywhere(list(range(self._partitions.count)), request, Token(job, shard, 0, attempt))
+                self._everywhere(list(range(self._partitions.count)), request, token, note)
                 return attempt, applied
             except SupersededError:  # by a machine whose clock is ahead, or by another that takes over now
                 # After the first, this one knows how far ahead the other's clock is.
@@ -126,16 +153,23 @@ class Pushes:
                 if tries > 1:
                     sleep(random.random() * _TAKE_OVER_PAUSE_S)
 
-    def _everywhere(self, partitions: list[int], make: Make, token: Token) -> list[PushRequest]:
-        """Send requests until each has an outcome; those that are behind.
+    def _everywhere(
+        self,
+        partitions: list[int],
+        make: Make,
+        token: Token,
+        note: Callable[[int, Watermark], object] = lambda *_: None,
+    ) -> list[int]:
+        """Send requests until each has an outcome; the partitions that are behind.
 
-        Raises SupersededError, and StoreError when others come in between all the time.
+        `note` is told of every watermark that is found. Raises SupersededError, and StoreError when others
+        come in between all the time.
         """
-        behind: list[PushRequest] = []
+        behind: list[int] = []
 
         def on_node(address: Address, share: Sequence[int]) -> list[int]:
-            requests = [make(address, p) for p in share]
-            most = max(each.range_bytes for each in requests)
+            requests = [make(address, p, 0) for p in share]
+            most = max(each.body.range_bytes for each in requests)
             at_a_time = _LINKS if most == 0 else max(1, min(_LINKS, _MOST_AT_A_TIME // most))
             again: list[int] = []
             for first in range(0, len(requests), at_a_time):
@@ -143,20 +177,18 @@ class Pushes:
                 # From here: what came before, such as a failover, says nothing of conflicts.
                 conflicts, deadline = 0, monotonic() + self._channel.patience_s
                 while wave:
-                    outcomes = self._wave(self._channel.nodes.links(address, len(wave)), wave)
-                    again += [each.partition for each in wave if outcomes[each] is Outcome.ELSEWHERE]
-                    behind.extend(each for each in wave if outcomes[each] is Outcome.BEHIND)
-                    for each in wave:
-                        if outcomes[each] is Outcome.DONE:
-                            self._count(*each.limited)
-                    if Outcome.SUPERSEDED in outcomes.values():
+                    links = self._channel.nodes.links(address, len(wave))
+                    by_outcome = self._wave(links, wave, note)
+                    again += by_outcome[Outcome.ELSEWHERE]
+                    behind.extend(by_outcome[Outcome.BEHIND])
+                    if by_outcome[Outcome.SUPERSEDED]:
                         raise SupersededError(self._channel.url, token)
-                    wave = [each for each in wave if outcomes[each] is Outcome.CONFLICT]
+                    if not by_outcome[Outcome.CONFLICT]:
+                        break
                     conflicts += 1
-                    if wave and conflicts > _OPTIMISTIC:
-                        for each in wave:
-                            each.one_by_one()
+                    if conflicts > _OPTIMISTIC:
                         self._pause(conflicts, deadline)
+                    wave = [make(address, p, conflicts) for p in by_outcome[Outcome.CONFLICT]]
             return again
 
         self._channel.everywhere(partitions, on_node)
@@ -172,21 +204,42 @@ class Pushes:
             )
         sleep(random.random() * _PAUSE_S * min(conflicts, _MOST_PAUSED))
 
-    def _wave(self, links: list[Link], wave: list[PushRequest]) -> dict[PushRequest, Outcome]:
-        """Push to one partition over each link."""
-        outcomes: dict[PushRequest, Outcome] = {}
+    def _wave(
+        self, links: list[Link], wave: list[PushRequest], note: Callable[[int, Watermark], object]
+    ) -> dict[Outcome, list[int]]:
+        """Push to one partition over each link; the partitions by what became of it."""
+        by_outcome: dict[Outcome, list[int]] = {outcome: [] for outcome in Outcome}
         for link, each in zip(links, wave, strict=True):
-            link.send(each.look())
-        scratch = np.empty(max(each.scratch_size for each in wave), np.uint8)
+            link.send(*each.look())
+        scratch = np.empty(max(each.body.range_bytes for each in wave), np.uint8)
+        written: list[tuple[Link, PushRequest, Addition]] = []
+        looked_at: list[Link] = []
         for link, each in zip(links, wave, strict=True):
-            outcomes[each] = each.read_look(link.replies, self._run.check, self._run.check_state)
-            if outcomes[each] is Outcome.TODO:
-                link.send(*each.write(scratch))
-            elif outcomes[each] is not Outcome.ELSEWHERE:  # whose links are closed
+            try:
+                found = each.read_look(link.replies, self._run)
+            except ServerError as error:
+                require_passing(error)
+                by_outcome[Outcome.ELSEWHERE].append(each.partition)
+                continue
+            note(each.partition, found.mark)
+            outcome = each.next_step(found)
+            if outcome is Outcome.TODO:
+                transaction = each.write(found, scratch)
+                link.send(*transaction.parts)
+                written.append((link, each, transaction))
+            else:
                 link.send(command(b"UNWATCH"))
-        for link, each in zip(links, wave, strict=True):
-            if outcomes[each] is Outcome.TODO:
-                outcomes[each] = each.read_write(link.replies)
-            elif outcomes[each] is not Outcome.ELSEWHERE:
-                link.replies.status()
-        return outcomes
+                looked_at.append(link)
+                by_outcome[outcome].append(each.partition)
+        for link, each, transaction in written:
+            try:
+                outcome = read_write(link.replies, transaction)
+            except ServerError as error:
+                require_passing(error)
+                outcome = Outcome.ELSEWHERE
+            by_outcome[outcome].append(each.partition)
+            if outcome is Outcome.DONE:
+                self._count(*transaction.limited)
+        for link in looked_at:
+            link.replies.status()
+        return by_outcome

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
-from ps.wire import Keys, RedisUrl
+from ps.wire import Keys, RedisUrl, ReplyReader, Watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +35,14 @@ class Run:
                 "Training stops here; set maxmemory-policy to noeviction, and start again or resume from a "
                 "checkpoint."
             )
+
+
+def read_watermarks(replies: ReplyReader, run: Run, shards: int = 1) -> list[Watermark]:
+    """The watermarks of so many data shards, from the answer to HMGET run shard ..., up to the last of these.
+
+    Raises StoreError as `Run.check` does.
+    """
+    replies.array()
+    run.check(replies.bulk())
+    found = (replies.bulk() for _ in range(shards))
+    return [Watermark() if each is None else Watermark.from_bytes(each.tobytes()) for each in found]

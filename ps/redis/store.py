@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -15,24 +14,19 @@ from ctr.errors import StoreError
 from ps.fixed_point_kernels import FINEST_Z_BITS, Z_MOST, pack_delta, token_hash, unpack
 from ps.partitions import Partitions, Slots, as_slots
 from ps.redis.dumps import Dumps, PartitionDump
+from ps.redis.layout import density_of
 from ps.redis.model import drop_model, open_model
+from ps.redis.pulls import Pulls
 from ps.redis.pushes import Pushes
 from ps.redis.replication import Replicas
-from ps.redis.requests import PullRequest, density_of, read_record
 from ps.redis.run import Run
 from ps.store import Token, check_delta, check_slots
 from ps.wire import (
     PATIENCE_S,
-    RUN,
     Address,
     Channel,
     Keys,
-    Link,
     RedisUrl,
-    ServerError,
-    applied_field,
-    command,
-    require_passing,
     rights_hint,
 )
 
@@ -43,9 +37,6 @@ INSERTS_DENSITY = 20
 """A partition's insert log names at most one slot in so many: 0.2 bytes per slot of the store."""
 
 _WIDTH = 2
-_SENT_TOGETHER = 16  # requests
-_MOST_UNREAD = 16 << 20  # bytes that a node may have answered and nobody has read
-_NO_FIELD = b"-"  # of a record; no job is called that
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +137,7 @@ class RedisStore:
                 ) from error
             raise
         self._run = Run(run, url, self.keys)
+        self._pulls = Pulls(self._reads, self.keys, self.partitions, self._run)
         self._pushes = Pushes(self._writes, self.keys, self.partitions, self._run, self._count)
         self._replicas = Replicas(self._writes, self.keys, count, self._run)
         self._dumps = Dumps(self._reads, self._writes, self.keys, self.partitions, self._run)
@@ -231,34 +223,7 @@ class RedisStore:
         Both are of one moment for each partition; -2 stands for partitions that were not asked, -1 for no
         chunk. Raises as `Store.pull` does.
         """
-        slots = check_slots(slots, self.bits)
-        packed = np.zeros(slots.size, np.int64)
-        applied = np.full(self.partitions.count, -2, np.int64)
-        cuts = self.partitions.cuts(slots)
-        offsets = self._offsets(slots)
-        field = _NO_FIELD if job is None else applied_field(job, shard)
-
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._reads.nodes.links(address, 1)
-            density = density_of(address)
-            requests = [
-                PullRequest(
-                    self.keys, p, self.partitions.size, offsets[cuts[p] : cuts[p + 1]], field, density
-                )
-                for p in partitions
-            ]
-            moved = []
-            for request in _sent_ahead(link, requests):
-                p = request.partition
-                chunk = request.read(link.replies, packed[cuts[p] : cuts[p + 1]], self._run.check)
-                if chunk is None:
-                    moved.append(p)
-                else:
-                    applied[p] = chunk
-            return moved
-
-        self._reads.everywhere(np.flatnonzero(np.diff(cuts)).tolist(), on_node)
-        return packed, applied
+        return self._pulls.pull(check_slots(slots, self.bits), job, shard)
 
     def push(
         self,
@@ -312,51 +277,14 @@ class RedisStore:
 
     def applied(self, job: str, shard: int) -> NDArray[np.int64]:
         """See `Store.applied`."""
-        found = np.full(self.partitions.count, -1, np.int64)
-
-        def note(p: int, chunks: NDArray[np.int64]) -> None:
-            found[p] = chunks[0]
-
-        self._read_records(job, [shard], note)
-        return found
+        return self._pulls.applied(job, shard)
 
     def applied_everywhere(self, job: str, shards: Sequence[int]) -> NDArray[np.int64]:
         """int64[shards]: the last chunk of each of these data shards that every partition has; -1 for none.
 
         Raises as `pull` does.
         """
-        least = np.full(len(shards), np.iinfo(np.int64).max)
-        lock = Lock()
-
-        def note(_: int, chunks: NDArray[np.int64]) -> None:
-            with lock:
-                np.minimum(least, chunks, out=least)
-
-        if shards:
-            self._read_records(job, shards, note)
-        return least
-
-    def _read_records(
-        self, job: str, shards: Sequence[int], note: Callable[[int, NDArray[np.int64]], None]
-    ) -> None:
-        """Tell `note` of each partition the last chunks applied of these data shards, int64[shards]."""
-        fields = [applied_field(job, shard) for shard in shards]
-
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._reads.nodes.links(address, 1)
-            link.send(b"".join(command(b"HMGET", self.keys.record(p), RUN, *fields) for p in partitions))
-            again = []
-            for p in partitions:
-                try:
-                    marks = read_record(link.replies, self._run.check, len(fields))
-                except ServerError as error:
-                    require_passing(error)
-                    again.append(p)
-                    continue
-                note(p, np.array([mark.chunk for mark in marks], np.int64))
-            return again
-
-        self._reads.everywhere(list(range(self.partitions.count)), on_node)
+        return self._pulls.applied_everywhere(job, shards)
 
     def servers(self) -> frozenset[tuple[Address, str]]:
         """The primaries that hold the model now, with the ids of their processes: a restart changes its one.
@@ -371,29 +299,7 @@ class RedisStore:
 
         Partitions without anything new are left out.
         """
-        found: dict[int, NDArray[np.uint32]] = {}
-
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._reads.nodes.links(address, 1)
-            link.send(
-                b"".join(
-                    command(b"GETRANGE", self.keys.inserts(p), b"%d" % (4 * heard[p]), b"-1")
-                    for p in partitions
-                )
-            )
-            again = []
-            for p in partitions:
-                try:
-                    raw = link.replies.bulk()
-                except ServerError as error:
-                    require_passing(error)
-                    again.append(p)
-                    continue
-                found[p] = np.frombuffer(b"" if raw is None else raw.tobytes(), "<u4").astype(np.uint32)
-            return again
-
-        self._reads.everywhere(list(range(self.partitions.count)), on_node)
-        return [(p, offsets) for p, offsets in found.items() if offsets.size]
+        return self._pulls.inserts(heard)
 
     def replicated(self, timeout_s: float) -> bool:
         """See `Replicas.have_everything`."""
@@ -440,30 +346,3 @@ class RedisStore:
         if self._reads.close():
             self._writes.close()
             self._on_close()
-
-    def _offsets(self, slots: Slots) -> NDArray[np.uint32]:
-        return (slots & slots.dtype.type(self.partitions.size - 1)).astype(np.uint32)
-
-
-def _sent_ahead(link: Link, requests: Sequence[PullRequest]) -> Iterator[PullRequest]:
-    """Send requests, and give each when its answer is to be read.
-
-    Not all at once: answers that are not read yet lie in the server's memory, for every worker that pulls.
-    """
-    sent: deque[PullRequest] = deque()
-    waiting: list[bytes | memoryview] = []
-    unread = 0
-    for request in requests:
-        while sent and unread + request.reply_bytes > _MOST_UNREAD:
-            link.send(*waiting)
-            waiting.clear()
-            unread -= sent[0].reply_bytes
-            yield sent.popleft()
-        waiting.append(request.encode())
-        if len(waiting) == _SENT_TOGETHER:
-            link.send(*waiting)
-            waiting.clear()
-        sent.append(request)
-        unread += request.reply_bytes
-    link.send(*waiting)
-    yield from sent

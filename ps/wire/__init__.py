@@ -1,7 +1,7 @@
 """How Redis is spoken to: URLs, connections, replies, transactions, and the names of keys."""
 
 from ps.wire.channel import PATIENCE_S, Channel
-from ps.wire.commands import bulk_string, command, read_queued, require_passing
+from ps.wire.commands import bitfield_read, bulk_string, command, read_queued, require_passing
 from ps.wire.keys import RUN, STATE, BoardPart, Keys, Watermark, applied_field
 from ps.wire.nodes import (
     Address,
@@ -47,6 +47,7 @@ __all__ = [
     "Transactions",
     "Watermark",
     "applied_field",
+    "bitfield_read",
     "bulk_string",
     "cluster_topology",
     "command",

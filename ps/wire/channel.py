@@ -13,7 +13,7 @@ from ctr.errors import StoreError
 from ps.wire.commands import require_passing
 from ps.wire.keys import Keys
 from ps.wire.nodes import Address, Nodes, RedisUrl, connect
-from ps.wire.replies import ServerError
+from ps.wire.replies import ReplyReader, ServerError
 
 PATIENCE_S = 30.0
 """How long what is broken or passing is tried."""
@@ -68,6 +68,31 @@ class Channel:
                     self.nodes.refresh()
                 except _BROKEN:
                     continue  # still away: the deadline decides
+
+    def ask_each(
+        self,
+        partitions: Sequence[int],
+        ask: Callable[[int], bytes],
+        read: Callable[[int, ReplyReader], object],
+    ) -> None:
+        """Send what is to be asked of each partition, and read the answers.
+
+        `read` may be called again for a partition when its answer was an error that may pass.
+        """
+
+        def on_node(address: Address, share: Sequence[int]) -> list[int]:
+            (link,) = self.nodes.links(address, 1)
+            link.send(b"".join(map(ask, share)))
+            again = []
+            for p in share:
+                try:
+                    read(p, link.replies)
+                except ServerError as error:
+                    require_passing(error)
+                    again.append(p)
+            return again
+
+        self.everywhere(list(partitions), on_node)
 
     def require_open(self) -> None:
         """Raise StoreError when the channel is closed."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ctr.errors import StoreError
 from ps.wire.nodes import rights_hint
 from ps.wire.replies import ReplyReader, ServerError
+from ps.wire.resp_kernels import encode_pull, pull_size
 
 # Passing states of a server or a cluster: try again, after looking where the partitions are now.
 _PASSING = {
@@ -23,17 +27,24 @@ def bulk_string(word: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
+def bitfield_read(key: bytes, offsets: NDArray[np.uint32]) -> memoryview:
+    """Asks for the integers of a string at these offsets; the answer is an array of them."""
+    raw_key = np.frombuffer(key, np.uint8)
+    buffer = np.empty(pull_size(offsets, raw_key), np.uint8)
+    encode_pull(buffer, 0, raw_key, offsets)
+    return buffer.data
+
+
 def read_queued(replies: ReplyReader, commands: int) -> int | None:
     """Read a transaction's answers up to the head of EXEC's: its length, -1 when what it watched had changed.
 
     None when it has to be tried again, perhaps elsewhere; raises StoreError for what will not pass.
     """
     problem: ServerError | None = None
-    for _ in range(1 + commands):  # MULTI, and the commands that it queues
-        try:
-            replies.status()
-        except ServerError as error:
-            problem = problem or error
+    try:
+        replies.all_of(*[replies.status] * (1 + commands))  # MULTI, and the commands that it queues
+    except ServerError as error:
+        problem = error
     try:
         return replies.array()
     except ServerError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,22 @@ class ReplyReader:
     def pass_over(self) -> None:
         """Pass over a reply of one line; raises ServerError for an error reply."""
         self.status()
+
+    def all_of(self, *reads: Callable[[], Any]) -> list[Any]:
+        """What each of these reads; all of them, and then raises the first ServerError among them.
+
+        Each is of one reply, or nothing: so what follows an error is read from its beginning.
+        """
+        found: list[Any] = []
+        problem: ServerError | None = None
+        for read in reads:
+            try:
+                found.append(read())
+            except ServerError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+        return found
 
     def _header(self, kind: bytes) -> int:
         line = self._line()

@@ -174,7 +174,9 @@ def test_a_restore_that_was_overtaken_leaves_the_next_model_alone(redis_url: str
     with closing(opened(redis_url, restoring=True)) as first:
         drop_run(named(redis_url), first.run)
         with closing(opened(redis_url, restoring=True)) as second:
-            dumps = [PartitionDump(p, b"\0" * 6 + b"\1\0", {"job:0": 3}) for p in range(64)]
+            dumps = [
+                PartitionDump(p, (b"\0" * 6 + b"\1\0").ljust(8 * 64, b"\0"), {"job:0": 3}) for p in range(64)
+            ]
             for dump in dumps[:32]:
                 second.restore(dump)
             with pytest.raises(StoreError):

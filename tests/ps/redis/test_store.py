@@ -99,7 +99,7 @@ class TestSlotBySlot(RequestContract):
 
     @pytest.fixture(autouse=True)
     def density(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ps.redis.requests.NEAR_DENSITY", 0)
+        monkeypatch.setattr("ps.redis.layout.NEAR_DENSITY", 0)
 
     @pytest.fixture
     def store_factory(self, server: EmbeddedRedis) -> Iterator[StoreFactory]:
@@ -111,7 +111,7 @@ class TestRanges(TestSlotBySlot):
 
     @pytest.fixture(autouse=True)
     def density(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ps.redis.requests.NEAR_DENSITY", 1 << 40)
+        monkeypatch.setattr("ps.redis.layout.NEAR_DENSITY", 1 << 40)
 
 
 SLOTS = np.arange(0, 4_096, 3, dtype=np.uint32)

@@ -1,0 +1,198 @@
+"""`Pulls`: what is read of the partitions of one model: state, watermarks, insert logs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ps.partitions import Partitions, Slots
+from ps.redis.layout import SLOT_BYTES, Offsets, density_of, is_dense, split_tail
+from ps.redis.run import Run, read_watermarks
+from ps.wire import (
+    RUN,
+    Address,
+    Channel,
+    Keys,
+    Link,
+    ReplyReader,
+    applied_field,
+    bitfield_read,
+    command,
+    decode_range,
+    read_queued,
+)
+
+_SENT_TOGETHER = 16  # requests
+_MOST_UNREAD = 16 << 20  # bytes that a node may have answered and nobody has read
+_NO_FIELD = b"-"  # of the watermarks; no job is called that
+_INTEGER_REPLY = 22  # bytes of the longest integer as a reply
+
+
+class PullRequest:
+    """The state of some slots of one partition: asked for one by one, or as a range; with a watermark."""
+
+    def __init__(
+        self, keys: Keys, partition: int, size: int, offsets: Offsets, field: bytes, density: int
+    ) -> None:
+        """`field` is that of the watermark; from `density` on, see `is_dense`, the request is for a range."""
+        self.partition = partition
+        self._keys = keys
+        self._offsets, self._tail = split_tail(offsets, size)
+        self._field = field
+        self._ranged = is_dense(self._offsets, density)
+
+    @property
+    def reply_bytes(self) -> int:
+        """About how many bytes the server answers, at most."""
+        if self._ranged:
+            return (int(self._offsets[-1]) - int(self._offsets[0]) + 1) * SLOT_BYTES
+        return self._offsets.size * _INTEGER_REPLY
+
+    def encode(self) -> bytes:
+        """The commands: watermark and state, read at one moment."""
+        record, state = self._keys.record(self.partition), self._keys.state(self.partition)
+        parts: list[bytes | memoryview] = [command(b"MULTI"), command(b"HMGET", record, RUN, self._field)]
+        if self._ranged:
+            first, last = int(self._offsets[0]), int(self._offsets[-1])
+            start, end = b"%d" % (first * SLOT_BYTES), b"%d" % (last * SLOT_BYTES + SLOT_BYTES - 1)
+            parts.append(command(b"GETRANGE", state, start, end))
+        elif self._offsets.size:
+            parts.append(bitfield_read(state, self._offsets))
+        if self._tail.size:
+            parts.append(bitfield_read(self._keys.tail(self.partition), self._tail))
+        return b"".join((*parts, command(b"EXEC")))
+
+    def read(self, replies: ReplyReader, out: NDArray[np.int64], run: Run) -> int | None:
+        """Read the answers; the last chunk applied, -1 for none; None when the partition is elsewhere."""
+        body = self._offsets.size
+        if read_queued(replies, 1 + (body > 0) + (self._tail.size > 0)) is None:
+            return None
+        (mark,) = read_watermarks(replies, run)
+        if self._ranged:
+            raw = replies.bulk()
+            if raw is not None:
+                decode_range(raw, self._offsets, int(self._offsets[0]), out[:body])
+        elif body:
+            replies.array()
+            replies.integers(out[:body])
+        if self._tail.size:
+            replies.array()
+            replies.integers(out[body:])
+        return mark.chunk
+
+
+class Pulls:
+    """From the partitions of one model, over one channel. All methods raise as `Store.pull` does."""
+
+    def __init__(self, channel: Channel, keys: Keys, partitions: Partitions, run: Run) -> None:
+        self._channel = channel
+        self._keys = keys
+        self._partitions = partitions
+        self._run = run
+
+    def pull(self, slots: Slots, job: str | None, shard: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """See `RedisStore.pull_packed`; `slots` are sound."""
+        packed = np.zeros(slots.size, np.int64)
+        applied = np.full(self._partitions.count, -2, np.int64)
+        cuts, offsets = self._partitions.cuts(slots), self._partitions.offsets(slots)
+        field = _NO_FIELD if job is None else applied_field(job, shard)
+
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            (link,) = self._channel.nodes.links(address, 1)
+            density, size = density_of(address), self._partitions.size
+            requests = [
+                PullRequest(self._keys, p, size, offsets[cuts[p] : cuts[p + 1]], field, density)
+                for p in partitions
+            ]
+            moved = []
+            for request in _sent_ahead(link, requests):
+                p = request.partition
+                chunk = request.read(link.replies, packed[cuts[p] : cuts[p + 1]], self._run)
+                if chunk is None:
+                    moved.append(p)
+                else:
+                    applied[p] = chunk
+            return moved
+
+        self._channel.everywhere(np.flatnonzero(np.diff(cuts)).tolist(), on_node)
+        return packed, applied
+
+    def applied(self, job: str, shard: int) -> NDArray[np.int64]:
+        """See `Store.applied`."""
+        found = np.full(self._partitions.count, -1, np.int64)
+
+        def note(p: int, chunks: list[int]) -> None:
+            found[p] = chunks[0]
+
+        self._read_watermarks(job, [shard], note)
+        return found
+
+    def applied_everywhere(self, job: str, shards: Sequence[int]) -> NDArray[np.int64]:
+        """See `RedisStore.applied_everywhere`."""
+        least = np.full(len(shards), np.iinfo(np.int64).max)
+        lock = Lock()
+
+        def note(_: int, chunks: list[int]) -> None:
+            with lock:
+                np.minimum(least, chunks, out=least)
+
+        if shards:
+            self._read_watermarks(job, shards, note)
+        return least
+
+    def _read_watermarks(
+        self, job: str, shards: Sequence[int], note: Callable[[int, list[int]], None]
+    ) -> None:
+        """Tell `note` of each partition the last chunks applied of these data shards."""
+        fields = [applied_field(job, shard) for shard in shards]
+
+        def read(p: int, replies: ReplyReader) -> None:
+            note(p, [mark.chunk for mark in read_watermarks(replies, self._run, len(fields))])
+
+        self._channel.ask_each(
+            range(self._partitions.count),
+            lambda p: command(b"HMGET", self._keys.record(p), RUN, *fields),
+            read,
+        )
+
+    def inserts(self, heard: NDArray[np.int64]) -> list[tuple[int, NDArray[np.uint32]]]:
+        """See `RedisStore.read_inserts`."""
+        found: dict[int, NDArray[np.uint32]] = {}
+
+        def read(p: int, replies: ReplyReader) -> None:
+            found[p] = np.frombuffer(replies.text(), "<u4").astype(np.uint32)
+
+        self._channel.ask_each(
+            range(self._partitions.count),
+            lambda p: command(b"GETRANGE", self._keys.inserts(p), b"%d" % (4 * heard[p]), b"-1"),
+            read,
+        )
+        return [(p, offsets) for p, offsets in found.items() if offsets.size]
+
+
+def _sent_ahead(link: Link, requests: Sequence[PullRequest]) -> Iterator[PullRequest]:
+    """Send requests, and give each when its answer is to be read.
+
+    Not all at once: answers that are not read yet lie in the server's memory, for every worker that pulls.
+    """
+    sent: deque[PullRequest] = deque()
+    waiting: list[bytes | memoryview] = []
+    unread = 0
+    for request in requests:
+        while sent and unread + request.reply_bytes > _MOST_UNREAD:
+            link.send(*waiting)
+            waiting.clear()
+            unread -= sent[0].reply_bytes
+            yield sent.popleft()
+        waiting.append(request.encode())
+        if len(waiting) == _SENT_TOGETHER:
+            link.send(*waiting)
+            waiting.clear()
+        sent.append(request)
+        unread += request.reply_bytes
+    link.send(*waiting)
+    yield from sent

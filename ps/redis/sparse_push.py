@@ -1,0 +1,112 @@
+"""`SparsePush`: adds to some slots of a string, one by one (BITFIELD INCRBY)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ps.fixed_point_kernels import find_heavy, limit_heavy
+from ps.redis.layout import Offsets
+from ps.wire import ReplyReader, bitfield_read, encode_push, push_size
+
+_LONGEST = 200_000  # slots in one command: Redis takes 2**20 words in one, and a slot is four
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """The commands that add to a string."""
+
+    parts: Sequence[bytes | memoryview]
+    answers: Sequence[int | None]
+    """What each command answers: an array of so many integers, or None for one line."""
+    limited: tuple[int, int] = (0, 0)
+    """Slots whose z and whose n come to their limits."""
+
+
+class StringPush(Protocol):
+    """One way to add increments to a string. What it reads first must not change before it has written."""
+
+    @property
+    def slots(self) -> int:
+        """How many slots are added to."""
+        ...
+
+    @property
+    def range_bytes(self) -> int:
+        """Bytes that it reads, and writes from the scratch."""
+        ...
+
+    def look(self) -> bytes | memoryview:
+        """Ask for what has to be known of the string before it is added to; empty for nothing."""
+        ...
+
+    def read_look(self, replies: ReplyReader) -> NDArray[Any]:
+        """The answer, for `add`; it may be a view that the next read overwrites."""
+        ...
+
+    def add(self, current: NDArray[Any], scratch: NDArray[np.uint8]) -> Addition:
+        """The commands; `scratch` has room for `range_bytes`, and is free when they have been sent."""
+        ...
+
+
+class SparsePush:
+    """Nothing is read first but the slots whose increments are heavy, which are limited by what is there."""
+
+    range_bytes = 0
+
+    def __init__(self, key: bytes, offsets: Offsets, increments: NDArray[np.int64]) -> None:
+        self._key = key
+        self._offsets = offsets
+        self._increments = increments
+        self._heavy = heavy_places(increments)
+
+    @property
+    def slots(self) -> int:
+        """See `StringPush.slots`."""
+        return self._offsets.size
+
+    def look(self) -> bytes | memoryview:
+        """See `StringPush.look`."""
+        return bitfield_read(self._key, self._offsets[self._heavy]) if self._heavy.size else b""
+
+    def read_look(self, replies: ReplyReader) -> NDArray[np.int64]:
+        """See `StringPush.read_look`: int64[heavy]."""
+        current = np.empty(self._heavy.size, np.int64)
+        if current.size:
+            replies.array()
+            replies.integers(current)
+        return current
+
+    def add(self, current: NDArray[Any], scratch: NDArray[np.uint8]) -> Addition:
+        """See `StringPush.add`."""
+        increments, limited = limit(self._increments, self._heavy, current)
+        key = np.frombuffer(self._key, np.uint8)
+        parts, answers = [], []
+        for first in range(0, self._offsets.size, _LONGEST):
+            piece = slice(first, first + _LONGEST)
+            offsets, some = self._offsets[piece], increments[piece]
+            buffer = np.empty(push_size(offsets, some, key), np.uint8)
+            encode_push(buffer, 0, key, offsets, some)
+            parts.append(buffer.data)
+            answers.append(offsets.size)
+        return Addition(parts, answers, limited)
+
+
+def heavy_places(increments: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the heavy increments are; see `ps.fixed_point_kernels`."""
+    marks = np.empty(increments.size, np.uint8)
+    return np.flatnonzero(marks) if find_heavy(increments, marks) else np.empty(0, np.int64)
+
+
+def limit(
+    increments: NDArray[np.int64], heavy: NDArray[np.int64], current: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], tuple[int, int]]:
+    """The increments, of which the heavy ones go no further than the limits; and how many z and n stopped."""
+    if not heavy.size:
+        return increments, (0, 0)
+    increments = increments.copy()
+    return increments, limit_heavy(current, heavy, increments)
