@@ -12,9 +12,7 @@ def main() -> None:
     """Run the command line; exit 0 when all went well, 2 on wrong use, 1 when it failed, 130 when stopped."""
     _leave_on_signals()
     if len(sys.argv) == 3 and sys.argv[1] == "workers" and sys.argv[2].isdigit():
-        from ctr.cli.forks import forked
-
-        if not forked(int(sys.argv[2])):
+        if not _forked(int(sys.argv[2])):
             return
         _leave_on_signals()
     from ctr.cli.commands import run
@@ -39,3 +37,22 @@ def _leave_on_signals() -> None:
 def _leave(_number: int, _frame: FrameType | None) -> None:
     os.write(2, b"\nStopped. Nothing was begun.\n")
     os._exit(130)
+
+
+def _forked(line: int) -> bool:
+    """Be a fork server (see `ctr.workers.forking`), asked over `line`, the number of an open socket.
+
+    Returns True in each process that it forks, which has a command line of its own; False at its end.
+    """
+    from socket import socket
+
+    import ctr.cli.commands  # noqa: F401  (this and `take_part` are what forks need)
+    from ctr.workers import serve, take_part  # noqa: F401
+    from ps import warm_up_requests
+
+    warm_up_requests(22)
+    words = serve(socket(fileno=line))
+    if words is None:
+        return False
+    sys.argv[1:] = words
+    return True

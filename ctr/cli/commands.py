@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from ctr.cli import drilling, features, ps, scoring, serving, synthesis, training, working
-from ctr.cli.jobs import stopping
+from ctr.cli import drilling, features, ps, scoring, serving, synthesis, working
+from ctr.cli.reporting import stopping
+from ctr.cli.train import train
 from ctr.errors import CtrError, SpecError
 from ctr.interrupts import interrupt_on_signals
+
+# Of whatever click Typer is built on; Typer has no public name for it.
+_WrongUse: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 class _Commands(TyperGroup):
@@ -42,7 +46,7 @@ app = typer.Typer(
 app.add_typer(features.app, name="features")
 app.add_typer(ps.app, name="ps")
 app.command("synth")(synthesis.synth)
-app.command("train")(training.train)
+app.command("train")(train)
 app.command("drill")(drilling.drill)
 app.command("worker")(working.worker)
 app.command("evaluate")(scoring.evaluate)
@@ -67,20 +71,32 @@ def _options(
     """Options that stand before the command."""
 
 
-def run() -> None:
+def run() -> NoReturn:
     """Run the command line; exit 0 when all went well, 2 on wrong use, 1 when a job failed."""
     try:
-        app()
+        sys.exit(app(prog_name="ctr", standalone_mode=False))
+    except _WrongUse as error:
+        _fail(_wrong_use(error), 2)
+    except typer.Abort:  # an answer of no
+        _fail("aborted.", 1)
     except CtrError as error:
-        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
-        sys.exit(2 if isinstance(error, SpecError) else 1)
+        _fail(str(error), 2 if isinstance(error, SpecError) else 1)
     except MemoryError as error:
-        typer.secho(
-            f"error: not enough memory ({error}); fewer --bits or a smaller --chunk need less.",
-            err=True,
-            fg=typer.colors.RED,
-        )
-        sys.exit(1)
+        _fail(f"not enough memory ({error}); fewer --bits or a smaller --chunk need less.", 1)
     except OSError as error:  # such as a full disk where no part of ours knew what was being written
-        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
-        sys.exit(1)
+        _fail(str(error), 1)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    if message:
+        typer.secho(f"error: {message}", err=True, fg=typer.colors.RED)
+    sys.exit(code)
+
+
+def _wrong_use(error: Any) -> str:
+    """What was wrong, and where to read on; nothing where help has been shown instead."""
+    said = error.format_message().removeprefix("Invalid value: ").strip()
+    context = getattr(error, "ctx", None)
+    if not said or context is None:
+        return str(said)
+    return f"{said}{'' if said.endswith(('.', '?')) else '.'} See `{context.command_path} --help`."

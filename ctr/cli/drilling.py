@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ctr.cli.jobs import report, stopping
 from ctr.cli.options import MOST_SECONDS, Consistency, JsonOption, finite
+from ctr.cli.reporting import report, stopping
 from ctr.drill import FAULTS
 
 

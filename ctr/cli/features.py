@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctr.cli.jobs import bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.cli.options import BadRowsOption, Inputs, JsonOption, MaxBadFraction, OnBadRows
+from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.outputs import beside, require_apart, require_no_part
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ctr.cli.jobs import bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.cli.options import BadRowsOption, Inputs, JsonOption, MaxBadFraction, ModelOption, OnBadRows
+from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.outputs import beside, require_apart, require_no_part, require_writable
 
 
@@ -20,7 +20,7 @@ def evaluate(
     max_bad_fraction: MaxBadFraction = 0.01,
     json: JsonOption = None,
 ) -> None:
-    """Judge a model on labelled examples.
+    """Evaluate a model on labelled examples.
 
     *Log loss* is the mean negative log likelihood; *normalized entropy* divides it by that of always
     predicting the base rate (below 1 is better than that); *AUC* is how often a click is ranked above a
@@ -29,7 +29,7 @@ def evaluate(
     Example: `ctr evaluate --model model tomorrow.tsv`
     """
     from ctr.cli.tables import metric_lines, reliability_lines
-    from ctr.model import evaluate as judge
+    from ctr.model import evaluate as run
     from ctr.model import load_model
     from ctr.progress import progress
     from features import open_source
@@ -48,7 +48,7 @@ def evaluate(
     )
     started = perf_counter()
     with stopping("Nothing was written."), progress("evaluating") as show:
-        summary = judge(loaded, source, on_rows=lambda rows: show(rows, source.fraction_read)).summary()
+        summary = run(loaded, source, on_rows=lambda rows: show(rows, source.fraction_read)).summary()
     lines = [*metric_lines({str(model): summary}), "", *reliability_lines(summary)]
     facts = {
         "model": loaded.id,

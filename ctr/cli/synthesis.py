@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ctr.cli.jobs import report, stopping
 from ctr.cli.options import JsonOption
+from ctr.cli.reporting import report, stopping
 
 
 def synth(

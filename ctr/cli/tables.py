@@ -1,69 +1,53 @@
-"""Metrics as lines of text."""
+"""Figures as people read them, and tables of them: plain text, the same on a terminal and in a file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from ctr.metrics import MetricSummary
 
-_HEAD = ("", "examples", "log loss", "norm. entropy", "AUC", "calibration")
+_WIDEST = 1 << 16  # columns: lines are never wrapped
+_SIDES: Mapping[str, Literal["left", "right"]] = {"<": "left", ">": "right"}
+
+
+def table(rows: Sequence[Sequence[str]], aligned: str) -> list[str]:
+    """The rows as lines, each column as wide as its widest cell and aligned `<` or `>`."""
+    from io import StringIO
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    for side in aligned:
+        grid.add_column(justify=_SIDES[side], no_wrap=True)
+    for row in rows:
+        grid.add_row(*map(Text, row))
+    console = Console(file=StringIO(), width=_WIDEST, color_system=None)
+    with console.capture() as shown:
+        console.print(grid)
+    return [line.rstrip() for line in shown.get().rstrip("\n").split("\n")]
 
 
 def metric_lines(evaluated: Mapping[str, MetricSummary]) -> list[str]:
     """One line of metrics per entry, under a line of heads."""
-    rows: list[tuple[str, ...]] = [_HEAD]
+    rows: list[tuple[str, ...]] = [("", "examples", "log loss", "norm. entropy", "AUC", "calibration")]
     for name, m in evaluated.items():
         cells = (m.logloss, m.normalized_entropy, m.auc, m.calibration)
         rows.append((name, f"{m.examples:,}", *("-" if isnan(c) else f"{c:.5f}" for c in cells)))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
-    return [
-        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    ]
+    return table(rows, "<>>>>>")
 
 
 def reliability_lines(summary: MetricSummary) -> list[str]:
     """The reliability table: per tenth of the examples by prediction, what was predicted and what came."""
-    lines = ["examples by prediction, a tenth each", "     examples  predicted   observed"]
-    lines += [
-        f"{r.examples:13,}  {r.mean_prediction:9.5f}  {r.observed_rate:9.5f}" for r in summary.reliability
+    rows = [("examples", "predicted", "observed")]
+    rows += [
+        (f"{r.examples:,}", f"{r.mean_prediction:.5f}", f"{r.observed_rate:.5f}") for r in summary.reliability
     ]
-    return lines
-
-
-def store_lines(summary: dict[str, Any]) -> list[str]:
-    """Where the time of a job through Redis went, and what it moved; nothing for one in memory."""
-    moved = summary["moved"]
-    if moved is None:
-        return []
-    seconds = ", ".join(f"{part} {taken:.2f}" for part, taken in summary["worker_seconds"].items())
-    lines = [
-        f"workers' seconds: {seconds} (all but train and wait go on beside training)",
-        f"moved per example: {moved['bytes_per_example']:,.0f} bytes, {moved['keys_per_example']:.2f} slots",
-    ]
-    saved = [
-        f"{name} {of['keys']:,} slots, {of['bytes'] / 1e6:,.1f} MB"
-        for name, of in moved["filters"]["saved"].items()
-        if of["keys"]
-    ]
-    if saved:
-        lines.append(f"filters saved: {'; '.join(saved)}")
-    if moved["resumed_from"]:
-        lines.append(f"went on from the checkpoint of {moved['resumed_from']}")
-    if moved["checkpoints"]:
-        lines.append(f"wrote {moved['checkpoints']} checkpoints")
-    lines += [f"no checkpoint was written: {told}" for told in moved["failed_checkpoints"]]
-    if moved["repeated_requests"] or moved["sent_again"]:
-        lines.append(
-            f"repeated {moved['repeated_requests']} requests after trouble with the store; sent "
-            f"{moved['sent_again']} shares of pushes again that a failover had lost"
-        )
-    lines += [f"a worker died: {told}" for told in moved["dead_workers"]]
-    lines += saturation_lines(**moved["saturations"])
-    return lines
+    return ["calibration by tenths of the predictions", *table(rows, ">>>")]
 
 
 def saturation_lines(z: int, n: int) -> list[str]:
@@ -82,3 +66,29 @@ def saturation_lines(z: int, n: int) -> list[str]:
             "features of very many examples; but scale values that are much larger than 1"
         ]
     return []
+
+
+def some(count: int, noun: str) -> str:
+    """`1 worker`, `2 workers`, `3 passes`."""
+    plural = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{plural}"
+
+
+def size(count: float) -> str:
+    """A number of bytes: `31.2 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if count >= 99.5 or unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} PiB"
+
+
+def duration(seconds: float) -> str:
+    """A time: `1.5 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds < 99.5:
+        return f"{seconds:.1f} s" if seconds >= 0.05 else f"{seconds * 1e3:.1f} ms"
+    for limit, unit, large, small in ((5_970, 60, "min", "s"), (172_800, 3_600, "h", "min")):
+        if seconds < limit:
+            whole, rest = divmod(seconds, unit)
+            return f"{whole:.0f} {large} {rest * 60 / unit:.0f} {small}"
+    return f"{seconds / 86_400:,.1f} days"

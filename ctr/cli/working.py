@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from ctr.cli.jobs import STOPPED, stopping
 from ctr.cli.options import MOST_SECONDS, finite
+from ctr.cli.reporting import STOPPED, stopping
 
 _LONGEST_END_S = 5.0
 _LONGEST_FAREWELL_S = 60.0

@@ -42,8 +42,8 @@ class TrainJob:
     stall_s: float = STALL_S
     """Through Redis: a worker that is without progress for so long counts as dead, though it lives."""
     holdout: Sequence[Path] = ()
-    """Inputs to judge the model on."""
-    holdout_fraction: float = 0.0
+    """Inputs to evaluate the model on."""
+    holdout_fraction: float | None = None
     """Or: the part at the end of `inputs` to keep for that, below 1."""
     warm_start: Path | None = None
     """Model whose state to train on from."""

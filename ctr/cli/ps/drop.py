@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctr.cli.figures import size, some
 from ctr.cli.ps.status import StoreOption, look
+from ctr.cli.tables import size, some
 
 if TYPE_CHECKING:
     from ctr.distributed import JobStatus

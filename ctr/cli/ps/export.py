@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ctr.cli.jobs import report, stopping
 from ctr.cli.options import JsonOption
 from ctr.cli.ps.status import StoreOption
+from ctr.cli.reporting import report, stopping
 
 
 def export(
@@ -44,7 +44,7 @@ def export(
     lines = [
         f"job {job.id} is {job.state}: {job.examples:,} of {job.examples_in_all:,} examples trained, "
         f"pass {job.passes_begun} of {job.passes}",
-        *(metric_lines({"first pass, as it went": found.progressive}) if found.progressive.examples else []),
+        *(metric_lines({"progressive validation": found.progressive}) if found.progressive.examples else []),
         f"model {found.model.id} is in {model}: {weights:,} non-zero weights",
     ]
     facts = {

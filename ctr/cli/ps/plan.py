@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctr.cli.figures import columns, duration, size, some
-from ctr.cli.jobs import report
 from ctr.cli.options import JsonOption
+from ctr.cli.reporting import report
+from ctr.cli.tables import duration, size, some, table
 
 if TYPE_CHECKING:
     from ctr.jobs import Costs, Estimate, Workload
@@ -198,7 +198,7 @@ def _expected_lines(workload: Workload, expected: Estimate) -> list[str]:
     ]
     if workload.cores:
         rows[-1] = ("", duration(workload.passes * expected.cores_s), "all cores of the machine")
-    return columns(rows, "<><")
+    return table(rows, "<><")
 
 
 def _variant_lines(found: dict[str, tuple[Workload, Estimate]]) -> list[str]:
@@ -215,7 +215,7 @@ def _variant_lines(found: dict[str, tuple[Workload, Estimate]]) -> list[str]:
         )
         for name, (_, e) in found.items()
     ]
-    return columns([head, *rows], "<>>>>>>")
+    return table([head, *rows], "<>>>>>>")
 
 
 def _assumption_lines(costs: Costs) -> list[str]:
@@ -227,7 +227,7 @@ def _assumption_lines(costs: Costs) -> list[str]:
     rows = [(f"  {number(a.value)}", f"{a.unit}: {a.meaning}") for a in assumptions(costs).values()]
     return [
         "assumed (measured on one machine of two cores over loopback, unless it says otherwise):",
-        *columns(rows, "><"),
+        *table(rows, "><"),
         "and: features are spread evenly over partitions, partitions over nodes at random; reading, pulling,",
         "training and pushing overlap; links carry their full rate in both directions, and cost nothing else",
         "(nothing was measured over a network); no filter saves a pull or a push; no worker waits for",

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctr.cli.figures import some
-from ctr.cli.jobs import report, stopping
 from ctr.cli.options import MOST_SECONDS, JsonOption, finite
+from ctr.cli.reporting import report, stopping
+from ctr.cli.tables import some
 
 if TYPE_CHECKING:
     from ctr.distributed import JobStatus

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from ctr.cli.figures import columns, size, some
-from ctr.cli.tables import saturation_lines
+from ctr.cli.tables import saturation_lines, size, some, table
 from ctr.distributed import JobStatus, WorkerStatus
 from ps.status import NodeStatus, StoreStatus
 
@@ -56,7 +55,7 @@ def _node_lines(nodes: Iterable[NodeStatus]) -> list[str]:
                 f"{node.address}: deletes keys when its memory is full ({node.eviction}), and so weights; "
                 "set maxmemory-policy to noeviction"
             )
-    return [*columns(rows, "<<>>>><<"), *beware]
+    return [*table(rows, "<<>>>><<"), *beware]
 
 
 def _model_lines(store: StoreStatus) -> list[str]:
@@ -168,7 +167,7 @@ def _worker_lines(job: JobStatus) -> list[str]:
         rows = [head, *map(row, workers[:_MOST_ROWS])]
         if job.examples_of_others:
             rows.append(("others, and just now", "", "", "", f"{job.examples_of_others:,}", "", ""))
-        lines = columns(rows, "<>>>>><") + _more(workers)
+        lines = table(rows, "<>>>>><") + _more(workers)
     if free:
         kind = "ranks" if job.ranks else "data shards"
         lines.append(f"{kind} without a worker: {', '.join(free[:_MOST_ROWS])}")
@@ -191,7 +190,7 @@ def _rank_lines(job: JobStatus) -> list[str]:
         )
         for rank in job.ranks[:_MOST_ROWS]
     ]
-    return columns([head, *rows], ">>>><") + _more(job.ranks)
+    return table([head, *rows], ">>>><") + _more(job.ranks)
 
 
 def _more(rows: Collection[object]) -> list[str]:

@@ -214,7 +214,7 @@ def test_too_many_bad_rows_end_every_command_that_reads_them(
         assert "11 of the 1,011 rows read are bad (1.1%)" in done.err
         assert "11 with 1 column instead of 40" in done.err
     # a model is kept also when only evaluation it fails
-    assert sorted(os.listdir(tmp_path)) == ["clicks.tsv", "good.tsv", "evaluated", "model"]
+    assert sorted(os.listdir(tmp_path)) == ["clicks.tsv", "evaluated", "good.tsv", "model"]
     words = ["predict", log, "--model", model, "--out", out, "--on-bad-rows", "skip"]
     assert cli(*words, "--max-bad-fraction", 0.02).code == 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ctr.cli.training import train as train_command
+from ctr.cli.train.command import train as train_command
 from ctr.errors import ModelError
 from ctr.learn import OPTIMIZERS, TrainSettings, choose_optimizer, optimizer_from_json, read_out, train
 from ctr.learn.ftrl import Ftrl

@@ -1,4 +1,4 @@
-"""What every command that runs a job does: report, and stop cleanly."""
+"""What every command does that runs something: report, and stop cleanly."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from ctr.cli.tables import some
 from ctr.errors import DataError
 
 STOPPED = 130
@@ -61,9 +62,5 @@ def bad_rows_lines(count: int, examples: Sequence[str], quarantine: Path | None)
     """What to tell about rows that were skipped; nothing when there were none."""
     if not count:
         return []
-    plural = "" if count == 1 else "s"
     where = f"; they are in {quarantine}" if quarantine else ""
-    return [
-        f"skipped {count:,} bad row{plural}{where}",
-        *(f"  {text}" for text in examples),
-    ]
+    return [f"skipped {some(count, 'bad row')}{where}", *(f"  {text}" for text in examples)]

@@ -1,0 +1,269 @@
+"""The options of `ctr train`, in the order in which its help shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ctr.cli.options import MOST_SECONDS, Consistency, finite
+
+_IN_REDIS = "Parameters in Redis"
+
+OutOption = Annotated[
+    Path,
+    typer.Option(
+        "--model",
+        metavar="DIR",
+        help="The trained model goes here, in place of a model that is there.",
+        show_default=False,
+    ),
+]
+
+WorkersOption = Annotated[
+    int,
+    typer.Option(
+        "--workers", min=1, help="Workers that train at the same time: threads in memory, else processes."
+    ),
+]
+
+ChunkOption = Annotated[
+    int | None,
+    typer.Option(
+        "--chunk",
+        min=1,
+        help="Examples that a worker trains on between reading the shared weights and adding its change "
+        "to them. Default in memory: 65,536 for one worker; for several at most 16,384, and a 25th of "
+        "their rows. Through Redis: an 8th of a worker's rows, at most 262,144, for several 131,072.",
+        show_default=False,
+    ),
+]
+
+EpochsOption = Annotated[int, typer.Option("--epochs", min=1, help="Passes over the data.")]
+
+OptimizerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--optimizer",
+        metavar="NAME",
+        help="Optimizer, whose settings follow. Default: ftrl (FTRL-Proximal).",
+        show_default=False,
+    ),
+]
+
+AlphaOption = Annotated[
+    float | None,
+    typer.Option("--alpha", min=0, callback=finite, help="Learning rate. Default: 0.1.", show_default=False),
+]
+
+BetaOption = Annotated[
+    float | None,
+    typer.Option(
+        "--beta", min=0, callback=finite, help="Damps the first steps. Default: 1.", show_default=False
+    ),
+]
+
+L1Option = Annotated[
+    float | None,
+    typer.Option(
+        "--l1",
+        min=0,
+        callback=finite,
+        help="L1 penalty: above 0, rare features get weight 0. Counts once per pass. Default: 0.",
+        show_default=False,
+    ),
+]
+
+L2Option = Annotated[
+    float | None,
+    typer.Option(
+        "--l2",
+        min=0,
+        callback=finite,
+        help="L2 penalty: pulls weights towards 0. Default: 0.",
+        show_default=False,
+    ),
+]
+
+SafeAddingOption = Annotated[
+    float,
+    typer.Option(
+        "--safe-adding",
+        min=0,
+        max=1,
+        callback=finite,
+        help="How far several workers allow for each other's updates; 0 simply adds them.",
+    ),
+]
+
+HoldoutOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--holdout",
+        exists=True,
+        metavar="FILE",
+        help="Evaluate the model on this input; may be repeated.",
+        show_default=False,
+    ),
+]
+
+HoldoutFractionOption = Annotated[
+    float | None,
+    typer.Option(
+        "--holdout-fraction",
+        min=0,
+        max=0.99,
+        callback=finite,
+        help="Keep the last part of the input out of training and evaluate the model on it.",
+        show_default=False,
+    ),
+]
+
+WarmStartOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--warm-start",
+        metavar="DIR",
+        help="Train on from the state of this model, with its settings where no others are given.",
+        show_default=False,
+    ),
+]
+
+BaseRateOption = Annotated[
+    float | None,
+    typer.Option(
+        "--base-rate",
+        min=0,
+        max=1,
+        metavar="RATE",
+        help="Click rate at which the bias starts. Default: that of the first 16,384 rows.",
+        show_default=False,
+    ),
+]
+
+StoreOption = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="Where the parameters live while training: memory://, embedded://?shards=2 (redis-server "
+        "processes started here), redis://host:port/0 or redis+cluster://host:port,host:port.",
+    ),
+]
+
+ConsistencyOption = Annotated[
+    Consistency | None,
+    typer.Option(
+        "--consistency",
+        help="bsp: rounds, the same result to the bit every time; ssp: no worker is more than --staleness "
+        "chunks ahead of the slowest; asp: no worker waits. Default: bsp in memory, else ssp.",
+        show_default=False,
+        rich_help_panel=_IN_REDIS,
+    ),
+]
+
+StalenessOption = Annotated[
+    int,
+    typer.Option(
+        "--staleness",
+        min=0,
+        help="With ssp: chunks that a worker may be ahead of the slowest.",
+        rich_help_panel=_IN_REDIS,
+    ),
+]
+
+CacheOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--cache/--no-cache",
+        help="Do not pull again what was pulled within the staleness bound. Default: on; off with bsp.",
+        show_default=False,
+        rich_help_panel=_IN_REDIS,
+    ),
+]
+
+PresenceOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--presence/--no-presence",
+        help="Do not pull what no worker has pushed yet. Default: on; off with bsp.",
+        show_default=False,
+        rich_help_panel=_IN_REDIS,
+    ),
+]
+
+ResidualsOption = Annotated[
+    float | None,
+    typer.Option(
+        "--residuals",
+        "--hold-back",
+        min=0,
+        callback=finite,
+        metavar="NATS",
+        help="Keep a slot's change with its worker, as a residual, while the others would gain less than "
+        "this by it, per chunk. Default: 0, never.",
+        show_default=False,
+        rich_help_panel=_IN_REDIS,
+    ),
+]
+
+KktOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--kkt/--no-kkt",
+        help="Keep changes with their worker that leave a weight at zero; with --l1. Default: off.",
+        show_default=False,
+        rich_help_panel=_IN_REDIS,
+    ),
+]
+
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="DIR",
+        help="Write checkpoints here.",
+        show_default=False,
+        rich_help_panel=_IN_REDIS,
+    ),
+]
+
+CheckpointEveryOption = Annotated[
+    str,
+    typer.Option(
+        "--checkpoint-every",
+        metavar="TIME",
+        help="Time between checkpoints, such as 30s or 5m.",
+        rich_help_panel=_IN_REDIS,
+    ),
+]
+
+ResumeOption = Annotated[
+    bool,
+    typer.Option("--resume", help="Go on from the checkpoint in --checkpoint.", rich_help_panel=_IN_REDIS),
+]
+
+LeaseOption = Annotated[
+    float,
+    typer.Option(
+        "--lease",
+        min=0.5,
+        max=MOST_SECONDS,
+        callback=finite,
+        help="Seconds without a heartbeat after which a worker counts as dead.",
+        rich_help_panel=_IN_REDIS,
+    ),
+]
+
+StallTimeoutOption = Annotated[
+    float,
+    typer.Option(
+        "--stall-timeout",
+        min=1,
+        metavar="SECONDS",
+        help="A worker that is alive but makes no progress for so long, such as one whose disk hangs, counts "
+        "as dead.",
+        rich_help_panel=_IN_REDIS,
+    ),
+]

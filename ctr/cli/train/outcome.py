@@ -1,0 +1,103 @@
+"""What `ctr train` says in the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ctr.cli.reporting import bad_rows_lines
+from ctr.cli.tables import metric_lines, saturation_lines, some
+from ctr.cli.train.advice import advice
+from ctr.jobs import TrainOutcome
+
+
+def outcome_lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
+    """The outcome for a person; `summary` is what `--json` writes."""
+    workers = some(summary["workers"], "worker")
+    lines = [
+        f"trained on {summary['examples']:,} examples in {summary['seconds']:.2f} s "
+        f"({summary['examples_per_second']:,.0f} examples/s, {workers}, {summary['store']})",
+        *_evaluation_lines(outcome),
+        *_store_lines(summary),
+        *_saved_lines(outcome),
+        *bad_rows_lines(outcome.bad_rows.count, outcome.bad_rows.examples, outcome.job.quarantine),
+        *(f"warning: {text}" for text in outcome.warnings),
+    ]
+    if summary["holdout_bad_rows"]:
+        lines.append(f"skipped {some(summary['holdout_bad_rows'], 'bad row')} of the hold-out")
+    if outcome.left_in_store is not None:
+        lines.append(f"warning: {outcome.left_in_store}")
+    return lines
+
+
+def _evaluation_lines(outcome: TrainOutcome) -> list[str]:
+    """The metrics, and what to keep in mind when reading them."""
+    evaluated = {"progressive validation": outcome.progressive}
+    for number, validated in outcome.holdout_by_pass.items():
+        evaluated[f"hold-out after pass {number}"] = validated
+    if outcome.holdout is not None:
+        evaluated["hold-out"] = outcome.holdout
+    lines = metric_lines(evaluated)
+    lag = outcome.progressive_lag_chunks
+    if lag != 0:
+        unknown = "some chunks" if lag is None else f"up to {some(lag, 'chunk')}"
+        lines.append(
+            f"(progressive validation: when an example was predicted, {unknown} of other workers were still "
+            "to be added to the weights)"
+        )
+    if outcome.holdout_by_pass and outcome.distributed is not None and outcome.job.consistency != "bsp":
+        lines.append("(hold-out after a pass: some workers had already begun the next one)")
+    if outcome.holdout is not None and (text := advice(outcome.progressive, outcome.holdout)):
+        lines.append(f"worse than the base rate: {text}")
+    return lines
+
+
+def _saved_lines(outcome: TrainOutcome) -> list[str]:
+    """Where the model is."""
+    if outcome.result.interrupted and outcome.distributed is not None and outcome.distributed.checkpoints:
+        return [
+            f"stopped early, with a checkpoint: go on with --resume; what was learnt so far is also in "
+            f"{outcome.saved_to}; {outcome.job.model} was not touched"
+        ]
+    if outcome.result.interrupted:
+        return [
+            f"stopped early: what was learnt so far is in {outcome.saved_to} "
+            f"(train on with --warm-start {outcome.saved_to}); {outcome.job.model} was not touched"
+        ]
+    lines = [
+        f"model {outcome.model.id} is in {outcome.saved_to}: "
+        f"{outcome.model.linear.weights.size:,} non-zero weights"
+    ]
+    if outcome.stopped:
+        lines.append("stopped before it was evaluated on the hold-out; the model itself is complete")
+    return lines
+
+
+def _store_lines(summary: dict[str, Any]) -> list[str]:
+    """Where the time of a job through Redis went, and what it moved; nothing for one in memory."""
+    moved = summary["moved"]
+    if moved is None:
+        return []
+    seconds = ", ".join(f"{part} {taken:.2f}" for part, taken in summary["worker_seconds"].items())
+    lines = [
+        f"seconds over all workers: {seconds} (all but train and wait run beside training)",
+        f"moved per example: {moved['bytes_per_example']:,.0f} bytes, {moved['keys_per_example']:.2f} slots",
+    ]
+    saved = [
+        f"{name} {of['keys']:,} slots, {of['bytes'] / 1e6:,.1f} MB"
+        for name, of in moved["filters"]["saved"].items()
+        if of["keys"]
+    ]
+    if saved:
+        lines.append(f"filters saved: {'; '.join(saved)}")
+    if moved["resumed_from"]:
+        lines.append(f"resumed from the checkpoint of {moved['resumed_from']}")
+    if moved["checkpoints"]:
+        lines.append(f"wrote {some(moved['checkpoints'], 'checkpoint')}")
+    lines += [f"no checkpoint was written: {told}" for told in moved["failed_checkpoints"]]
+    if moved["repeated_requests"] or moved["sent_again"]:
+        lines.append(
+            f"repeated {some(moved['repeated_requests'], 'request')} after trouble with the store; "
+            f"sent again what a failover had lost, {moved['sent_again']:,} times"
+        )
+    lines += [f"a worker died: {told}" for told in moved["dead_workers"]]
+    return lines + saturation_lines(**moved["saturations"])
