@@ -249,7 +249,7 @@ def _await_replicas(store: RedisStore, stop: Event) -> None:
     Raises KeyboardInterrupt when `stop` is set meanwhile.
     """
     deadline = monotonic() + _REPLICAS_WAIT_S
-    while not store.replicated(1.0) and monotonic() < deadline:
+    while not store.wait_replicated(1.0) and monotonic() < deadline:
         if stop.wait(_POLL_S):
             raise KeyboardInterrupt
 

@@ -18,6 +18,7 @@ from ctr.drill.fault_plan import FaultReport, PlannedFault, went_on
 from ctr.drill.ledger import Ledger, Push
 from ctr.errors import CtrError, StoreError
 from ctr.workers import DataPlan, WorkerProcesses
+from ps.client import chunks_pushed
 from ps.servers import Cluster, RedisServer, Shard
 
 _PATIENCE_S = 60.0
@@ -172,7 +173,7 @@ class Saboteur:
             return False
         if self._plan.ranks > 1:
             return push.chunk + 1 >= self._plan.rounds_of(push.shard)
-        return push.chunk // 2 + 1 >= self._plan.chunks_of(push.shard)
+        return chunks_pushed(push.chunk) >= self._plan.chunks_of(push.shard)
 
     def _reshard(self) -> None:
         shard = self._choose_shard()

@@ -176,7 +176,7 @@ class _Trial:
                 queue.put(PendingPush(Token(_JOB, client, chunk), slots, increments, None, done))
                 chunk += 1
                 sleep(_PAUSE_S)
-            queue.drain()
+            queue.flush()
         finally:
             queue.close()
 

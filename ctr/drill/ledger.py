@@ -146,9 +146,9 @@ class LedgerStore:
         """See `Store.applied`."""
         return self._store.applied(job, shard)
 
-    def replicated(self, timeout_s: float) -> bool:
-        """See `RedisStore.replicated`."""
-        return self._store.replicated(timeout_s)
+    def wait_replicated(self, timeout_s: float) -> bool:
+        """See `RedisStore.wait_replicated`."""
+        return self._store.wait_replicated(timeout_s)
 
     def has_replicas(self) -> bool:
         """See `RedisStore.has_replicas`."""

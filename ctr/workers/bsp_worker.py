@@ -85,14 +85,14 @@ class BspWorker:
             if not gate.live:
                 return False
             for rank in set(mine) - begun:  # whoever had it before may have lost pushes since
-                self._queue.begin(rank, self._everywhere(gate.pushed[rank]), again=False)
+                self._queue.begin(rank, self._everywhere(gate.pushed[rank]), can_restart=False)
             begun = set(mine)
             if (
                 stopping()
                 or gate.state != "running"
                 or all(pushed + 1 >= rounds for pushed, rounds in zip(gate.pushed, self._rounds, strict=True))
             ):
-                self._queue.settle()
+                self._queue.wait_replicated()
                 return True
             steps = self._steps(mine, gate)
             if steps and paused is not None:
@@ -239,7 +239,7 @@ class BspWorker:
         move = PreparedUpdate.from_bytes(blob, self._store.bits)
         token = Token(self._job_id, rank, round_)
         self._queue.put(PendingPush(token, move.slots, move.increments, None))
-        self._queue.drain()
+        self._queue.flush()
         if self._has_replicas:
             self._secure()
         self._board.announce_pushed(rank, round_)
@@ -251,7 +251,7 @@ class BspWorker:
         loses is sent again, but not to the bit what it would have been.
         """
         deadline = perf_counter() + self._replicas_wait_s
-        while not self._queue.settle(timeout_s=1.0 if self._replicas_wait_s else 0.01):
+        while not self._queue.wait_replicated(timeout_s=1.0 if self._replicas_wait_s else 0.01):
             if perf_counter() > deadline:
                 self._replicas_wait_s = 0.0
                 return

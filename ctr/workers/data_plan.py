@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ps.client import last_push
+
 
 @dataclass(frozen=True, slots=True)
 class DataPlan:
@@ -47,8 +49,8 @@ class DataPlan:
         return -(-(stop - start) // self.chunk)
 
     def end_of(self, shard: int) -> int:
-        """The number of the push that follows all others of a shard, which are two for a chunk."""
-        return 2 * self.chunks_of(shard)
+        """The number of the push that follows all others of a shard."""
+        return last_push(self.chunks_of(shard))
 
     def rounds_of(self, rank: int) -> int:
         """Chunks that a rank trains in all."""

@@ -123,7 +123,7 @@ class SspWorker:
                     self._await_replicas()
                 return True
             if not self._safe:
-                self._safe = self.store.secure()
+                self._safe = self.store.wait_replicated()
             self._waited(_IDLE_S)  # somebody may die and leave a data shard behind
         return True
 
@@ -132,7 +132,7 @@ class SspWorker:
         deadline = perf_counter() + _REPLICAS_WAIT_S
         while not self._safe and perf_counter() < deadline:
             self._waited(_IDLE_S)
-            self._safe = self.store.secure()
+            self._safe = self.store.wait_replicated()
 
     def close(self) -> None:
         """Stop pushing."""
@@ -176,7 +176,7 @@ class SspWorker:
     def _train_shard(self, worker: str, claim: Claim) -> None:
         shard, clock = claim.shard, claim.clock
         # A failover may have lost what was acknowledged, and a dead worker sends nothing again.
-        number = min(claim.progress, self.store.begin(shard) // 2 + 1)
+        number = min(claim.progress, self.store.begin(shard))
         self._lost, self._stash, self._arrival = False, None, (shard, number, clock)
         first_pass = self._plan.pass_of(shard) == 0
         optimizer = self._job.optimizer_in(self._plan.pass_of(shard))
@@ -192,14 +192,14 @@ class SspWorker:
                     started = perf_counter()
                     self.timings.wait += started - asked
                     if ready is Order.PARK:
-                        self.store.flush(shard, 2 * number - 1)
+                        self.store.flush(shard, number)
                         self._park(worker)
                         coming = ahead.submit(self._next, chunks, worker, shard, clock)
                         continue
                     if isinstance(ready, Order):
                         break
                     coming = ahead.submit(self._next, chunks, worker, shard, clock + 1)
-                    state = self.store.settle(ready.pulled)
+                    state = self.store.complete(ready.pulled)
                     delta = self.learner.learn(
                         ready.chunk,
                         state,
@@ -208,19 +208,19 @@ class SspWorker:
                         first_pass=first_pass,
                         peers=ready.peers,
                     )
-                    number, clock = number + 1, clock + 1
                     trained = perf_counter()
                     self.timings.train += trained - started
-                    arrived = partial(self._arrived, worker, shard, number, clock, len(ready.chunk))
-                    self.store.push(ready.pulled, state, delta, 2 * number - 2, arrived)
+                    arrived = partial(self._arrived, worker, shard, number + 1, clock + 1, len(ready.chunk))
+                    self.store.push(ready.pulled, state, delta, number, arrived)
+                    number, clock = number + 1, clock + 1
                     self.timings.wait += perf_counter() - trained
             except BaseException:
                 self._lost = True  # so that the puller does not wait for others, who may wait for this worker
                 raise
             started = perf_counter()
             finished = ready is Order.NOTHING_LEFT
-            self.store.flush(shard, self._plan.end_of(shard) if finished else 2 * number - 1, last=finished)
-            self._safe = self.store.secure()
+            self.store.flush(shard, self._plan.chunks_of(shard) if finished else number, last=finished)
+            self._safe = self.store.wait_replicated()
             self.timings.wait += perf_counter() - started
         if finished and not self.store.gave_up(shard):
             self._board.done(worker, shard)

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from ps.client.cache import WorkerCache
 from ps.client.filters import FilterCounts, Filters
 from ps.client.presence import Presence
-from ps.client.push_queue import PendingPush, PushQueue, PushStore
+from ps.client.push_log import PendingPush
+from ps.client.push_numbers import chunk_push, chunks_pushed, last_push, residual_push
+from ps.client.push_queue import PushQueue, PushStore
 from ps.client.residuals import Residuals
 from ps.partitions import Slots
 from ps.redis import RedisStore
@@ -31,7 +33,7 @@ _LONGEST_CACHED = 8  # chunks that a slot may be used without pulling it, where 
 
 @dataclass(slots=True)
 class Pulled:
-    """What a pull brought; `WorkerStore.settle` completes it."""
+    """What a pull brought, for `WorkerStore.complete`."""
 
     slots: Slots
     shard: int
@@ -55,8 +57,8 @@ class Pulled:
 class WorkerStore:
     """For one worker that trains the chunks of data shards, one after the other.
 
-    A chunk is pulled (perhaps while the one before still trains), settled, trained, and pushed behind. What
-    `settle` returns is the store's state as of the pull with all earlier pushes of this worker, as if each
+    A chunk is pulled (perhaps while the one before still trains), completed, trained, and pushed behind. What
+    `complete` returns is the store's state as of the pull with all earlier pushes of this worker, as if each
     had been waited for: the same to the bit, with filters too, as long as nobody else pushes.
 
     `pull` may be called from another thread than the rest, at most one chunk ahead, and not across shards.
@@ -102,7 +104,7 @@ class WorkerStore:
         return self._queue.sent_again
 
     def begin(self, shard: int) -> int:
-        """Begin with a data shard, or go on with one that others began; the last chunk that is whole, or -1.
+        """Begin with a data shard, or go on with one that others began; how many chunks of it are whole.
 
         Nothing that others push of it is added from now on. So it is certain what each partition has of it:
         that is neither pushed nor held back again, though the chunk may have to be trained again for others.
@@ -110,8 +112,8 @@ class WorkerStore:
         Raises StoreError as `push` does.
         """
         self._attempt, self._had = self._pushes.take_over(self._job, shard)
-        self._queue.begin(shard, self._had, again=True)
-        return int(self._had.min())
+        self._queue.begin(shard, self._had, can_restart=True)
+        return chunks_pushed(int(self._had.min()))
 
     def gave_up(self, shard: int) -> bool:
         """Whether another worker has begun with the data shard, or pushes were lost: it is to be released."""
@@ -146,7 +148,7 @@ class WorkerStore:
         packed[asked], applied = self._store.pull_packed(slots[asked], self._job, shard)
         return Pulled(slots, shard, clock, least_clock, packed, applied, asked, cached, absent, dense)
 
-    def settle(self, pulled: Pulled) -> Float32:
+    def complete(self, pulled: Pulled) -> Float32:
         """Complete what was pulled, with this worker's own pushes; the state float32[u, 2]."""
         self._add_own(pulled, pulled.asked, pulled.applied)
         if pulled.absent is not None:
@@ -164,16 +166,18 @@ class WorkerStore:
         chunk: int,
         on_done: Callable[[], object] = lambda: None,
     ) -> None:
-        """Push what training added to the settled `state`, behind; `on_done` is called when it has arrived.
+        """Push what training added to the completed `state`, behind; `on_done` is called when it has arrived.
 
-        `chunk` numbers the pushes of the shard, ascending. Raises as `Store.push` does, and what an earlier
-        push raised.
+        `chunk` is the chunk's number in the data shard. Raises as `Store.push` does, and what an earlier push
+        raised.
         """
-        token = Token(self._job, pulled.shard, chunk, self._attempt)
+        token = Token(self._job, pulled.shard, chunk_push(chunk), self._attempt)
         slots = pulled.slots
         increments = self._store.increments(slots, delta, token, state)
-        if self._had.max() >= chunk:  # another worker's, or those that a failover has left, are in the store
-            increments[(self._had >= chunk)[self._store.partitions.of(slots)]] = 0
+        if (
+            self._had.max() >= token.chunk
+        ):  # another worker's, or those that a failover has left, are in the store
+            increments[(self._had >= token.chunk)[self._store.partitions.of(slots)]] = 0
         mine = pulled.packed + increments
         self._held.take(slots, increments)
         if self._filters.cache:
@@ -192,16 +196,17 @@ class WorkerStore:
                 slots, increments = self._held.take_all()
         self._send(token, slots, increments, on_done)
 
-    def flush(self, shard: int, chunk: int, *, last: bool = False) -> None:
-        """Push what is held back, as chunk `chunk` of the shard, and wait until everything has arrived.
+    def flush(self, shard: int, chunks: int, *, last: bool = False) -> None:
+        """Push the residuals, as the data shard's first `chunks` chunks left them, and wait for all pushes.
 
-        The `last` one of a shard is pushed in any case: a partition that has it has all of the shard.
+        The `last` one of a data shard is pushed in any case: a partition that has it has all of the shard.
         """
         if len(self._held) or last:
             self.counts.flushed += len(self._held)
-            token = Token(self._job, shard, chunk, self._attempt)
+            number = last_push(chunks) if last else residual_push(chunks)
+            token = Token(self._job, shard, number, self._attempt)
             self._send(token, *self._held.take_all(), lambda: None, last=last)
-        self._queue.drain()
+        self._queue.flush()
         if self._queue.gave_up(shard):  # some of what is in the cache may never count
             self._cache = WorkerCache(self._store.bits)
 
@@ -209,9 +214,9 @@ class WorkerStore:
         """Raise what a push raised, if one did."""
         self._queue.require_sound()
 
-    def secure(self) -> bool:
-        """Make sure that all pushes are in the store; whether a replica has them too, if there are any."""
-        return self._queue.settle()
+    def wait_replicated(self) -> bool:
+        """See `PushQueue.wait_replicated`."""
+        return self._queue.wait_replicated()
 
     def close(self) -> None:
         """Stop pushing."""

@@ -301,7 +301,7 @@ class RedisStore:
         """
         return self._pulls.inserts(heard)
 
-    def replicated(self, timeout_s: float) -> bool:
+    def wait_replicated(self, timeout_s: float) -> bool:
         """See `Replicas.have_everything`."""
         return self._replicas.have_everything(timeout_s)
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps import Filters, Pulled, RedisStore, Slots, Token, WorkerStore, slot_dtype
+from ps.client import chunk_push
 from ps.client.worker_store import PUSH, SMALL, ZERO
 
 Float32 = NDArray[np.float32]
@@ -72,7 +73,7 @@ class Ledger:
                 pulled = worker.pull(chunks[number + 1], shard, clock, clock - 1)
             self.step(worker, store, now, number, alone=alone)
             assert now.slots is slots
-        worker.flush(shard, 2 * len(chunks))
+        worker.flush(shard, len(chunks))
 
     def step(
         self,
@@ -85,14 +86,14 @@ class Ledger:
         on_done: Callable[[], object] = lambda: None,
     ) -> None:
         """Train one chunk that was pulled."""
-        state = worker.settle(pulled)
+        state = worker.complete(pulled)
         if alone:
             assert np.array_equal(pulled.packed, self.sums[pulled.slots])
         delta = worked(state, 1000 * pulled.shard + number)
-        token = Token("job", pulled.shard, 2 * number)
+        token = Token("job", pulled.shard, chunk_push(number))
         with self._lock:
             self.sums[pulled.slots] += store.increments(pulled.slots, delta, token, state)
-        worker.push(pulled, state, delta, 2 * number, on_done)
+        worker.push(pulled, state, delta, number, on_done)
 
     def require(self, store: RedisStore) -> None:
         """Raise AssertionError unless the store holds the sums."""

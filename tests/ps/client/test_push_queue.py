@@ -61,7 +61,7 @@ class TestSending:
             queue.put(
                 pending(store, slots_of(chunk, 900), chunk, on_done=lambda chunk=chunk: done.append(chunk))
             )
-        queue.drain()
+        queue.flush()
         assert done == list(range(20))
         assert store.pull_packed(slots_of(0, 900))[0].tolist() == [1, 20]
         assert queue.seconds > 0
@@ -75,21 +75,25 @@ class TestSending:
         timer.start()
         queue.put(pending(store, slots_of(1), 2))  # not before the first has been told
         assert gate.is_set()
-        queue.drain()
+        queue.flush()
         timer.join()
         queue.close()
 
     def test_a_push_of_nothing_arrives_too(self, store: RedisStore) -> None:
         queue, done = PushQueue(store, "job"), Event()
         queue.put(pending(store, slots_of(), 0, on_done=done.set))
-        queue.drain()
+        queue.flush()
         assert done.is_set()
         queue.close()
 
     def test_what_sending_raised_is_raised_from_then_on(self, store: RedisStore) -> None:
         queue = PushQueue(store, "job")
         queue.put(pending(store, slots_of(1), 0, on_done=lambda: 1 // 0))
-        for request in (queue.drain, queue.settle, lambda: queue.put(pending(store, slots_of(1), 1))):
+        for request in (
+            queue.flush,
+            queue.wait_replicated,
+            lambda: queue.put(pending(store, slots_of(1), 1)),
+        ):
             with pytest.raises(ZeroDivisionError):
                 request()
         queue.close()
@@ -99,7 +103,7 @@ class TestSending:
         queue.close()
         with pytest.raises(StoreError, match="stopped"):
             queue.put(pending(store, slots_of(1), 0))
-        queue.drain()  # nothing waits
+        queue.flush()  # nothing waits
 
     def test_closing_wakes_who_waits(self, store: RedisStore) -> None:
         queue, gate = PushQueue(store, "job"), Event()
@@ -118,7 +122,7 @@ class TestOverlay:
         pulls = [store.pull_packed(slots, "job", 0)]
         for chunk in range(4):
             queue.put(pending(store, slots_of(2, 500) if chunk % 2 else slots_of(1, 7), chunk, 10**chunk))
-            queue.drain()
+            queue.flush()
             pulls.append(store.pull_packed(slots, "job", 0))
         for packed, applied in pulls:
             queue.overlay(0, slots, packed, applied)
@@ -127,11 +131,11 @@ class TestOverlay:
         assert packed.tolist() == [101, 1010, 1010], "another shard's"
         queue.close()
 
-    def test_also_when_settled_in_between(self, store: RedisStore) -> None:
+    def test_also_when_replicated_in_between(self, store: RedisStore) -> None:
         queue, slots = PushQueue(store, "job"), slots_of(1)
         packed, applied = store.pull_packed(slots, "job", 0)
         queue.put(pending(store, slots, 0))
-        queue.settle()
+        queue.wait_replicated()
         queue.overlay(0, slots, packed, applied)
         assert packed.tolist() == [1]
         queue.close()
@@ -155,7 +159,7 @@ class TestLostPushes:
                 increment = int(rng.integers(1, 256) << 32 | rng.integers(1, 1 << 20))
                 ledger.sums[slots] += increment
                 queue.put(pending(store, slots, chunk, increment, shard))
-                queue.drain()
+                queue.flush()
                 for p, held in dumps.items():
                     held.append(store.dump(p))
                 if rng.random() < 0.3:
@@ -164,10 +168,10 @@ class TestLostPushes:
                     lost += sum(dumps[p][-1] != dumps[p][max(-len(dumps[p]), -back)] for p in victims)
                     go_back(store, [dumps[p][max(-len(dumps[p]), -back)] for p in victims])
                 packed, applied = store.pull_packed(slots, "job", shard)
-                if shard == 0:  # of the shards before, settling tells
+                if shard == 0:  # of the shards before, waiting for replicas tells
                     queue.overlay(shard, slots, packed, applied)
                     assert np.array_equal(packed, ledger.sums[slots])
-        queue.settle()
+        queue.wait_replicated()
         ledger.require(store)
         assert (queue.sent_again > 0) == (lost > 0)
         queue.close()
@@ -177,27 +181,27 @@ class TestLostPushes:
         before = store.dump(0)
         for chunk in range(5):
             queue.put(pending(store, slots_of(3), chunk, 10**chunk))
-        queue.drain()
+        queue.flush()
         go_back(store, [before])
         queue.put(pending(store, slots_of(3), 5, 10**5))
-        queue.drain()
+        queue.flush()
         assert store.pull_packed(slots_of(3))[0].tolist() == [111111]
         assert queue.sent_again == 5
         assert store.applied("job", 0)[0] == 5
         queue.close()
 
     def test_of_an_earlier_shard(self, store: RedisStore) -> None:
-        """The next push of any shard notices; else settling does."""
+        """The next push of any shard notices; else `wait_replicated` does."""
         queue, before = PushQueue(store, "job"), store.dump(0)
         queue.put(pending(store, slots_of(3), 0, 1, shard=0))
         queue.put(pending(store, slots_of(3), 0, 10, shard=1))
-        queue.drain()
+        queue.flush()
         go_back(store, [before])
         queue.put(pending(store, slots_of(3), 1, 100, shard=1))
-        queue.drain()
+        queue.flush()
         assert store.pull_packed(slots_of(3))[0].tolist() == [111]
         go_back(store, [before])
-        queue.settle()
+        queue.wait_replicated()
         assert store.pull_packed(slots_of(3))[0].tolist() == [111]
         queue.close()
 
@@ -205,12 +209,12 @@ class TestLostPushes:
         queue, before = PushQueue(store, "job", keep_bytes=100), store.dump(0)
         for chunk in range(10):
             queue.put(pending(store, slots_of(3, 4), chunk))
-        queue.drain()
+        queue.flush()
         after = store.dump(0)
         go_back(store, [before])
         queue.put(pending(store, slots_of(3), 10))
         with pytest.raises(StoreError, match=r"not kept .* behind.* --resume"):
-            queue.drain()
+            queue.flush()
         assert store.dump(0) == before, "nothing was added to what is wrong"
         queue.close()
         # What is kept is enough for a replica that was not as far behind.
@@ -222,9 +226,9 @@ class TestLostPushes:
         for chunk in range(10):
             dumps.append(store.dump(0))
             queue.put(pending(store, slots_of(3), chunk))
-            queue.drain()
+            queue.flush()
         go_back(store, [dumps[-3]])
-        queue.settle()
+        queue.wait_replicated()
         assert store.pull_packed(slots_of(3))[0].tolist() == [10]
         queue.close()
         store.drop()
@@ -237,17 +241,17 @@ class TestLostPushes:
             replica.freeze()
             for chunk in range(10):
                 queue.put(pending(store, slots_of(3), chunk))
-            queue.settle(timeout_s=0.01)
+            queue.wait_replicated(timeout_s=0.01)
             go_back(store, [before])
-            queue.settle(timeout_s=0.01)
+            queue.wait_replicated(timeout_s=0.01)
             assert store.pull_packed(slots_of(3))[0].tolist() == [10]
             # Not even when the primary has lost sight of the replica, which may have seen none of it.
             replica.kill()
             with primary.connect() as client:
                 eventually(lambda: client.info("replication")["connected_slaves"] == 0)
-            queue.settle(timeout_s=0.01)
+            queue.wait_replicated(timeout_s=0.01)
             go_back(store, [before])
-            queue.settle(timeout_s=0.01)
+            queue.wait_replicated(timeout_s=0.01)
             assert store.pull_packed(slots_of(3))[0].tolist() == [10]
             assert queue.sent_again == 20
             queue.close()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ctr.errors import StoreError
 from ps import Filters, RedisStore, Slots, Token, WorkerStore, parse_redis_url
+from ps.client import chunk_push
 from tests.ps.contract import at_once, scanned
 from tests.ps.ledger import Ledger, chunks_of, judge, worked
 from tests.ps.redis_servers import StartRedis, needs_redis
@@ -61,13 +62,13 @@ def compare_with_a_plain_store(
                 pulled, clock = coming, clock + 1
                 if number + 1 < len(chunks):
                     coming = worker.pull(chunks[number + 1], shard, clock, max(clock - 1 - lag, 0))
-                state, expected = worker.settle(pulled), plain.pull(slots)
+                state, expected = worker.complete(pulled), plain.pull(slots)
                 assert np.array_equal(state, expected)
                 delta = worked(state, clock)
-                worker.push(pulled, state, delta, 2 * number)
-                plain.push(slots, delta, Token("job", shard, 2 * number), expected)
-            worker.flush(shard, 2 * len(chunks))
-            worker.secure()
+                worker.push(pulled, state, delta, number)
+                plain.push(slots, delta, Token("job", shard, chunk_push(number)), expected)
+            worker.flush(shard, len(chunks))
+            worker.wait_replicated()
         assert scanned(store) == scanned(plain)
         return worker
     finally:
@@ -150,31 +151,31 @@ def test_a_push_between_hearing_the_news_and_pulling(redis_url: str) -> None:
     first, both = np.array([32], np.uint32), np.array([32, 33], np.uint32)
     one = np.ones((2, 2), np.float32)
     pulled = worker.pull(first, 0, 0, 0)
-    worker.push(pulled, worker.settle(pulled), one[:1], 0)
+    worker.push(pulled, worker.complete(pulled), one[:1], 0)
     now = worker.pull(both, 0, 1, 0)
-    state = worker.settle(now)
+    state = worker.complete(now)
 
     def push() -> None:
         store.between = staticmethod(lambda: None)
-        worker.push(now, state, one, 2)
-        worker.flush(0, 3)
+        worker.push(now, state, one, 1)
+        worker.flush(0, 2)
 
     store.between = staticmethod(push)
     ahead = worker.pull(both, 0, 2, 1)
-    assert worker.settle(ahead).tolist() == [[2, 2], [1, 1]]
+    assert worker.complete(ahead).tolist() == [[2, 2], [1, 1]]
     worker.close()
     store.drop()
 
 
-def test_pulled_ahead_and_secured_before_it_is_used(redis_url: str) -> None:
+def test_pulled_ahead_and_replicated_before_it_is_used(redis_url: str) -> None:
     store = opened(redis_url, 10)
     worker, slots = worker_of(store, Filters()), np.array([5], np.uint32)
     one = np.ones((1, 2), np.float32)
     now = worker.pull(slots, 0, 0, 0)
     ahead = worker.pull(slots, 0, 1, 0)
-    worker.push(now, worker.settle(now), one, 0)
-    worker.secure()
-    assert worker.settle(ahead).tolist() == [[1, 1]]
+    worker.push(now, worker.complete(now), one, 0)
+    worker.wait_replicated()
+    assert worker.complete(ahead).tolist() == [[1, 1]]
     worker.close()
     store.drop()
 
@@ -187,9 +188,9 @@ def test_the_cache_ages_with_the_bound(redis_url: str) -> None:
     seen = []
     for clock in range(6):
         pulled = worker.pull(slot, 0, clock, clock)
-        state = worker.settle(pulled)
+        state = worker.complete(pulled)
         seen.append(state[0, 0])
-        worker.push(pulled, state, 0 * one, 2 * clock)
+        worker.push(pulled, state, 0 * one, clock)
         other.push(slot, one, Token("other", 0, clock))
     # Pulled at clocks 0, 3 and so on: a row of clock k serves at k + 1 and k + 2.
     assert seen == [0, 0, 0, 3, 3, 3]
@@ -204,8 +205,8 @@ def test_the_cache_serves_without_a_bound_however_far_behind_others_are(redis_ur
     worker = worker_of(store, Filters(cache=True), staleness=None)
     for clock in range(100, 112):
         pulled = worker.pull(slot, 0, clock, 3)
-        state = worker.settle(pulled)
-        worker.push(pulled, state, np.ones((1, 2), np.float32), 2 * clock)
+        state = worker.complete(pulled)
+        worker.push(pulled, state, np.ones((1, 2), np.float32), clock)
     assert (worker.counts.pulled, worker.counts.from_cache) == (2, 10)
     worker.close()
     store.drop()
@@ -222,7 +223,7 @@ def test_two_workers_add_up(url: str, filters: Filters) -> None:
         for shard in (number, number + 2):
             chunks = chunks_of(bits, [100, 60, 400, 100, 80, 400, 100, 100], 7 + shard)  # dense from 256 on
             ledger.train(worker, stores[number], shard, chunks, clock=8 * shard, alone=False)
-            worker.secure()
+            worker.wait_replicated()
         worker.close()
 
     at_once(lambda: work(0), lambda: work(1))
@@ -242,7 +243,7 @@ def test_two_workers_at_one_shard_equal_one(redis_url: str, filters: Filters) ->
         worker = worker_of(store, filters)
         for number, slots in enumerate(chunks):
             pulled = worker.pull(slots, 0, number, number)
-            state = worker.settle(pulled)
+            state = worker.complete(pulled)
             worker.push(pulled, state, np.full((slots.size, 2), number + 1, np.float32), number)
         worker.flush(0, len(chunks))
         worker.close()
@@ -263,8 +264,8 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
     steps = np.array([[5, 5], [0.625, 0], [0.0625, 8], [0, 0.25]], np.float32)
     for clock in range(4):
         pulled = worker.pull(slots, 0, clock, clock)
-        worker.push(pulled, worker.settle(pulled), steps, 2 * clock)
-    worker.flush(0, 8)
+        worker.push(pulled, worker.complete(pulled), steps, clock)
+    worker.flush(0, 4)
     counts = worker.counts
     # Absent at first, cached twice; then those are pulled that were pushed.
     assert (counts.wanted, counts.absent, counts.from_cache, counts.pulled) == (16, 4 + 2, 8, 2)
@@ -298,7 +299,7 @@ def test_news_stay_short(redis_url: str) -> None:
         worker = worker_of(store, Filters(presence=True))
         for clock in range(2):
             pulled = worker.pull(everything, number, clock, clock)
-            worker.push(pulled, worker.settle(pulled), np.ones((everything.size, 2), np.float32), clock)
+            worker.push(pulled, worker.complete(pulled), np.ones((everything.size, 2), np.float32), clock)
         worker.flush(number, 2)
         worker.close()
     told = sum(offsets.size for _, offsets in store.read_inserts(np.zeros(store.partitions.count, np.int64)))
@@ -322,7 +323,7 @@ def test_a_frozen_server_loses_and_doubles_nothing(start_redis: StartRedis) -> N
         )
         for timer in timers:
             timer.join()
-    worker.secure()
+    worker.wait_replicated()
     ledger.require(store)
     assert store.troubles
     worker.close()
@@ -336,7 +337,7 @@ def test_a_closed_worker_refuses(redis_url: str) -> None:
     worker.close()
     worker.close()
     with pytest.raises(StoreError, match="stopped"):
-        worker.push(pulled, worker.settle(pulled), np.ones((1, 2), np.float32), 0)
+        worker.push(pulled, worker.complete(pulled), np.ones((1, 2), np.float32), 0)
     store.drop()
 
 
@@ -347,9 +348,9 @@ def test_wrong_requests(redis_url: str) -> None:
         worker.pull(np.array([5, 5], np.uint32), 0, 0, 0)
     pulled = worker.pull(slots, 0, 0, 0)
     with pytest.raises(StoreError, match="diverged"):
-        worker.push(pulled, worker.settle(pulled), np.full((1, 2), np.nan, np.float32), 0)
+        worker.push(pulled, worker.complete(pulled), np.full((1, 2), np.nan, np.float32), 0)
     empty = worker.pull(slots[:0], 0, 0, 0)
-    worker.push(empty, worker.settle(empty), np.zeros((0, 2), np.float32), 0)
+    worker.push(empty, worker.complete(empty), np.zeros((0, 2), np.float32), 0)
     worker.flush(0, 1)
     assert not store.pull(slots).any()
     worker.close()

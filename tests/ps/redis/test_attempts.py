@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from ctr.errors import StoreError
 from ps import Filters, RedisStore, Slots, Token, WorkerStore, parse_redis_url
+from ps.client import last_push
 from ps.client.worker_store import PUSH, SMALL
 from tests.ps.redis_servers import needs_redis
 
 pytestmark = needs_redis
 
 BITS, CHUNKS = 12, 10
-END = 2 * CHUNKS
+END = last_push(CHUNKS)
 _names = count()
 
 
@@ -58,16 +59,16 @@ class Attempt:
         self.worker = WorkerStore(store, "job", filters=filters, staleness=2, judge=judge)
 
     def begin(self) -> int:
-        self.number = self.worker.begin(0) // 2 + 1
+        self.number = self.worker.begin(0)
         return self.number
 
     def train_one(self) -> None:
         slots = chunk_slots(self.number)
         pulled = self.worker.pull(slots, 0, self.number, self.number)
-        state = self.worker.settle(pulled)
+        state = self.worker.complete(pulled)
         delta = np.zeros((slots.size, 2), np.float32)
         delta[:, 0] = 4.0**self.number / 2**self.store.z_bits
-        self.worker.push(pulled, state, delta, 2 * self.number)
+        self.worker.push(pulled, state, delta, self.number)
         self.number += 1
 
     def train(self, end: int = CHUNKS) -> None:
@@ -75,8 +76,8 @@ class Attempt:
             self.train_one()
 
     def finish(self) -> None:
-        self.worker.flush(0, END, last=True)
-        self.worker.secure()
+        self.worker.flush(0, CHUNKS, last=True)
+        self.worker.wait_replicated()
 
 
 def counts(store: RedisStore) -> NDArray[np.int64]:
@@ -97,7 +98,7 @@ def test_an_heir_of_a_killed_worker(stores: Callable[[], RedisStore], seed: int)
     dead, heir = Attempt(stores(), seed), Attempt(stores(), 100 + seed)
     assert dead.begin() == 0
     dead.train(6)
-    dead.worker._queue.drain()
+    dead.worker._queue.flush()
     dead.worker.close()
     assert heir.begin() == 6
     heir.train()
@@ -117,14 +118,14 @@ def test_an_heir_of_a_worker_that_was_frozen(stores: Callable[[], RedisStore], s
     workers = [Attempt(stores(), seed), Attempt(stores(), 100 + seed)]
     workers[0].begin()
     workers[0].train(int(chances.integers(0, 6)))
-    workers[0].worker._queue.drain()
+    workers[0].worker._queue.flush()
     begun = workers[0].number
     workers[1].begin()
     while workers[1].number < CHUNKS:
         for worker in workers:
             if chances.random() < 0.5 and worker.number < CHUNKS:
                 worker.train_one()
-    workers[0].worker.flush(0, 2 * workers[0].number - 1)
+    workers[0].worker.flush(0, workers[0].number)
     assert workers[0].worker.gave_up(0) or workers[0].number == begun
     workers[1].finish()
     found = counts(workers[1].store)
@@ -143,16 +144,16 @@ def test_what_a_dead_worker_had_pushed_and_a_server_loses(stores: Callable[[], R
     dead, heir = Attempt(stores(), 0, holding=False), Attempt(stores(), 1, holding=False)
     dead.begin()
     dead.train(3)
-    dead.worker._queue.drain()
+    dead.worker._queue.flush()
     before = [dead.store.dump(p) for p in range(5)]
     dead.train(6)
-    dead.worker._queue.drain()
+    dead.worker._queue.flush()
     dead.worker.close()
     assert heir.begin() == 6
     for dump in before:
         heir.store.restore(dump)
     heir.train(8)
-    heir.worker.flush(0, 15)
+    heir.worker.flush(0, 8)
     assert heir.worker.gave_up(0)
     assert heir.begin() == 3
     heir.train()

@@ -32,13 +32,13 @@ def test_a_replica_that_is_away_counts_however_slow_the_answers_are(start_redis:
 
     assert store.has_replicas()
     push(0)
-    assert store.replicated(5.0)
+    assert store.wait_replicated(5.0)
     (primary, away), (_, slow), _ = servers.shards
     tell(away, "CONFIG", "SET", "masterauth", "wrong")
     tell(away, "CLIENT", "KILL", "TYPE", "master")
     eventually(lambda: tell(primary, "INFO", "replication")["connected_slaves"] == 0)  # type: ignore[index]
     push(1)
-    assert not store.replicated(5.0)
+    assert not store.wait_replicated(5.0)
 
     def thaw() -> None:
         for server in (primary, slow):
@@ -50,10 +50,10 @@ def test_a_replica_that_is_away_counts_however_slow_the_answers_are(start_redis:
     slow.freeze()
     thawing = Thread(target=thaw)
     thawing.start()
-    assert not store.replicated(5.0)
+    assert not store.wait_replicated(5.0)
     thawing.join()
     tell(away, "CONFIG", "SET", "masterauth", away.password)
-    eventually(lambda: store.replicated(5.0))
+    eventually(lambda: store.wait_replicated(5.0))
     store.close()
 
 
@@ -66,7 +66,7 @@ def test_a_replica_that_misses_what_was_restored_is_known_by_it(start_redis: Sta
     whole.push(slots, np.ones((slots.size, 2), np.float32), Token("job", 0, 0))
     store = RedisStore(url, bits=12, width=2, restoring=True)
     primary, replica = servers.shards[0]
-    eventually(lambda: whole.replicated(1.0))  # and with that, all that the servers were told before
+    eventually(lambda: whole.wait_replicated(1.0))  # and with that, all that the servers were told before
     tell(replica, "CONFIG", "SET", "masterauth", "wrong")
     tell(replica, "CLIENT", "KILL", "TYPE", "master")
     eventually(lambda: tell(primary, "INFO", "replication")["connected_slaves"] == 0)  # type: ignore[index]

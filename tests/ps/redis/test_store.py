@@ -378,12 +378,12 @@ def test_replicas_are_waited_for(start_redis: StartRedis) -> None:
     (server,), store = servers.shards[0][1:], opened(servers.url)
     assert store.has_replicas()
     store.push(SLOTS, deltas(0), Token("job", 0, 0))
-    assert store.replicated(timeout_s=20)
+    assert store.wait_replicated(timeout_s=20)
     server.freeze()
     store.push(SLOTS, deltas(0), Token("job", 0, 1))
-    assert not store.replicated(timeout_s=0.01)
+    assert not store.wait_replicated(timeout_s=0.01)
     server.thaw()
-    assert store.replicated(timeout_s=20)
+    assert store.wait_replicated(timeout_s=20)
     store.drop()
 
 
@@ -391,7 +391,7 @@ def test_without_replicas_nothing_is_waited_for(cluster: EmbeddedRedis) -> None:
     store = opened(cluster.url)
     assert not store.has_replicas()
     store.push(SLOTS, deltas(0), Token("job", 0, 0))
-    assert store.replicated(timeout_s=1000)
+    assert store.wait_replicated(timeout_s=1000)
     store.drop()
 
 

@@ -71,8 +71,8 @@ class Training:
         """Train a little more; then the store must hold what the ledger says."""
         for _ in range(5):
             self.train_one()
-        self.worker.flush(0, 2 * self.number - 1)
-        self.worker.secure()
+        self.worker.flush(0, self.number)
+        self.worker.wait_replicated()
         self.ledger.require(self.store)
         self.worker.close()
         self.store.close()
@@ -217,7 +217,7 @@ def test_a_primary_that_restarts_empty_stops_the_worker(
         train()
     killer.join()
     with pytest.raises(StoreError, match="lost the data"):
-        worker.secure()
+        worker.wait_replicated()
     with pytest.raises(StoreError, match="lost the data"):
         store.pull(np.arange(1 << 14, dtype=np.uint32))
     worker.close()

@@ -1,0 +1,83 @@
+"""`PushLog`: what the partitions acknowledged of a data shard, and what has to be sent to them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ps.partitions import Slots
+from ps.store import Token
+
+
+@dataclass(eq=False, slots=True)
+class PendingPush:
+    """One push: what it adds, and under which token."""
+
+    token: Token
+    slots: Slots
+    increments: NDArray[np.int64]
+    """int64[u], packed accumulators."""
+    fresh: NDArray[np.bool_] | None
+    """bool[u]: slots that nobody was known to have pushed."""
+    on_done: Callable[[], object] = lambda: None
+    last: bool = False
+    """Whether it is the last of its data shard."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it keeps."""
+        return self.slots.nbytes + self.increments.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """A push to send again, and to whom."""
+
+    push: PendingPush
+    partitions: NDArray[np.bool_]
+    """bool[partitions], at least one."""
+
+
+class PushLog:
+    """The pushes of one data shard, as watermarks of its partitions: int64[partitions], -1 for none."""
+
+    def __init__(self, partitions: int) -> None:
+        self.acknowledged = np.full(partitions, -1, np.int64)
+        """The last push that each partition has acknowledged."""
+        self.forgotten = np.full(partitions, -1, np.int64)
+        """The last push that cannot be sent again from here: it is not kept, or was another worker's."""
+        self.can_restart = False
+        """Whether the data shard can be trained again from what the partitions have."""
+
+    def begin(self, applied: NDArray[np.int64]) -> None:
+        """Go on from what every partition has, int64[partitions], whoever pushed it."""
+        self.forgotten = np.where(applied > self.acknowledged, applied, self.forgotten)
+        self.acknowledged = np.maximum(applied, self.acknowledged)
+
+    def acknowledge(self, push: PendingPush, partitions: NDArray[np.bool_]) -> None:
+        """Note that these partitions, bool[partitions], have the push."""
+        np.maximum(self.acknowledged, push.token.chunk, out=self.acknowledged, where=partitions)
+
+    def forget(self, push: PendingPush) -> None:
+        """Note that the push is not kept any more."""
+        np.maximum(self.forgotten, push.token.chunk, out=self.forgotten)
+
+    def reconcile(self, applied: NDArray[np.int64], kept: Iterable[PendingPush]) -> list[Resend] | None:
+        """What to send again, in this order, where the partitions now say that they have only `applied`.
+
+        `kept` are pushes of the data shard, in the order in which they were sent first. None when a partition
+        lacks one that is not among them.
+        """
+        behind = applied < self.acknowledged
+        if (applied < self.forgotten)[behind].any():
+            return None
+        resends = []
+        for push in kept:
+            number = push.token.chunk
+            lacking = behind & (applied < number) & (number <= self.acknowledged)
+            if lacking.any():
+                resends.append(Resend(push, lacking))
+        return resends
