@@ -21,7 +21,7 @@ from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.coordinator import Coordinator, Progress
 from ctr.distributed.result import Trained
 from ctr.errors import ModelError, StoreError
-from ctr.learn import Float32, choose_optimizer, read_out, warm_up
+from ctr.learn import Float32, read_out, warm_up
 from ctr.workers import JobDescription, WorkerProcesses, fork_server
 from features import ExampleSource, Slots
 from ps import (
@@ -181,8 +181,7 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
     free = {"inputs", "on_bad_rows", "filters", "stall_s", "z_bits"}
     if not description.ranks:
         free |= {"workers", "staleness", "shard_chunks"}
-    optimizer = choose_optimizer(found.job["optimizer"]).to_json()  # former versions wrote no name
-    for name, then in {**found.job, "optimizer": optimizer}.items():
+    for name, then in found.job.items():
         if name not in free and now.get(name) != then:
             setting, before, here = _difference(name, then, now.get(name))
             raise ModelError(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import zlib
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.errors import CtrError
@@ -15,9 +15,15 @@ from ctr.metrics import kernels
 
 RELIABILITY_ROWS = 10
 
-_MAGIC = b"ctr metrics "
-_VERSION = b"1"
-_HEAD = _MAGIC + _VERSION + b"\n"
+_FORMAT, _VERSION, _SUMS = b"ctr metrics", b"2", b"sums"
+_BINS = pa.schema(
+    [
+        pa.field("gap", pa.uint32(), nullable=False),  # from the bin before to this one: compresses well
+        pa.field("negative", pa.float64(), nullable=False),
+        pa.field("positive", pa.float64(), nullable=False),
+        pa.field("examples", pa.float64(), nullable=False),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +122,19 @@ class Metrics:
     def to_bytes(self) -> bytes:
         """All that has been counted, exactly; `from_bytes` restores it, also on another machine.
 
-        A line that names the format; then, compressed by zlib, float64[6] sums, and of the bins in use their
-        numbers as uint32 differences and three columns of float64. 1,000,000 examples take some 70 KB, four
-        times as much when they are weighted, and 3 to 6 ms.
+        An Arrow IPC stream of the bins in use, with the sums beside its schema. 1,000,000 examples take some
+        60 KB, three times as much when they are weighted, and 3 ms.
         """
         used = np.flatnonzero(self._bins[:, kernels.EXAMPLES])
-        parts = (
-            self._sums.astype("<f8"),
-            np.diff(used, prepend=0).astype("<u4"),
-            self._bins[used].T.astype("<f8", order="C"),  # by column: a tenth smaller
-        )
-        return _HEAD + zlib.compress(b"".join(part.tobytes() for part in parts), 1)
+        facts = {_FORMAT: _VERSION, _SUMS: self._sums.astype("<f8").tobytes()}
+        columns = [np.diff(used, prepend=0).astype(np.uint32), *self._bins[used].T.copy()]
+        bins = pa.record_batch(columns, schema=_BINS.with_metadata(facts))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(
+            sink, bins.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+        ) as stream:
+            stream.write_batch(bins)
+        return bytes(sink.getvalue())
 
     @classmethod
     def from_bytes(cls, blob: bytes) -> Metrics:
@@ -134,24 +142,15 @@ class Metrics:
 
         Raises CtrError when it comes from another version of this program, or is damaged.
         """
-        if not blob.startswith(_HEAD):
-            head = blob[:40].partition(b"\n")[0]
-            found = f"version {head[len(_MAGIC) :]!r}" if head.startswith(_MAGIC) else f"{head!r}"
-            raise CtrError(
-                f"metrics of format version {_VERSION.decode()} are expected, {found} was found; all parts "
-                "of a job must run the same version of ctr."
-            )
         metrics = cls()
         try:
-            raw = zlib.decompress(blob[len(_HEAD) :])
-            count = (len(raw) - metrics._sums.nbytes) // (4 + 3 * 8)
-            sums, gaps, columns = np.split(
-                np.frombuffer(raw, np.uint8), [metrics._sums.nbytes, metrics._sums.nbytes + 4 * count]
-            )
-            used = np.cumsum(gaps.view("<u4"), dtype=np.int64)
-            metrics._sums[:] = sums.view("<f8")
-            metrics._bins[used] = columns.view("<f8").reshape(3, count).T
-        except (zlib.error, ValueError, IndexError) as error:
+            with _stream(blob) as stream:
+                gaps, *columns = (column.to_numpy() for column in stream.read_all())
+                metrics._sums[:] = np.frombuffer(stream.schema.metadata[_SUMS], "<f8")
+            metrics._bins[np.cumsum(gaps, dtype=np.int64)] = np.stack(columns, axis=1)
+            if metrics._bins[:, kernels.EXAMPLES].sum() != metrics.examples:
+                raise ValueError("examples are missing")
+        except (pa.ArrowException, OSError, ValueError, IndexError, KeyError) as error:
             raise CtrError(f"metrics are damaged ({error}); restore what they were read from.") from error
         return metrics
 
@@ -185,6 +184,24 @@ class Metrics:
             base_rate=base_rate,
             reliability=_reliability(self._bins),
         )
+
+
+def _stream(blob: bytes) -> pa.ipc.RecordBatchStreamReader:
+    """Metrics as Arrow reads them. Raises CtrError for anything else."""
+    found = repr(blob[:40].partition(b"\n")[0])
+    try:
+        stream = pa.ipc.open_stream(blob)
+    except pa.ArrowException:
+        pass
+    else:
+        version = (stream.schema.metadata or {}).get(_FORMAT, b"none")
+        if version == _VERSION and stream.schema == _BINS:
+            return stream
+        found = f"version {version.decode()}"
+    raise CtrError(
+        f"metrics of format version {_VERSION.decode()} are expected, {found} was found; all parts of a job "
+        "must run the same version of ctr."
+    )
 
 
 def entropy(rate: float) -> float:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
 from ctr.errors import DataError, ModelError, StoreError
-from ctr.learn import Optimizer, choose_optimizer
+from ctr.learn import Optimizer, optimizer_from_json
 from ctr.stall import STALL_S
 from ctr.workers.data_plan import DataPlan
 from features import DatasetSource, FeatureSpec, RawSource, open_source, parse_spec
@@ -32,12 +32,12 @@ def _spec(text: str) -> FeatureSpec:
 
 
 def _optimizer(value: Any) -> Optimizer:
-    """An optimizer as it is, or from its JSON; those that wrote no name knew but one."""
+    """An optimizer as it is, or from its JSON."""
     if isinstance(value, Optimizer):
         return value
     try:
-        return choose_optimizer(value)
-    except ModelError as error:
+        return optimizer_from_json(value)
+    except (ModelError, TypeError) as error:
         raise ValueError(str(error)) from error
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -258,7 +258,7 @@ def test_bytes_are_few(weighted: bool) -> None:
     blob = metrics.to_bytes()
     assert len(blob) < 250_000
     assert same(Metrics.from_bytes(blob), metrics)
-    assert len(Metrics().to_bytes()) < 100
+    assert len(Metrics().to_bytes()) < 800  # the schema
 
 
 def test_the_bins_at_both_ends_survive() -> None:
@@ -271,22 +271,34 @@ def test_bytes_that_are_no_metrics_are_refused() -> None:
     metrics = Metrics()
     metrics.add(*drawn(100)[:2])
     blob = metrics.to_bytes()
-    head = blob.index(b"\n") + 1
-    raw = zlib.decompress(blob[head:])
-    far = np.frombuffer(raw, np.uint8).copy()
-    far[6 * 8 + 3] = 0xFF  # the number of the first bin: beyond the last
-    with pytest.raises(CtrError, match=r"format version 1 are expected, version b'99' was found"):
-        Metrics.from_bytes(b"ctr metrics 99\n" + blob[head:])
+    bins = pa.ipc.open_stream(blob).read_all()
+
+    def edited(table: pa.Table, facts: dict[bytes, bytes] | None = None) -> bytes:
+        sink = pa.BufferOutputStream()
+        table = table.replace_schema_metadata(bins.schema.metadata | (facts or {}))
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        return sink.getvalue().to_pybytes()
+
+    assert same(Metrics.from_bytes(edited(bins)), metrics)
+    with pytest.raises(CtrError, match=r"format version 2 are expected, version 99 was found"):
+        Metrics.from_bytes(edited(bins, {b"ctr metrics": b"99"}))
+    with pytest.raises(CtrError, match=r"version none was found; all parts"):
+        Metrics.from_bytes(edited(bins.select([0])).replace(b"ctr metrics", b"rtc metrics"))
     with pytest.raises(CtrError, match=r"b'GIF89a' was found; all parts"):
         Metrics.from_bytes(b"GIF89a\n\x00")
     with pytest.raises(CtrError, match=r"b'' was found"):
         Metrics.from_bytes(b"")
+    gaps = bins["gap"].to_numpy().copy()
+    gaps[0] = 0xFF000000  # beyond the last bin
     for damaged in (
-        blob[:-5],
-        blob[:head],
-        blob[:head] + zlib.compress(raw[:-1]),
-        blob[:head] + zlib.compress(raw[:20]),
-        blob[:head] + zlib.compress(far.tobytes()),
+        blob[:-80],
+        blob[: len(blob) * 3 // 4],
+        edited(bins[:0]),
+        edited(bins[:-1]),
+        edited(bins, {b"sums": bins.schema.metadata[b"sums"][:-1]}),
+        edited(bins, {b"sums": bins.schema.metadata[b"sums"][:-8]}),
+        edited(bins.set_column(0, bins.schema.field(0), [gaps])),
     ):
         with pytest.raises(CtrError, match="metrics are damaged"):
             Metrics.from_bytes(damaged)
