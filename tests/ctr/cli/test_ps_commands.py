@@ -170,7 +170,7 @@ class TestStatus:
         facts = trained(cli, url, job)["job"]
         assert (facts["state"], facts["consistency"], facts["staleness"]) == ("running", "ssp", 2)
         assert facts["coordinator_alive"]
-        assert (facts["hold"], facts["message"], facts["problem"], facts["ranks"]) == (None, "", None, [])
+        assert (facts["pause"], facts["message"], facts["problem"], facts["ranks"]) == (None, "", None, [])
         assert 0 < facts["examples"] < facts["examples_in_all"] == 2_950 * 10_000
         assert (facts["passes"], facts["begun"] - facts["finished"]) == (10_000, len(facts["unfinished"]))
         ids = {worker["id"] for worker in facts["workers"]}
