@@ -17,7 +17,8 @@ if TYPE_CHECKING:
         variants,
     )
     from ctr.jobs.export import export_model
-    from ctr.jobs.train import TrainOutcome, run_train_job
+    from ctr.jobs.outcome import TrainOutcome
+    from ctr.jobs.train import run_train_job
     from ctr.jobs.train_job import TrainJob
 
 __all__ = [
@@ -41,7 +42,8 @@ __getattr__ = lazy_face(
     {
         "cost_model": "Bound Costs Estimate LEAST_ROUNDS Workload assumptions default_bits estimate variants",
         "export": "export_model",
-        "train": "TrainOutcome run_train_job",
+        "outcome": "TrainOutcome",
+        "train": "run_train_job",
         "train_job": "TrainJob",
     },
 )

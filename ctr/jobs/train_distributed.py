@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from threading import Event
 
 from ctr.distributed import CheckpointSettings, StoreSettings, Trained, train_distributed
 from ctr.errors import DataError
+from ctr.jobs.pass_evaluations import PassEvaluations
 from ctr.jobs.remains import Remains
-from ctr.jobs.train_job import TrainJob
-from ctr.learn import Float32, Optimizer, TrainSettings
-from ctr.progress import Report
+from ctr.jobs.setup import TrainSetup
+from ctr.jobs.train_job import Show, TrainJob
 from ctr.workers import CONSISTENCY, JobDescription, absolute, filters_for, input_bytes, shard_chunks_for
-from features import BLOCK_ROWS, DatasetSource, ExampleSource, RawSource, Slots, too_many
+from features import BLOCK_ROWS, DatasetSource, ExampleSource, RawSource, too_many
 
 
-def describe_job(
-    job: TrainJob,
-    settings: TrainSettings,
-    source: ExampleSource,
-    optimizer: Optimizer,
-    passes_before: int,
-    stop_row: int | None,
-) -> JobDescription:
+def describe_job(setup: TrainSetup) -> JobDescription:
     """What the workers of a job have to know. Raises DataError when there is nothing to learn from."""
-    rows = source.count_rows() if stop_row is None else stop_row
+    job, settings, source, optimizer = setup.job, setup.settings, setup.source, setup.optimizer
+    rows = source.count_rows() if setup.stop_row is None else setup.stop_row
     if rows == 0:
         raise DataError("the input has no row to learn from: check the file, or the hold-out fraction.")
     consistency = job.consistency or CONSISTENCY
@@ -40,48 +32,41 @@ def describe_job(
         chunk=settings.chunk,
         shard_chunks=1 if consistency == "bsp" else shard_chunks_for(rows, settings.chunk, settings.workers),
         passes=settings.epochs,
-        passes_before=passes_before,
+        passes_before=setup.passes_before,
         workers=settings.workers,
         safe_adding=settings.safe_adding,
         consistency=consistency,
         staleness=job.staleness,
         stall_s=job.stall_s,
         optimizer=optimizer,
-        z_bits=optimizer.in_pass(passes_before + settings.epochs).z_bits,
+        z_bits=optimizer.in_pass(setup.passes_before + settings.epochs).z_bits,
         filters=filters_for(consistency, job.filters),
     )
 
 
 def learn_distributed(
-    job: TrainJob,
-    description: JobDescription,
-    source: ExampleSource,
-    adopted: tuple[Slots, Float32] | None,
-    chunks_before: int,
-    show: Callable[[str], AbstractContextManager[Report]],
-    stop: Event,
-    remains: Remains,
-    on_pass: Callable[[int, tuple[Slots, Float32]], None] | None,
+    setup: TrainSetup, after_passes: PassEvaluations, show: Show, stop: Event, remains: Remains
 ) -> Trained:
     """Train through Redis; the store is open and still holds everything.
 
-    `on_pass` is that of `train_distributed`. Raises DataError when
-    there was nothing to learn from, and as `train_distributed` does.
+    Raises DataError when there was nothing to learn from, and as `train_distributed` does.
     """
+    job = setup.job
+    description = describe_job(setup)
     checkpoints = None
     if job.checkpoint is not None:
         checkpoints = CheckpointSettings(job.checkpoint, job.checkpoint_every_s)
     with show("training") as report:
         trained = train_distributed(
             description,
-            source,
+            setup.source,
             StoreSettings(job.store, checkpoints, job.resume, job.lease_s),
-            start=adopted,
-            chunks_before=chunks_before,
+            start=setup.initial_state(),
+            chunks_before=setup.chunks_before,
             stop=stop,
             on_start=lambda _: remains.begin(),
             on_progress=lambda p: report(p.examples - p.resumed, p.fraction, p.logloss, p.later_pass),
-            on_pass=on_pass,
+            on_pass=None if setup.holdout is None or job.epochs == 1 else after_passes.add,
         )
     assert trained.store is not None
     try:
@@ -89,14 +74,14 @@ def learn_distributed(
             trained.store.drop()
             remains.in_store = False
             raise DataError("the input has no good row to learn from: check the file, or the feature spec.")
-        _settle_bad_rows(job, description.rows, source, trained, remains)
+        _collect_bad_rows(job, description.rows, setup.source, trained, remains)
     except BaseException:
         trained.store.close()
         raise
     return trained
 
 
-def _settle_bad_rows(
+def _collect_bad_rows(
     job: TrainJob, rows: int, source: ExampleSource, trained: Trained, remains: Remains
 ) -> None:
     """Write the bad rows that workers have skipped to the file of `source`, each once and in order.

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from ctr.outputs import beside
+from ctr.progress import Report
 from ctr.stall import STALL_S
 from ctr.workers import Consistency
 from ps import LEASE_S
+
+Show = Callable[[str], AbstractContextManager[Report]]
+"""Asked for a progress by each phase of a job, which it names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from api.app import create_app
-from ctr.jobs.train import TrainJob, run_train_job
+from ctr.jobs import TrainJob, run_train_job
 from ctr.model.artifact import load_model
 from ctr.model.model import Model
 from features import FeatureSpec, parse_spec

@@ -16,7 +16,7 @@ import pytest
 
 from api.server import listen, serve, url_of
 from ctr.errors import CtrError, DataError, ModelError
-from ctr.jobs.train import TrainJob, run_train_job
+from ctr.jobs import TrainJob, run_train_job
 from ctr.model.model import Model
 
 

@@ -322,7 +322,7 @@ def test_a_bad_row_in_the_hold_out_does_not_lose_the_model(
     done = cli("train", "--spec", spec, log, "--model", new, "--holdout", other, "--epochs", epochs)
     assert done.code == 1
     assert "other.csv:4" in done.err
-    assert "only evaluation it failed" in done.err
+    assert "only its evaluation failed" in done.err
     assert load_model(new).linear.weights.size
 
 

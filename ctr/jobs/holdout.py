@@ -1,0 +1,82 @@
+"""`Holdout`: rows that nothing is learnt from, and the metrics of a model on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+from ctr.errors import DataError
+from ctr.jobs.train_job import Show, TrainJob
+from ctr.metrics import MetricSummary
+from ctr.model import LinearModel, Model, evaluate, update_manifest
+from features import ExampleSource, open_source
+
+
+@dataclass(frozen=True, slots=True)
+class Holdout:
+    """The rows of `source` from `start` on."""
+
+    source: ExampleSource
+    start: int
+    training_stops: int | None
+    """The row of the training inputs at which the hold-out starts, if it is part of them."""
+
+    def evaluate(self, model: LinearModel, stop: Event) -> MetricSummary | None:
+        """The metrics of a model between two passes; None when the job is stopped."""
+        if stop.is_set():
+            return None
+        metrics = evaluate(model, self.source, start=self.start, stop=stop)
+        return None if stop.is_set() else metrics.summary()
+
+    def evaluate_saved(self, model: Model, folder: Path, show: Show, stop: Event) -> MetricSummary | None:
+        """The metrics of the model in `folder`, also added to its manifest; None when the job is stopped."""
+        with show("evaluation") as report:
+            metrics = evaluate(
+                model,
+                self.source,
+                start=self.start,
+                on_rows=lambda rows: report(rows, self.source.fraction_read),
+                stop=stop,
+            )
+        if stop.is_set():
+            return None
+        summary = metrics.summary()
+        model.manifest["metrics"]["holdout"] = summary.to_json()
+        model.manifest["calibration"] = summary.to_json()["calibration"]
+        update_manifest(model, folder)
+        return summary
+
+
+def open_holdout(job: TrainJob, source: ExampleSource) -> Holdout | None:
+    """The hold-out that the job asks for, if any; `source` has its inputs.
+
+    Raises DataError when it has no row, or leaves none for training.
+    """
+
+    def opened(inputs: Sequence[Path]) -> ExampleSource:
+        # a source of its own: its bad rows are not training's
+        return open_source(
+            inputs,
+            source.spec,
+            on_bad_rows=job.on_bad_rows,
+            quarantine=job.holdout_quarantine,
+            max_bad_fraction=job.max_bad_fraction,
+        )
+
+    if job.holdout:
+        other = opened(job.holdout)
+        if len(other.sample(1)) == 0:
+            raise DataError(f"{job.holdout[0]}: the hold-out has no row to evaluate on.")
+        return Holdout(other, 0, None)
+    if job.holdout_fraction:
+        rows = source.count_rows()
+        kept = round(rows * job.holdout_fraction)
+        if not 0 < kept < rows:
+            raise DataError(
+                f"a hold-out of {job.holdout_fraction} of {rows:,} rows is {kept:,}; choose a fraction that "
+                "leaves rows for training and for evaluation."
+            )
+        return Holdout(opened(job.inputs), rows - kept, rows - kept)
+    return None

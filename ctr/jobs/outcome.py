@@ -1,0 +1,108 @@
+"""`TrainOutcome`: what came of a training job, also as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ctr.distributed import DistributedFacts
+from ctr.jobs.train_job import TrainJob
+from ctr.learn import Optimizer, TrainResult, TrainSettings
+from ctr.metrics import MetricSummary
+from ctr.model import Model
+from ctr.outputs import printable
+from features import BadRows
+from ps import without_password
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOutcome:
+    """What came of a job."""
+
+    job: TrainJob
+    optimizer: Optimizer
+    settings: TrainSettings
+    result: TrainResult
+    progressive: MetricSummary
+    holdout: MetricSummary | None
+    """None also when evaluation was stopped."""
+    holdout_by_pass: Mapping[int, MetricSummary]
+    """The same after each pass of this run but the last; none of those that were not evaluated."""
+    model: Model
+    saved_to: Path
+    bad_rows: BadRows
+    """Of training."""
+    holdout_bad_rows: BadRows | None
+    warnings: Sequence[str]
+    """What the first rows show that the user should know, see `RawSource.warnings`."""
+    stopped: bool
+    """Whether SIGINT or SIGTERM ended training or evaluation."""
+    distributed: DistributedFacts | None = None
+    left_in_store: str | None = None
+    """Why Redis still holds the parameters, if it does."""
+
+    @property
+    def progressive_lag_chunks(self) -> int | None:
+        """How many chunks of other workers a progressive prediction may not know of; None: no bound."""
+        others = self.settings.workers - 1
+        if self.distributed is None or self.job.consistency == "bsp" or not others:
+            return others
+        return None if self.job.consistency == "asp" else others * (self.job.staleness + 1)
+
+    def _moved(self, did: DistributedFacts) -> dict[str, Any]:
+        """What went between workers and store."""
+        report, examples = did.report, max(self.result.examples, 1)
+        return {
+            "bytes_sent": report.bytes_sent,
+            "bytes_received": report.bytes_received,
+            "bytes_per_example": (report.bytes_sent + report.bytes_received) / examples,
+            "keys_per_example": (report.counts.pulled + report.counts.pushed) / examples,
+            "filters": report.counts.to_json(),
+            "repeated_requests": report.troubles,
+            "sent_again": report.sent_again,
+            "saturations": {"z": report.saturated_z, "n": report.saturated_n},
+            "workers_seen": did.workers_seen,
+            "dead_workers": did.dead_workers,
+            "checkpoints": did.checkpoints,
+            "failed_checkpoints": did.failed_checkpoints,
+            "resumed_from": self.result.resumed_from,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary that `--json` writes."""
+        settings, timings = self.settings, self.result.timings
+        progressive = self.progressive.to_json()
+        return {
+            "examples": self.result.examples,
+            "rows": self.result.rows,
+            "seconds": self.result.seconds,
+            "examples_per_second": self.result.examples / max(self.result.seconds, 1e-9),
+            "logloss": progressive["logloss"],
+            "auc": progressive["auc"],
+            "workers": settings.workers,
+            "store": without_password(self.job.store),
+            "settings": {
+                **self.optimizer.to_json(),
+                "chunk": settings.chunk,
+                "epochs": settings.epochs,
+                "safe_adding": settings.safe_adding,
+                "base_rate": self.model.manifest["training"]["base_rate"],
+                "bits": self.model.spec.bits,
+            },
+            "worker_seconds": timings.to_json(),
+            "moved": None if self.distributed is None else self._moved(self.distributed),
+            "holdout": None if self.holdout is None else self.holdout.to_json(),
+            "holdout_by_pass": [
+                {"pass": number, **summary.to_json()} for number, summary in self.holdout_by_pass.items()
+            ],
+            "progressive_lag_chunks": self.progressive_lag_chunks,
+            "bad_rows": self.bad_rows.count,
+            "warnings": list(self.warnings),
+            "holdout_bad_rows": self.holdout_bad_rows.count if self.holdout_bad_rows else 0,
+            "interrupted": self.stopped,
+            "model": self.model.id,
+            "saved_to": printable(self.saved_to),
+            "left_in_store": self.left_in_store,
+        }

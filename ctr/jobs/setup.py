@@ -1,0 +1,145 @@
+"""`TrainSetup`: everything that is decided before training begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ctr.errors import ModelError
+from ctr.jobs.holdout import Holdout, open_holdout
+from ctr.jobs.train_job import TrainJob
+from ctr.learn import (
+    Float32,
+    Optimizer,
+    TrainResult,
+    TrainSettings,
+    base_rate,
+    choose_optimizer,
+    default_chunk,
+    starting_state,
+)
+from ctr.model import LinearModel, Model, SavedState, load_state
+from ctr.outputs import printable
+from features import ExampleSource, Slots, load_spec, open_source
+
+_LARGE_CHUNK = 1 << 18  # the largest default; counting rows takes time, so only above it
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSetup:
+    """A job with its inputs open and its settings chosen."""
+
+    job: TrainJob
+    source: ExampleSource
+    optimizer: Optimizer
+    former: SavedState | None
+    """The model to train on from."""
+    holdout: Holdout | None
+    base_rate: float | None
+    """Where the bias starts; None where there is none, and where the job goes on from a state."""
+    settings: TrainSettings
+
+    @property
+    def passes_before(self) -> int:
+        """New data goes on with the last pass over the old."""
+        return 0 if self.former is None else self.former.passes - 1
+
+    @property
+    def chunks_before(self) -> int:
+        """That the model to train on from was trained on."""
+        return 0 if self.former is None else self.former.chunks
+
+    @property
+    def stop_row(self) -> int | None:
+        """The row of the inputs before which training ends; None: their end."""
+        return None if self.holdout is None else self.holdout.training_stops
+
+    def initial_state(self) -> tuple[Slots, Float32] | None:
+        """The slots whose state is not zero at the beginning, and that state; None if there are none."""
+        if self.former is not None:
+            before = self.former.optimizer.in_pass(self.former.passes)
+            adopted = self.optimizer.in_pass(self.former.passes).adopt(self.former.state, before)
+            return self.former.slots, adopted
+        if self.base_rate is None:
+            return None
+        return starting_state(self.optimizer, self.base_rate, self.source.spec.bits)
+
+    def linear(self, state: tuple[Slots, Float32], passes: int) -> LinearModel:
+        """The weights of a state after so many passes, earlier ones included."""
+        return LinearModel.of_weights(state[0], self.optimizer.in_pass(passes).weights(state[1]))
+
+    def model(self, state: tuple[Slots, Float32], result: TrainResult) -> Model:
+        """The trained model."""
+        return Model.of(self.source.spec, self.linear(state, result.passes), self._facts(result))
+
+    def _facts(self, result: TrainResult) -> dict[str, Any]:
+        """What the manifest says about training."""
+        job, settings = self.job, self.settings
+        progressive = result.progressive.summary()
+        return {
+            "optimizer": {**self.optimizer.to_json(), "passes": result.passes},
+            "training": {
+                "inputs": [printable(path) for path in job.inputs],
+                "rows": result.rows,
+                "examples": result.examples,
+                "epochs": settings.epochs,
+                "workers": settings.workers,
+                "chunk": settings.chunk,
+                "chunks": result.chunks,
+                "base_rate": self.base_rate,
+                "warm_start": None if job.warm_start is None else printable(job.warm_start),
+                "interrupted": result.interrupted,
+            },
+            "metrics": {"progressive": progressive.to_json()},
+            "calibration": progressive.to_json()["calibration"],
+        }
+
+
+def set_up(job: TrainJob) -> TrainSetup:
+    """Open the inputs, and choose what the job leaves open. Raises the errors of the parts."""
+    source = open_source(
+        job.inputs,
+        None if job.spec is None else load_spec(job.spec),
+        on_bad_rows=job.on_bad_rows,
+        quarantine=job.quarantine,
+        max_bad_fraction=job.max_bad_fraction,
+    )
+    former = None if job.warm_start is None else load_state(job.warm_start, source.spec)
+    optimizer = choose_optimizer(job.optimizer, None if former is None else former.optimizer)
+    holdout = open_holdout(job, source)
+    stop_row = None if holdout is None else holdout.training_stops
+
+    def rows() -> int:
+        return source.count_rows() if stop_row is None else stop_row
+
+    rate = _base_rate(job, source, stop_row)
+    settings = TrainSettings(job.workers, _chunk(job, rows), job.epochs, job.safe_adding)
+    return TrainSetup(job, source, optimizer, former, holdout, rate, settings)
+
+
+def _base_rate(job: TrainJob, source: ExampleSource, stop_row: int | None) -> float | None:
+    if not source.spec.bias:
+        if job.base_rate is not None:
+            raise ModelError(
+                "a base rate needs a bias: remove `bias: false` from the spec, or leave out --base-rate."
+            )
+        return None
+    if job.warm_start is not None or job.resume:
+        return None
+    if job.base_rate is not None:
+        return job.base_rate
+    return base_rate(source, stop_row)
+
+
+def _chunk(job: TrainJob, rows: Callable[[], int]) -> int:
+    chunk = job.chunk
+    if chunk is None and job.resume and job.checkpoint is not None:
+        from ctr.checkpoint import read_job
+
+        chunk = int(read_job(job.checkpoint)["chunk"])  # that of as many workers as it had then
+    if chunk is None:
+        chunk = default_chunk(job.workers, rows, in_memory=job.in_memory)
+    if chunk > _LARGE_CHUNK:
+        chunk = min(chunk, max(rows(), 1))  # there is memory for what is there, not for what is not
+    return chunk

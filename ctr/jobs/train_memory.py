@@ -1,0 +1,49 @@
+"""`ctr train` with the parameters in this process."""
+
+from __future__ import annotations
+
+from threading import Event
+
+from ctr.distributed import Trained
+from ctr.jobs.pass_evaluations import PassEvaluations
+from ctr.jobs.remains import Remains
+from ctr.jobs.setup import TrainSetup
+from ctr.jobs.train_job import Show
+from ctr.learn import read_out, train
+from ps import Token, open_store
+
+
+def learn_in_memory(
+    setup: TrainSetup, after_passes: PassEvaluations, show: Show, stop: Event, remains: Remains
+) -> Trained:
+    """Train on threads; they wait while the state after a pass is evaluated."""
+    store = open_store(setup.job.store, bits=setup.source.spec.bits, width=setup.optimizer.width)
+
+    def validate(number: int) -> None:
+        if setup.holdout is not None:
+            after_passes.add(number, read_out(store))
+            after_passes.wait()
+
+    try:
+        initial = setup.initial_state()
+        if initial is not None:
+            store.push(*initial, Token("start", 0, 0))
+        remains.begin()
+        with show("training") as report:
+            result = train(
+                setup.source,
+                store,
+                setup.optimizer,
+                setup.settings,
+                passes_before=setup.passes_before,
+                chunks_before=setup.chunks_before,
+                stop_row=setup.stop_row,
+                on_progress=lambda p: report(p.examples, p.fraction, p.logloss, p.later_pass),
+                stop=stop,
+                validate=validate,
+            )
+        state = read_out(store)
+        store.drop()
+        return Trained(result, state)
+    finally:
+        store.close()
