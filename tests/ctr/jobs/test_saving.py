@@ -54,7 +54,7 @@ class TestWhileItIsEvaluated:
         job.popen.send_signal(signal.SIGKILL)
         job.popen.wait()
         job.require_gone()
-        assert load_model(tmp_path / "model").weights.size
+        assert load_model(tmp_path / "model").linear.weights.size
         again = cli("train", "--spec", "criteo", click_log, "--model", tmp_path / "other", "--store", store)
         assert "ctr ps drop" in again.err  # the job did not come to emptying the store
         assert cli("ps", "drop", "--store", store, "--yes").code == 0
