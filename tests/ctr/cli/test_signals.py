@@ -66,7 +66,7 @@ class TestHangUp:
             job.popen.send_signal(number)
         code, said = job.end()
         assert code == 130
-        assert load_model(tmp_path / "model.interrupted").weights.size, said
+        assert load_model(tmp_path / "model.interrupted").linear.weights.size, said
 
 
 def build(log: Path, out: Path) -> Command:

@@ -1,0 +1,55 @@
+"""The commands of README.md run as they are written there, and say what stands there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from api.app import create_app
+from ctr.model import load_model
+from tests.api.running import run_server
+from tests.ctr.conftest import Cli
+
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text().partition("## The parameters in Redis")[0]
+BLOCKS = re.findall(r"```sh\n(.*?)```\n+(?:```\n(.*?)```)?", README, re.DOTALL)
+
+
+def figures(text: str) -> list[float]:
+    """The numbers of a table of metrics."""
+    rows = [line for line in text.splitlines() if line.startswith(("progressive validation ", "hold-out "))]
+    return [float(cell.replace(",", "")) for row in rows for cell in re.findall(r" ([\d.,]+)", row)]
+
+
+def test_the_commands(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    ran = []
+    for commands, output in BLOCKS:
+        for line in commands.replace("\\\n", "").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:2] == ["python", "examples/ads_csv.py"]:
+                with Path(words[3]).open("wb") as out:
+                    subprocess.run([sys.executable, words[1]], stdout=out, check=True)
+            elif words[0] == "head":
+                assert Path(words[2]).read_text().startswith(output.partition("trained")[0])
+            elif words[0] == "curl":
+                body = words[words.index("-d") + 1]
+                with run_server(create_app(load_model(Path("model")))) as server:
+                    answer = server.client.post("/v1/predict", json=json.loads(body)).json()
+                expected = json.loads(output)["predictions"]
+                assert answer["predictions"] == pytest.approx(expected, abs=1e-3)
+            elif words[0] == "ctr" and words[1] not in ("serve", "--help"):
+                done = cli(*words[1:])
+                assert done.code == 0, done.err
+                ran.append(words[1])
+                if output:
+                    assert figures(done.out) == pytest.approx(figures(output), abs=1e-3)
+                    assert len(figures(done.out)) == 10
+    assert ran == ["train", "evaluate", "predict", "features", "train", "train"]
