@@ -381,7 +381,7 @@ class TestBoard:
         assert found is not None
         assert found.job == board.job()
         seen, own = found.view, board.look()
-        for name in ("state", "hold", "shards", "begun", "unfinished", "ranks", "coordinator_alive"):
+        for name in ("state", "pause", "shards", "begun", "unfinished", "ranks", "coordinator_alive"):
             assert getattr(seen, name) == getattr(own, name)
         assert [each.id for each in seen.workers] == [worker]
 
