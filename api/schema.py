@@ -52,7 +52,7 @@ class Predictions(BaseModel):
 class Problem(BaseModel):
     """Why a request was refused."""
 
-    detail: str = Field(description="What was wrong, where, the value met, and the remedy.")
+    detail: str = Field(description="What was wrong, where, the value it got, and the remedy.")
 
 
 class Alive(BaseModel):

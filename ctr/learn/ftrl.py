@@ -116,7 +116,7 @@ class Ftrl(Optimizer):
         scratch = np.empty((kernels.SCRATCH_ROWS, max(longest, kernels.SCRATCH_WIDTH)), np.float32)
         margins = np.empty(len(chunk), np.float32)
         examples = (chunk.indptr, chunk.indices, chunk.values, chunk.labels, chunk.weights)
-        # Else small chunks would all be rounded alike, and what none of them moves would stay for ever.
+        # Else small chunks would all be rounded alike, and what none of them changes would stay for ever.
         seed = blake2b(state[:_DITHERED_BY].tobytes(), digest_size=4, key=number.to_bytes(8, "little"))
         dither = np.uint32(int.from_bytes(seed.digest(), "little"))
         if peers == 1:

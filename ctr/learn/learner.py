@@ -45,7 +45,7 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Update:
     """What one chunk wants to add to the store."""
 
     slots: Slots
@@ -58,7 +58,7 @@ class Move:
 
 @dataclass(slots=True)
 class Learner:
-    """Trains chunks on local copies of their state, and judges what it predicts; one object per thread."""
+    """Trains chunks on local copies of their state, and measures what it predicts; one object per thread."""
 
     safe_adding: float
     progressive: Metrics = field(default_factory=Metrics)
@@ -113,10 +113,10 @@ class Worker:
         first_pass: bool,
         peers: int,
         on_pulled: Callable[[], object],
-    ) -> Move:
+    ) -> Update:
         """Train one chunk, as `Learner.learn`; `on_pulled` is called once its state has been read.
 
-        The move is not pushed: the caller decides when, and in which order with the moves of others.
+        The update is not pushed: the caller decides when, and in which order with those of others.
         """
         started = perf_counter()
         try:
@@ -132,7 +132,7 @@ class Worker:
         self.timings.unique += found - started
         self.timings.pull += pulled - found
         self.timings.train += perf_counter() - pulled
-        return Move(chunk.slots, delta, before)
+        return Update(chunk.slots, delta, before)
 
 
 def warm_up(source: ExampleSource, bits: int, optimizer: Optimizer, safe_adding: float, workers: int) -> None:
@@ -142,6 +142,8 @@ def warm_up(source: ExampleSource, bits: int, optimizer: Optimizer, safe_adding:
     scratch = MemoryStore(bits=bits, width=optimizer.width)
     worker = Worker(scratch, Learner(safe_adding))
     for peers in {1, min(workers, 2)}:
-        move = worker.train(batch, optimizer, number=0, first_pass=True, peers=peers, on_pulled=lambda: None)
-        scratch.push(move.slots, move.delta, Token("warm-up", 0, peers))
+        update = worker.train(
+            batch, optimizer, number=0, first_pass=True, peers=peers, on_pulled=lambda: None
+        )
+        scratch.push(update.slots, update.delta, Token("warm-up", 0, peers))
     worker.learner.progressive.summary()

@@ -13,7 +13,7 @@ from uuid import uuid4
 import numpy as np
 
 from ctr.errors import DataError, ModelError
-from ctr.learn.learner import Learner, Move, Timings, Worker, warm_up
+from ctr.learn.learner import Learner, Timings, Update, Worker, warm_up
 from ctr.learn.optimizer import Float32, Optimizer
 from ctr.learn.result import TrainResult
 from ctr.metrics import Metrics
@@ -33,7 +33,7 @@ class TrainSettings:
     epochs: int = 1
     """Passes over the data."""
     safe_adding: float = 0.75
-    """Scale of the damping term of safe adding; 0 adds the workers' moves undamped."""
+    """Scale of the damping term of safe adding; 0 adds the workers' updates undamped."""
 
     def __post_init__(self) -> None:
         for name in ("workers", "chunk", "epochs"):
@@ -46,8 +46,8 @@ class TrainSettings:
 def default_chunk(workers: int, rows: Callable[[], int], *, in_memory: bool = True) -> int:
     """The chunk for so many workers; `rows` is asked for the number of examples only if that matters.
 
-    In memory, one worker loses nothing by large chunks. Several see each other's moves only from round to
-    round, so the data should give them some 25 rounds.
+    In memory, one worker loses nothing by large chunks. Several see each other's updates only from round
+    to round, so the data should give them some 25 rounds.
 
     Through Redis a larger chunk moves fewer slots per example: with one worker, 65,536 examples a chunk make
     1.0M examples/s, 262,144 make 2.1M, and the same model, as long as there are chunks enough to overlap.
@@ -92,7 +92,7 @@ def train(
     """Train `store` on the rows of `source` before `stop_row`.
 
     Chunks are dealt to the workers in rounds (bulk-synchronous): in a round every worker pulls the same
-    state, and the moves are pushed in the workers' order. So the result depends on the data and the
+    state, and the updates are pushed in the workers' order. So the result depends on the data and the
     settings alone, never on how fast a thread was. With one worker it is sequential FTRL.
 
     `passes_before` counts earlier passes that went into the store's state (see `Optimizer.in_pass`), and
@@ -229,7 +229,7 @@ class _Job:
                 yield _Task(examples, optimizer, number, next(chunks))
 
     def _round(self, dealt: list[_Task], clock: int, pool: ThreadPoolExecutor) -> None:
-        """Every worker trains one chunk on the same state; then the moves are added, in order."""
+        """Every worker trains one chunk on the same state; then the updates are added, in order."""
         if len(dealt) == 1:
             self._push(0, self._train(self.workers[0], dealt[0], 1, lambda: None), clock)
             return
@@ -247,12 +247,12 @@ class _Job:
         for index, future in enumerate(running):
             self._push(index, future.result(), clock)
 
-    def _push(self, index: int, move: Move, clock: int) -> None:
+    def _push(self, index: int, update: Update, clock: int) -> None:
         started = perf_counter()
-        self.store.push(move.slots, move.delta, Token(self.name, index, clock), move.pulled)
+        self.store.push(update.slots, update.delta, Token(self.name, index, clock), update.pulled)
         self.workers[index].timings.push += perf_counter() - started
 
-    def _train(self, worker: Worker, task: _Task, peers: int, on_pulled: Callable[[], object]) -> Move:
+    def _train(self, worker: Worker, task: _Task, peers: int, on_pulled: Callable[[], object]) -> Update:
         first_pass = task.number == self.passes_before + 1
         return worker.train(
             task.examples,

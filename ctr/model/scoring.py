@@ -55,7 +55,7 @@ def predict_file(
 
 
 def _with_those_since(waiting: Positions, following: deque[Positions]) -> Positions:
-    """The bad rows that no prediction has come behind yet, with those that were met since."""
+    """The bad rows that no prediction has come behind yet, with those found since."""
     return np.concatenate([waiting, *(following.popleft() for _ in range(len(following)))])
 
 

@@ -29,15 +29,15 @@ class SequentialFtrl:
         return -(z - math.copysign(self.l1, z)) / ((self.beta + math.sqrt(n)) / self.alpha + self.l2)
 
     def gradients(self, example: Example, label: float, importance: float, margin: float) -> None:
-        """Move the weights of an example's features by the gradient at `margin`."""
+        """Change the weights of an example's features by the gradient at `margin`."""
         p = 1 / (1 + math.exp(-margin))
-        moves = []
+        changes = []
         for slot, x in example:
             g = importance * (p - label) * x
             n = self.n[slot]
             sigma = (math.sqrt(n + g * g) - math.sqrt(n)) / self.alpha
-            moves.append((slot, g - sigma * self.weight(slot), g * g))
-        for slot, dz, dn in moves:
+            changes.append((slot, g - sigma * self.weight(slot), g * g))
+        for slot, dz, dn in changes:
             self.z[slot] += dz
             self.n[slot] += dn
 

@@ -90,7 +90,7 @@ def test_several_workers_are_bit_reproducible(workers: int) -> None:
 
 
 def test_a_slow_worker_changes_nothing() -> None:
-    """The moves of a round are added in the workers' order, whoever finishes first."""
+    """The updates of a round are added in the workers' order, whoever finishes first."""
     batch = random_batch(2_000)
 
     class SlowSometimes(MemoryStore):
@@ -195,7 +195,7 @@ def test_predictions_are_calibrated_at_a_low_click_rate() -> None:
 
 @pytest.mark.parametrize(("workers", "most"), [(2, 1.08), (4, 1.28)])
 def test_progressive_validation_of_several_workers_knows_their_own_moves(workers: int, most: float) -> None:
-    """A worker predicts with its moves in the running chunk; with the pulled weights alone: 1.27, 1.55."""
+    """A worker predicts with its updates in the running chunk; with the pulled weights alone: 1.27, 1.55."""
     batch = random_batch(12_000, bits=12, longest=20, seed=3)
     alone = run(batch, bits=12, chunk=1_000)[1].progressive.logloss
     several = run(batch, bits=12, chunk=1_500, workers=workers)[1].progressive.logloss

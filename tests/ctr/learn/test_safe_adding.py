@@ -1,4 +1,4 @@
-"""Ways to combine the moves of workers that trained at the same time, side by side on one click log.
+"""Ways to combine the updates of workers that trained at the same time, side by side on one click log.
 
 The product has only safe adding (and plain adding, as its scale 0); the other two stand here in NumPy.
 """
@@ -25,28 +25,28 @@ State = NDArray[np.float32]
 Combine = Callable[[State, list[Chunk]], None]
 
 
-def combine_moves(state: State, chunks: list[Chunk], peers: int, scale: float, share: float) -> None:
-    """Every worker trains its chunk from the same state; `share` of each move is added."""
-    moves = []
+def combine_updates(state: State, chunks: list[Chunk], peers: int, scale: float, share: float) -> None:
+    """Every worker trains its chunk from the same state; `share` of each update is added."""
+    updates = []
     for chunk in chunks:
         before = state[chunk.slots]
         local = before.copy()
         OPTIMIZER.train(chunk, local, peers=peers, safe_adding=scale)
-        moves.append(local - before)
-    for chunk, move in zip(chunks, moves, strict=True):
-        state[chunk.slots] += np.float32(share) * move
+        updates.append(local - before)
+    for chunk, update in zip(chunks, updates, strict=True):
+        state[chunk.slots] += np.float32(share) * update
 
 
 def safe(state: State, chunks: list[Chunk]) -> None:
-    combine_moves(state, chunks, peers=len(chunks), scale=0.75, share=1)
+    combine_updates(state, chunks, peers=len(chunks), scale=0.75, share=1)
 
 
 def add(state: State, chunks: list[Chunk]) -> None:
-    combine_moves(state, chunks, peers=1, scale=0, share=1)
+    combine_updates(state, chunks, peers=1, scale=0, share=1)
 
 
 def average(state: State, chunks: list[Chunk]) -> None:
-    combine_moves(state, chunks, peers=1, scale=0, share=1 / len(chunks))
+    combine_updates(state, chunks, peers=1, scale=0, share=1 / len(chunks))
 
 
 def minibatch_gradient(state: State, chunks: list[Chunk]) -> None:
@@ -98,9 +98,9 @@ def logloss(rows: RawSource, held_out: Batch, workers: int, chunk: int, combine:
 def test_safe_adding_is_the_best_of_four(
     rows: RawSource, held_out: Batch, workers: int, chunk: int, adding_diverges: bool
 ) -> None:
-    judge = partial(logloss, rows, held_out)
-    sequential = judge(1, TRAIN_ROWS, add)
-    found = {way.__name__: judge(workers, chunk, way) for way in (safe, add, average, minibatch_gradient)}
+    found_by = partial(logloss, rows, held_out)
+    sequential = found_by(1, TRAIN_ROWS, add)
+    found = {way.__name__: found_by(workers, chunk, way) for way in (safe, add, average, minibatch_gradient)}
     print({"sequential": sequential} | found)  # the table's row, for whoever runs pytest -s
     assert found["safe"] == min(found.values())
     assert found["safe"] < sequential * 1.01
