@@ -17,21 +17,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any
 
 import numpy as np
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from ctr.errors import ModelError, SpecError
-from ctr.learn import Float32, Optimizer, optimizer_from_json
+from ctr.learn import Float32, Optimizer
 from ctr.model.linear import LinearModel
-from ctr.model.model import FORMAT, FORMAT_VERSION, Model, model_id
+from ctr.model.manifest import FORMAT, MANIFEST, ManifestEntries, manifest_text, read_manifest
+from ctr.model.model import Model, model_id
 from features import FeatureSpec, Slots, Transform, parse_spec, replace_folder, scratch_folder, slot_dtype
 
-MANIFEST = "manifest.json"
 _SPEC = "features.yaml"
 _WEIGHTS = "weights.safetensors"
 _STATE = "state.safetensors"
@@ -57,7 +56,7 @@ def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
             for name in (_WEIGHTS, _STATE):  # safetensors keeps its files from other users
                 shutil.copymode(folder / _SPEC, folder / name)
             files = {name: _sha256(folder / name) for name in (_SPEC, _WEIGHTS, _STATE)}
-            (folder / MANIFEST).write_bytes(_manifest_text({**model.manifest, "sha256": files}))
+            (folder / MANIFEST).write_bytes(manifest_text({**model.manifest, "sha256": files}))
     except (OSError, SafetensorError) as error:
         kept = "the model that was there is unchanged" if path.exists() else "nothing was left behind"
         raise ModelError(f"{path}: the model could not be saved ({error}); {kept}.") from error
@@ -80,7 +79,7 @@ def update_manifest(model: Model, path: Path) -> None:
             place = path.resolve()
             draft = opened.enter_context(scratch_folder(place.parent, f".{place.name}.", ".partial"))
             with (draft / MANIFEST).open("wb") as file:
-                file.write(_manifest_text({**model.manifest, "sha256": there["sha256"]}))
+                file.write(manifest_text({**model.manifest, "sha256": there["sha256"]}))
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft / MANIFEST, MANIFEST, dst_dir_fd=folder)
@@ -170,7 +169,7 @@ def load_state(path: Path, spec: FeatureSpec) -> SavedState:
     wanted = {"slots": (slot_dtype(spec.bits), 1), "state": (np.float32, 2)}
     tensors = _tensors(path / _STATE, files[_STATE], wanted)
     slots, state = tensors["slots"], tensors["state"]
-    entries = _Manifest.model_validate(manifest)
+    entries = ManifestEntries.model_validate(manifest)
     optimizer, passes = entries.optimizer.optimizer, entries.optimizer.passes
     if state.shape[1] != optimizer.width:
         raise ModelError(
@@ -180,90 +179,18 @@ def load_state(path: Path, spec: FeatureSpec) -> SavedState:
     return SavedState(slots, state, optimizer, passes, entries.training.chunks)
 
 
-class _OptimizerEntry(BaseModel):
-    """An optimizer's `to_json`, and the passes that it made."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-    passes: Annotated[int, Field(ge=1)]
-
-    @property
-    def optimizer(self) -> Optimizer:
-        return optimizer_from_json(self.model_extra or {})
-
-    @model_validator(mode="after")
-    def _is_known(self) -> Self:
-        try:
-            self.optimizer  # noqa: B018
-        except ModelError as error:
-            raise ValueError(str(error)) from error
-        return self
-
-
-class _Training(BaseModel):
-    """What of its training a model's state goes on with."""
-
-    model_config = ConfigDict(strict=True)
-
-    chunks: Annotated[int, Field(ge=0, lt=1 << 62)] = 0
-
-
-class _Manifest(BaseModel):
-    """What a manifest must say to be used; it says more."""
-
-    model_config = ConfigDict(strict=True)
-
-    id: str
-    spec_fingerprint: str
-    optimizer: _OptimizerEntry
-    training: _Training = _Training()
-    sha256: dict[str, str]
-
-
-def _manifest_text(manifest: Mapping[str, Any]) -> bytes:
-    return orjson.dumps(manifest, option=orjson.OPT_INDENT_2)
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        raise ModelError(f"{path}: there is no such model folder; `ctr train … --model {path}` makes one.")
-    try:
-        manifest = orjson.loads((path / MANIFEST).read_bytes())
-        kind, version = manifest["format"], manifest["format_version"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"{path}: {MANIFEST} is missing or torn, so this is not a whole model; train it again."
-        ) from error
-    if kind != FORMAT:
-        raise ModelError(f"{path}: is a {kind}, not a model; `ctr train … --model` makes one.")
-    if version != FORMAT_VERSION:
-        raise ModelError(
-            f"{path}: the model has format version {version}, this program reads version {FORMAT_VERSION}; "
-            "use the version of ctr that wrote it, or train again."
-        )
-    try:
-        _Manifest.model_validate(manifest)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ModelError(
-            f"{path}: {MANIFEST} is damaged at {place} ({first['msg']}); train the model again."
-        ) from error
-    return dict(manifest)
-
-
 def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, mmap.mmap]]:
     """The manifest of the model in `path` and the content of its files `names`, which it vouches for.
 
     The files are mapped, and checked in memory: what is used is what was checked, also when other files take
     their names.
     """
-    manifest = _read_manifest(path)
+    manifest = read_manifest(path)
     while True:
         try:
             return manifest, {name: _content(path, manifest, name) for name in names}
         except ModelError:
-            before, manifest = manifest, _read_manifest(path)
+            before, manifest = manifest, read_manifest(path)
             if manifest == before:
                 raise
             # Another model has taken the folder's place since its manifest was read.

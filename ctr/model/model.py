@@ -6,17 +6,14 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from ctr.learn import Float32
 from ctr.model.linear import LinearModel
+from ctr.model.manifest import FORMAT, FORMAT_VERSION
 from features import Batch, Chunk, FeatureSpec, Transform
-
-FORMAT: Final = "ctr model"
-FORMAT_VERSION: Final = 1
-"""Of the model folder; a program reads the version it writes and no other."""
 
 
 @dataclass(frozen=True, slots=True)

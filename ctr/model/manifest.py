@@ -1,0 +1,95 @@
+"""`manifest.json` of a model folder: what the model is, and the SHA-256 of the other files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ctr.errors import ModelError
+from ctr.learn import Optimizer, optimizer_from_json
+
+MANIFEST: Final = "manifest.json"
+FORMAT: Final = "ctr model"
+FORMAT_VERSION: Final = 1
+"""Of the model folder; a program reads the version it writes and no other."""
+
+
+class OptimizerEntry(BaseModel):
+    """An optimizer's `to_json`, and the passes that it made."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    passes: Annotated[int, Field(ge=1)]
+
+    @property
+    def optimizer(self) -> Optimizer:
+        return optimizer_from_json(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _is_known(self) -> Self:
+        try:
+            self.optimizer  # noqa: B018
+        except ModelError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+
+class TrainingEntry(BaseModel):
+    """What of its training a model's state goes on with."""
+
+    model_config = ConfigDict(strict=True)
+
+    chunks: Annotated[int, Field(ge=0, lt=1 << 62)] = 0
+
+
+class ManifestEntries(BaseModel):
+    """What a manifest must say to be used; it says more."""
+
+    model_config = ConfigDict(strict=True)
+
+    id: str
+    spec_fingerprint: str
+    optimizer: OptimizerEntry
+    training: TrainingEntry = TrainingEntry()
+    sha256: dict[str, str]
+
+
+def manifest_text(manifest: Mapping[str, Any]) -> bytes:
+    """As it is written."""
+    return orjson.dumps(manifest, option=orjson.OPT_INDENT_2)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest in the model folder `path`, with all that it says.
+
+    Raises ModelError when there is none, or one of something else, of another format version, or damaged.
+    """
+    if not path.exists():
+        raise ModelError(f"{path}: there is no such model folder; `ctr train … --model {path}` makes one.")
+    try:
+        manifest = orjson.loads((path / MANIFEST).read_bytes())
+        kind, version = manifest["format"], manifest["format_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"{path}: {MANIFEST} is missing or torn, so this is not a whole model; train it again."
+        ) from error
+    if kind != FORMAT:
+        raise ModelError(f"{path}: is a {kind}, not a model; `ctr train … --model` makes one.")
+    if version != FORMAT_VERSION:
+        raise ModelError(
+            f"{path}: the model has format version {version}, this program reads version {FORMAT_VERSION}; "
+            "use the version of ctr that wrote it, or train again."
+        )
+    try:
+        ManifestEntries.model_validate(manifest)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ModelError(
+            f"{path}: {MANIFEST} is damaged at {place} ({first['msg']}); train the model again."
+        ) from error
+    return dict(manifest)
