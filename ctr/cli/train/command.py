@@ -144,7 +144,8 @@ def _check(job: TrainJob) -> None:
     if job.holdout and job.holdout_fraction is not None:
         raise typer.BadParameter("give either --holdout or --holdout-fraction, not both.")
     try:
-        choose_optimizer(job.optimizer)
+        if job.warm_start is None:  # else its model says what the settings are for
+            choose_optimizer(job.optimizer)
     except ModelError as error:
         raise typer.BadParameter(str(error)) from None
     only_in_redis = (

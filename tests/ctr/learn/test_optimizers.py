@@ -125,3 +125,10 @@ def test_from_files_to_predictions_and_on(
     assert not (tmp_path / "third").exists()
     unknown = cli(*words, *chosen, "--l2", 1, "--model", tmp_path / "third")
     assert (unknown.code, f"{kind.name} has no setting l2" in unknown.err) == (2, True)
+
+
+def test_redis_holds_two_numbers_per_slot(cli: Cli, click_log: Path, tmp_path: Path, redis_url: str) -> None:
+    words = ["train", "--spec", "criteo", click_log, "--model", tmp_path / "model", "--optimizer", "sgd"]
+    done = cli(*words, "--store", redis_url)
+    assert (done.code, "keeps 2 numbers per slot, not 1" in done.err) == (1, True)
+    assert not (tmp_path / "model").exists()
