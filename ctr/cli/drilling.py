@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from time import monotonic
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,90 +12,138 @@ from ctr.cli.options import MOST_SECONDS, Consistency, JsonOption, finite
 from ctr.cli.reporting import report, stopping
 from ctr.drill import FAULTS
 
+if TYPE_CHECKING:
+    from ctr.drill import DrillSettings
+
+
+_ALL_FAULTS = ",".join(FAULTS)
+
+RowsOption = Annotated[int, typer.Option("--rows", min=10_000, help="Synthetic rows to train on.")]
+SeedOption = Annotated[
+    int,
+    typer.Option(
+        "--seed", min=0, help="Seed of the data, and of the order, times and victims of the faults."
+    ),
+]
+NodesOption = Annotated[
+    int, typer.Option("--nodes", "--shards", min=3, max=20, help="Redis primaries at the beginning.")
+]
+ReplicasOption = Annotated[int, typer.Option("--replicas", min=1, max=2, help="Replicas of each primary.")]
+WorkersOption = Annotated[int, typer.Option("--workers", min=2, help="Worker processes.")]
+ConsistencyOption = Annotated[
+    Consistency,
+    typer.Option("--consistency", help="As in `ctr train`; with bsp the weights must be equal to the bit."),
+]
+FaultsOption = Annotated[
+    str,
+    typer.Option(
+        "--faults",
+        metavar="LIST",
+        help="; ".join(f"{kind}: {what}" for kind, what in FAULTS.items()) + ". Or none.",
+    ),
+]
+RoundsOption = Annotated[
+    int, typer.Option("--rounds", min=1, help="Jobs to disturb with all faults, each in another order.")
+]
+FreezesOption = Annotated[
+    int,
+    typer.Option("--freezes", min=0, help="Freezes of independent servers afterwards, up to 20 at a time."),
+]
+FreezeSecondsOption = Annotated[
+    float,
+    typer.Option(
+        "--freeze-s", min=0.1, max=MOST_SECONDS, callback=finite, help="Seconds that a freeze lasts."
+    ),
+]
+AllowanceOption = Annotated[
+    float,
+    typer.Option(
+        "--allowance-s",
+        min=0,
+        max=MOST_SECONDS,
+        callback=finite,
+        help="Seconds, besides the node timeout of 1.5 s, within which training must continue after a "
+        "primary was killed.",
+    ),
+]
+ToleranceOption = Annotated[
+    float,
+    typer.Option(
+        "--tolerance",
+        min=0,
+        callback=finite,
+        help="By how much of it the log loss may be worse than undisturbed.",
+    ),
+]
+KeepOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--keep", metavar="DIR", help="Keep data and ledgers in this new folder.", show_default=False
+    ),
+]
+
 
 def drill(
-    rows: Annotated[int, typer.Option(min=10_000, help="Synthetic rows to train on.")] = 250_000,
-    seed: Annotated[
-        int,
-        typer.Option(min=0, help="Of the data, and of the order, moments and victims of the faults."),
-    ] = 0,
-    shards: Annotated[int, typer.Option(min=3, max=20, help="Redis primaries to begin with.")] = 3,
-    replicas: Annotated[int, typer.Option(min=1, max=2, help="Replicas of each.")] = 1,
-    workers: Annotated[int, typer.Option(min=2, help="Worker processes.")] = 3,
-    consistency: Annotated[
-        Consistency, typer.Option(help="As in `ctr train`; with bsp the weights must be equal to the bit.")
-    ] = Consistency.SSP,
-    faults: Annotated[
-        str,
-        typer.Option(
-            metavar="LIST",
-            help="; ".join(f"{kind}: {what}" for kind, what in FAULTS.items()) + ". Or none.",
-        ),
-    ] = ",".join(FAULTS),
-    rounds: Annotated[int, typer.Option(min=1, help="Jobs that meet all faults, each in another order.")] = 1,
-    freezes: Annotated[
-        int,
-        typer.Option(min=0, help="Afterwards, freezes of independent servers, up to 20 at a time."),
-    ] = 20,
-    freeze_s: Annotated[
-        float, typer.Option(min=0.1, max=MOST_SECONDS, callback=finite, help="Seconds that a freeze lasts.")
-    ] = 7.0,
-    allowance_s: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            max=MOST_SECONDS,
-            callback=finite,
-            help="After a primary was killed, training must go on within the node timeout of 1.5 s and so "
-            "many seconds.",
-        ),
-    ] = 3.0,
-    tolerance: Annotated[
-        float,
-        typer.Option(
-            min=0, callback=finite, help="Share by which the log loss may be worse than undisturbed."
-        ),
-    ] = 0.003,
-    keep: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Keep data and ledgers in this new folder.", show_default=False),
-    ] = None,
+    rows: RowsOption = 250_000,
+    seed: SeedOption = 0,
+    nodes: NodesOption = 3,
+    replicas: ReplicasOption = 1,
+    workers: WorkersOption = 3,
+    consistency: ConsistencyOption = Consistency.SSP,
+    faults: FaultsOption = _ALL_FAULTS,
+    rounds: RoundsOption = 1,
+    freezes: FreezesOption = 20,
+    freeze_s: FreezeSecondsOption = 7.0,
+    allowance_s: AllowanceOption = 3.0,
+    tolerance: ToleranceOption = 0.003,
+    keep: KeepOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Show that training loses nothing: break its servers and workers, and compare what is left.
+    """Show that training loses nothing: break its servers and workers, and check the sums.
 
     Starts a Redis Cluster of its own, trains twice on synthetic rows, and during the second job kills a
     primary, one whose replica is behind, and a worker, freezes servers, fills the memory of one, and moves
     partitions. Every worker keeps a ledger of what it pushed; afterwards the store must hold each push of the
-    ledgers, once. Exit code 1 when it does not, or when the job did not recover.
+    ledgers exactly once. Exit code 1 when it does not, or when the job did not recover.
 
     Example: `ctr drill --seed 7 --keep drill`
     """
-    import tempfile
-    from contextlib import ExitStack
+    from ctr.drill import DrillSettings
 
-    from ctr.drill import DrillSettings, run_drill
-    from ctr.interrupts import stop_requests
-
-    kinds = () if faults == "none" else tuple(dict.fromkeys(kind.strip() for kind in faults.split(",")))
-    if unknown := [kind for kind in kinds if kind not in FAULTS]:
-        raise typer.BadParameter(f"--faults has {unknown[0]!r}: name some of {', '.join(FAULTS)}, or none.")
     if keep is not None and keep.exists():
         raise typer.BadParameter(f"--keep {keep} is there already; name a folder that is not.")
     settings = DrillSettings(
         rows=rows,
         seed=seed,
-        shards=shards,
+        shards=nodes,
         replicas=replicas,
         workers=workers,
         consistency=consistency.value,
-        faults=kinds,
+        faults=_kinds(faults),
         rounds=rounds,
         freezes=freezes,
         freeze_s=freeze_s,
         allowance_s=allowance_s,
         tolerance=tolerance,
     )
+    _run(settings, keep, json)
+
+
+def _kinds(faults: str) -> tuple[str, ...]:
+    kinds = () if faults == "none" else tuple(dict.fromkeys(kind.strip() for kind in faults.split(",")))
+    if unknown := [kind for kind in kinds if kind not in FAULTS]:
+        raise typer.BadParameter(f"--faults has {unknown[0]!r}: name some of {', '.join(FAULTS)}, or none.")
+    return kinds
+
+
+def _run(settings: DrillSettings, keep: Path | None, json: Path | None) -> None:
+    """Run the drill and report what it found."""
+    import tempfile
+    from contextlib import ExitStack
+
+    from ctr.drill import run_drill
+    from ctr.interrupts import stop_requests
+
     with ExitStack() as opened:
         opened.enter_context(stopping("The servers and workers of the drill have ended."))
         stop = opened.enter_context(stop_requests())

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from ctr.progress import Report
     from features import DatasetManifest, RawSource
 
-_DEALING = 0.5  # of the time that a build with --shuffle takes: its first pass
+_FIRST_PASS = 0.5  # of the time that a build with --shuffle takes: its first pass
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Hash raw logs into data sets.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode="markdown", help="Hash raw logs into data sets, and describe them."
+)
 
 
 @app.command()
@@ -33,7 +35,9 @@ def build(
             show_default=False,
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the data set.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="The data set is written to this folder.", show_default=False)
+    ],
     shuffle: Annotated[
         int | None,
         typer.Option(
@@ -49,10 +53,10 @@ def build(
     max_bad_fraction: MaxBadFraction = 0.01,
     json: JsonOption = None,
 ) -> None:
-    """Hash raw files once, so that every training pass over them is fast.
+    """Hash raw files once, so that every later training pass is fast.
 
-    Training takes the rows in the order of the files; if they are sorted there, say by label, it learns
-    badly, and `--shuffle` mixes them.
+    Training reads the rows in the order of the files. If they are sorted, such as by label, the model
+    learns badly; `--shuffle` puts them in a random order.
 
     Example: `ctr features build --spec criteo day1.tsv day2.tsv.gz --out days.hashed`
     """
@@ -107,17 +111,17 @@ def _write(source: RawSource, out: Path, shuffle: int | None, show: Report) -> D
         )
     hashed = 0
 
-    def dealing(rows: int) -> None:
+    def first_pass(rows: int) -> None:
         nonlocal hashed
         hashed = rows
-        show(rows, _DEALING * source.fraction_read)
+        show(rows, _FIRST_PASS * source.fraction_read)
 
     def writing(rows: int) -> None:
-        show(hashed, _DEALING + (1 - _DEALING) * rows / hashed)
+        show(hashed, _FIRST_PASS + (1 - _FIRST_PASS) * rows / hashed)
 
     # The temporary files lie beside the data set: there is the room that it needs anyway.
     beside = out.resolve().parent
-    with closing(shuffled(source, BLOCK_ROWS, shuffle, beside, progress=dealing)) as batches:
+    with closing(shuffled(source, BLOCK_ROWS, shuffle, beside, progress=first_pass)) as batches:
         return write_dataset(batches, source.spec, out, shuffled=shuffle, progress=writing)
 
 
@@ -128,7 +132,7 @@ def describe(
     ],
     json: JsonOption = None,
 ) -> None:
-    """Show what a hashed data set holds: rows, clicks, features, slots used, collisions to expect.
+    """Show what a hashed data set holds: rows, clicks, features, slots used, expected collisions.
 
     Two features *collide* when they hash to the same slot and so share one weight; more `bits` in the
     spec mean fewer collisions.

@@ -42,15 +42,15 @@ SpecOption = Annotated[
 
 ModelOption = Annotated[
     Path,
-    typer.Option("--model", metavar="DIR", help="Folder of a trained model.", show_default=False),
+    typer.Option("--model", metavar="DIR", help="Folder of the trained model.", show_default=False),
 ]
 
 BadRowsOption = Annotated[
     OnBadRows,
     typer.Option(
         "--on-bad-rows",
-        help="A row that cannot be read: stop there (fail), count it and go on (skip), or also write it "
-        "to a file beside the output (quarantine).",
+        help="What to do with a row that cannot be read: stop there (fail), count it and leave it out "
+        "(skip), or also write it to a file beside the output (quarantine).",
     ),
 ]
 
@@ -61,15 +61,15 @@ MaxBadFraction = Annotated[
         "--max-bad-fraction",
         min=0.0,
         max=1.0,
-        help="With skip or quarantine: stop when more of the rows are bad. Up to 10 always are allowed, "
-        "if that is at most half.",
+        help="With skip or quarantine: fail when more of the rows are bad than this. Up to 10 bad rows "
+        "are always allowed, if they are at most half of the rows.",
     ),
 ]
 
 
 def _check_json(path: Path | None) -> Path | None:
     if path is not None and str(path) != "-" and not os.access(path.parent, os.W_OK):
-        raise typer.BadParameter(f"{path.parent} is no folder that can be written to.")
+        raise typer.BadParameter(f"{path.parent} is not a folder that can be written to.")
     return path
 
 
@@ -102,7 +102,7 @@ MOST_SECONDS = 86_400.0
 def finite(value: float | None) -> float | None:
     """Refuse `nan` and `inf`, which a range without end lets pass."""
     if value is not None and not isfinite(value):
-        raise typer.BadParameter(f"{value} is no number to compute with.")
+        raise typer.BadParameter(f"{value} is not a finite number.")
     return value
 
 

@@ -24,7 +24,7 @@ def evaluate(
 
     *Log loss* is the mean negative log likelihood; *normalized entropy* divides it by that of always
     predicting the base rate (below 1 is better than that); *AUC* is how often a click is ranked above a
-    non-click; *calibration* is mean prediction over click rate (1 is right).
+    non-click; *calibration* is mean prediction divided by click rate (1 is right).
 
     Example: `ctr evaluate --model model tomorrow.tsv`
     """
@@ -70,7 +70,7 @@ def predict(
         bool,
         typer.Option(
             "--unlabelled",
-            help="Files without a header lack the label's column; needed where that cannot be seen.",
+            help="Files without a header lack the label column; needed where that cannot be detected.",
         ),
     ] = False,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,

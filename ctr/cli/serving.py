@@ -14,11 +14,11 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
 ) -> None:
-    """Serve a model over REST until Ctrl-C or SIGTERM; a closed terminal (SIGHUP) does not end it.
+    """Serve a model over HTTP until Ctrl-C or SIGTERM; closing the terminal (SIGHUP) does not stop it.
 
-    `POST /v1/predict` with `{"rows": [{"I1": 5, "C1": "68fd1e64"}]}` answers with a probability per row;
-    a column that is left out counts as missing. A request may have 10,000 rows and 2 MiB. `GET /docs` shows
-    every endpoint.
+    `POST /v1/predict` with `{"rows": [{"I1": 5, "C1": "68fd1e64"}]}` returns one probability per row;
+    a column that is left out counts as missing. A request may have up to 10,000 rows and 2 MiB. `GET /docs`
+    shows every endpoint.
 
     Example: `ctr serve --model model --port 8000`
     """

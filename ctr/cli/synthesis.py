@@ -12,12 +12,17 @@ from ctr.cli.reporting import report, stopping
 
 
 def synth(
-    rows: Annotated[int, typer.Option(min=1, help="Rows to write.", show_default=False)],
+    rows: Annotated[int, typer.Option(min=1, help="Number of rows.", show_default=False)],
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The log; .gz compresses it.", show_default=False)
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="The log is written here; compressed if the name ends in .gz.",
+            show_default=False,
+        ),
     ],
     seed: Annotated[
-        int, typer.Option(min=0, help="Another seed, another log; the same seed, the same log.")
+        int, typer.Option(min=0, help="Seed of the random numbers; the same seed gives the same log.")
     ] = 0,
     truth: Annotated[
         Path | None,
@@ -29,7 +34,7 @@ def synth(
     ] = None,
     json: JsonOption = None,
 ) -> None:
-    """Write a synthetic click log with Criteo's columns, to try things on.
+    """Write a synthetic click log with Criteo's columns, to try things out.
 
     Tab separated, no header: label, 13 numbers I1-I13, 26 categories C1-C26, with heavy tails, missing
     values and drift. It is drawn from a known model, so the best log loss that any model can reach on it

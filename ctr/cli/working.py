@@ -15,7 +15,7 @@ from ctr.cli.options import MOST_SECONDS, finite
 from ctr.cli.reporting import STOPPED, stopping
 
 _LONGEST_END_S = 5.0
-_LONGEST_FAREWELL_S = 60.0
+_LONGEST_LEAVING_S = 60.0
 
 
 def worker(
@@ -23,13 +23,13 @@ def worker(
         str,
         typer.Option(
             metavar="URL",
-            help="Redis that holds the model, as the job's `ctr train` was given it.",
+            help="Redis URL of the model, the same as in the job's `ctr train`.",
             show_default=False,
         ),
     ],
     job: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="The job, if it must be that one.", show_default=False),
+        typer.Option(metavar="ID", help="Join this job only.", show_default=False),
     ] = None,
     lease: Annotated[
         float | None,
@@ -37,16 +37,16 @@ def worker(
             min=0.5,
             max=MOST_SECONDS,
             callback=finite,
-            help="Seconds of silence after which the others count this worker as dead. Default: the job's.",
+            help="Seconds without a heartbeat after which this worker counts as dead. Default: the job's.",
             show_default=False,
         ),
     ] = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
-    """Help with a training job that `ctr train --store` runs elsewhere; join and leave at any time.
+    """Join a training job that `ctr train --store` runs elsewhere; workers may join and leave at any time.
 
     The input must lie at the same path as on the machine of `ctr train`. Ctrl-C leaves after the running
-    chunk: the others go on with what is left.
+    chunk; the other workers continue with the rest.
 
     Example: `ctr worker --store redis://10.0.0.7:6379/0?model=ads`
     """
@@ -73,7 +73,7 @@ def _leaving_in_time(stop: Event) -> Iterator[None]:
 
     def watch() -> None:
         stop.wait()
-        if not left.wait(_LONGEST_FAREWELL_S):
+        if not left.wait(_LONGEST_LEAVING_S):
             os._exit(STOPPED)
 
     Thread(target=watch, daemon=True).start()

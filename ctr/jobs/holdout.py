@@ -1,17 +1,22 @@
-"""`Holdout`: rows that nothing is learnt from, and the metrics of a model on them."""
+"""`Holdout`: rows that nothing is learnt from; `PassEvaluations`: a model on them after each pass."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 
+from ctr.background import Background
 from ctr.errors import DataError
 from ctr.jobs.train_job import Show, TrainJob
+from ctr.learn import Float32
 from ctr.metrics import MetricSummary
 from ctr.model import LinearModel, Model, evaluate, update_manifest
-from features import ExampleSource, open_source
+from features import ExampleSource, Slots, open_source
+
+State = tuple[Slots, Float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +85,30 @@ def open_holdout(job: TrainJob, source: ExampleSource) -> Holdout | None:
             )
         return Holdout(opened(job.inputs), rows - kept, rows - kept)
     return None
+
+
+class PassEvaluations:
+    """How good a model was after each pass but the last: evaluated one by one, on other threads."""
+
+    def __init__(self, evaluated: Callable[[int, State], MetricSummary | None]) -> None:
+        """`evaluated` gives the metrics of a pass's state, or None when the job is to stop."""
+        self._evaluated = evaluated
+        self._futures: dict[int, Future[MetricSummary | None]] = {}
+        self._turn = Lock()
+
+    def add(self, number: int, state: State) -> None:
+        """Evaluate the state after this pass, from 1."""
+        self._futures[number] = Background("hold-out").submit(self._in_turn, number, state)
+
+    def wait(self) -> None:
+        """Until all are evaluated; what went wrong is told later."""
+        wait(self._futures.values())
+
+    def summaries(self) -> dict[int, MetricSummary]:
+        """By pass, when all are evaluated. Raises what an evaluation raised."""
+        found = {number: future.result() for number, future in self._futures.items()}
+        return {number: summary for number, summary in found.items() if summary is not None}
+
+    def _in_turn(self, number: int, state: State) -> MetricSummary | None:
+        with self._turn:
+            return self._evaluated(number, state)

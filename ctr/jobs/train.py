@@ -10,8 +10,8 @@ from threading import Event
 from ctr.distributed import Trained
 from ctr.errors import CtrError
 from ctr.interrupts import stop_requests
+from ctr.jobs.holdout import PassEvaluations, State
 from ctr.jobs.outcome import TrainOutcome
-from ctr.jobs.pass_evaluations import PassEvaluations, State
 from ctr.jobs.remains import Remains
 from ctr.jobs.saving import empty_store, require_places, save_or_rescue
 from ctr.jobs.setup import TrainSetup, set_up

@@ -6,7 +6,7 @@ from threading import Event
 
 from ctr.distributed import CheckpointSettings, StoreSettings, Trained, train_distributed
 from ctr.errors import DataError
-from ctr.jobs.pass_evaluations import PassEvaluations
+from ctr.jobs.holdout import PassEvaluations
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.jobs.train_job import Show, TrainJob

@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Event
 
 from ctr.distributed import Trained
-from ctr.jobs.pass_evaluations import PassEvaluations
+from ctr.jobs.holdout import PassEvaluations
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.jobs.train_job import Show

@@ -9,7 +9,11 @@ from ctr.cli.ps.export import export
 from ctr.cli.ps.plan import plan
 from ctr.cli.ps.status import status
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Look after parameters in Redis.")
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Manage models in Redis: plan, status, export, drop.",
+)
 app.command("plan")(plan)
 app.command("status")(status)
 app.command("export")(export)

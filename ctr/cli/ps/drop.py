@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 def drop(
     store: StoreOption,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask, whatever works on the model.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask, even if a job is running.")] = False,
 ) -> None:
-    """Delete a model's parameters and its job from Redis, such as those that a failed job left.
+    """Delete a model and its job from Redis, such as what a failed job left.
 
-    It shows what would go, and asks. `ctr train` removes its own when it ends well. Saved models and
+    Shows what would be deleted, and asks. `ctr train` deletes its own when it succeeds. Saved models and
     checkpoints are not touched.
 
     Example: `ctr ps drop --store redis://localhost:6379/0?model=ads`

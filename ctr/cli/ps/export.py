@@ -18,16 +18,16 @@ def export(
         Path,
         typer.Option(
             metavar="DIR",
-            help="The model goes here, in place of a model that is there.",
+            help="Folder for the model; a model that is there is replaced.",
             show_default=False,
         ),
     ],
     json: JsonOption = None,
 ) -> None:
-    """Save the model that a store holds, while its job goes on or after it has failed.
+    """Save the model that a store holds, while its job is running or after it has failed.
 
-    Transform and optimizer are those of the job, which notices nothing. The log loss shown is that of the
-    workers' own reports, which come every now and then and may be some chunks behind.
+    Transform and optimizer are those of the job, which is not disturbed. The log loss shown is that of the
+    workers' reports, which may be some chunks behind.
 
     Example: `ctr ps export --store redis://localhost:6379/0?model=ads --model snapshot`
     """

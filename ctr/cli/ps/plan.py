@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +14,7 @@ from ctr.cli.reporting import report
 from ctr.cli.tables import duration, size, some, table
 
 if TYPE_CHECKING:
-    from ctr.jobs import Costs, Estimate, Workload
+    from ctr.cost_model import Costs, Estimate, Workload
 
 
 def _count(text: str | int) -> int:
@@ -28,60 +29,87 @@ def _count(text: str | int) -> int:
     return int(number)
 
 
+FeaturesOption = Annotated[
+    int,
+    typer.Option(
+        "--features",
+        parser=_count,
+        metavar="N",
+        help="Distinct features in the data, such as 1000000 or 1e6.",
+        show_default=False,
+    ),
+]
+ExamplesOption = Annotated[
+    int,
+    typer.Option("--examples", parser=_count, metavar="N", help="Examples per pass.", show_default=False),
+]
+WorkersOption = Annotated[
+    int, typer.Option("--workers", parser=_count, metavar="N", help="Worker processes.")
+]
+NodesOption = Annotated[
+    int, typer.Option("--nodes", "--shards", parser=_count, metavar="N", help="Redis primaries.")
+]
+BitsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--bits",
+        help="The model has 2**bits slots, 1 to 40. Default: at least 4 slots per feature.",
+        show_default=False,
+    ),
+]
+ChunkOption = Annotated[
+    int,
+    typer.Option("--chunk", parser=_count, metavar="N", help="Examples between a pull and a push."),
+]
+FeaturesPerExampleOption = Annotated[
+    int, typer.Option("--features-per-example", help="Features of one example.")
+]
+NetworkOption = Annotated[
+    float, typer.Option("--network", metavar="GBIT/S", help="Bandwidth of each machine.")
+]
+PassesOption = Annotated[int, typer.Option("--passes", help="Passes over the data.")]
+CoresOption = Annotated[
+    int | None,
+    typer.Option(
+        "--cores",
+        help="Everything runs on one machine with so many cores. Default: each worker and each Redis has a "
+        "machine of its own.",
+        show_default=False,
+    ),
+]
+
+
 def plan(
-    features: Annotated[
-        int,
-        typer.Option(
-            parser=_count,
-            metavar="N",
-            help="Distinct features in the data, such as 1000000 or 1e6.",
-            show_default=False,
-        ),
-    ],
-    examples: Annotated[
-        int, typer.Option(parser=_count, metavar="M", help="Examples per pass.", show_default=False)
-    ],
-    workers: Annotated[int, typer.Option(parser=_count, metavar="W", help="Worker processes.")] = 1,
-    shards: Annotated[int, typer.Option(parser=_count, metavar="S", help="Redis primaries.")] = 1,
-    bits: Annotated[
-        int | None,
-        typer.Option(
-            help="The model has 2**bits slots, 1 to 40. Default: 4 slots or more per feature.",
-            show_default=False,
-        ),
-    ] = None,
-    chunk: Annotated[int, typer.Option(parser=_count, help="Examples between a pull and a push.")] = 65_536,
-    features_per_example: Annotated[int, typer.Option(help="Of one example.")] = 39,
-    network: Annotated[float, typer.Option(metavar="GBIT/S", help="Of each machine.")] = 10.0,
-    passes: Annotated[int, typer.Option(help="Over the data.")] = 1,
-    cores: Annotated[
-        int | None,
-        typer.Option(
-            help="All runs on one machine with so many cores. Default: each worker and each Redis has a "
-            "machine of its own.",
-            show_default=False,
-        ),
-    ] = None,
+    features: FeaturesOption,
+    examples: ExamplesOption,
+    workers: WorkersOption = 1,
+    nodes: NodesOption = 1,
+    bits: BitsOption = None,
+    chunk: ChunkOption = 65_536,
+    features_per_example: FeaturesPerExampleOption = 39,
+    network: NetworkOption = 10.0,
+    passes: PassesOption = 1,
+    cores: CoresOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Estimate memory, network and time of a training job through Redis. Starts and asks nothing.
+    """Estimate memory, network traffic and time of a training job through Redis; nothing is started.
 
-    The figures come from a model of costs whose assumptions are printed with them; filters that save pulls
-    and pushes are not counted. Expect the right order of magnitude, and the right bottleneck.
+    The figures come from a cost model whose assumptions are printed with them; filters that save pulls and
+    pushes are not counted. Expect the right order of magnitude, and the right bottleneck.
 
     Examples:
 
-    - `ctr ps plan --features 1e8 --examples 1e9 --workers 16 --shards 8`
-    - `ctr ps plan --features 1e6 --examples 1e7 --workers 1 --shards 1 --cores 2`
+    - `ctr ps plan --features 1e8 --examples 1e9 --workers 16 --nodes 8`
+    - `ctr ps plan --features 1e6 --examples 1e7 --workers 1 --nodes 1 --cores 2`
     """
-    from ctr.jobs import Costs, Workload, assumptions, default_bits, estimate, variants
+    from ctr.cost_model import Workload, default_bits
 
     try:
         workload = Workload(
             features=features,
             examples=examples,
             workers=workers,
-            shards=shards,
+            nodes=nodes,
             bits=default_bits(features) if bits is None else bits,
             chunk=chunk,
             features_per_example=features_per_example,
@@ -91,6 +119,12 @@ def plan(
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    _estimate(workload, json)
+
+
+def _estimate(workload: Workload, json: Path | None) -> None:
+    from ctr.cost_model import Costs, assumptions, estimate, variants
+
     costs = Costs()
     found = {name: (w, estimate(w, costs)) for name, w in variants(workload).items()}
     expected = found["as asked"][1]
@@ -125,7 +159,7 @@ def _workload_lines(workload: Workload, expected: Estimate) -> list[str]:
     return [
         f"{some(workload.features, 'feature')}, {some(workload.examples, 'example')}, "
         f"{some(workload.passes, 'pass')}, {some(workload.workers, 'worker')}, "
-        f"{some(workload.shards, 'shard')}; {where}",
+        f"{some(workload.nodes, 'node')}; {where}",
         f"2**{workload.bits} slots in {some(workload.partitions, 'partition')}; "
         f"{expected.colliding:.1%} of the features share a slot with another",
         f"a chunk of {some(chunk, 'example')} touches {expected.unique_slots:.2f} slots per example, "
@@ -135,7 +169,7 @@ def _workload_lines(workload: Workload, expected: Estimate) -> list[str]:
 
 def _advice_lines(workload: Workload, found: dict[str, Estimate]) -> list[str]:
     """What bounds the job, what would help most, and what to beware of."""
-    from ctr.jobs import LEAST_ROUNDS, Bound
+    from ctr.cost_model import LEAST_ROUNDS, Bound
 
     expected = found["as asked"]
     why = {
@@ -158,20 +192,20 @@ def _advice_lines(workload: Workload, found: dict[str, Estimate]) -> list[str]:
         lines.append("helps most: nothing in the table below")
     if idle := workload.workers - workload.active_workers:
         lines.append(
-            f"beware: the examples make only {some(workload.active_workers, 'chunk')}, so "
+            f"warning: the examples make only {some(workload.active_workers, 'chunk')}, so "
             f"{some(idle, 'worker')} will be idle; a smaller --chunk helps"
         )
     elif workload.workers > 1 and expected.rounds < LEAST_ROUNDS:
         lines.append(
-            f"beware: the workers see each other's moves only {expected.rounds:.0f} times per pass, and "
+            f"warning: the workers see each other's updates only {expected.rounds:.0f} times per pass, and "
             f"below some {LEAST_ROUNDS} times accuracy suffers; a smaller --chunk helps"
         )
     if expected.colliding > 0.5:
-        lines.append("beware: most features share their slot; more --bits keep them apart")
+        lines.append("warning: most features share their slot; more --bits keep them apart")
     if workload.features > (most := workload.examples * workload.features_per_example):
-        lines.append(f"beware: so few examples cannot hold more than {some(most, 'feature')}")
-    if workload.shards > workload.partitions:
-        lines.append(f"beware: {some(workload.partitions, 'partition')} cannot be spread over more nodes")
+        lines.append(f"warning: so few examples cannot hold more than {some(most, 'feature')}")
+    if workload.nodes > workload.partitions:
+        lines.append(f"warning: {some(workload.partitions, 'partition')} cannot be spread over more nodes")
     return lines
 
 
@@ -219,7 +253,7 @@ def _variant_lines(found: dict[str, tuple[Workload, Estimate]]) -> list[str]:
 
 
 def _assumption_lines(costs: Costs) -> list[str]:
-    from ctr.jobs import assumptions
+    from ctr.cost_model import assumptions
 
     def number(value: float) -> str:
         return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
@@ -228,8 +262,8 @@ def _assumption_lines(costs: Costs) -> list[str]:
     return [
         "assumed (measured on one machine of two cores over loopback, unless it says otherwise):",
         *table(rows, "><"),
-        "and: features are spread evenly over partitions, partitions over nodes at random; reading, pulling,",
-        "training and pushing overlap; links carry their full rate in both directions, and cost nothing else",
-        "(nothing was measured over a network); no filter saves a pull or a push; no worker waits for",
-        "another, nothing is tried again, and no checkpoint is written",
+        "and: features are spread evenly over partitions, partitions at random over nodes; reading, pulling,",
+        "training and pushing overlap; links run at their full rate in both directions, without latency",
+        "(nothing was measured over a network); filters are off; no worker waits for another; no request is",
+        "repeated, and no checkpoint is written",
     ]

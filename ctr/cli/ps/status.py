@@ -15,14 +15,12 @@ if TYPE_CHECKING:
     from ctr.distributed import JobStatus
     from ps.status import StoreObserver, StoreStatus
 
-StoreOption = Annotated[
-    str, typer.Option(metavar="URL", help="Redis that holds the model.", show_default=False)
-]
+StoreOption = Annotated[str, typer.Option(metavar="URL", help="Redis URL of the model.", show_default=False)]
 
 
 def status(
     store: StoreOption,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
     every: Annotated[
         float,
         typer.Option(
@@ -30,16 +28,16 @@ def status(
             max=MOST_SECONDS,
             callback=finite,
             metavar="SECONDS",
-            help="Between two looks of --watch.",
+            help="Seconds between two updates of --watch.",
         ),
     ] = 2.0,
     json: JsonOption = None,
 ) -> None:
-    """Show the nodes of a store, how the model's partitions are spread over them, and where its job is.
+    """Show the nodes of a store, how the model's partitions are spread over them, and how far its job is.
 
-    *Clock* is the number of chunks that a worker has pushed, *lag* how many it is behind the furthest.
-    It only looks: neither model nor job notice it. Exit code 1 when there is no model, when it is being
-    dropped, and when a part of it cannot be reached.
+    *Clock* is the number of chunks that a worker has pushed, *lag* how many it is behind the fastest. Only
+    reads, and does not disturb the job. Exit code 1 when there is no model, when it is being dropped, and
+    when a part of it cannot be reached.
 
     Examples:
 
@@ -47,7 +45,7 @@ def status(
     - `ctr ps status --store redis+cluster://10.0.0.7:6379,10.0.0.8:6379 --watch`
     """
     if watch and json is not None:
-        raise typer.BadParameter("--json takes one look; leave out --watch, or --json.")
+        raise typer.BadParameter("--json does not go with --watch; leave out one of them.")
     with stopping("Nothing was changed."):
         try:
             from ps import parse_redis_url

@@ -18,7 +18,7 @@ def status_lines(store: StoreStatus, job: JobStatus | None) -> list[str]:
     lines = [f"store {store.url}: {kind}", *_node_lines(store.nodes)]
     if store.model is not None:
         lines += ["", *_model_lines(store)]
-        lines += ["", *(["no job is on its board"] if job is None else _job_lines(job))]
+        lines += ["", *(["no job trains it"] if job is None else _job_lines(job))]
     return lines
 
 
@@ -72,7 +72,7 @@ def _model_lines(store: StoreStatus) -> list[str]:
         f"{optimizer} ({settings}); transform {fingerprint}, run {model.run}"
     ]
     if model.state == "creating":
-        lines.append("it is being created; if nobody is at it any more, `ctr ps drop` removes what there is")
+        lines.append("it is being created; if that was interrupted, `ctr ps drop` removes what there is")
     if store.partition_balance is not None and store.cluster_state is not None:
         of_bytes = "" if store.byte_balance is None else f", {store.byte_balance:.2f} of their bytes"
         lines.append(
@@ -93,19 +93,19 @@ def _job_lines(job: JobStatus) -> list[str]:
     how += "" if job.staleness is None else f" with staleness {job.staleness}"
     lines = [f"job {job.id}: {job.state}{how}; coordinator {_coordinator(job)}, {_workers(job)}"]
     if job.message:
-        lines.append(f"it says: {job.message}")
+        lines.append(f"message: {job.message}")
     if job.problem is not None:
-        lines.append(f"beware: {job.problem}")
+        lines.append(f"warning: {job.problem}")
     if not job.at_work:
         lines.append(
-            "nobody works on it: `ctr ps export` saves what was learnt, `ctr ps drop` removes it from the "
-            "store"
+            "no process works on it: `ctr ps export` saves what was learnt, `ctr ps drop` removes it "
+            "from the store"
         )
     if job.pause is not None:
         where = (
             f"round {job.pause}" if job.ranks else "another chunk" if job.pause < 0 else f"clock {job.pause}"
         )
-        lines.append(f"held, for a checkpoint, after a pass or to stop: nobody begins {where} yet")
+        lines.append(f"paused, for a checkpoint, after a pass or to stop: no worker begins {where} yet")
     if job.examples is not None and job.examples_in_all:
         of_all = job.examples / job.examples_in_all
         loss = "" if job.logloss is None else f", {_loss(job)} {job.logloss:.5f}"

@@ -16,7 +16,7 @@ OutOption = Annotated[
     typer.Option(
         "--model",
         metavar="DIR",
-        help="The trained model goes here, in place of a model that is there.",
+        help="Folder for the trained model; a model that is there is replaced.",
         show_default=False,
     ),
 ]
@@ -47,7 +47,7 @@ OptimizerOption = Annotated[
     typer.Option(
         "--optimizer",
         metavar="NAME",
-        help="Optimizer, whose settings follow. Default: ftrl (FTRL-Proximal).",
+        help="Optimizer; its settings are the options below. Default: ftrl (FTRL-Proximal).",
         show_default=False,
     ),
 ]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ctr.cli.ps.plan import plan
-from ctr.jobs.cost_model import (
+from ctr.cost_model import (
     LARGEST_PARTITION_BITS,
     LEAST_PARTITIONS,
     LEAST_ROUNDS,
@@ -38,7 +38,7 @@ from ps.wire.resp_kernels import pull_size, push_size
 
 
 def workload(**changes: Any) -> Workload:
-    usual = {"features": 10**6, "examples": 10**7, "workers": 1, "shards": 1, "bits": 22}
+    usual = {"features": 10**6, "examples": 10**7, "workers": 1, "nodes": 1, "bits": 22}
     return Workload(**{**usual, **changes})
 
 
@@ -94,17 +94,17 @@ def test_colliding_features_as_counted(features: int, bits: int) -> None:
     assert expected == pytest.approx((counts[at] > 1).mean(), abs=0.02)
 
 
-@pytest.mark.parametrize(("partitions", "shards"), [(64, 2), (64, 3), (64, 8), (512, 16), (4, 9)])
-def test_the_busiest_node_as_drawn(partitions: int, shards: int) -> None:
+@pytest.mark.parametrize(("partitions", "nodes"), [(64, 2), (64, 3), (64, 8), (512, 16), (4, 9)])
+def test_the_busiest_node_as_drawn(partitions: int, nodes: int) -> None:
     rng = np.random.default_rng(0)
-    drawn = rng.multinomial(partitions, np.full(shards, 1 / shards), size=2_000).max(axis=1).mean()
-    assert busiest_share(partitions, shards) * partitions == pytest.approx(drawn, abs=1.2)
+    drawn = rng.multinomial(partitions, np.full(nodes, 1 / nodes), size=2_000).max(axis=1).mean()
+    assert busiest_share(partitions, nodes) * partitions == pytest.approx(drawn, abs=1.2)
 
 
 @given(st.integers(0, 19), st.integers(1, 1_000))
-def test_the_busiest_node_has_a_fair_share_or_more(log_partitions: int, shards: int) -> None:
-    share = busiest_share(1 << log_partitions, shards)
-    assert 1 / shards <= share <= 1
+def test_the_busiest_node_has_a_fair_share_or_more(log_partitions: int, nodes: int) -> None:
+    share = busiest_share(1 << log_partitions, nodes)
+    assert 1 / nodes <= share <= 1
     assert busiest_share(1 << log_partitions, 1) == 1
 
 
@@ -137,9 +137,9 @@ def test_a_measured_job() -> None:
     ("changes", "bound"),
     [
         ({**LARGE, "workers": 8}, Bound.STORE),
-        ({**LARGE, "shards": 500, "network_gbit": 25}, Bound.WORKER),
-        ({**LARGE, "workers": 8, "shards": 8, "network_gbit": 0.1}, Bound.NETWORK),
-        ({**LARGE, "workers": 8, "shards": 8, "cores": 2}, Bound.CORES),
+        ({**LARGE, "nodes": 500, "network_gbit": 25}, Bound.WORKER),
+        ({**LARGE, "workers": 8, "nodes": 8, "network_gbit": 0.1}, Bound.NETWORK),
+        ({**LARGE, "workers": 8, "nodes": 8, "cores": 2}, Bound.CORES),
     ],
 )
 def test_what_bounds_a_job(changes: dict[str, Any], bound: Bound) -> None:
@@ -150,8 +150,8 @@ def test_twice_of_what_bounds_it_helps() -> None:
     def speed(**changes: Any) -> float:
         return estimate(workload(**LARGE, **changes)).examples_per_second
 
-    assert speed(workers=8, shards=2) > 1.7 * speed(workers=8, shards=1)
-    fast = {"shards": 500, "network_gbit": 25}
+    assert speed(workers=8, nodes=2) > 1.7 * speed(workers=8, nodes=1)
+    fast = {"nodes": 500, "network_gbit": 25}
     assert speed(workers=2, **fast) == pytest.approx(2 * speed(workers=1, **fast), rel=0.01)
     assert speed(workers=16) == pytest.approx(speed(workers=8), rel=0.01)
 
@@ -160,7 +160,7 @@ def test_memory() -> None:
     one = estimate(workload(**LARGE))
     assert one.state_ram == pytest.approx(2**29 * 8.25, rel=0.15)
     assert one.state_ram < one.node_ram < one.snapshot_ram
-    many = estimate(workload(**LARGE, shards=8))
+    many = estimate(workload(**LARGE, nodes=8))
     assert one.state_ram / 8 <= many.state_ram < one.state_ram / 5
     assert many.primaries_ram < 8 * many.node_ram
     assert estimate(workload(**LARGE, chunk=262_144)).worker_ram > 1.5 * one.worker_ram
@@ -175,7 +175,7 @@ def test_passes_repeat_the_training_and_not_the_start() -> None:
 
 
 def test_one_chunk_overlaps_with_nothing() -> None:
-    expected = estimate(workload(examples=50_000, shards=4))
+    expected = estimate(workload(examples=50_000, nodes=4))
     training = 50_000 / expected.examples_per_second
     assert training == pytest.approx(expected.worker_s + expected.store_s)
 
@@ -184,7 +184,7 @@ def test_one_chunk_overlaps_with_nothing() -> None:
     features=st.integers(1, 1 << 40),
     examples=st.integers(1, 10**15),
     workers=st.integers(1, 10_000),
-    shards=st.integers(1, 1_000),
+    nodes=st.integers(1, 1_000),
     bits=st.integers(1, 40),
     chunk=st.integers(1, 10**9),
     features_per_example=st.integers(1, 100_000),
@@ -210,12 +210,12 @@ def test_any_job_has_a_finite_price(**figures: Any) -> None:
 def test_variants_stay_within_limits() -> None:
     assert list(variants(workload())) == [
         "as asked",
-        "twice the shards",
+        "twice the nodes",
         "twice the workers",
         "twice both",
         "4 times the chunk",
     ]
-    assert list(variants(workload(shards=1_000, chunk=10**9))) == ["as asked", "twice the workers"]
+    assert list(variants(workload(nodes=1_000, chunk=10**9))) == ["as asked", "twice the workers"]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_variants_stay_within_limits() -> None:
         ("features", (1 << 40) + 1),
         ("examples", -1),
         ("workers", 0),
-        ("shards", 1_001),
+        ("nodes", 1_001),
         ("bits", 0),
         ("bits", 41),
         ("chunk", 0),
@@ -247,7 +247,7 @@ def test_figures_that_make_no_sense(name: str, value: float) -> None:
 
 app = typer.Typer()
 app.command()(plan)
-ASKED = ["--features", "1e6", "--examples", "10_000_000", "--workers", "2", "--shards", "2"]
+ASKED = ["--features", "1e6", "--examples", "10_000_000", "--workers", "2", "--nodes", "2"]
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -261,7 +261,7 @@ def test_plan_prints_figures_advice_and_assumptions() -> None:
     assert code == 0
     assert "2**22 slots in 64 partitions; 21.2% of the features share a slot" in out
     assert "bound by store" in out
-    assert "helps most: twice the shards" in out
+    assert "helps most: twice the nodes" in out
     assert "with one replica each" in out
     for name in variants(workload()):
         assert f"\n{name} " in out
@@ -276,7 +276,7 @@ def test_plan_for_programs() -> None:
     assert "bound by" in done.stderr
     assert facts["workload"]["bits"] == 22
     assert facts["workload"]["partitions"] == 64
-    job = Workload(features=10**6, examples=10**7, workers=2, shards=2, bits=22, cores=2)
+    job = Workload(features=10**6, examples=10**7, workers=2, nodes=2, bits=22, cores=2)
     assert facts["estimate"]["total_s"] == estimate(job).total_s
     assert facts["variants"].keys() == variants(job).keys() - {"as asked"}
     assert facts["assumptions"]["slot_ram"]["value"] == Costs().slot_ram
@@ -288,7 +288,7 @@ def test_numbers_as_people_write_them(written: str, tmp_path: Path) -> None:
     summary = tmp_path / "plan.json"
     assert run("--features", written, "--examples", written, "--json", str(summary))[0] == 0
     facts = json.loads(summary.read_bytes())["workload"]
-    assert (facts["features"], facts["examples"], facts["workers"], facts["shards"]) == (10**6, 10**6, 1, 1)
+    assert (facts["features"], facts["examples"], facts["workers"], facts["nodes"]) == (10**6, 10**6, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_numbers_as_people_write_them(written: str, tmp_path: Path) -> None:
         (["--examples", "0"], "--examples 0: give a number from 1"),
         (["--workers", "0"], "--workers 0"),
         (["--workers", "1e6"], "from 1 to 10,000"),
-        (["--shards", "5000"], "from 1 to 1,000"),
+        (["--nodes", "5000"], "from 1 to 1,000"),
         (["--bits", "0"], "--bits 0: give a number from 1 to 40"),
         (["--bits", "41"], "--bits 41: give a number from 1 to 40"),
         (["--chunk", "0"], "--chunk 0"),
@@ -327,7 +327,7 @@ def test_bad_input_is_refused_with_its_limits(words: list[str], message: str) ->
     ("words", "advice"),
     [
         (["--workers", "1"], "helps most: 4 times the chunk"),
-        (["--workers", "8"], "helps most: twice the shards"),  # a larger chunk would cost accuracy
+        (["--workers", "8"], "helps most: twice the nodes"),  # a larger chunk would cost accuracy
         (
             ["--features", "1e8", "--examples", "1e9", "--workers", "1", "--shards", "500"],
             "twice the workers",
@@ -345,14 +345,14 @@ def test_plan_advises(words: list[str], advice: str) -> None:
     ("words", "warning"),
     [
         (["--examples", "1e5", "--workers", "8"], "6 workers will be idle"),
-        (["--examples", "1e6", "--workers", "4"], "see each other's moves only 4 times per pass"),
+        (["--examples", "1e6", "--workers", "4"], "see each other's updates only 4 times per pass"),
         (["--bits", "18"], "most features share their slot"),
         (["--examples", "1000"], "cannot hold more than 39,000 features"),
-        (["--shards", "100"], "64 partitions cannot be spread over more nodes"),
+        (["--nodes", "100"], "64 partitions cannot be spread over more nodes"),
     ],
 )
 def test_plan_warns(words: list[str], warning: str) -> None:
     code, out = run(*ASKED, *words)
     assert code == 0
     assert warning in out
-    assert "beware" not in run("--features", "1e8", "--examples", "1e9")[1]
+    assert "warning" not in run("--features", "1e8", "--examples", "1e9")[1]
