@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import ceil, exp, expm1, log1p, sqrt
+from math import ceil, expm1, log1p, sqrt
 from statistics import NormalDist
 from typing import Final
 
@@ -232,9 +232,9 @@ def _worker_ram(workload: Workload, chunk: int, asked: _Requests, costs: Costs) 
 def _redis_ram(workload: Workload, asked: _Requests, costs: Costs) -> tuple[float, float]:
     """Bytes over all nodes: of the model's strings, and of requests at their peak."""
     features = min(workload.features, workload.examples * workload.features_per_example)
-    # A string is made whole as soon as a slot in its upper half is touched, and until then grows that far.
-    half_untouched = exp(-features / workload.partitions / 2)
-    whole = (1 - half_untouched) * (1 + half_untouched / 2)
+    whole = -expm1(
+        -features / workload.partitions
+    )  # a string is allocated whole when a slot of it is touched
     touched = _occupied(workload.slots, features)
     state = workload.slots * whole * costs.slot_ram + touched * costs.seen_ram
     if asked.ranged:
