@@ -36,16 +36,32 @@ def open_store(
         from ps.memory import MemoryStore
 
         return MemoryStore(bits, width)
-    if scheme == "embedded":
-        from ps.servers import open_embedded
-
-        return open_embedded(rest, bits=bits, width=width, facts=facts, z_bits=z_bits, restoring=restoring)
     from ps.redis import RedisStore
     from ps.wire import parse_redis_url
 
-    return RedisStore(
-        parse_redis_url(url), bits=bits, width=width, facts=facts, z_bits=z_bits, restoring=restoring
-    )
+    close = _nothing
+    if scheme == "embedded":
+        from ps.servers import EmbeddedRedis, embedded_shards
+
+        servers = EmbeddedRedis(embedded_shards(rest))
+        url, close = servers.url, servers.close
+    try:
+        return RedisStore(
+            parse_redis_url(url),
+            bits=bits,
+            width=width,
+            facts=facts,
+            z_bits=z_bits,
+            restoring=restoring,
+            on_close=close,
+        )
+    except BaseException:
+        close()
+        raise
+
+
+def _nothing() -> None:
+    """What is left to do when a store on servers of others is closed."""
 
 
 def require_store_url(url: str) -> None:

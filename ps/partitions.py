@@ -1,4 +1,4 @@
-"""`Partitions`: the contiguous ranges of slots that a store locks, records and moves as one."""
+"""`Partitions`: the contiguous ranges of slots that a store locks and moves as one."""
 
 from __future__ import annotations
 

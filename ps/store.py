@@ -22,7 +22,7 @@ class Token:
     """
 
     job: str
-    """The job that pushes; two jobs never share a record."""
+    """The job that pushes; two jobs never share a watermark."""
     shard: int
     """The data shard that was trained on."""
     chunk: int
@@ -85,10 +85,10 @@ class Store(Protocol):
         `pulled` is the state that the delta starts from, of the same shape: a store whose numbers have a
         limited range needs it to saturate instead of overflowing.
 
-        A partition that `slots` touch adds its share and records the token's chunk in one step, and only
-        when that chunk is greater than its record for the token's job and shard. So a push may be repeated
+        A partition that `slots` touch adds its share and, in the same step, sets its watermark of the token's
+        job and shard to the token's chunk: only when that chunk is greater. So a push may be repeated
         until it succeeds, and a shard's chunks are pushed in ascending order, each to its end before the
-        next. A partition without a slot in the request is left as it was, record included.
+        next. A partition without a slot in the request is left as it was, watermark included.
 
         Raises as `pull` does, also for a wrong or non-finite `delta`, before anything is added. When the
         store fails on the way, some partitions may have applied the push: repeat it.

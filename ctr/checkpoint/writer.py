@@ -135,7 +135,9 @@ def draft_checkpoint(
     require_checkpoint_or_nothing(folder)
     place = folder.resolve()
     given = orjson.loads(orjson.dumps({"job": dict(job), "position": dict(position)}))
-    facts = StoreFacts(bits=store.bits, z_bits=store.z_bits, partitions=store.partitions.count, run=store.run)
+    facts = StoreFacts(
+        bits=store.bits, z_bits=store.z_bits, partitions=store.partitions.count, run=store.incarnation
+    )
     created = datetime.now(UTC).isoformat(timespec="seconds")
     held = 0
     with _refusals(folder), ExitStack() as opened:

@@ -17,7 +17,7 @@ from ctr.distributed.position import JobPosition
 from ctr.errors import DataError, ModelError
 from ctr.workers import EARLIER, JobDescription, WorkerReport, collect
 from ps import JobBoard, RedisStore
-from ps.wire import applied_field
+from ps.wire import watermark_field
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,5 +125,7 @@ class CheckpointTaker:
             job=orjson.loads(self._job.to_bytes()),
             position={"job": self._job_id, "seconds": seconds, **position.to_json()},
             reports={EARLIER: self._earlier, **collect(self._board, view, self._store.bits)},
-            pushed={applied_field(self._job_id, shard).decode(): last for shard, last in watermarks.items()},
+            pushed={
+                watermark_field(self._job_id, shard).decode(): last for shard, last in watermarks.items()
+            },
         )

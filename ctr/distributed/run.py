@@ -36,7 +36,7 @@ from ps import (
     open_store,
     parse_redis_url,
 )
-from ps.redis import drop_run
+from ps.redis import drop_incarnation
 
 _POLL_S = 0.1
 _REPLICAS_WAIT_S = 30.0
@@ -103,7 +103,7 @@ def _train(
         former = {"shard_chunks": checkpoint.job["shard_chunks"], "z_bits": checkpoint.store.z_bits}
         description = description.model_copy(update=former)
         _require_over(settings, job, stop)
-        drop_run(settings.url, checkpoint.store.run, job)
+        drop_incarnation(settings.url, checkpoint.store.run, job)
     facts = {**description.facts(), "job": job}
     try:
         store = open_store(

@@ -62,7 +62,7 @@ def export_model(url: RedisUrl, path: Path) -> Exported:
             slots, state = _read(url, found.model, description)
         except StoreError as error:
             now = observer.look().model
-            if now is None or now.run != found.model.run:
+            if now is None or now.incarnation != found.model.incarnation:
                 raise _gone(url, found.model) from error
             raise
     if slots.size == 0:
@@ -104,7 +104,7 @@ def _read(url: RedisUrl, model: ModelStatus, description: JobDescription) -> tup
             create=False,
         )
     ) as store:
-        if store.run != model.run:
+        if store.incarnation != model.incarnation:
             raise _gone(url, model)
         return read_out(store)
 

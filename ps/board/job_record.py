@@ -30,7 +30,7 @@ class JobRecord:
         self.line = Transactions(self._nodes, url, patience_s=patience_s)
         self.key = {part: self._names.board(part) for part in BoardPart}
         self._found: Job | None = None
-        self._run = b""
+        self._incarnation = b""
 
     @property
     def job(self) -> Job:
@@ -63,10 +63,10 @@ class JobRecord:
         """See `JobBoard.create`."""
         lease_s = LEASE_S if self._own_lease_s is None else self._own_lease_s
         created = Job(job, secrets.token_hex(8), lease_s, description, shards, ranks)
-        run = created.incarnation.encode()
+        incarnation = created.incarnation.encode()
         key = self.key
         reads = [
-            (b"GET", key[BoardPart.RUN]),
+            (b"GET", key[BoardPart.INCARNATION]),
             (b"HMGET", key[BoardPart.JOB], b"id", b"state", b"ranks"),
             TIME,
             (b"ZRANGE", key[BoardPart.LEASES], b"-1", b"-1", b"WITHSCORES"),
@@ -75,7 +75,7 @@ class JobRecord:
 
         def previous_ranks(found: list[Any]) -> int:
             there, (name, state, its_ranks), time, last, coordinator = found
-            if there is None or there == run:  # the latter is our own request whose answer was lost
+            if there is None or there == incarnation:  # the latter is our own request whose answer was lost
                 return 0
             workers = bool(last) and float(last[1]) > milliseconds(time)
             if state in (b"running", b"stopping") and (workers or (coordinator and state == b"running")):
@@ -87,10 +87,10 @@ class JobRecord:
 
         def decide(found: list[Any]) -> Decision[None]:
             previous_ranks(found)
-            if found[0] == run:
+            if found[0] == incarnation:
                 return (), lambda _: None
             facts = {
-                b"run": run,
+                b"incarnation": incarnation,
                 b"id": job.encode(),
                 b"lease": b"%d" % (lease_s * 1_000),
                 b"description": description,
@@ -103,13 +103,13 @@ class JobRecord:
             words = (word for fact in facts.items() for word in fact)
             commands: list[Command] = [
                 (b"DEL", *key.values()),
-                (b"SET", key[BoardPart.RUN], run),
+                (b"SET", key[BoardPart.INCARNATION], incarnation),
                 (b"HSET", key[BoardPart.JOB], *words),
                 self._coordinator_lease(lease_s),
             ]
             return commands, lambda _: None
 
-        watched = [key[part] for part in (BoardPart.RUN, BoardPart.JOB, BoardPart.LEASES)]
+        watched = [key[part] for part in (BoardPart.INCARNATION, BoardPart.JOB, BoardPart.LEASES)]
         # Its moves first, as the new job's workers may come as soon as it is there.
         self._delete_ranks(
             self.line.update(watched, reads, lambda found: ((), _always(previous_ranks(found))))
@@ -141,12 +141,16 @@ class JobRecord:
     def ask(self, *commands: Command) -> list[Any]:
         """The answers to commands that change nothing, in one round trip."""
         self._known()
-        return self._checked(self.line.ask(self.key[BoardPart.RUN], [self._get_run(), *commands]))
+        return self._checked(
+            self.line.ask(self.key[BoardPart.INCARNATION], [self._get_incarnation(), *commands])
+        )
 
     def ask_together(self, *commands: Command) -> list[Any]:
         """The same, all of one moment."""
         self._known()
-        return self._checked(self.line.together(self.key[BoardPart.RUN], [self._get_run(), *commands]))
+        return self._checked(
+            self.line.together(self.key[BoardPart.INCARNATION], [self._get_incarnation(), *commands])
+        )
 
     def update(
         self,
@@ -157,8 +161,8 @@ class JobRecord:
         """See `Transactions.update`."""
         self._known()
         return self.line.update(
-            [self.key[part] for part in (BoardPart.RUN, *watched)],
-            [self._get_run(), *reads],
+            [self.key[part] for part in (BoardPart.INCARNATION, *watched)],
+            [self._get_incarnation(), *reads],
             lambda found: decide(self._checked(found)),
         )
 
@@ -179,27 +183,27 @@ class JobRecord:
         for rank in range(ranks):
             self.line.ask(self.rank_key(rank), [(b"DEL", self.rank_key(rank))])
 
-    def _get_run(self) -> Command:
-        return (b"GET", self.key[BoardPart.RUN])
+    def _get_incarnation(self) -> Command:
+        return (b"GET", self.key[BoardPart.INCARNATION])
 
     def _coordinator_lease(self, lease_s: float) -> Command:
         return (b"SET", self.key[BoardPart.COORDINATOR], b"1", b"PX", b"%d" % (lease_s * 1_000))
 
     def _remember(self, job: Job) -> None:
         self._found = job
-        self._run = job.incarnation.encode()
+        self._incarnation = job.incarnation.encode()
         self.line.slow_s = self.lease_s / 4
 
     def _known(self) -> bytes:
         """The incarnation of the job that this process belongs to."""
-        return self._run or self.job.incarnation.encode()
+        return self._incarnation or self.job.incarnation.encode()
 
     def _checked(self, found: list[Any]) -> list[Any]:
-        """The answers without the first, which must be the job's run id."""
-        run, *rest = found
-        if run is None:
+        """The answers without the first, which must be the job's incarnation."""
+        incarnation, *rest = found
+        if incarnation is None:
             raise self._gone()
-        if run != self._known():
+        if incarnation != self._known():
             raise self._another(self.job.id)
         return rest
 

@@ -81,8 +81,8 @@ class Ranks:
 
     def _rounds_of(self, fields: Sequence[bytes]) -> dict[int, bytes]:
         """The fields of this job's rounds, by round."""
-        run = self._record.round_field(0)[:-1]
-        return {int(field[len(run) :]): field for field in fields if field.startswith(run)}
+        incarnation = self._record.round_field(0)[:-1]
+        return {int(field[len(incarnation) :]): field for field in fields if field.startswith(incarnation)}
 
 
 @dataclass(frozen=True, slots=True)

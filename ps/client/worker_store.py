@@ -43,7 +43,7 @@ class Pulled:
     packed: NDArray[np.int64]
     """int64[u], packed accumulators."""
     applied: NDArray[np.int64]
-    """int64[partitions]: the record of the shard at the pull."""
+    """int64[partitions]: the watermarks of the shard at the pull."""
     asked: NDArray[np.bool_] | None
     """bool[u]: slots that were pulled; None: all."""
     cached: NDArray[np.bool_] | None

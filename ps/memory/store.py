@@ -67,7 +67,7 @@ class MemoryStore:
         slots = check_slots(slots, self.bits)
         delta = check_delta(delta, slots.size, self.width)
         cuts = self._partitions.cuts(slots)
-        applied = self._record(token.job, token.shard)
+        applied = self._watermarks(token.job, token.shard)
         for first, last, touched in self._stripes(cuts):
             with self._holding(touched) as state, self._reporting_full_memory():
                 state.push(slots, delta, cuts, first, last, applied, token.chunk)
@@ -75,8 +75,8 @@ class MemoryStore:
     def applied(self, job: str, shard: int) -> NDArray[np.int64]:
         """See `Store.applied`."""
         with self._holding(()):
-            record = self._applied.get((job, shard))
-            return np.full(len(self._locks), -1, np.int64) if record is None else record.copy()
+            found = self._applied.get((job, shard))
+            return np.full(len(self._locks), -1, np.int64) if found is None else found.copy()
 
     def scan(self) -> Iterator[tuple[Slots, NDArray[np.float32]]]:
         """See `Store.scan`; a block is one partition."""
@@ -106,12 +106,12 @@ class MemoryStore:
                 "fewer bits, or train on a machine with more"
             ) from error
 
-    def _record(self, job: str, shard: int) -> NDArray[np.int64]:
+    def _watermarks(self, job: str, shard: int) -> NDArray[np.int64]:
         """The last chunk applied per partition; entry `p` is read and written under lock `p`."""
-        record = self._applied.get((job, shard))
-        if record is None:
-            record = self._applied.setdefault((job, shard), np.full(len(self._locks), -1, np.int64))
-        return record
+        found = self._applied.get((job, shard))
+        if found is None:
+            found = self._applied.setdefault((job, shard), np.full(len(self._locks), -1, np.int64))
+        return found
 
     def _stripes(self, cuts: NDArray[np.int64]) -> Iterator[tuple[int, int, list[int]]]:
         """Ranges of partitions that cover the request, with those of them that have slots."""

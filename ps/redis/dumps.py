@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ctr.errors import StoreError
 from ps.partitions import Partitions
+from ps.redis.incarnation import Incarnation
 from ps.redis.layout import SLOT_BYTES, allocate, body_slots
-from ps.redis.run import Run
-from ps.wire import RUN, STATE, Address, Channel, Keys, ReplyReader, Watermark, command, read_queued
+from ps.wire import INCARNATION, STATE, Address, Channel, Keys, ReplyReader, Watermark, command, read_queued
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,33 +29,35 @@ class PartitionDump:
 class Dumps:
     """Of the partitions of one model."""
 
-    def __init__(self, reads: Channel, writes: Channel, keys: Keys, partitions: Partitions, run: Run) -> None:
+    def __init__(
+        self, reads: Channel, writes: Channel, keys: Keys, partitions: Partitions, incarnation: Incarnation
+    ) -> None:
         self._reads = reads
         self._writes = writes
         self._keys = keys
         self._partitions = partitions
-        self._run = run
+        self._incarnation = incarnation
         self._body_bytes = body_slots(partitions.size) * SLOT_BYTES  # of a partition's main string, at most
 
     def take(self, partition: int) -> PartitionDump:
         """Everything that a partition holds, read at one moment.
 
-        Not in a transaction, which a server above its memory limit refuses: every push changes the record.
+        Not in a transaction, which a server above its memory limit refuses: every push changes a watermark.
         """
         found: list[PartitionDump] = []
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._reads.nodes.links(address, 1)
-            record = command(b"HGETALL", self._keys.record(partition))
+            watermarks = command(b"HGETALL", self._keys.watermarks(partition))
             state = command(b"GET", self._keys.state(partition))
-            link.send(record + state + command(b"GET", self._keys.tail(partition)) + record)
-            before = _record(link.replies)
+            link.send(watermarks + state + command(b"GET", self._keys.tail(partition)) + watermarks)
+            before = _watermarks(link.replies)
             state, tail = link.replies.text(), link.replies.text()
-            if before != _record(link.replies):  # somebody has pushed in between
+            if before != _watermarks(link.replies):  # somebody has pushed in between
                 return on_node(address, partitions)
-            run = before.pop(RUN, None)
-            self._run.check(None if run is None else np.frombuffer(run, np.uint8))
-            self._run.check_state(before.pop(STATE, None) is not None, len(state))
+            incarnation = before.pop(INCARNATION, None)
+            self._incarnation.check(None if incarnation is None else np.frombuffer(incarnation, np.uint8))
+            self._incarnation.check_state(before.pop(STATE, None) is not None, len(state))
             if tail:
                 state = state.ljust(self._body_bytes, b"\0") + tail
             # Not the attempts: they are those of workers that end with this store.
@@ -78,11 +80,11 @@ class Dumps:
             raise StoreError(
                 f"partition {dump.partition} was dumped with {len(dump.state)} bytes, not {whole}."
             )
-        record, state = self._keys.record(dump.partition), self._keys.state(dump.partition)
+        watermarks, state = self._keys.watermarks(dump.partition), self._keys.state(dump.partition)
         tail, inserts = self._keys.tail(dump.partition), self._keys.inserts(dump.partition)
         body, rest = memoryview(dump.state)[: self._body_bytes], dump.state[self._body_bytes :]
-        look = command(b"WATCH", record) + command(b"HGET", record, RUN)
-        commands = command(b"MULTI") + command(b"DEL", record, state, tail, inserts)
+        look = command(b"WATCH", watermarks) + command(b"HGET", watermarks, INCARNATION)
+        commands = command(b"MULTI") + command(b"DEL", watermarks, state, tail, inserts)
         used = np.flatnonzero(np.frombuffer(dump.state, np.int64))[:inserts_limit]
         if used.size:
             commands += command(b"SET", inserts, used.astype("<u4").tobytes())
@@ -94,10 +96,10 @@ class Dumps:
             head = b"*4\r\n$8\r\nSETRANGE\r\n$%d\r\n%b\r\n$1\r\n0\r\n$%d\r\n"
             commands += head % (len(state), state, len(body))
             after = b"\r\n"
-        fields = [RUN, self._run.id, *((STATE, b"1") if dump.state else ())]
+        fields = [INCARNATION, self._incarnation.id, *((STATE, b"1") if dump.state else ())]
         for name, chunk in dump.applied.items():
             fields += [name.encode(), b"%d" % chunk]
-        after += command(b"HSET", record, *fields) + command(b"EXEC")
+        after += command(b"HSET", watermarks, *fields) + command(b"EXEC")
         count = 2 + bool(used.size) + 2 * bool(dump.state) + bool(rest)
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
@@ -105,8 +107,8 @@ class Dumps:
             link.send(look)
             link.replies.status()
             owner = link.replies.bulk()
-            if owner is not None:  # a new partition has no record yet
-                self._run.check(owner)
+            if owner is not None:  # a new partition has no watermarks yet
+                self._incarnation.check(owner)
             link.send(commands, body, after)
             length = read_queued(link.replies, count)
             if length is None or length < 0:
@@ -124,18 +126,18 @@ class Dumps:
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._reads.nodes.links(address, 1)
             for p in partitions:
-                record = self._keys.record(p)
+                watermarks = self._keys.watermarks(p)
                 link.send(
-                    command(b"HMGET", record, RUN, STATE)
+                    command(b"HMGET", watermarks, INCARNATION, STATE)
                     + command(b"STRLEN", self._keys.state(p))
                     + command(b"STRLEN", self._keys.tail(p))
                 )
             for p in partitions:
                 link.replies.array()
-                self._run.check(link.replies.bulk())
+                self._incarnation.check(link.replies.bulk())
                 had_state = link.replies.bulk() is not None
                 state, tail = link.replies.integer(), link.replies.integer()
-                self._run.check_state(had_state, state)
+                self._incarnation.check_state(had_state, state)
                 sizes[p] = state + tail
             return []
 
@@ -143,7 +145,7 @@ class Dumps:
         return sizes
 
 
-def _record(replies: ReplyReader) -> dict[bytes, bytes]:
+def _watermarks(replies: ReplyReader) -> dict[bytes, bytes]:
     """The answer to HGETALL."""
     words = [replies.text() for _ in range(replies.array())]
     return dict(zip(words[::2], words[1::2], strict=True))

@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ps.partitions import MOST_BITS, Partitions
 from ps.wire import Address, command, is_near
 
 Offsets = NDArray[np.uint32]
 """Slots of a partition, counted from its first: ascending and unique."""
+
+LARGEST_PARTITION_BITS = 21
+LEAST_PARTITIONS = 64
 
 SLOT_BYTES = 8
 
@@ -26,6 +30,12 @@ TAIL_SLOTS = 2
 jemalloc, with which Redis is usually built, has no size between 2 MiB and 2.5 MiB, and a string of 2 MiB with
 its head takes the latter. Without the last two slots it takes 2 MiB: 8.0 bytes per slot, not 10.0."""
 _LEAST_SPLIT = 1_024  # slots from which a partition is split
+
+
+def partitions_of(bits: int) -> Partitions:
+    """The partitions of a store of `2**bits` slots."""
+    count = max(min(LEAST_PARTITIONS, 1 << min(bits, MOST_BITS)), 1 << max(bits - LARGEST_PARTITION_BITS, 0))
+    return Partitions(bits, count)
 
 
 def density_of(address: Address) -> int:

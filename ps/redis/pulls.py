@@ -10,20 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps.partitions import Partitions, Slots
+from ps.redis.incarnation import Incarnation, read_watermarks
 from ps.redis.layout import SLOT_BYTES, Offsets, density_of, is_dense, split_tail
-from ps.redis.run import Run, read_watermarks
 from ps.wire import (
-    RUN,
+    INCARNATION,
     Address,
     Channel,
     Keys,
     Link,
     ReplyReader,
-    applied_field,
     bitfield_read,
     command,
     decode_range,
     read_queued,
+    watermark_field,
 )
 
 _SENT_TOGETHER = 16  # requests
@@ -54,8 +54,11 @@ class PullRequest:
 
     def encode(self) -> bytes:
         """The commands: watermark and state, read at one moment."""
-        record, state = self._keys.record(self.partition), self._keys.state(self.partition)
-        parts: list[bytes | memoryview] = [command(b"MULTI"), command(b"HMGET", record, RUN, self._field)]
+        watermarks, state = self._keys.watermarks(self.partition), self._keys.state(self.partition)
+        parts: list[bytes | memoryview] = [
+            command(b"MULTI"),
+            command(b"HMGET", watermarks, INCARNATION, self._field),
+        ]
         if self._ranged:
             first, last = int(self._offsets[0]), int(self._offsets[-1])
             start, end = b"%d" % (first * SLOT_BYTES), b"%d" % (last * SLOT_BYTES + SLOT_BYTES - 1)
@@ -66,12 +69,12 @@ class PullRequest:
             parts.append(bitfield_read(self._keys.tail(self.partition), self._tail))
         return b"".join((*parts, command(b"EXEC")))
 
-    def read(self, replies: ReplyReader, out: NDArray[np.int64], run: Run) -> int | None:
+    def read(self, replies: ReplyReader, out: NDArray[np.int64], incarnation: Incarnation) -> int | None:
         """Read the answers; the last chunk applied, -1 for none; None when the partition is elsewhere."""
         body = self._offsets.size
         if read_queued(replies, 1 + (body > 0) + (self._tail.size > 0)) is None:
             return None
-        (mark,) = read_watermarks(replies, run)
+        (mark,) = read_watermarks(replies, incarnation)
         if self._ranged:
             raw = replies.bulk()
             if raw is not None:
@@ -88,18 +91,20 @@ class PullRequest:
 class Pulls:
     """From the partitions of one model, over one channel. All methods raise as `Store.pull` does."""
 
-    def __init__(self, channel: Channel, keys: Keys, partitions: Partitions, run: Run) -> None:
+    def __init__(
+        self, channel: Channel, keys: Keys, partitions: Partitions, incarnation: Incarnation
+    ) -> None:
         self._channel = channel
         self._keys = keys
         self._partitions = partitions
-        self._run = run
+        self._incarnation = incarnation
 
     def pull(self, slots: Slots, job: str | None, shard: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """See `RedisStore.pull_packed`; `slots` are sound."""
         packed = np.zeros(slots.size, np.int64)
         applied = np.full(self._partitions.count, -2, np.int64)
         cuts, offsets = self._partitions.cuts(slots), self._partitions.offsets(slots)
-        field = _NO_FIELD if job is None else applied_field(job, shard)
+        field = _NO_FIELD if job is None else watermark_field(job, shard)
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._channel.nodes.links(address, 1)
@@ -111,7 +116,7 @@ class Pulls:
             moved = []
             for request in _sent_ahead(link, requests):
                 p = request.partition
-                chunk = request.read(link.replies, packed[cuts[p] : cuts[p + 1]], self._run)
+                chunk = request.read(link.replies, packed[cuts[p] : cuts[p + 1]], self._incarnation)
                 if chunk is None:
                     moved.append(p)
                 else:
@@ -148,14 +153,14 @@ class Pulls:
         self, job: str, shards: Sequence[int], note: Callable[[int, list[int]], None]
     ) -> None:
         """Tell `note` of each partition the last chunks applied of these data shards."""
-        fields = [applied_field(job, shard) for shard in shards]
+        fields = [watermark_field(job, shard) for shard in shards]
 
         def read(p: int, replies: ReplyReader) -> None:
-            note(p, [mark.chunk for mark in read_watermarks(replies, self._run, len(fields))])
+            note(p, [mark.chunk for mark in read_watermarks(replies, self._incarnation, len(fields))])
 
         self._channel.ask_each(
             range(self._partitions.count),
-            lambda p: command(b"HMGET", self._keys.record(p), RUN, *fields),
+            lambda p: command(b"HMGET", self._keys.watermarks(p), INCARNATION, *fields),
             read,
         )
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ps.redis.incarnation import Incarnation, read_watermarks
 from ps.redis.layout import allocate
-from ps.redis.run import Run, read_watermarks
-from ps.redis.sparse_push import Addition, SparsePush, StringPush
-from ps.wire import RUN, STATE, Keys, ReplyReader, Watermark, command, read_queued
+from ps.redis.string_push import Addition, SparsePush, StringPush
+from ps.wire import INCARNATION, STATE, Keys, ReplyReader, Watermark, command, read_queued
 
 
 class Outcome(Enum):
@@ -74,8 +74,8 @@ class PushRequest:
 
     def look(self) -> list[bytes | memoryview]:
         """Watch the watermarks, and ask for what is written next to depend on."""
-        record = self.keys.record(self.partition)
-        head = command(b"WATCH", record) + command(b"HMGET", record, RUN, self.field, STATE)
+        watermarks = self.keys.watermarks(self.partition)
+        head = command(b"WATCH", watermarks) + command(b"HMGET", watermarks, INCARNATION, self.field, STATE)
         # What a range reads comes last: it is a view that the next answer would overwrite.
         return [
             head + command(b"STRLEN", self.keys.state(self.partition)),
@@ -83,14 +83,14 @@ class PushRequest:
             self.body.look(),
         ]
 
-    def read_look(self, replies: ReplyReader, run: Run) -> Found:
+    def read_look(self, replies: ReplyReader, incarnation: Incarnation) -> Found:
         """Read all answers to `look`; then raises ServerError if there is an error among them.
 
         Raises StoreError when the node has lost the partition.
         """
 
         def watermark() -> tuple[Watermark, bool]:
-            (mark,) = read_watermarks(replies, run)
+            (mark,) = read_watermarks(replies, incarnation)
             return mark, replies.bulk() is not None
 
         _, (mark, had_state), length, tail, body = replies.all_of(
@@ -100,7 +100,7 @@ class PushRequest:
             lambda: self.tail.read_look(replies),
             lambda: self.body.read_look(replies),
         )
-        run.check_state(had_state, length)
+        incarnation.check_state(had_state, length)
         return Found(mark, had_state, length, tail, body)
 
     def next_step(self, found: Found) -> Outcome:
@@ -115,7 +115,7 @@ class PushRequest:
 
     def write(self, found: Found, scratch: NDArray[np.uint8]) -> Addition:
         """The transaction, between MULTI and EXEC; for `scratch`, see `StringPush.add`."""
-        record = self.keys.record(self.partition)
+        watermarks = self.keys.watermarks(self.partition)
         parts: list[bytes | memoryview] = [command(b"MULTI")]
         answers: list[int | None] = []
         if self.body.slots and found.length == 0:
@@ -127,7 +127,7 @@ class PushRequest:
             answers += addition.answers
         mark = Watermark(found.mark.chunk if self.chunk is None else self.chunk, self.attempt)
         state = (STATE, b"1") if self.body.slots and not found.had_state else ()
-        parts.append(command(b"HSET", record, self.field, mark.to_bytes(), *state))
+        parts.append(command(b"HSET", watermarks, self.field, mark.to_bytes(), *state))
         answers.append(None)
         if self.inserts:
             parts.append(command(b"APPEND", self.keys.inserts(self.partition), self.inserts))

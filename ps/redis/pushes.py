@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
-from time import monotonic, sleep, time_ns
+from time import time_ns
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
 from ps.partitions import Partitions, Slots
+from ps.redis.counters import SaturationCount
+from ps.redis.incarnation import Incarnation
 from ps.redis.layout import Offsets, density_of, is_dense, split_tail
 from ps.redis.push_request import Outcome, PushRequest, read_write
-from ps.redis.range_push import RangePush
-from ps.redis.run import Run
-from ps.redis.sparse_push import Addition, SparsePush, StringPush
+from ps.redis.string_push import Addition, RangePush, SparsePush, StringPush
 from ps.store import SupersededError, Token
 from ps.wire import (
     Address,
     Channel,
     Keys,
     Link,
+    Patience,
     ServerError,
     Watermark,
-    applied_field,
     command,
     require_passing,
+    watermark_field,
 )
 
 _LINKS = 16  # transactions on one node at a time: each needs a connection, as WATCH belongs to one
 _MOST_AT_A_TIME = 64 << 20  # bytes of ranges that those read together
 _OPTIMISTIC = 2  # conflicts after which a range is added to one by one, and pauses begin
 _PAUSE_S = 0.001
+_LONGEST_PAUSE = 50  # times that
 _TAKE_OVER_PAUSE_S = 0.1  # more than taking over all partitions takes
-_MOST_PAUSED = 50  # conflicts, after which the pauses grow no more
 
 Make = Callable[[Address, int, int], PushRequest]
 """The request to a partition, for the node that it is on, after so many conflicts."""
@@ -60,15 +60,14 @@ class Pushes:
         channel: Channel,
         keys: Keys,
         partitions: Partitions,
-        run: Run,
-        count: Callable[[int, int], object],
+        incarnation: Incarnation,
+        saturations: SaturationCount,
     ) -> None:
-        """`count` is told how many slots' z and n have come to their limits."""
         self._channel = channel
         self._keys = keys
         self._partitions = partitions
-        self._run = run
-        self._count = count
+        self._incarnation = incarnation
+        self._saturations = saturations
 
     def push(
         self,
@@ -88,7 +87,7 @@ class Pushes:
             self._channel.require_open()
             return []
         offsets = self._partitions.offsets(slots)
-        field, size = applied_field(token.job, token.shard), self._partitions.size
+        field, size = watermark_field(token.job, token.shard), self._partitions.size
 
         def request(address: Address, p: int, conflicts: int) -> PushRequest:
             part = slice(cuts[p], cuts[p + 1])
@@ -125,7 +124,7 @@ class Pushes:
                 size=self._partitions.size,
                 body=SparsePush(self._keys.state(p), *nothing),
                 tail=SparsePush(self._keys.tail(p), *nothing),
-                field=applied_field(job, shard),
+                field=watermark_field(job, shard),
                 chunk=None,
                 attempt=attempt,
             )
@@ -136,22 +135,24 @@ class Pushes:
             highest = max(highest, found.attempt)
 
         attempt = time_ns()  # above those of before, also where a server has forgotten them
-        deadline, tries = monotonic() + self._channel.patience_s, 0
+        patience, tries = Patience(self._channel.patience_s, _TAKE_OVER_PAUSE_S), 0
+
+        def always_superseded() -> StoreError:
+            return StoreError(
+                f"{self._channel.url}: others have taken over the data shard {shard} of the job {job!r} "
+                f"again and again for {self._channel.patience_s:g} s; is --lease too short?"
+            )
+
         while True:
             token = Token(job, shard, 0, attempt)
             try:
                 self._everywhere(list(range(self._partitions.count)), request, token, note)
                 return attempt, applied
             except SupersededError:  # by a machine whose clock is ahead, or by another that takes over now
-                # After the first, this one knows how far ahead the other's clock is.
-                if tries > 1 and monotonic() > deadline:
-                    raise StoreError(
-                        f"{self._channel.url}: others have taken over the data shard {shard} of the job "
-                        f"{job!r} again and again for {self._channel.patience_s:g} s; is --lease too short?"
-                    ) from None
-                attempt, tries = max(highest + 1, time_ns()), tries + 1
-                if tries > 1:
-                    sleep(random.random() * _TAKE_OVER_PAUSE_S)
+                tries += 1
+                if tries > 1:  # after the first, this one knows how far ahead the other's clock is
+                    patience.pause(always_superseded)
+                attempt = max(highest + 1, time_ns())
 
     def _everywhere(
         self,
@@ -174,8 +175,7 @@ class Pushes:
             again: list[int] = []
             for first in range(0, len(requests), at_a_time):
                 wave = requests[first : first + at_a_time]
-                # From here: what came before, such as a failover, says nothing of conflicts.
-                conflicts, deadline = 0, monotonic() + self._channel.patience_s
+                conflicts, patience = 0, Patience(self._channel.patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
                 while wave:
                     links = self._channel.nodes.links(address, len(wave))
                     by_outcome = self._wave(links, wave, note)
@@ -187,22 +187,19 @@ class Pushes:
                         break
                     conflicts += 1
                     if conflicts > _OPTIMISTIC:
-                        self._pause(conflicts, deadline)
+                        patience.pause(self._always_conflicts)
                     wave = [make(address, p, conflicts) for p in by_outcome[Outcome.CONFLICT]]
             return again
 
         self._channel.everywhere(partitions, on_node)
         return behind
 
-    def _pause(self, conflicts: int, deadline: float) -> None:
-        """Let those who came in between finish: all who meet there must not go on in step."""
-        if monotonic() > deadline:
-            raise StoreError(
-                f"{self._channel.url}: others have pushed to the same partition again and again for "
-                f"{self._channel.patience_s:g} s, so that a push did not get through; use fewer workers, or "
-                "larger chunks."
-            )
-        sleep(random.random() * _PAUSE_S * min(conflicts, _MOST_PAUSED))
+    def _always_conflicts(self) -> StoreError:
+        return StoreError(
+            f"{self._channel.url}: others have pushed to the same partition again and again for "
+            f"{self._channel.patience_s:g} s, so that a push did not get through; use fewer workers, or "
+            "larger chunks."
+        )
 
     def _wave(
         self, links: list[Link], wave: list[PushRequest], note: Callable[[int, Watermark], object]
@@ -216,7 +213,7 @@ class Pushes:
         looked_at: list[Link] = []
         for link, each in zip(links, wave, strict=True):
             try:
-                found = each.read_look(link.replies, self._run)
+                found = each.read_look(link.replies, self._incarnation)
             except ServerError as error:
                 require_passing(error)
                 by_outcome[Outcome.ELSEWHERE].append(each.partition)
@@ -239,7 +236,7 @@ class Pushes:
                 outcome = Outcome.ELSEWHERE
             by_outcome[outcome].append(each.partition)
             if outcome is Outcome.DONE:
-                self._count(*transaction.limited)
+                self._saturations.add(*transaction.limited)
         for link in looked_at:
             link.replies.status()
         return by_outcome

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ps.redis.run import Run
-from ps.wire import RUN, Address, Channel, Keys, Link, ServerError, command, require_passing
+from ps.redis.incarnation import Incarnation
+from ps.wire import INCARNATION, Address, Channel, Keys, Link, ServerError, command, require_passing
 
 
 class Replicas:
     """Of the nodes that hold one model's `count` partitions."""
 
-    def __init__(self, channel: Channel, keys: Keys, count: int, run: Run) -> None:
+    def __init__(self, channel: Channel, keys: Keys, count: int, incarnation: Incarnation) -> None:
         """`channel` is the one that pushes go through."""
         self._channel = channel
         self._keys = keys
         self._count = count
-        self._run = run
+        self._incarnation = incarnation
         self._with_replica: set[Address] = set()
 
     def have_everything(self, timeout_s: float) -> bool:
@@ -38,12 +38,12 @@ class Replicas:
                 if address in self._with_replica:
                     safe = False
                 return []
-            record = self._keys.record(partitions[0])
+            watermarks = self._keys.watermarks(partitions[0])
             try:
-                link.send(command(b"HGET", record, RUN))
-                self._run.check(link.replies.bulk())
+                link.send(command(b"HGET", watermarks, INCARNATION))
+                self._incarnation.check(link.replies.bulk())
                 # WAIT waits for what this connection wrote, and all that the server was told before.
-                link.send(command(b"HSET", record, RUN, self._run.id) + wait)
+                link.send(command(b"HSET", watermarks, INCARNATION, self._incarnation.id) + wait)
                 link.replies.pass_over()
                 if link.replies.integer() == 0:
                     safe = False  # not `&=`, which looks at `safe` before it waits: nodes run side by side

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
-from redis.exceptions import RedisClusterException, RedisError
 
 from ctr.errors import StoreError
 from ps.fixed_point_kernels import FINEST_Z_BITS, Z_MOST, pack_delta, token_hash, unpack
-from ps.partitions import Partitions, Slots, as_slots
+from ps.partitions import Slots, as_slots
+from ps.redis.counters import SaturationCount, Saturations, Traffic
+from ps.redis.drop import drop_model
 from ps.redis.dumps import Dumps, PartitionDump
-from ps.redis.layout import density_of
-from ps.redis.model import drop_model, open_model
+from ps.redis.layout import density_of, partitions_of
+from ps.redis.model import open_model
 from ps.redis.pulls import Pulls
 from ps.redis.pushes import Pushes
 from ps.redis.replication import Replicas
-from ps.redis.run import Run
 from ps.store import Token, check_delta, check_slots
 from ps.wire import (
+    BROKEN,
     PATIENCE_S,
     Address,
     Channel,
@@ -30,37 +29,10 @@ from ps.wire import (
     rights_hint,
 )
 
-LARGEST_PARTITION_BITS = 21
-LEAST_PARTITIONS = 64
-
 INSERTS_DENSITY = 20
 """A partition's insert log names at most one slot in so many: 0.2 bytes per slot of the store."""
 
 _WIDTH = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Saturations:
-    """How often, over all pushes, a slot's numbers could not go as far as training had taken them.
-
-    A slot counts once for each push.
-    """
-
-    z: int = 0
-    """The sum that gives the weight: it has come to the end of what `z_bits` leaves it."""
-    n: int = 0
-    """The sum of squared gradients: it stays at 2**23, or would have risen by more than 2**19 at once."""
-
-    def __add__(self, other: Saturations) -> Saturations:
-        return Saturations(self.z + other.z, self.n + other.n)
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """Bytes that a store has exchanged with its servers."""
-
-    sent: int
-    received: int
 
 
 class RedisStore:
@@ -68,9 +40,9 @@ class RedisStore:
 
     The two numbers of a slot travel as one 64-bit integer: `z` with `z_bits` fraction bits in the high half,
     `n` with 8 in the low half, rounded stochastically but repeatably (see `pack_delta`), saturating. Adding
-    is one transaction with the record of the token, under `WATCH` on that record: so a push counts once,
-    whatever is repeated and whoever else pushes for the same shard. A dense push rewrites the range that it
-    touches, a sparse one is the server's `BITFIELD INCRBY`.
+    is one transaction with the token's watermark, under `WATCH` on the partition's watermarks: so a push
+    counts once, whatever is repeated and whoever else pushes for the same shard. A dense push rewrites the
+    range that it touches, a sparse one is the server's `BITFIELD INCRBY`.
 
     Pulls and pushes have connections of their own, so that one of each may be under way.
     """
@@ -103,44 +75,35 @@ class RedisStore:
         """
         if width != _WIDTH:
             raise StoreError(f"a Redis store keeps 2 numbers per slot, not {width}.")
-        count = max(min(LEAST_PARTITIONS, 1 << min(bits, 40)), 1 << max(bits - LARGEST_PARTITION_BITS, 0))
-        self.partitions = Partitions(bits, count)
+        self.partitions = partitions_of(bits)
         self.url = url
         self.keys = Keys(url.model or "default")
         self.z_bits = z_bits
         self._least_density = min(density_of(address) for address in url.hosts)
         self._on_close = on_close
-        self._counting = Lock()
-        self._saturations = Saturations()
+        self._saturations = SaturationCount()
         self._reads = Channel(url, self.keys, timeout_s, patience_s)
         self._writes = Channel(url, self.keys, timeout_s, patience_s)
-        facts = {"bits": str(bits), "z_bits": str(z_bits), **(facts or {})}
         try:
-            nodes = self._reads.nodes
-            run = open_model(
+            self._incarnation = open_model(
                 url,
-                nodes,
+                self._reads.nodes,
                 self.keys,
-                count,
-                facts,
+                self.partitions.count,
+                {"bits": str(bits), "z_bits": str(z_bits), **(facts or {})},
                 join=join,
                 create=create,
                 restoring=restoring,
                 patience_s=patience_s,
             )
-        except BaseException as error:
+        except BaseException:
             self._reads.close()
             self._writes.close()
-            if isinstance(error, RedisError | RedisClusterException | OSError):
-                raise StoreError(
-                    f"{url}: the model could not be opened ({error}){rights_hint(error)}."
-                ) from error
             raise
-        self._run = Run(run, url, self.keys)
-        self._pulls = Pulls(self._reads, self.keys, self.partitions, self._run)
-        self._pushes = Pushes(self._writes, self.keys, self.partitions, self._run, self._count)
-        self._replicas = Replicas(self._writes, self.keys, count, self._run)
-        self._dumps = Dumps(self._reads, self._writes, self.keys, self.partitions, self._run)
+        self._pulls = Pulls(self._reads, self.keys, self.partitions, self._incarnation)
+        self._pushes = Pushes(self._writes, self.keys, self.partitions, self._incarnation, self._saturations)
+        self._replicas = Replicas(self._writes, self.keys, self.partitions.count, self._incarnation)
+        self._dumps = Dumps(self._reads, self._writes, self.keys, self.partitions, self._incarnation)
 
     @property
     def bits(self) -> int:
@@ -163,9 +126,9 @@ class RedisStore:
         return max(self.partitions.size // INSERTS_DENSITY, 16)
 
     @property
-    def run(self) -> str:
+    def incarnation(self) -> str:
         """The random id of the model's creation."""
-        return self._run.id.decode()
+        return self._incarnation.id.decode()
 
     @property
     def traffic(self) -> Traffic:
@@ -176,7 +139,7 @@ class RedisStore:
     @property
     def saturations(self) -> Saturations:
         """Of the pushes so far, and of the increments that were made for others."""
-        return self._saturations
+        return self._saturations.total
 
     @property
     def troubles(self) -> int:
@@ -207,13 +170,8 @@ class RedisStore:
             pulled = check_delta(pulled, slots.size, _WIDTH)
         # Not the job's name, which is random: the same work is to be rounded the same way every time.
         seed = token_hash("", token.shard, token.chunk)
-        self._count(*pack_delta(delta, pulled, slots, seed, self.z_bits, increments))
+        self._saturations.add(*pack_delta(delta, pulled, slots, seed, self.z_bits, increments))
         return increments
-
-    def _count(self, z: int, n: int) -> None:
-        if z or n:
-            with self._counting:
-                self._saturations += Saturations(z, n)
 
     def pull_packed(
         self, slots: Slots, job: str | None = None, shard: int = 0
@@ -249,9 +207,9 @@ class RedisStore:
         """Add int64[u] to packed accumulators, as `Store.push` does; return the partitions left behind.
 
         `expected`, int64[partitions], is the last chunk of the token's shard that each partition has
-        acknowledged. One whose record tells of an earlier chunk has lost pushes: it is left as it is, and
+        acknowledged. One whose watermark is an earlier chunk has lost pushes: it is left as it is, and
         returned, so that those can be sent again first. `only`, bool[partitions], are those to push to; of
-        them, one without a slot notes the chunk in its record. `fresh`, bool[u], marks slots that the
+        them, one without a slot notes the chunk in its watermark. `fresh`, bool[u], marks slots that the
         partitions' insert logs are to name.
 
         Raises SupersededError when a later attempt at the data shard has begun than the token's.
@@ -333,8 +291,8 @@ class RedisStore:
         """Delete the model from the store, and close; a later model of that name is left alone."""
         self._reads.require_open()
         try:
-            drop_model(self._reads.nodes.client(), self.keys, self._run.id)
-        except (RedisError, RedisClusterException, OSError) as error:
+            drop_model(self._reads.nodes.client(), self.keys, self._incarnation.id)
+        except BROKEN as error:
             raise StoreError(
                 f"{self.url}: the model {self.keys.model!r} could not be dropped ({error})"
                 f"{rights_hint(error)}; finish that with `ctr ps drop`."

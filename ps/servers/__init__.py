@@ -1,7 +1,7 @@
 """redis-servers of our own, for jobs on one machine, drills and tests."""
 
 from ps.servers.cluster import Cluster, Shard
-from ps.servers.embedded import EmbeddedRedis, embedded_shards, open_embedded
+from ps.servers.embedded import EmbeddedRedis, embedded_shards
 from ps.servers.redis_server import RedisServer, find_redis_server
 
 __all__ = [
@@ -11,5 +11,4 @@ __all__ = [
     "Shard",
     "embedded_shards",
     "find_redis_server",
-    "open_embedded",
 ]

@@ -14,11 +14,10 @@ from ctr.errors import StoreError
 from ps.servers.embedded import HASH_SLOTS, EmbeddedRedis
 from ps.servers.redis_server import RedisServer
 from ps.servers.resharding import hash_slot_of, move_hash_slots
-from ps.wire import Keys
+from ps.wire import Keys, Member, parse_members
 
 _ANSWER_S = 2.0
 _PIECE = 1 << 18  # 256 KiB
-_TROUBLE = {"fail", "fail?", "handshake", "noaddr"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +27,6 @@ class Shard:
     primary: RedisServer
     replicas: tuple[RedisServer, ...]
     partitions: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A line of CLUSTER NODES."""
-
-    name: str
-    port: int
-    flags: frozenset[str]
-    primary: str
-    """The name of a replica's primary."""
-    hash_slots: tuple[tuple[int, int], ...]
-    """The first and last of each range."""
-
-    def holds(self, hash_slot: int) -> bool:
-        return any(first <= hash_slot <= last for first, last in self.hash_slots)
 
 
 class Cluster:
@@ -66,12 +49,12 @@ class Cluster:
             if not server.alive or server in self._frozen:
                 continue
             with suppress(StoreError):
-                return self._shards(_nodes(server))
+                return self._shards(_members(server))
         raise StoreError("no server of the cluster answers")
 
     def holds(self, server: RedisServer, key: bytes) -> bool:
         """Whether a key is at this primary."""
-        (mine,) = (node for node in _nodes(server) if "myself" in node.flags)
+        (mine,) = (node for node in _members(server) if "myself" in node.flags)
         return mine.holds(int(key_slot(key)))
 
     @contextmanager
@@ -92,7 +75,7 @@ class Cluster:
         following = 0
         for server in self._servers.servers:
             try:
-                nodes = _nodes(server)
+                nodes = _members(server)
                 state = str(_ask(server, "CLUSTER", "INFO"))
                 told = _ask(server, "INFO", "replication")
             except StoreError:
@@ -102,7 +85,7 @@ class Cluster:
                 "cluster_state:ok" not in state
                 or covered != HASH_SLOTS
                 or len(nodes) != len(self._servers.servers)
-                or any(node.flags & _TROUBLE for node in nodes)
+                or any(node.in_trouble for node in nodes)
             ):
                 return False
             if told["role"] != "master":
@@ -146,41 +129,27 @@ class Cluster:
             for replica in replicas:
                 _ask(replica, "CONFIG", "SET", "masterauth", replica.password)
 
-    def _shards(self, nodes: Sequence[_Node]) -> list[Shard]:
+    def _shards(self, nodes: Sequence[Member]) -> list[Shard]:
         by_port = {server.port: server for server in self._servers.servers}
         shards = []
         for node in nodes:
             partitions = tuple(
                 partition for partition, number in enumerate(self._hash_slot) if node.holds(number)
             )
-            if not partitions or node.port not in by_port:
+            if not partitions or node.address[1] not in by_port:
                 continue
             replicas = tuple(
-                by_port[other.port]
+                by_port[other.address[1]]
                 for other in nodes
-                if other.primary == node.name and not other.flags & _TROUBLE
+                if other.primary == node.name and not other.in_trouble
             )
-            shards.append(Shard(by_port[node.port], replicas, partitions))
+            shards.append(Shard(by_port[node.address[1]], replicas, partitions))
         return sorted(shards, key=lambda shard: self._servers.servers.index(shard.primary))
 
 
-def _nodes(server: RedisServer) -> list[_Node]:
+def _members(server: RedisServer) -> list[Member]:
     """The nodes that a server knows."""
-    found = []
-    for line in str(_ask(server, "CLUSTER", "NODES")).splitlines():
-        # id address@bus flags primary ping-sent pong-received epoch link ranges ...
-        name, address, flags, primary, _, _, _, _, *ranges = line.split()
-        ends = [each.partition("-") for each in ranges if not each.startswith("[")]
-        found.append(
-            _Node(
-                name=name,
-                port=int(address.partition("@")[0].rpartition(":")[2]),
-                flags=frozenset(flags.split(",")),
-                primary=primary,
-                hash_slots=tuple((int(first), int(last or first)) for first, _, last in ends),
-            )
-        )
-    return found
+    return parse_members(str(_ask(server, "CLUSTER", "NODES")), (server.host, server.port))
 
 
 def _ask(server: RedisServer, *words: str) -> Any:

@@ -16,10 +16,9 @@ from urllib.parse import parse_qs
 import redis
 
 from ctr.errors import StoreError
-from ps.redis import RedisStore
 from ps.servers.redis_server import RedisServer, find_redis_server, start_all
 from ps.servers.watchdog import Watchdog
-from ps.wire import parse_redis_url
+from ps.wire import Member, parse_members
 
 MOST_SERVERS = 64
 HASH_SLOTS = 16_384
@@ -243,23 +242,23 @@ def _wait(
             time.sleep(0.02)
 
 
+def _members(server: RedisServer) -> list[Member]:
+    return parse_members(str(_call(server, "CLUSTER", "NODES")), (server.host, server.port))
+
+
 def _knows(server: RedisServer, nodes: int, replicas: int) -> bool:
     """Whether it is connected to all nodes and knows of each whether it is a replica."""
-    # id address flags primary ping-sent pong-received epoch link ...
-    lines = [line.split() for line in str(_call(server, "CLUSTER", "NODES")).splitlines()]
-    flags = [set(line[2].split(",")) for line in lines]
+    members = _members(server)
     return (
-        len(lines) == nodes
-        and all(line[7] == "connected" for line in lines)
-        and not any(f & {"handshake", "noaddr", "fail", "fail?"} for f in flags)
-        and sum("slave" in f for f in flags) == replicas
+        len(members) == nodes
+        and all(each.connected and not each.in_trouble for each in members)
+        and sum("slave" in each.flags for each in members) == replicas
     )
 
 
 def _is_connected(server: RedisServer, name: str) -> bool:
     """Whether it has a link to the node of this name."""
-    lines = [line.split() for line in str(_call(server, "CLUSTER", "NODES")).splitlines()]
-    return any(line[0] == name and line[2] == "master" and line[7] == "connected" for line in lines)
+    return any(each.name == name and each.flags == {"master"} and each.connected for each in _members(server))
 
 
 def _is_whole(server: RedisServer) -> bool:
@@ -278,33 +277,3 @@ def embedded_shards(query: str) -> int:
     if found or not (shards.isascii() and shards.isdigit()):
         raise StoreError("embedded:// takes nothing but a number of servers: write embedded://?shards=2")
     return int(shards)
-
-
-def open_embedded(
-    query: str,
-    *,
-    bits: int,
-    width: int,
-    facts: Mapping[str, str] | None,
-    z_bits: int,
-    restoring: bool = False,
-) -> RedisStore:
-    """The store of `embedded://?shards=N`, on servers of its own that end when it is closed.
-
-    Raises StoreError for another query, and when the servers cannot be started.
-    """
-    servers = EmbeddedRedis(embedded_shards(query))
-    try:
-        url = parse_redis_url(servers.url)
-        return RedisStore(
-            url,
-            bits=bits,
-            width=width,
-            facts=facts,
-            z_bits=z_bits,
-            restoring=restoring,
-            on_close=servers.close,
-        )
-    except BaseException:
-        servers.close()
-        raise

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from time import sleep
 from typing import Any, TypeVar
 
-from redis import Redis
 from redis.exceptions import (
     AskError,
-    AuthenticationError,
     MovedError,
     OutOfMemoryError,
-    RedisError,
-    ResponseError,
 )
 
 from ctr.errors import StoreError
 from ps.board import JOB_FACTS, job_of, pairs, view_of, view_reads
+from ps.redis import require_layout
+from ps.status.clients import BROKEN, NodeClients, side_by_side
 from ps.status.node import NodeLook, reason
 from ps.status.status import BoardStatus, ModelStatus, StoreStatus
 from ps.wire import (
-    RUN,
+    INCARNATION,
     STATE,
     Address,
     BoardPart,
@@ -31,14 +28,11 @@ from ps.wire import (
     Keys,
     RedisUrl,
     Topology,
-    cluster_topology,
-    host_port,
     single_server,
 )
 
 T = TypeVar("T")
 
-_BROKEN = (RedisError, OSError)
 _PARTITIONS_AT_A_TIME = 1_000  # asked of a node; its other clients come in between
 _LOOKS = 10  # for a model's description that is just moving to another node
 _PAUSE_S = 0.2
@@ -56,8 +50,7 @@ class StoreObserver:
         """Connects only when it is asked to look."""
         self._url = url
         self._keys = Keys(url.model or "default")
-        self._options = url.client_options(timeout_s) | {"socket_connect_timeout": timeout_s}
-        self._clients: dict[Address, Redis] = {}
+        self._nodes = NodeClients(url, timeout_s)
         self._known: tuple[Address, ...] = ()
         self._topology = single_server(url.hosts[0])
 
@@ -101,12 +94,11 @@ class StoreObserver:
 
     def close(self) -> None:
         """Close all connections."""
-        for client in self._clients.values():
-            client.close()
+        self._nodes.close()
 
     def _look(self) -> StoreStatus | None:
         """One look; None when the model's description is not where it was said to be."""
-        topology, dead = self._find_nodes()
+        topology, dead = self._nodes.find(self._known)
         self._topology = topology
         self._known = tuple(primary.address for primary in topology.primaries)
         home = topology.owner_of(self._keys.meta)
@@ -126,7 +118,10 @@ class StoreObserver:
         if refusal is not None:
             problem = f"the model's description cannot be read: {reason(refusal)}"
             return self._status(topology, nodes, problem, None)
-        model = self._model(found.meta)
+        try:
+            model = self._model(found.meta)
+        except StoreError as refusal:
+            return self._status(topology, nodes, str(refusal).rstrip("."), None)
         if model is None:
             return self._status(topology, nodes, None, None)
         for partition in range(model.partitions):
@@ -137,44 +132,10 @@ class StoreObserver:
         self._each(nodes, lambda node: self._look_at_partitions(node, model))
         try:
             board = self._board(found.primary.address)
-        except _BROKEN as failure:
+        except BROKEN as failure:
             problem = f"the job board cannot be read: {reason(failure)}"
             return self._status(topology, nodes, problem, model)
         return self._status(topology, nodes, None, model, board)
-
-    def _find_nodes(self) -> tuple[Topology, dict[Address, Exception]]:
-        """The nodes, and which of those that were asked did not answer."""
-        if not self._url.cluster:
-            return single_server(self._url.hosts[0]), {}
-        hosts = list(dict.fromkeys((*self._url.hosts, *self._known)))
-        answers = dict(zip(hosts, _side_by_side(self._ask_for_nodes, hosts), strict=True))
-        dead = {host: answer for host, answer in answers.items() if isinstance(answer, Exception)}
-        found = [answer for answer in answers.values() if not isinstance(answer, Exception)]
-        if not found:
-            host, error = next(iter(dead.items()))
-            raise self._unreachable(host, error)
-        return max(found, key=lambda each: (each[1].state == "ok", each[0]))[1], dead
-
-    def _ask_for_nodes(self, host: Address) -> tuple[int, Topology] | Exception:
-        """The cluster as one of its nodes knows it, and how new that is."""
-        try:
-            pipe = self._client(host).pipeline(transaction=False)
-            pipe.execute_command("CLUSTER INFO").execute_command("CLUSTER NODES")
-            info, nodes, slots = pipe.execute_command(b"CLUSTER", b"SLOTS").execute()
-        except _BROKEN as error:
-            return error
-        epoch = int(info["cluster_current_epoch"])
-        return epoch, cluster_topology(host, info["cluster_state"], nodes, slots)
-
-    def _unreachable(self, host: Address, error: Exception) -> StoreError:
-        if isinstance(error, AuthenticationError):
-            return StoreError(f"{self._url}: user or password was refused ({error}).")
-        if isinstance(error, ResponseError):
-            hint = "; it is in no cluster, write redis://" if "cluster support disabled" in str(error) else ""
-            return StoreError(f"{self._url}: {host_port(host)} refused ({error}){hint}.")
-        return StoreError(
-            f"{self._url}: cannot be reached ({error}); is it running, and is the scheme right?"
-        )
 
     def _each(self, nodes: list[NodeLook], look: Callable[[NodeLook], None]) -> None:
         """Look at all nodes that have answered so far, side by side."""
@@ -182,15 +143,15 @@ class StoreObserver:
         def guarded(node: NodeLook) -> None:
             try:
                 look(node)
-            except _BROKEN as error:
+            except BROKEN as error:
                 node.problem = error
 
-        _side_by_side(guarded, [node for node in nodes if node.problem is None])
+        side_by_side(guarded, [node for node in nodes if node.problem is None])
         if not self._url.cluster and nodes[0].problem is not None:
-            raise self._unreachable(nodes[0].primary.address, nodes[0].problem)
+            raise self._nodes.unreachable(nodes[0].primary.address, nodes[0].problem)
 
     def _look_at_node(self, node: NodeLook) -> None:
-        pipe = self._client(node.primary.address).pipeline(transaction=False)
+        pipe = self._nodes.client(node.primary.address).pipeline(transaction=False)
         pipe.info()
         pipe.dbsize()
         pipe.config_get("save")
@@ -205,18 +166,22 @@ class StoreObserver:
         for first in range(0, len(node.partitions), _PARTITIONS_AT_A_TIME):
             some = node.partitions[first : first + _PARTITIONS_AT_A_TIME]
             reads = [self._partition_reads(p) for p in some]
-            answers = iter(self._ask(node.primary.address, chain.from_iterable(reads), raise_on_error=False))
+            answers = iter(
+                self._nodes.ask(node.primary.address, chain.from_iterable(reads), raise_on_error=False)
+            )
             for p, its_reads in zip(some, reads, strict=True):
-                run, had_state, *sizes = islice(answers, len(its_reads))
+                incarnation, had_state, *sizes = islice(answers, len(its_reads))
                 node.looked_at += 1
-                error = next((each for each in (run, had_state, *sizes) if isinstance(each, Exception)), None)
+                error = next(
+                    (each for each in (incarnation, had_state, *sizes) if isinstance(each, Exception)), None
+                )
                 if isinstance(error, MovedError | AskError):
                     node.moving.append(p)
                 elif error is not None:
                     node.refused.append(p)
                     node.refusal = error
                 elif model.state == "ready" and (
-                    run != model.run.encode()
+                    incarnation != model.incarnation.encode()
                     or (had_state is not None and sizes[0] == 0)  # or its state is gone
                 ):
                     node.lost.append(p)
@@ -224,10 +189,10 @@ class StoreObserver:
                     node.bytes += sum(sizes)
 
     def _partition_reads(self, partition: int) -> list[Command]:
-        """The run id in its record, whether it had a state, then the sizes of what it holds."""
+        """The incarnation, whether it had a state, then the sizes of what it holds."""
         return [
-            (b"HGET", self._keys.record(partition), RUN),
-            (b"HGET", self._keys.record(partition), STATE),
+            (b"HGET", self._keys.watermarks(partition), INCARNATION),
+            (b"HGET", self._keys.watermarks(partition), STATE),
             (b"STRLEN", self._keys.state(partition)),
             (b"STRLEN", self._keys.tail(partition)),
             (b"STRLEN", self._keys.inserts(partition)),
@@ -235,16 +200,16 @@ class StoreObserver:
 
     def _board(self, address: Address) -> BoardStatus | None:
         key = {part: self._keys.board(part) for part in BoardPart}
-        (facts,) = self._ask(address, [(b"HMGET", key[BoardPart.JOB], *JOB_FACTS)])
+        (facts,) = self._nodes.ask(address, [(b"HMGET", key[BoardPart.JOB], *JOB_FACTS)])
         if facts[0] is None:
             return None
         job = job_of(facts)
         reads = view_reads(key, job.ranks, shards=True)
-        asked = [(b"GET", key[BoardPart.RUN]), *reads.values()]
+        asked = [(b"GET", key[BoardPart.INCARNATION]), *reads.values()]
         try:
-            now, *answers = self._ask(address, asked, together=True)
+            now, *answers = self._nodes.ask(address, asked, together=True)
         except OutOfMemoryError:  # then there are no transactions, and nobody changes much
-            now, *answers = self._ask(address, asked)
+            now, *answers = self._nodes.ask(address, asked)
         if now != facts[0]:  # it was dropped just now, perhaps for another
             return None
         return BoardStatus(job, view_of(reads, answers))
@@ -255,22 +220,25 @@ class StoreObserver:
         if address is None:
             raise StoreError(f"{self._url}: no node holds {key.decode()}.")
         try:
-            (answer,) = self._ask(address, [(verb, key, *words)])
-        except _BROKEN as error:
+            (answer,) = self._nodes.ask(address, [(verb, key, *words)])
+        except BROKEN as error:
             raise StoreError(f"{self._url}: {key.decode()} cannot be read ({error}).") from error
         return list(answer)
 
     def _model(self, meta: Any) -> ModelStatus | None:
-        facts = {name.decode(): value.decode() for name, value in pairs(meta).items()}
-        run = facts.pop("run", None)
-        if run is None:
+        found = pairs(meta)
+        if b"layout" in found:
+            require_layout(self._keys, found)
+        facts = {name.decode(): value.decode() for name, value in found.items()}
+        incarnation = facts.pop("incarnation", None)
+        if incarnation is None:
             return None
         ready, creating = (facts.pop(name, None) is not None for name in ("ready", "creating"))
         return ModelStatus(
             self._keys.model,
             int(facts.pop("bits", 0)),
             int(facts.pop("partitions", 0)),
-            run,
+            incarnation,
             "creating" if creating else "ready" if ready else "dropping",
             dict(sorted(facts.items())),
         )
@@ -298,29 +266,3 @@ class StoreObserver:
             lost=tuple(sorted(p for node in nodes for p in node.lost)),
             board=board,
         )
-
-    def _client(self, address: Address) -> Redis:
-        if address not in self._clients:
-            host, port = address
-            self._clients[address] = Redis(host=host, port=port, db=self._url.db, **self._options)
-        return self._clients[address]
-
-    def _ask(
-        self,
-        address: Address,
-        commands: Iterable[Command],
-        *,
-        together: bool = False,
-        raise_on_error: bool = True,
-    ) -> list[Any]:
-        """The answers as they come: redis-py makes others of them only for commands that are text."""
-        pipe = self._client(address).pipeline(transaction=together)
-        for command in commands:
-            pipe.execute_command(*command)
-        answers: list[Any] = pipe.execute(raise_on_error=raise_on_error)
-        return answers
-
-
-def _side_by_side(task: Callable[[Any], T], each: list[Any]) -> list[T]:
-    with ThreadPoolExecutor(max(len(each), 1), thread_name_prefix="observer") as pool:
-        return list(pool.map(task, each))

@@ -58,7 +58,7 @@ class ModelStatus:
     name: str
     bits: int
     partitions: int
-    run: str
+    incarnation: str
     """The random id of its creation."""
     state: Literal["creating", "ready", "dropping"]
     """Only `ready` can be used; what began the others may have been interrupted."""

@@ -1,35 +1,27 @@
 """How Redis is spoken to: URLs, connections, replies, transactions, and the names of keys."""
 
-from ps.wire.channel import PATIENCE_S, Channel
-from ps.wire.commands import bitfield_read, bulk_string, command, read_queued, require_passing
-from ps.wire.keys import RUN, STATE, BoardPart, Keys, Watermark, applied_field
-from ps.wire.nodes import (
-    Address,
-    Link,
-    Nodes,
-    RedisUrl,
-    connect,
-    host_port,
-    is_near,
-    parse_redis_url,
-    rights_hint,
-)
+from ps.wire.channel import Channel
+from ps.wire.commands import bitfield_read, bulk_string, command, read_queued
+from ps.wire.keys import INCARNATION, STATE, BoardPart, Keys, Watermark, watermark_field
+from ps.wire.links import Link
+from ps.wire.nodes import Nodes, connect
+from ps.wire.patience import BROKEN, PATIENCE_S, Patience, require_passing, rights_hint
 from ps.wire.replies import ReplyReader, ServerError
+from ps.wire.reply_kernels import decode_range, parse_integers, skip_integers
 from ps.wire.resp_kernels import (
-    decode_range,
     encode_pull,
     encode_push,
-    parse_integers,
     pull_size,
     push_size,
-    skip_integers,
 )
-from ps.wire.topology import Primary, Topology, cluster_topology, single_server
+from ps.wire.topology import Member, Primary, Topology, cluster_topology, parse_members, single_server
 from ps.wire.transactions import Command, Decision, Transactions
+from ps.wire.url import Address, RedisUrl, host_port, is_near, parse_redis_url
 
 __all__ = [
+    "BROKEN",
+    "INCARNATION",
     "PATIENCE_S",
-    "RUN",
     "STATE",
     "Address",
     "BoardPart",
@@ -38,7 +30,9 @@ __all__ = [
     "Decision",
     "Keys",
     "Link",
+    "Member",
     "Nodes",
+    "Patience",
     "Primary",
     "RedisUrl",
     "ReplyReader",
@@ -46,7 +40,6 @@ __all__ = [
     "Topology",
     "Transactions",
     "Watermark",
-    "applied_field",
     "bitfield_read",
     "bulk_string",
     "cluster_topology",
@@ -58,6 +51,7 @@ __all__ = [
     "host_port",
     "is_near",
     "parse_integers",
+    "parse_members",
     "parse_redis_url",
     "pull_size",
     "push_size",
@@ -66,4 +60,5 @@ __all__ = [
     "rights_hint",
     "single_server",
     "skip_integers",
+    "watermark_field",
 ]

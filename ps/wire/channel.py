@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
-from time import monotonic, sleep
-
-from redis.exceptions import AuthenticationError, RedisClusterException, RedisError
 
 from ctr.errors import StoreError
-from ps.wire.commands import require_passing
 from ps.wire.keys import Keys
-from ps.wire.nodes import Address, Nodes, RedisUrl, connect
+from ps.wire.nodes import Nodes, connect
+from ps.wire.patience import BROKEN, patiently, require_passing
 from ps.wire.replies import ReplyReader, ServerError
+from ps.wire.url import Address, RedisUrl
 
-PATIENCE_S = 30.0
-"""How long what is broken or passing is tried."""
-_PAUSE_S = 0.05
-_BROKEN = (RedisError, RedisClusterException, OSError)  # redis-py's second is none of its first
+_CHANGING = ServerError("TRYAGAIN the cluster is changing")
 
 OnNode = Callable[[Address, Sequence[int]], list[int]]
 """Does a request's part on one node, for some partitions; returns those to try again, perhaps elsewhere."""
@@ -45,29 +40,28 @@ class Channel:
         """
         with self._lock:
             self._require_open()
-            todo, deadline = partitions, 0.0
-            while todo:
-                try:
-                    todo, problem = self._round(todo, on_node)
-                except BaseException:
-                    self.nodes.hang_up()  # or the next request would read what nobody read here
-                    raise
-                if not todo:
-                    return
-                self.troubles += 1
-                deadline = deadline or monotonic() + self.patience_s
-                if monotonic() > deadline:
-                    reason = problem or self.nodes.refused() or "the cluster is changing"
-                    self.nodes.hang_up()
-                    raise StoreError(
-                        f"{self.url}: {len(todo)} partitions could not be reached for {self.patience_s:g} s "
-                        f"({reason}); bring the server back, then see `ctr ps status`."
-                    )
-                sleep(_PAUSE_S)
-                try:
-                    self.nodes.refresh()
-                except _BROKEN:
-                    continue  # still away: the deadline decides
+            todo = partitions
+
+            def attempt() -> None:
+                nonlocal todo
+                todo, problem = self._round(todo, on_node)
+                if todo:
+                    self.troubles += 1
+                    raise problem or _CHANGING
+
+            def gave_up(problem: Exception) -> StoreError:
+                if problem is _CHANGING:
+                    problem = self.nodes.refused() or problem
+                return StoreError(
+                    f"{self.url}: {len(todo)} partitions could not be reached for {self.patience_s:g} s "
+                    f"({problem}); bring the server back, then see `ctr ps status`."
+                )
+
+            try:
+                patiently(attempt, self.nodes.refresh, self.url, self.patience_s, gave_up)
+            except BaseException:
+                self.nodes.hang_up()  # or the next request would read what nobody read here
+                raise
 
     def ask_each(
         self,
@@ -120,19 +114,14 @@ class Channel:
             nonlocal problem
             try:
                 return on_node(address, share)
-            except AuthenticationError as error:
-                raise StoreError(f"{self.url}: user or password was refused ({error}).") from None
-            except ServerError as error:
-                require_passing(error)
+            except (ServerError, *BROKEN) as error:
+                require_passing(error, self.url)
                 problem = error
-                return share
-            except _BROKEN as error:
-                problem = error
-                return share  # the record tells what was applied
+                return share  # the watermarks tell what was applied
 
         try:
             owners = self.nodes.owners(partitions)
-        except _BROKEN as error:
+        except BROKEN as error:
             return partitions, error
         if len(owners) == 1:
             ((address, share),) = owners.items()

@@ -1,20 +1,13 @@
-"""Commands as RESP, and what may be wrong with their answers."""
+"""Commands as RESP, and transactions of them."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.errors import StoreError
-from ps.wire.nodes import rights_hint
+from ps.wire.patience import require_passing
 from ps.wire.replies import ReplyReader, ServerError
 from ps.wire.resp_kernels import encode_pull, pull_size
-
-# Passing states of a server or a cluster: try again, after looking where the partitions are now.
-_PASSING = {
-    *("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"),
-    *("READONLY", "NOREPLICAS", "BUSY"),
-}
 
 
 def command(*words: bytes) -> bytes:
@@ -50,15 +43,3 @@ def read_queued(replies: ReplyReader, commands: int) -> int | None:
     except ServerError as error:
         require_passing(problem or error)
         return None
-
-
-def require_passing(error: ServerError) -> None:
-    """Raise StoreError for what a server will answer again, however often it is asked."""
-    if error.code in _PASSING:
-        return
-    if error.code == "OOM":
-        raise StoreError(
-            f"Redis has reached its memory limit ({error}): nothing of this push was added there. Raise "
-            "maxmemory, add nodes, or hash to fewer bits."
-        )
-    raise StoreError(f"Redis refused ({error}){rights_hint(error)}.")

@@ -12,10 +12,10 @@ from enum import StrEnum
 class BoardPart(StrEnum):
     """What a job board consists of."""
 
-    RUN = "run"
+    INCARNATION = "incarnation"
     """A string: the random id of the job's creation. Every write to the board watches it."""
     JOB = "job"
-    """A hash: run, id, lease (ms), description, shards, ranks, created (ms), and what changes: state,
+    """A hash: incarnation, id, lease (ms), description, shards, ranks, created (ms), and what changes: state,
     message, pause, begun, restored."""
     LEASES = "leases"
     """A sorted set: until when each live worker's lease lasts, in ms of the server's clock."""
@@ -39,7 +39,7 @@ class BoardPart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """What a partition's record says of a data shard."""
+    """What a partition has of a data shard."""
 
     chunk: int = -1
     """The last chunk applied; -1 for none."""
@@ -87,18 +87,18 @@ class Keys:
         """A string: 4 bytes for each slot that was pushed for the first time, its offset, in that order."""
         return f"ctr:{{{self.model}:{partition}}}:n".encode()
 
-    def record(self, partition: int) -> bytes:
-        """A hash: the run id, whether there is a state, and a `Watermark` per job and data shard."""
+    def watermarks(self, partition: int) -> bytes:
+        """A hash: the incarnation, whether there is a state, and a `Watermark` per job and data shard."""
         return f"ctr:{{{self.model}:{partition}}}:a".encode()
 
 
-RUN = b"run"
-"""Field of the meta hash and of every record: the random id of the model's creation."""
+INCARNATION = b"incarnation"
+"""Field of the meta hash and of every partition's watermarks: the random id of the model's creation."""
 
 STATE = b"state"
-"""Field of a record whose partition has a state: one that it has lost is then no state of zeros."""
+"""Field of the watermarks of a partition that has a state: one that it has lost is then no state of zeros."""
 
 
-def applied_field(job: str, shard: int) -> bytes:
-    """Field of a record: the last chunk applied of this job's data shard."""
+def watermark_field(job: str, shard: int) -> bytes:
+    """Field of the watermarks: that of this job's data shard."""
     return f"{job}:{shard}".encode()

@@ -1,4 +1,4 @@
-"""Reading replies straight from the socket: the parser of redis-py is far slower than Redis itself."""
+"""`ReplyReader`: replies read from the socket; the parser of redis-py is far slower than Redis itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redis.connection import ConnectionInterface
 from redis.exceptions import ConnectionError as BrokenConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
-from ps.wire.resp_kernels import parse_integers, skip_integers
+from ps.wire.reply_kernels import parse_integers, skip_integers
 
 _CHUNK = 1 << 18  # 256 KiB asked of the socket at a time
 
@@ -74,7 +74,9 @@ class ReplyReader:
 
     def bulk(self) -> NDArray[np.uint8] | None:
         """Read a bulk string, uint8[n]: a view that the next read overwrites. None for nil."""
-        size = self._header(b"$")
+        return self._bulk(self._header(b"$"))
+
+    def _bulk(self, size: int) -> NDArray[np.uint8] | None:
         if size < 0:
             return None
         while self._end - self._at < size + 2:
@@ -106,6 +108,29 @@ class ReplyReader:
     def pass_over(self) -> None:
         """Pass over a reply of one line; raises ServerError for an error reply."""
         self.status()
+
+    def reply(self) -> Any:
+        """Read any reply: bytes, int, None or a list of such; in a list, errors are ServerErrors.
+
+        Raises ServerError for an error reply.
+        """
+        line = self._line()
+        kind = line[:1]
+        if kind == b"*":
+            size = int(line[1:])
+            return None if size < 0 else [self._member() for _ in range(size)]
+        if kind == b"$":
+            found = self._bulk(int(line[1:]))
+            return None if found is None else found.tobytes()
+        if kind == b"-":
+            raise self._refusal(line)
+        return int(line[1:]) if kind == b":" else line[1:]
+
+    def _member(self) -> Any:
+        try:
+            return self.reply()
+        except ServerError as error:
+            return error
 
     def all_of(self, *reads: Callable[[], Any]) -> list[Any]:
         """What each of these reads; all of them, and then raises the first ServerError among them.

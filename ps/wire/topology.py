@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from redis.crc import key_slot
 
-from ps.wire.nodes import Address
+from ps.wire.url import Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,37 +42,73 @@ def single_server(address: Address) -> Topology:
     return Topology((Primary(address, None, ()),), None, {})
 
 
-def cluster_topology(asked: Address, state: str, nodes: Mapping[str, Any], slots: list[Any]) -> Topology:
-    """What the node `asked` answers to CLUSTER NODES and CLUSTER SLOTS, as redis-py gives it.
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node of a cluster, as another one knows it."""
+
+    name: str
+    address: Address
+    flags: frozenset[str]
+    """Such as `master`, `slave`, `myself`, `fail`."""
+    primary: str
+    """The name of a replica's primary, `-` for a primary."""
+    connected: bool
+    """Whether the two have a link."""
+    hash_slots: tuple[tuple[int, int], ...]
+    """The first and last of each range."""
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether it is not, or not yet, a sound part of the cluster."""
+        return bool(self.flags & {"fail", "fail?", "handshake", "noaddr"})
+
+    def holds(self, hash_slot: int) -> bool:
+        """Whether this hash slot is its own."""
+        return any(first <= hash_slot <= last for first, last in self.hash_slots)
+
+
+def parse_members(told: str, asked: Address) -> list[Member]:
+    """What the node `asked` answers to CLUSTER NODES."""
+    found = []
+    for line in told.splitlines():
+        # id address@bus flags primary ping-sent pong-received epoch link ranges ...
+        name, address, flags, primary, _, _, _, link, *ranges = line.split()
+        host, _, port = address.partition("@")[0].rpartition(":")
+        ends = [each.partition("-") for each in ranges if not each.startswith("[")]  # those are moving
+        found.append(
+            Member(
+                name=name,
+                address=(host or asked[0], int(port)),
+                flags=frozenset(flags.split(",")),
+                primary=primary,
+                connected=link == "connected",
+                hash_slots=tuple((int(first), int(last or first)) for first, _, last in ends),
+            )
+        )
+    return found
+
+
+def cluster_topology(asked: Address, state: str, nodes: str, slots: Sequence[Any]) -> Topology:
+    """What the node `asked` answers to CLUSTER NODES and CLUSTER SLOTS.
 
     The first knows all nodes, the second under which addresses they want to be called.
     """
     preferred: dict[str, Address] = {}
     for _, _, *places in slots:
         for host, port, name, *_ in places:
-            preferred[_text(name)] = _text(host) or asked[0], int(port)
-
-    def address(at: str, node: Mapping[str, Any]) -> Address:
-        host, _, port = at.rpartition(":")
-        return preferred.get(node["node_id"]) or (host or asked[0], int(port))
-
-    known = {
-        at: node for at, node in nodes.items() if not {"noaddr", "handshake"} & set(node["flags"].split(","))
-    }
+            preferred[name.decode()] = (host or b"").decode() or asked[0], int(port)
+    known = [each for each in parse_members(nodes, asked) if not {"noaddr", "handshake"} & each.flags]
+    addresses = {each.name: preferred.get(each.name, each.address) for each in known}
     replicas: dict[str, list[Address]] = {}
-    for at, node in known.items():
-        replicas.setdefault(node["master_id"], []).append(address(at, node))
+    for each in known:
+        replicas.setdefault(each.primary, []).append(addresses[each.name])
     primaries = []
     owners: dict[int, Address] = {}
-    for at, node in known.items():
-        if "master" not in node["flags"].split(","):
+    for each in known:
+        if "master" not in each.flags:
             continue
-        place = address(at, node)
-        held = [slot for ends in node["slots"] for slot in range(int(ends[0]), int(ends[-1]) + 1)]
+        place = addresses[each.name]
+        held = [slot for first, last in each.hash_slots for slot in range(first, last + 1)]
         owners.update(dict.fromkeys(held, place))
-        primaries.append(Primary(place, len(held), tuple(sorted(replicas.get(node["node_id"], ())))))
+        primaries.append(Primary(place, len(held), tuple(sorted(replicas.get(each.name, ())))))
     return Topology(tuple(sorted(primaries, key=lambda each: each.address)), state, owners)
-
-
-def _text(word: bytes | str | None) -> str:
-    return word.decode() if isinstance(word, bytes) else word or ""

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, TypeVar
-
-from redis.cluster import RedisCluster
-from redis.connection import ConnectionInterface
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    ClusterError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisClusterException,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
 
 from ctr.errors import StoreError
 from ps.wire.commands import command
-from ps.wire.nodes import Address, Nodes, RedisUrl, rights_hint
+from ps.wire.links import Link
+from ps.wire.nodes import Nodes
+from ps.wire.patience import BROKEN, Patience, patiently
+from ps.wire.replies import ServerError
+from ps.wire.url import Address, RedisUrl
 
 T = TypeVar("T")
 
@@ -34,13 +23,8 @@ Command = tuple[bytes, ...]
 Decision = tuple[Sequence[Command], Callable[[list[Any]], T]]
 """What to write, and how the answers to that become a result."""
 
-_PAUSE_S = 0.05
-_CONFLICT_PAUSE_S = 0.001
-_MOST_PAUSED = 20  # conflicts, after which the pauses grow no more
-
-# Passing states of a server or a cluster, as error replies: MOVED and ASK, CLUSTERDOWN and MASTERDOWN, ...
-_PASSING = (AskError, ClusterError, ReadOnlyError, TryAgainError)
-_PASSING_WORDS = ("NOREPLICAS", "BUSY")
+_PAUSE_S = 0.001
+_LONGEST_PAUSE = 20  # times that
 
 
 class Transactions:
@@ -69,17 +53,17 @@ class Transactions:
         self._patience_s = patience_s
         self.slow_s = slow_s
         """Seconds for an answer from which it is taken for trouble."""
-        self._idle: dict[Address, deque[ConnectionInterface]] = {}
+        self._idle: dict[Address, deque[Link]] = {}
         self.last_trouble = -float("inf")
         """When answers last failed to come, or took more than `slow_s`; on `time.monotonic`."""
 
     def ask(self, key: bytes, commands: Sequence[Command]) -> list[Any]:
         """The answers to `commands` on the node of `key`, in one round trip; others may come in between."""
-        return self._patiently(key, lambda connection: self._exchange(connection, commands))
+        return self._patiently(key, lambda link: self._exchange(link, commands))
 
     def together(self, key: bytes, commands: Sequence[Command]) -> list[Any]:
         """The same as one transaction: nobody comes in between."""
-        return self._patiently(key, lambda connection: _checked(self._execute(connection, commands)))
+        return self._patiently(key, lambda link: _checked(self._execute(link, commands)))
 
     def update(
         self,
@@ -93,113 +77,85 @@ class Transactions:
         its commands were carried out. With no commands, nothing is written.
         """
 
-        def attempt(connection: ConnectionInterface) -> T:
-            conflicts, deadline = 0, monotonic() + self._patience_s
+        def attempt(link: Link) -> T:
+            patience = Patience(self._patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
             while True:
-                _, *found = self._exchange(connection, [(b"WATCH", *watched), *reads])
+                _, *found = self._exchange(link, [(b"WATCH", *watched), *reads])
                 commands, result = decide(found)
                 if not commands:
-                    self._exchange(connection, [(b"UNWATCH",)])
+                    self._exchange(link, [(b"UNWATCH",)])
                     return result([])
-                answers = self._execute(connection, commands)
+                answers = self._execute(link, commands)
                 if answers is not None:
                     return result(_checked(answers))
-                # Someone else got through. Many who start at once must not go on in step.
-                if monotonic() > deadline:
-                    raise StoreError(
-                        f"{self._url}: others have changed {watched[-1].decode()} again and again for "
-                        f"{self._patience_s:g} s, so that nothing could be written; are there too many "
-                        "workers for one board, or are leases too short?"
-                    )
-                conflicts = min(conflicts + 1, _MOST_PAUSED)
-                sleep(random.random() * _CONFLICT_PAUSE_S * conflicts)
+                patience.pause(conflicts)  # someone else got through
+
+        def conflicts() -> StoreError:
+            return StoreError(
+                f"{self._url}: others have changed {watched[-1].decode()} again and again for "
+                f"{self._patience_s:g} s, so that nothing could be written; are there too many workers for "
+                "one board, or are leases too short?"
+            )
 
         return self._patiently(watched[0], attempt)
 
     def close(self) -> None:
         """Close the connections that are not in use."""
-        for connections in list(self._idle.values()):
-            while (connection := _pop(connections)) is not None:
-                connection.disconnect()
+        for links in list(self._idle.values()):
+            while (link := _pop(links)) is not None:
+                link.close()
 
-    def _patiently(self, key: bytes, attempt: Callable[[ConnectionInterface], T]) -> T:
-        deadline = monotonic() + self._patience_s
-        while True:
+    def _patiently(self, key: bytes, attempt: Callable[[Link], T]) -> T:
+        def on_link() -> T:
             try:
-                with self._connection(key) as connection:
-                    return attempt(connection)
-            except AuthenticationError as error:
-                raise StoreError(f"{self._url}: user or password was refused ({error}).") from None
-            except (RedisError, RedisClusterException, OSError) as error:
-                self._require_passing(error)
-                problem = error
-            self.last_trouble = monotonic()
-            if self.last_trouble > deadline:
-                raise StoreError(
-                    f"{self._url}: {self._of} could not be reached for {self._patience_s:g} s ({problem}); "
-                    "bring the server back, or name its primary, then see `ctr ps status`."
-                ) from problem
-            sleep(_PAUSE_S)
-            self._refresh()
+                with self._link(key) as link:
+                    return attempt(link)
+            except (ServerError, *BROKEN):
+                self.last_trouble = monotonic()
+                raise
+
+        def gave_up(problem: Exception) -> StoreError:
+            return StoreError(
+                f"{self._url}: {self._of} could not be reached for {self._patience_s:g} s ({problem}); bring "
+                "the server back, or name its primary, then see `ctr ps status`."
+            )
+
+        return patiently(on_link, self._refresh, self._url, self._patience_s, gave_up)
 
     def _refresh(self) -> None:
         self.close()
-        try:
-            self._nodes.refresh()
-        except (RedisError, RedisClusterException, OSError):
-            return  # still away: the next attempt tells
+        self._nodes.refresh()
 
-    def _require_passing(self, error: Exception) -> None:
-        if isinstance(error, OutOfMemoryError):
-            raise StoreError(
-                f"{self._url}: Redis has reached its memory limit ({error}): nothing was written to "
-                f"{self._of}. Raise maxmemory, or add nodes."
-            ) from error
-        passing = isinstance(error, _PASSING) or str(error).startswith(_PASSING_WORDS)
-        if isinstance(error, ResponseError) and not passing:
-            raise StoreError(f"{self._url}: Redis refused ({error}){rights_hint(error)}.") from error
-
-    def _exchange(self, connection: ConnectionInterface, commands: Sequence[Command]) -> list[Any]:
+    def _exchange(self, link: Link, commands: Sequence[Command]) -> list[Any]:
         began = monotonic()
-        connection.send_packed_command([b"".join(command(*words) for words in commands)], check_health=False)
-        answers = [connection.read_response() for _ in commands]
+        link.send(b"".join(command(*words) for words in commands))
+        answers = [link.replies.reply() for _ in commands]
         ended = monotonic()
         if ended - began > self.slow_s:
             self.last_trouble = ended
         return answers
 
-    def _execute(self, connection: ConnectionInterface, commands: Sequence[Command]) -> list[Any] | None:
+    def _execute(self, link: Link, commands: Sequence[Command]) -> list[Any] | None:
         """The answers of a transaction; None when a watched key had changed."""
-        answers: list[Any] | None = self._exchange(connection, [(b"MULTI",), *commands, (b"EXEC",)])[-1]
+        answers: list[Any] | None = self._exchange(link, [(b"MULTI",), *commands, (b"EXEC",)])[-1]
         return answers
 
     @contextmanager
-    def _connection(self, key: bytes) -> Iterator[ConnectionInterface]:
-        client = self._nodes.client()
-        address: Address
-        if isinstance(client, RedisCluster):
-            node = client.get_node_from_key(key)
-            address = node.host, int(node.port)
-            pool = client.get_redis_connection(node).connection_pool
-        else:
-            address = self._url.hosts[0]
-            pool = client.connection_pool
+    def _link(self, key: bytes) -> Iterator[Link]:
+        address = self._nodes.owner(key)
         idle = self._idle.setdefault(address, deque())
-        connection = _pop(idle)
-        if connection is None:
-            connection = pool.make_connection()
-            connection.connect()
+        link = _pop(idle) or self._nodes.open_link(address)
         try:
-            yield connection
+            yield link
         except BaseException:
-            connection.disconnect()  # or the next request would read what nobody read here
+            link.close()  # or the next request would read what nobody read here
             raise
-        idle.append(connection)
+        idle.append(link)
 
 
-def _pop(connections: deque[ConnectionInterface]) -> ConnectionInterface | None:
+def _pop(links: deque[Link]) -> Link | None:
     try:
-        return connections.pop()  # another thread may have taken the last one
+        return links.pop()  # another thread may have taken the last one
     except IndexError:
         return None
 
@@ -207,6 +163,6 @@ def _pop(connections: deque[ConnectionInterface]) -> ConnectionInterface | None:
 def _checked(answers: list[Any] | None) -> list[Any]:
     """Raise what a command of a transaction answered as an error."""
     for answer in answers or ():
-        if isinstance(answer, Exception):
+        if isinstance(answer, ServerError):
             raise answer
     return answers or []

@@ -9,7 +9,7 @@ from threading import Barrier, Thread
 from typing import Any
 
 from ps.board.job_board import JobBoard
-from ps.wire.nodes import parse_redis_url
+from ps.wire.url import parse_redis_url
 
 Boards = Callable[..., JobBoard]
 

@@ -28,7 +28,7 @@ def drop(
     """
     from ctr.errors import StoreError
     from ps import parse_redis_url
-    from ps.redis import drop_run
+    from ps.redis import drop_incarnation
     from ps.status import StoreObserver
 
     url = parse_redis_url(store)
@@ -46,7 +46,7 @@ def drop(
             typer.echo(line)
         if not yes:
             typer.confirm(_question(found, job), abort=True)
-        drop_run(store, found.model.run)
+        drop_incarnation(store, found.model.incarnation)
         if observer.look().model is not None:
             raise StoreError(
                 f"{url}: another model {found.model_name!r} has been created meanwhile; it was not touched."

@@ -69,7 +69,7 @@ def _model_lines(store: StoreStatus) -> list[str]:
     seen = held if store.byte_balance is not None or store.whole else f"at least {held}"
     lines = [
         f"model {model.name}: 2**{model.bits} slots in {some(model.partitions, 'partition')}, {seen}; "
-        f"{optimizer} ({settings}); transform {fingerprint}, run {model.run}"
+        f"{optimizer} ({settings}); transform {fingerprint}, incarnation {model.incarnation}"
     ]
     if model.state == "creating":
         lines.append("it is being created; if that was interrupted, `ctr ps drop` removes what there is")

@@ -25,7 +25,7 @@ from ctr.checkpoint.writer import CheckpointFacts, draft_checkpoint, require_che
 from ctr.errors import DataError, ModelError, StoreError
 from ps import Token
 from ps.redis.store import RedisStore
-from ps.wire.nodes import parse_redis_url
+from ps.wire.url import parse_redis_url
 from tests.ps.redis_servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
@@ -111,11 +111,11 @@ class TestWrittenThenRestored:
             "bits": bits,
             "z_bits": z_bits,
             "partitions": store.partitions.count,
-            "run": store.run,
+            "run": store.incarnation,
         }
         assert len(list(checkpoint.dumps())) == facts.partitions
         again = restored(checkpoint, there)
-        assert again.run != store.run
+        assert again.incarnation != store.incarnation
         assert content(again) == content(store)
         for one, other in zip(again.scan(), store.scan(), strict=True):
             np.testing.assert_array_equal(one[0], other[0])

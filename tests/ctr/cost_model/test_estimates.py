@@ -33,7 +33,6 @@ from ctr.learn.rounds import default_chunk
 from features import RawSource, load_spec
 from features.batches import localize
 from ps.redis import layout as redis_layout
-from ps.redis import store as redis_store
 from ps.wire.resp_kernels import pull_size, push_size
 
 
@@ -57,8 +56,8 @@ def test_default_bits_are_the_least_that_keep_features_apart(features: int) -> N
 
 
 def test_the_layout_is_that_of_the_store() -> None:
-    assert LARGEST_PARTITION_BITS == redis_store.LARGEST_PARTITION_BITS
-    assert LEAST_PARTITIONS == redis_store.LEAST_PARTITIONS
+    assert LARGEST_PARTITION_BITS == redis_layout.LARGEST_PARTITION_BITS
+    assert LEAST_PARTITIONS == redis_layout.LEAST_PARTITIONS
     assert Costs().near_density == redis_layout.NEAR_DENSITY
     assert Costs().far_density == redis_layout.FAR_DENSITY
     assert default_chunk(2, lambda: 2 * LEAST_ROUNDS * 1_000) == 1_000

@@ -18,7 +18,8 @@ from ps.board.job_board import JobBoard
 from ps.redis.model import drop_model
 from ps.status.observer import StoreObserver
 from ps.wire.keys import BoardPart, Keys
-from ps.wire.nodes import connect, parse_redis_url
+from ps.wire.nodes import connect
+from ps.wire.url import parse_redis_url
 from tests.ps.job_boards import LONG_S, SHORT_S, Boards, at_once, opened_boards, until
 from tests.ps.redis_servers import needs_redis
 
@@ -218,7 +219,7 @@ class TestJob:
         board.pause(1)
         parsed = parse_redis_url(url)
         with closing(connect(parsed, Keys("default"), 5.0)) as nodes:
-            nodes.client().hset(Keys("default").meta, b"run", b"1")
+            nodes.client().hset(Keys("default").meta, b"incarnation", b"1")
             drop_model(nodes.client(), Keys("default"), b"1")
         servers = request.getfixturevalue("shared_redis" if url.startswith("redis:") else "shared_cluster")
         for server in servers.servers:

@@ -15,8 +15,9 @@ from ctr.errors import StoreError
 from ps.board.job_board import JobBoard
 from ps.servers.embedded import EmbeddedRedis
 from ps.wire.keys import BoardPart, Keys
-from ps.wire.nodes import connect, parse_redis_url
+from ps.wire.nodes import connect
 from ps.wire.transactions import Decision, Transactions
+from ps.wire.url import parse_redis_url
 from tests.ps.job_boards import Boards, at_once, opened_boards, until
 from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
 

@@ -11,13 +11,13 @@ import redis
 
 from ctr.errors import StoreError
 from ps import Token
+from ps.redis.drop import drop_incarnation
 from ps.redis.dumps import PartitionDump
-from ps.redis.model import drop_run
 from ps.redis.store import RedisStore
 from ps.status.observer import StoreObserver
 from ps.status.status import ModelStatus
 from ps.wire.keys import Keys
-from ps.wire.nodes import parse_redis_url
+from ps.wire.url import parse_redis_url
 from tests.ps.cut_lines import cut_line
 from tests.ps.redis_servers import needs_redis
 
@@ -45,7 +45,7 @@ def trained(url: str) -> str:
     """The run of a model all of whose slots were pushed."""
     with closing(opened(url, facts={"job": "j"})) as store:
         store.push(SLOTS, ONES, Token("job", 0, 0))
-        return store.run
+        return store.incarnation
 
 
 def require_fresh(url: str) -> None:
@@ -73,24 +73,24 @@ def places(total: int) -> list[int]:
 
 def test_a_drop_that_is_cut_anywhere(redis_url: str) -> None:
     run = trained(redis_url)
-    total = bytes_of(redis_url, lambda url: drop_run(named(url), run))
+    total = bytes_of(redis_url, lambda url: drop_incarnation(named(url), run))
     states = set()
     for most in places(total):
         run = trained(redis_url)
         with cut_line(redis_url, most) as line, suppress(StoreError):
-            drop_run(named(line.url), run)
+            drop_incarnation(named(line.url), run)
         found = model(redis_url)
         states.add(None if found is None else found.state)
         if found is not None and found.state == "ready":
             with closing(opened(redis_url, join=True, facts={"job": "j"})) as store:
                 assert (store.pull(SLOTS) == 1).all()  # nothing is gone yet
-            drop_run(named(redis_url), run)
+            drop_incarnation(named(redis_url), run)
         elif found is not None:
-            assert (found.run, found.partitions) == (run, 64)
+            assert (found.incarnation, found.partitions) == (run, 64)
             with pytest.raises(StoreError, match=r"is being dropped.*`ctr ps drop`"):
                 opened(redis_url, join=True, create=False)
             if most % 2:
-                drop_run(named(redis_url), run)  # finishes it; otherwise the next creation does
+                drop_incarnation(named(redis_url), run)  # finishes it; otherwise the next creation does
                 assert model(redis_url) is None
         require_fresh(redis_url)
     assert states >= {"ready", "dropping"}
@@ -98,7 +98,7 @@ def test_a_drop_that_is_cut_anywhere(redis_url: str) -> None:
 
 def test_a_creation_that_is_cut_anywhere(redis_url: str) -> None:
     total = bytes_of(redis_url, lambda url: opened(url).close())
-    drop_run(named(redis_url), model(redis_url).run)
+    drop_incarnation(named(redis_url), model(redis_url).incarnation)
     states = set()
     for most in places(total):
         with cut_line(redis_url, most) as line, suppress(StoreError):
@@ -109,7 +109,7 @@ def test_a_creation_that_is_cut_anywhere(redis_url: str) -> None:
             if found.state == "creating":
                 with pytest.raises(StoreError, match=r"is not finished.*`ctr ps drop`"):
                     opened(redis_url)
-            drop_run(named(redis_url), found.run)
+            drop_incarnation(named(redis_url), found.incarnation)
             assert model(redis_url) is None
         require_fresh(redis_url)
     assert states >= {None, "creating"}
@@ -138,8 +138,8 @@ def test_partitions_that_outlived_their_model(server: str, request: pytest.Fixtu
     lambda client: client.set(KEYS.state(3), b"\0" * 6 + b"\1\0"),
     lambda client: client.set(KEYS.tail(63), b"\1" * 8),
     lambda client: client.lpush(KEYS.inserts(0), "a list"),
-    lambda client: client.set(KEYS.record(5), "a string"),
-    lambda client: client.hset(KEYS.record(5), "another", "hash"),
+    lambda client: client.set(KEYS.watermarks(5), "a string"),
+    lambda client: client.hset(KEYS.watermarks(5), "another", "hash"),
     lambda client: client.hset(KEYS.meta, "another", "hash"),
     lambda client: client.set(KEYS.meta, "a string"),
 ])  # fmt: skip
@@ -158,12 +158,12 @@ def test_what_is_not_ours_is_refused_and_kept(redis_url: str, put: Callable[[red
 
 def test_a_drop_that_was_overtaken_leaves_the_next_model_alone(redis_url: str) -> None:
     with closing(opened(redis_url)) as first:
-        drop_run(named(redis_url), first.run)
+        drop_incarnation(named(redis_url), first.incarnation)
         run = trained(redis_url)
         first.drop()
     found = model(redis_url)
     assert found is not None
-    assert (found.run, found.state) == (run, "ready")
+    assert (found.incarnation, found.state) == (run, "ready")
     with closing(opened(redis_url, join=True, facts={"job": "j"})) as store:
         assert (store.pull(SLOTS) == 1).all()
         store.drop()
@@ -172,7 +172,7 @@ def test_a_drop_that_was_overtaken_leaves_the_next_model_alone(redis_url: str) -
 def test_a_restore_that_was_overtaken_leaves_the_next_model_alone(redis_url: str) -> None:
     """As by a coordinator that was frozen while it put a checkpoint back, and resumed elsewhere meanwhile."""
     with closing(opened(redis_url, restoring=True)) as first:
-        drop_run(named(redis_url), first.run)
+        drop_incarnation(named(redis_url), first.incarnation)
         with closing(opened(redis_url, restoring=True)) as second:
             dumps = [
                 PartitionDump(p, (b"\0" * 6 + b"\1\0").ljust(8 * 64, b"\0"), {"job:0": 3}) for p in range(64)
@@ -193,7 +193,7 @@ def test_a_user_who_may_not_delete(redis_url: str) -> None:
         client.acl_setuser("limited", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-del"])
         limited = redis_url.replace(redis_url.partition("//")[2].partition("@")[0], "limited:pw")
         with pytest.raises(StoreError, match=r"NOPERM|permission"):
-            drop_run(named(limited), run)
+            drop_incarnation(named(limited), run)
         found = model(redis_url)
         assert found is not None
         assert found.state == "dropping"
@@ -205,6 +205,6 @@ def test_a_drop_needs_no_unlink(redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:
         client.acl_setuser("old", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-unlink"])
         limited = redis_url.replace(redis_url.partition("//")[2].partition("@")[0], "old:pw")
-        drop_run(named(limited), trained(redis_url))
+        drop_incarnation(named(limited), trained(redis_url))
         assert client.dbsize() == 0
         client.acl_deluser("old")

@@ -17,9 +17,10 @@ from ps import Store, Token
 from ps.redis.dumps import PartitionDump
 from ps.redis.store import RedisStore
 from ps.servers.embedded import EmbeddedRedis
+from ps.status import StoreObserver
 from ps.wire.keys import Keys
-from ps.wire.nodes import parse_redis_url
 from ps.wire.replies import ServerError
+from ps.wire.url import parse_redis_url
 from tests.ps.contract import RequestContract, StoreContract, StoreFactory, at_once, scanned
 from tests.ps.cut_lines import cut_line
 from tests.ps.redis_servers import StartRedis, eventually, flush, needs_redis
@@ -470,6 +471,22 @@ class TestRefusals:
             opened(server.url, model="old", join=True)
         store.drop()
 
+    def test_a_model_of_layout_3(self, server: EmbeddedRedis) -> None:
+        """Which called the id of its creation otherwise: nothing of it is touched."""
+        fields = {"run": "0123", "ready": "1", "layout": "3", "bits": "12", "partitions": "64"}
+        with redis.Redis.from_url(server.url) as client:
+            client.hset("ctr:{older:meta}", mapping=fields)
+            for options in ({"join": True}, {"join": False}, {"join": True, "create": False}):
+                with pytest.raises(StoreError, match="layout 3, this one has layout 4"):
+                    opened(server.url, model="older", **options)
+            observer = StoreObserver(parse_redis_url(f"{server.url}?model=older"))
+            status = observer.look()
+            observer.close()
+            assert "layout 3" in str(status.problem)
+            assert status.model is None
+            assert client.hlen("ctr:{older:meta}") == len(fields)
+            client.delete("ctr:{older:meta}")
+
     def test_memory_limit(self) -> None:
         with EmbeddedRedis(config={"maxmemory": "12mb", "maxmemory-policy": "noeviction"}) as small:
             store = opened(small.url, bits=24)
@@ -550,7 +567,7 @@ def test_a_push_that_others_always_come_before_is_not_tried_for_ever(redis_url: 
         if b"EXEC" in data:
             tries.append(busy)
             if busy:
-                client.hset(Keys("busy").record(0), "somebody:0", 0)
+                client.hset(Keys("busy").watermarks(0), "somebody:0", 0)
 
     token, slots, delta = Token("job", 0, 0), np.arange(5, dtype=np.uint32), np.ones((5, 2), np.float32)
     with redis.Redis.from_url(redis_url) as client, cut_line(redis_url, on_data=meddle) as line:
@@ -576,11 +593,11 @@ def test_time_is_counted_from_the_first_conflict(redis_url: str) -> None:
 
     def meddle(data: bytes) -> None:
         nonlocal tries
-        if b"WATCH" in data and Keys("slow").record(0) in data and delays:
+        if b"WATCH" in data and Keys("slow").watermarks(0) in data and delays:
             time.sleep(delays.pop())
-        if b"EXEC" in data and b"WATCH" not in data and Keys("slow").record(40) in data and tries < 4:
+        if b"EXEC" in data and b"WATCH" not in data and Keys("slow").watermarks(40) in data and tries < 4:
             tries += 1
-            client.hset(Keys("slow").record(40), "somebody:0", 0)
+            client.hset(Keys("slow").watermarks(40), "somebody:0", 0)
 
     slots = np.arange(0, 1 << 10, 16, dtype=np.uint32)  # one in each partition
     with redis.Redis.from_url(redis_url) as client, cut_line(redis_url, on_data=meddle) as line:

@@ -21,7 +21,7 @@ from ps.servers.redis_server import RedisServer
 from ps.status.observer import StoreObserver
 from ps.status.status import StoreStatus
 from ps.wire.keys import Keys
-from ps.wire.nodes import parse_redis_url
+from ps.wire.url import parse_redis_url
 from tests.ps.job_boards import Boards, opened_boards, until
 from tests.ps.redis_servers import StartRedis, needs_redis
 
@@ -248,7 +248,7 @@ class TestCluster:
             node = by_address[of(server)]
             with server.connect() as client:
                 there = set(client.keys("*"))
-            assert {KEYS.record(p).decode() for p in node.partitions} <= there
+            assert {KEYS.watermarks(p).decode() for p in node.partitions} <= there
             assert node.partition_bytes == len(node.partitions) * PARTITION_BYTES
             assert node.hash_slots == 8_192
         counts = [len(node.partitions) for node in found.nodes]
@@ -273,7 +273,7 @@ class TestCluster:
             b.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[0])
             a.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[1])
             password = own.url.partition("@")[0].rpartition(":")[2]
-            keys = [KEYS.record(moving), KEYS.state(moving)]
+            keys = [KEYS.watermarks(moving), KEYS.state(moving)]
             a.execute_command(
                 "MIGRATE", target.host, target.port, "", 0, 5_000, "AUTH", password, "KEYS", *keys
             )

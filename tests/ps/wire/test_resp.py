@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps.wire import resp_kernels
+from ps.wire import reply_kernels, resp_kernels
 from tests.reference import resp
 
 pytestmark = pytest.mark.kernel
@@ -51,7 +51,7 @@ def push(key: bytes, offsets: Sequence[int], increments: Sequence[int]) -> bytes
 def parsed(text: bytes, most: int) -> tuple[int, list[int]]:
     """Reads from the middle of a buffer that goes on after the text."""
     buffer, out = as_bytes(b":7\r\n" + text + b":8\r\n:9\r\n"), np.full(most + 1, -5, np.int64)
-    at, count = resp_kernels.parse_integers(buffer, 4, 4 + len(text), out, 1)
+    at, count = reply_kernels.parse_integers(buffer, 4, 4 + len(text), out, 1)
     assert out[0] == -5
     assert set(out[count:].tolist()) <= {-5}
     return at - 4 if at >= 0 else ~(~at - 4), out[1:count].tolist()
@@ -132,8 +132,8 @@ def test_a_reply_that_comes_in_pieces(numbers: list[int], pieces: list[int]) -> 
     end = at = count = skipped_to = skipped = 0
     while end < len(text):
         end = min(end + pieces[end % len(pieces)], len(text))
-        at, count = resp_kernels.parse_integers(buffer, at, end, out, count)
-        skipped_to, skipped = resp_kernels.skip_integers(buffer, skipped_to, end, len(numbers), skipped)
+        at, count = reply_kernels.parse_integers(buffer, at, end, out, count)
+        skipped_to, skipped = reply_kernels.skip_integers(buffer, skipped_to, end, len(numbers), skipped)
         where, read = resp.parse(text[:end], len(numbers))
         assert (at, count) == (skipped_to, skipped) == (where, len(read))
     assert out.tolist() == numbers
@@ -144,8 +144,8 @@ def test_another_reply_stops_the_reading(rest: bytes) -> None:
     assert parsed(b":1\r\n:2\r\n" + rest, 9) == (8, [1, 2])
     many = resp.integer_replies(range(1000))
     buffer = as_bytes(many + rest + many)
-    assert resp_kernels.skip_integers(buffer, 0, buffer.size, 2000, 0) == (len(many), 1000)
-    assert resp_kernels.skip_integers(buffer, len(many), buffer.size, 2000, 7) == (len(many), 7)
+    assert reply_kernels.skip_integers(buffer, 0, buffer.size, 2000, 0) == (len(many), 1000)
+    assert reply_kernels.skip_integers(buffer, len(many), buffer.size, 2000, 7) == (len(many), 7)
 
 
 @pytest.mark.parametrize(
@@ -181,10 +181,10 @@ def test_what_is_no_integer_is_told(text: bytes) -> None:
 def test_skipping_stops_after_as_many_as_are_wanted(numbers: list[int], wanted: int) -> None:
     text = resp.integer_replies(numbers)
     place = len(resp.integer_replies(numbers[:wanted]))
-    assert resp_kernels.skip_integers(as_bytes(text), 0, len(text), wanted, 0) == (place, wanted)
+    assert reply_kernels.skip_integers(as_bytes(text), 0, len(text), wanted, 0) == (place, wanted)
     # Also where the array ends with the block that is looked at in one step.
     for more in range(5):
-        assert resp_kernels.skip_integers(as_bytes(text), 0, len(text), wanted + more, more) == (
+        assert reply_kernels.skip_integers(as_bytes(text), 0, len(text), wanted + more, more) == (
             place,
             wanted + more,
         )
@@ -192,8 +192,8 @@ def test_skipping_stops_after_as_many_as_are_wanted(numbers: list[int], wanted: 
 
 def test_skipping_tells_what_is_too_long_to_be_an_integer() -> None:
     text = b":5\r\n" + b":" + b"1" * 2000
-    assert resp_kernels.skip_integers(as_bytes(text), 0, len(text), 9, 0) == (~4, 1)
-    assert resp_kernels.skip_integers(as_bytes(text), 0, 20, 9, 0) == (4, 1)
+    assert reply_kernels.skip_integers(as_bytes(text), 0, len(text), 9, 0) == (~4, 1)
+    assert reply_kernels.skip_integers(as_bytes(text), 0, 20, 9, 0) == (4, 1)
 
 
 # Ranges
@@ -205,7 +205,7 @@ def test_a_range_is_read_and_is_zero_beyond_its_end(size: int, first: int) -> No
     raw = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
     offsets = [first, first + 1, first + 1, first + 98, first + 99]
     out = np.full(5, -5, np.int64)
-    resp_kernels.decode_range(as_bytes(raw), np.array(offsets, np.uint32), first, out)
+    reply_kernels.decode_range(as_bytes(raw), np.array(offsets, np.uint32), first, out)
     assert out.tolist() == resp.range_values(raw, offsets, first)
 
 
@@ -214,5 +214,5 @@ def test_a_range_out_of_a_buffer_at_any_address() -> None:
     for shift in range(8):
         buffer = as_bytes(b"?" * shift + raw)[shift:]
         out = np.empty(len(INT64), np.int64)
-        resp_kernels.decode_range(buffer, np.arange(len(INT64), dtype=np.uint32), 0, out)
+        reply_kernels.decode_range(buffer, np.arange(len(INT64), dtype=np.uint32), 0, out)
         assert out.tolist() == INT64

@@ -1,4 +1,4 @@
-"""`SparsePush`: adds to some slots of a string, one by one (BITFIELD INCRBY)."""
+"""`SparsePush` and `RangePush`: the two ways to add increments to a string."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps.fixed_point_kernels import find_heavy, limit_heavy
-from ps.redis.layout import Offsets
-from ps.wire import ReplyReader, bitfield_read, encode_push, push_size
+from ps.packed_kernels import add_to_range
+from ps.redis.layout import SLOT_BYTES, Offsets
+from ps.wire import (
+    ReplyReader,
+    bitfield_read,
+    bulk_string,
+    command,
+    decode_range,
+    encode_push,
+    push_size,
+)
 
 _LONGEST = 200_000  # slots in one command: Redis takes 2**20 words in one, and a slot is four
 
@@ -54,7 +63,10 @@ class StringPush(Protocol):
 
 
 class SparsePush:
-    """Nothing is read first but the slots whose increments are heavy, which are limited by what is there."""
+    """Adds to slots one by one (BITFIELD INCRBY).
+
+    Nothing is read first but the slots whose increments are heavy, which are limited by what is there.
+    """
 
     range_bytes = 0
 
@@ -62,7 +74,7 @@ class SparsePush:
         self._key = key
         self._offsets = offsets
         self._increments = increments
-        self._heavy = heavy_places(increments)
+        self._heavy = _heavy_places(increments)
 
     @property
     def slots(self) -> int:
@@ -83,7 +95,7 @@ class SparsePush:
 
     def add(self, current: NDArray[Any], scratch: NDArray[np.uint8]) -> Addition:
         """See `StringPush.add`."""
-        increments, limited = limit(self._increments, self._heavy, current)
+        increments, limited = _limit(self._increments, self._heavy, current)
         key = np.frombuffer(self._key, np.uint8)
         parts, answers = [], []
         for first in range(0, self._offsets.size, _LONGEST):
@@ -96,13 +108,55 @@ class SparsePush:
         return Addition(parts, answers, limited)
 
 
-def heavy_places(increments: NDArray[np.int64]) -> NDArray[np.int64]:
+class RangePush:
+    """Adds to the range from the first slot to the last: reads it, adds to it here, and writes it back.
+
+    There is at least one slot.
+    """
+
+    def __init__(self, key: bytes, offsets: Offsets, increments: NDArray[np.int64]) -> None:
+        self._key = key
+        self._offsets = offsets
+        self._increments = increments
+        self._first = int(offsets[0])
+        self.range_bytes = (int(offsets[-1]) - self._first + 1) * SLOT_BYTES
+        """See `StringPush.range_bytes`."""
+
+    @property
+    def slots(self) -> int:
+        """See `StringPush.slots`."""
+        return self._offsets.size
+
+    def look(self) -> bytes:
+        """See `StringPush.look`."""
+        start = self._first * SLOT_BYTES
+        return command(b"GETRANGE", self._key, b"%d" % start, b"%d" % (start + self.range_bytes - 1))
+
+    def read_look(self, replies: ReplyReader) -> NDArray[np.uint8]:
+        """See `StringPush.read_look`: uint8[n], what there is of the range; beyond that are zeros."""
+        raw = replies.bulk()
+        return np.empty(0, np.uint8) if raw is None else raw
+
+    def add(self, current: NDArray[Any], scratch: NDArray[np.uint8]) -> Addition:
+        """See `StringPush.add`."""
+        heavy = _heavy_places(self._increments)
+        heavy_now = np.empty(heavy.size, np.int64)
+        decode_range(current, self._offsets[heavy], self._first, heavy_now)
+        increments, limited = _limit(self._increments, heavy, heavy_now)
+        written = scratch[: self.range_bytes]
+        add_to_range(current, self._first, self._offsets, increments, written)
+        head = b"*4\r\n$8\r\nSETRANGE\r\n" + bulk_string(self._key)
+        head += bulk_string(b"%d" % (self._first * SLOT_BYTES)) + b"$%d\r\n" % written.size
+        return Addition([head, written.data, b"\r\n"], [None], limited)
+
+
+def _heavy_places(increments: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where the heavy increments are; see `ps.fixed_point_kernels`."""
     marks = np.empty(increments.size, np.uint8)
     return np.flatnonzero(marks) if find_heavy(increments, marks) else np.empty(0, np.int64)
 
 
-def limit(
+def _limit(
     increments: NDArray[np.int64], heavy: NDArray[np.int64], current: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], tuple[int, int]]:
     """The increments, of which the heavy ones go no further than the limits; and how many z and n stopped."""

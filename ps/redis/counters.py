@@ -1,0 +1,44 @@
+"""What a store counts: saturations, and bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+
+
+@dataclass(frozen=True, slots=True)
+class Saturations:
+    """How often, over all pushes, a slot's numbers could not go as far as training had taken them.
+
+    A slot counts once for each push.
+    """
+
+    z: int = 0
+    """The sum that gives the weight: it has come to the end of what `z_bits` leaves it."""
+    n: int = 0
+    """The sum of squared gradients: it stays at 2**23, or would have risen by more than 2**19 at once."""
+
+    def __add__(self, other: Saturations) -> Saturations:
+        return Saturations(self.z + other.z, self.n + other.n)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that a store has exchanged with its servers."""
+
+    sent: int
+    received: int
+
+
+class SaturationCount:
+    """Of the pushes so far; thread-safe."""
+
+    def __init__(self) -> None:
+        self.total = Saturations()
+        self._lock = Lock()
+
+    def add(self, z: int, n: int) -> None:
+        """Of so many slots more, z and n have come to their limits."""
+        if z or n:
+            with self._lock:
+                self.total += Saturations(z, n)

@@ -1,0 +1,96 @@
+"""A model is dropped: all that it and its job keep in Redis, whatever was interrupted before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from ctr.errors import StoreError
+from ps.wire import BROKEN, INCARNATION, BoardPart, Command, Keys, connect, parse_redis_url, rights_hint
+
+CREATING, READY = b"creating", b"ready"
+"""Fields of the meta hash: how far the model is; neither while it is dropped."""
+_AT_A_TIME = 1_000  # partitions in one round trip
+
+
+def drop_incarnation(url: str, incarnation: str, job: str | None = None) -> None:
+    """Delete the model that a Redis URL names, and its job, if it is of this incarnation; else nothing.
+
+    Also if its facts say that it was created for `job`. For an embedded store, which begins empty, there is
+    nothing to do. Raises StoreError when the server cannot be reached.
+    """
+    if url.startswith("embedded:"):
+        return
+    parsed = parse_redis_url(url)
+    keys = Keys(parsed.model or "default")
+    nodes = connect(parsed, keys, timeout_s=10.0)
+    try:
+        found, its_job = nodes.client().hmget(keys.meta, INCARNATION, b"job")
+        if found is not None and (
+            found == incarnation.encode() or (job is not None and its_job == job.encode())
+        ):
+            drop_model(nodes.client(), keys, found)
+    except BROKEN as error:
+        raise StoreError(
+            f"{parsed}: the model could not be dropped ({error}){rights_hint(error)}."
+        ) from error
+    finally:
+        nodes.close()
+
+
+def drop_model(client: Any, keys: Keys, incarnation: bytes) -> None:
+    """Delete everything that this incarnation of the model, and its job, keep in the store; no other model.
+
+    It may be done by several at once, and again after it was interrupted. Without transactions, and with none
+    but commands that free memory, as a server above its memory limit takes nothing else.
+    """
+    found, partitions, creating = client.hmget(keys.meta, INCARNATION, b"partitions", CREATING)
+    if found != incarnation:
+        return
+    client.hdel(keys.meta, READY)  # from now on it is dropped, if it was created
+    client.delete(keys.board(BoardPart.INCARNATION))  # which tells the workers
+    (ranks,) = each(client, [(b"HGET", keys.board(BoardPart.JOB), b"ranks")], errors=True)
+    if isinstance(ranks, Exception) and not is_wrong_type(ranks):
+        raise ranks
+    for rank in range(0 if isinstance(ranks, Exception) else int(ranks or 0)):
+        client.delete(keys.rank(rank))
+    for some in batches(range(int(partitions or 0))):
+        incarnations = each(client, [(b"HGET", keys.watermarks(p), INCARNATION) for p in some], errors=True)
+        ours = []
+        for p, its_incarnation in zip(some, incarnations, strict=True):
+            if isinstance(its_incarnation, Exception) and not is_wrong_type(its_incarnation):
+                raise its_incarnation
+            # Before all is created, what has no incarnation may be somebody else's.
+            if its_incarnation == incarnation or (
+                creating is None and (its_incarnation is None or isinstance(its_incarnation, Exception))
+            ):
+                ours.append(p)
+        each(client, [(b"DEL", *partition_keys(keys, p)) for p in ours])
+    if client.hget(keys.meta, INCARNATION) == incarnation:
+        client.delete(*(keys.board(part) for part in BoardPart), keys.meta)
+
+
+def partition_keys(keys: Keys, partition: int) -> tuple[bytes, ...]:
+    """All of a partition; its watermarks first."""
+    return tuple(key(partition) for key in (keys.watermarks, keys.state, keys.tail, keys.inserts))
+
+
+def batches(partitions: range | list[int]) -> Iterator[range | list[int]]:
+    return (partitions[first : first + _AT_A_TIME] for first in range(0, len(partitions), _AT_A_TIME))
+
+
+def each(client: Any, commands: list[Command], *, errors: bool = False) -> list[Any]:
+    """The answers, in one round trip to each node; with `errors`, errors among them."""
+    if not commands:
+        return []
+    pipeline = client.pipeline(transaction=False)
+    for verb, *words in commands:
+        pipeline.execute_command(verb.decode(), *words)  # which redis-py looks up, and expects as text
+    answers: list[Any] = pipeline.execute(raise_on_error=not errors)
+    return answers
+
+
+def is_wrong_type(answer: object) -> bool:
+    return isinstance(answer, ResponseError) and str(answer).startswith("WRONGTYPE")

@@ -1,0 +1,102 @@
+"""What may pass, and how long it is tried again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from time import monotonic, sleep
+from typing import TypeVar
+
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisClusterException, RedisError
+
+from ctr.errors import StoreError
+from ps.wire.replies import ServerError
+
+T = TypeVar("T")
+
+PATIENCE_S = 30.0
+"""How long what is broken or passing is tried."""
+
+BROKEN = (RedisError, RedisClusterException, OSError)  # redis-py's second is none of its first
+"""A connection that broke, and what redis-py raises."""
+
+_PAUSE_S = 0.1
+
+# Passing states of a server or a cluster: try again, after looking where the keys are now.
+_PASSING = {
+    *("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"),
+    *("READONLY", "NOREPLICAS", "BUSY"),
+}
+
+
+class Patience:
+    """The pauses between one try and the next: of those who meet again and again, none in step."""
+
+    def __init__(self, seconds: float, pause_s: float, *, longest: int = 1) -> None:
+        """To go on for `seconds` from the first pause on. A pause is a random one of up to `pause_s`, which
+        grows with every try, up to `longest` times that.
+        """
+        self._seconds = seconds
+        self._pause_s = pause_s
+        self._longest = longest
+        self._tries = 0
+        self._deadline: float | None = None
+
+    def pause(self, gave_up: Callable[[], StoreError]) -> None:
+        """Wait before the next try; raises what `gave_up` returns when the time is over."""
+        now = monotonic()
+        if self._deadline is None:
+            self._deadline = now + self._seconds
+        elif now > self._deadline:
+            raise gave_up()
+        self._tries = min(self._tries + 1, self._longest)
+        sleep(random.random() * self._pause_s * self._tries)
+
+
+def patiently(
+    attempt: Callable[[], T],
+    refresh: Callable[[], None],
+    url: object,
+    seconds: float,
+    gave_up: Callable[[Exception], StoreError],
+) -> T:
+    """What `attempt` returns, which is tried again while what it raises may pass; `refresh` comes between.
+
+    After `seconds` of trouble, raises what `gave_up` makes of the last one; StoreError at once for what will
+    not pass.
+    """
+    patience = Patience(seconds, _PAUSE_S)
+    while True:
+        try:
+            return attempt()
+        except (ServerError, *BROKEN) as error:
+            require_passing(error, url)
+            problem = error
+        patience.pause(partial(gave_up, problem))
+        with suppress(*BROKEN):  # still away: the next attempt tells
+            refresh()
+
+
+def require_passing(error: Exception, url: object = None) -> None:
+    """Raise StoreError for what a server will answer again, however often it is asked."""
+    where = "" if url is None else f"{url}: "
+    if isinstance(error, AuthenticationError):
+        raise StoreError(f"{where}user or password was refused ({error}).") from None
+    if not isinstance(error, ServerError) or error.code in _PASSING:
+        return
+    if error.code == "OOM":
+        raise StoreError(
+            f"{where}Redis has reached its memory limit ({error}), and nothing was written. Raise maxmemory, "
+            "add nodes, or hash to fewer bits."
+        ) from error
+    raise StoreError(f"{where}Redis refused ({error}){rights_hint(error)}.") from error
+
+
+def rights_hint(error: Exception) -> str:
+    """What to do about a command that the user may not use."""
+    text = str(error)
+    if isinstance(error, NoPermissionError) or "NOPERM" in text or "no permissions" in text:
+        return "; docs/redis.md has a list of the commands that a user needs"
+    return ""

@@ -1,0 +1,153 @@
+"""`RedisUrl`: where a store is, how to log in, and which model is meant."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlencode
+
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from ctr.errors import StoreError
+
+SINGLE_SCHEMES = ("redis", "rediss")
+CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUrl:
+    """A parsed store URL. Its password is never printed."""
+
+    scheme: str
+    hosts: tuple[Address, ...]
+    db: int
+    username: str | None
+    password: str | None = field(repr=False)
+    model: str | None
+    """From `?model=NAME`."""
+    ca_file: str | None
+    """From `?ca=FILE`: the certificate authority of a `rediss` server."""
+
+    @property
+    def cluster(self) -> bool:
+        """Whether it names a Redis Cluster."""
+        return self.scheme in CLUSTER_SCHEMES
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{','.join(map(host_port, self.hosts))}/{self.db}"
+
+    @property
+    def public(self) -> str:
+        """The URL without user and password; see `credentials`."""
+        query = urlencode({k: v for k, v in (("model", self.model), ("ca", self.ca_file)) if v is not None})
+        return f"{self}?{query}" if query else str(self)
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """Environment variables from which `parse_redis_url` takes user and password."""
+        found = {"CTR_REDIS_USER": self.username, "CTR_REDIS_PASSWORD": self.password}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def client_options(self, timeout_s: float) -> dict[str, Any]:
+        """What every redis-py client of this store is given."""
+        options: dict[str, Any] = {
+            "username": self.username,
+            "password": self.password,
+            "protocol": 2,
+            # redis-py would repeat any command by itself, also one that was applied already
+            "retry": Retry(NoBackoff(), 0),
+            "socket_timeout": timeout_s,
+            "max_connections": 1 << 30,  # broken ones count too, and are replaced without end
+            "socket_connect_timeout": 5.0,
+        }
+        if self.scheme.startswith("rediss"):
+            options["ssl"] = True
+            if self.ca_file is not None:
+                options["ssl_ca_certs"] = self.ca_file
+        return options
+
+
+def is_near(address: Address) -> bool:
+    """Whether a node is on this machine, where bytes cost little."""
+    return address[0] in ("localhost", "::1") or address[0].startswith("127.")
+
+
+def parse_redis_url(url: str) -> RedisUrl:
+    """Parse `redis://[user[:password]@]host:port[,host:port…]/db?model=NAME&ca=FILE`.
+
+    User and password may also come from the environment: `CTR_REDIS_USER`, `CTR_REDIS_PASSWORD`. Raises
+    StoreError without what may be a password: of a URL that cannot be read, it shows the scheme alone.
+    """
+    scheme = url.partition("://")[0]
+    if scheme not in SINGLE_SCHEMES + CLUSTER_SCHEMES:
+        shown = f"{scheme}://" if scheme.isalpha() else "this URL"
+        raise StoreError(
+            f"{shown} names no Redis store; write redis://host:port/0 or redis+cluster://host:port,host:port."
+        )
+    parts = _URL.fullmatch(url)
+    hosts = None if parts is None else [_HOST.fullmatch(host) for host in parts["hosts"].split(",")]
+    if parts is None or hosts is None or not all(host and int(host["port"] or 0) < 1 << 16 for host in hosts):
+        raise StoreError(
+            f"{scheme}://…: the URL cannot be read (it is not shown, as it may hold a password); write "
+            f"{scheme}://user:password@host:port/0?model=NAME, with %2F for a / in user or password, %3F "
+            "for ?, %23 for #, %40 for @ and %25 for %, and an IPv6 address in brackets, as in [::1]:6379."
+        )
+    addresses = tuple(
+        (host["name"].strip("[]"), int(host["port"] or 6379)) for host in hosts if host is not None
+    )
+    shown = f"{scheme}://{','.join(map(host_port, addresses))}"
+    query = {name: values[-1] for name, values in parse_qs(parts["query"] or "", True).items()}
+    if unknown := query.keys() - {"model", "ca"}:
+        raise StoreError(
+            f"{shown}: a store URL has no parameter {sorted(unknown)[0]!r}; there are model and ca."
+        )
+    if len(addresses) > 1 and scheme in SINGLE_SCHEMES:
+        raise StoreError(f"{shown}: several hosts are a cluster; write {scheme}+cluster://…")
+    if "model" in query:
+        _check_model(query["model"])
+    return RedisUrl(
+        scheme=scheme,
+        hosts=addresses,
+        db=int(parts["db"] or 0),
+        username=unquote(parts["user"] or "") or os.environ.get("CTR_REDIS_USER"),
+        password=unquote(parts["password"] or "") or os.environ.get("CTR_REDIS_PASSWORD"),
+        model=query.get("model"),
+        ca_file=query.get("ca"),
+    )
+
+
+# No @ but the one before the hosts: another tells of a password with a /, ? or # in it.
+_URL = re.compile(
+    r"[a-z+]+://((?P<user>[^/?#@:]*)(:(?P<password>[^/?#@]*))?@)?(?P<hosts>[^/?#@]+)"
+    r"(/(?P<db>[0-9]{0,9}))?(\?(?P<query>([^#@=&]+=[^#@&]*(&|$))*))?"
+)
+_HOST = re.compile(r"(?P<name>[\w.-]+|\[[0-9A-Fa-f:.]+(%[\w.-]+)?\])(:(?P<port>[0-9]{1,5}))?")
+
+
+def _check_model(name: str) -> None:
+    """Raise StoreError for names that would lead astray as a part of keys."""
+    size = len(name.encode(errors="surrogateescape"))
+    if "{" in name or "}" in name:
+        raise StoreError(
+            f"the model name {name[:_LONGEST_NAME]!r} has a brace, with which a Redis Cluster would keep all "
+            "of the model on one node; use another name (?model=NAME)."
+        )
+    if not 0 < size <= _LONGEST_NAME or not name.isprintable():
+        raise StoreError(
+            f"the model name {name[:40]!r} has {size} bytes; give one of 1 to {_LONGEST_NAME} bytes, without "
+            "control characters (?model=NAME)."
+        )
+
+
+_LONGEST_NAME = 128  # bytes; the name is a part of every key
+
+
+def host_port(address: Address) -> str:
+    """An address as people write it."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

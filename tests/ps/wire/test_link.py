@@ -1,0 +1,81 @@
+"""Any reply over a link to a real server; and what is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from redis.exceptions import ConnectionError as BrokenConnection
+
+from ctr.errors import StoreError
+from ps.wire import Keys, Link, ServerError, command, connect, parse_redis_url
+from ps.wire.patience import patiently
+from tests.ps.redis_servers import needs_redis
+
+
+@pytest.fixture
+def link(redis_url: str) -> Iterator[Link]:
+    url = parse_redis_url(redis_url)
+    with closing(connect(url, Keys("links"), 5.0)) as nodes, closing(nodes.open_link(url.hosts[0])) as link:
+        yield link
+
+
+@needs_redis
+def test_any_reply(link: Link) -> None:
+    commands = [
+        (b"SET", b"reply", b"a\r\n\0"),
+        (b"GET", b"reply"),
+        (b"GET", b"no such key"),
+        (b"INCRBY", b"count", b"-7"),
+        (b"ECHO", b"x" * 1_000_000),
+        (b"MGET", b"reply", b"no such key"),
+        (b"KEYS", b"nothing*"),
+        (b"COMMAND", b"INFO", b"nonsense"),
+        (b"DEL", b"reply", b"count"),
+    ]
+    link.send(*(command(*words) for words in commands))
+    answers = [link.replies.reply() for _ in commands]
+    assert answers[:7] == [b"OK", b"a\r\n\0", None, -7, b"x" * 1_000_000, [b"a\r\n\0", None], []]
+    assert answers[7:] == [[None], 2]
+
+
+@needs_redis
+def test_errors_among_replies(link: Link) -> None:
+    commands = [(b"MULTI",), (b"SET", b"word", b"a"), (b"INCR", b"word"), (b"DEL", b"word"), (b"EXEC",)]
+    link.send(*(command(*words) for words in commands))
+    *_, answers = [link.replies.reply() for _ in commands]
+    assert (answers[0], answers[2]) == (b"OK", 1)
+    assert isinstance(answers[1], ServerError)
+    link.send(command(b"PING"), command(b"NONSENSE"), command(b"PING"), command(b"ECHO", b"last"))
+    replies, found = link.replies, []
+    with pytest.raises(ServerError, match="NONSENSE"):
+        replies.all_of(replies.status, replies.status, lambda: found.append(replies.status()))
+    assert found == [b"PONG"]  # what follows an error is read from its beginning
+    assert replies.reply() == b"last"
+
+
+def test_only_what_may_pass_is_tried_again() -> None:
+    troubles = [BrokenConnection("gone"), ServerError("MOVED 1 a:1"), OSError("away")]
+    refreshed: list[None] = []
+
+    def attempt() -> str:
+        if troubles:
+            raise troubles.pop()
+        return "done"
+
+    def refresh() -> None:
+        refreshed.append(None)
+        raise BrokenConnection("still away")
+
+    def gave_up(problem: Exception) -> StoreError:
+        return StoreError(f"gave up after {problem}")
+
+    assert patiently(attempt, refresh, "redis://a", 30.0, gave_up) == "done"
+    assert len(refreshed) == 3
+    troubles.append(ServerError("OOM command not allowed"))
+    with pytest.raises(StoreError, match=r"redis://a: .* memory limit"):
+        patiently(attempt, refresh, "redis://a", 30.0, gave_up)
+    troubles.extend([OSError("away")] * 2)
+    with pytest.raises(StoreError, match="gave up after away"):
+        patiently(attempt, refresh, "redis://a", 0.0, gave_up)
