@@ -1,27 +1,25 @@
 """`BspWorker`: trains ranks in rounds, so that the result is the same to the bit whatever happens.
 
-In a round every rank pulls the same state, and its move is prepared before any move of the round is pushed.
-So whoever takes over a rank whose worker died trains the same chunk from the same state, or finds the move.
+In a round every rank pulls the same state, and its update is prepared before any of the round's is pushed. So
+whoever takes over a rank whose worker died trains the same chunk from the same state, or finds the update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter, sleep
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctr.learn import Learner, Timings
-from ctr.metrics import Metrics
-from ctr.prefetch import Prefetch
+from ctr.workers.chunk_reader import RankReaders
 from ctr.workers.description import JobDescription
 from ctr.workers.polling import Polling
 from ctr.workers.prepared_update import PreparedUpdate
-from ctr.workers.report import TELL_EVERY_S
-from features import Batch, Chunk, ExampleSource
-from features.batches import localize
+from ctr.workers.report import TELL_EVERY_S, WorkerReport
+from features import Chunk
 from ps import FilterCounts, JobBoard, PendingPush, PushQueue, PushStore, RankGate, RedisStore, Token
 from ps.partitions import no_slots
 
@@ -30,8 +28,21 @@ _CLAIM_EVERY_S = 0.1
 _REPLICAS_WAIT_S, _REPLICAS_POLL_S = 10.0, 0.02
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What this worker knows of the last round that it prepared of a rank."""
+
+    round: int
+    update: bytes
+    """The one that counts."""
+    learner: Learner | None
+    """What has evaluated the rank up to this round; None if the update is that of another worker."""
+    evaluated: tuple[bytes, bytes]
+    """That, as it was prepared."""
+
+
 class BspWorker:
-    """One worker of a job in rounds; `run` returns when there is nothing left to do."""
+    """One worker of a BSP job; `run` returns when there is nothing left to do."""
 
     def __init__(
         self,
@@ -42,22 +53,19 @@ class BspWorker:
         pushes: PushStore | None = None,
     ) -> None:
         """`pushes` is where pushes go, if it is not the store itself but something that wraps it."""
-        self.counts = FilterCounts()
-        self._sources: dict[int, ExampleSource] = {}
         self.examples = 0
-        """Trained here; some of these moves may have come too late to count."""
-        self.timings = Timings()
+        """Trained here; some of these updates may have come too late to count."""
+        self._counts = FilterCounts()
+        self._timings = Timings()
         self._board = board
         self._store = store
         self._job = job
         self._job_id = job_id
         self._plan = job.plan()
         self._rounds = [self._plan.rounds_of(rank) for rank in range(self._plan.ranks)]
-        self._readers: dict[int, _Reader] = {}
-        self._moves: dict[int, tuple[int, bytes]] = {}
-        """By rank: the round that was prepared here last, and its move."""
-        self._learners: dict[int, tuple[int, Learner, tuple[bytes, bytes]]] = {}
-        """By rank: the same round, what has evaluated the rank up to then, and that as it was prepared."""
+        self._readers = RankReaders(job, self._timings)
+        self._prepared: dict[int, _Prepared] = {}
+        """By rank."""
         self._queue = PushQueue(pushes or store, job_id)
         self._asked = 0
         """How often it has asked whether it may go on: it does while it waits for others."""
@@ -70,87 +78,71 @@ class BspWorker:
 
         `tell` reports to the coordinator what was done so far.
         """
-        paused: int | None = None
         polling = Polling(_POLL_S)
         mine: list[int] = []
         begun: set[int] = set()
+        paused_at: int | None = None
         claimed = told = 0.0
         while True:
             if not mine or perf_counter() - claimed > _CLAIM_EVERY_S:
-                mine = self._board.claim_ranks(worker)
-                claimed = perf_counter()
-                self._keep_readers(mine)
+                mine, claimed = self._board.claim_ranks(worker), perf_counter()
+                self._readers.keep(mine)
             self._asked += 1
             gate = self._board.rank_gate(worker)
             if not gate.live:
                 return False
             for rank in set(mine) - begun:  # whoever had it before may have lost pushes since
-                self._queue.begin(rank, self._everywhere(gate.pushed[rank]), can_restart=False)
+                applied = np.full(self._store.partitions.count, gate.pushed[rank])
+                self._queue.begin(rank, applied, can_restart=False)
             begun = set(mine)
-            if (
-                stopping()
-                or gate.state != "running"
-                or all(pushed + 1 >= rounds for pushed, rounds in zip(gate.pushed, self._rounds, strict=True))
-            ):
+            if stopping() or gate.state != "running" or self._all_have(gate.pushed, max(self._rounds)):
                 self._queue.wait_replicated()
                 return True
             steps = self._steps(mine, gate)
-            if steps and paused is not None:
+            if steps and paused_at is not None:
                 # Ranks have come here since: what is told of this worker's work must not be of before.
                 self._board.report(f"paused:{worker}", b"")
-                paused = None
+                paused_at = None
             for step in steps:
                 step()
-            if steps:
-                polling = Polling(_POLL_S)
             if perf_counter() - told > TELL_EVERY_S:
                 tell()
                 told = perf_counter()
-            if not steps:
-                if gate.pause is not None and gate.pause != paused and self._is_paused(mine, gate):
-                    paused = gate.pause
-                    tell()
-                    self._board.report(f"paused:{worker}", b"%d" % paused)
-                self.timings.wait += polling.pause()
+            if steps:
+                polling = Polling(_POLL_S)
+                continue
+            if gate.pause not in (None, paused_at) and self._is_paused(mine, gate):
+                paused_at = gate.pause
+                tell()
+                self._board.report(f"paused:{worker}", b"%d" % paused_at)
+            self._timings.wait += polling.pause()
 
     def close(self) -> None:
         """Stop pushing and reading."""
-        self._keep_readers([])
+        self._readers.keep(())
         self._queue.close()
 
     @property
     def progress(self) -> object:
         """Changes as long as it gets on, or waits for others."""
-        return self.examples, self._asked, [source.blocks_read for source in self.sources]
+        return self.examples, self._asked, [source.blocks_read for source in self._readers.sources]
 
     @property
     def learners(self) -> list[Learner]:
         """What has evaluated the ranks that are here."""
-        return [learner for _, learner, _ in list(self._learners.values())]
+        return [each.learner for each in list(self._prepared.values()) if each.learner is not None]
 
-    @property
-    def evaluated(self) -> tuple[Metrics, Metrics]:
-        """Nothing: what was predicted goes with the moves."""
-        return Metrics(), Metrics()
-
-    @property
-    def sources(self) -> list[ExampleSource]:
-        """What has been read from."""
-        return list(self._sources.values())
-
-    @property
-    def push_seconds(self) -> float:
-        """Spent sending pushes."""
-        return self._queue.seconds
-
-    @property
-    def sent_again(self) -> int:
-        """Shares of pushes that were sent again because a failover had lost them."""
-        return self._queue.sent_again
-
-    def _everywhere(self, round_: int) -> NDArray[np.int64]:
-        """int64[partitions]: every one has this round of a rank."""
-        return np.full(self._store.partitions.count, round_)
+    def report(self) -> WorkerReport:
+        """What was done so far; how well it predicted goes with the updates."""
+        report = WorkerReport(
+            examples=self.examples,
+            timings=replace(self._timings, push=self._timings.push + self._queue.seconds),
+            counts=self._counts,
+            sent_again=self._queue.sent_again,
+        )
+        for source in self._readers.sources:
+            report.bad_rows.merge(source.bad_rows)
+        return report
 
     def _steps(self, mine: list[int], gate: RankGate) -> list[Callable[[], None]]:
         """What can be done now: a round of each rank to train and prepare, or to push."""
@@ -176,48 +168,60 @@ class BspWorker:
         return all(mark >= min(round_, rounds - 1) for mark, rounds in zip(marks, self._rounds, strict=True))
 
     def _train(self, rank: int, round_: int) -> None:
-        shard = self._plan.place(rank, round_)
-        chunk = self._reader(rank, round_).next()
+        """Train a rank's chunk of a round, and prepare what that adds."""
+        chunk = self._readers.chunk(rank, round_)
         learner, evaluated = self._learner(rank, round_)
-        slots, increments = no_slots(self._store.bits), np.empty(0, np.int64)
-        if chunk is not None:  # else bad rows were left out, and this chunk with them
-            started = perf_counter()
-            slots = chunk.slots
-            packed, _ = self._store.pull_packed(slots)
-            before = self._store.unpacked(packed)
-            pulled = perf_counter()
-            pass_ = self._plan.pass_of(shard)
-            peers = self._plan.peers(round_)
-            optimizer = self._job.optimizer_in(pass_)
-            delta = learner.learn(chunk, before, optimizer, number=shard, first_pass=pass_ == 0, peers=peers)
-            increments = self._store.increments(slots, delta, Token(self._job_id, rank, round_), before)
-            # The other one is as it was; each takes a millisecond or more.
-            metrics = learner.progressive if pass_ == 0 else learner.later_passes
-            evaluated = (
-                (metrics.to_bytes(), evaluated[1]) if pass_ == 0 else (evaluated[0], metrics.to_bytes())
-            )
-            self.examples += len(chunk)
-            self.timings.pull += pulled - started
-            self.timings.train += perf_counter() - pulled
-            for name in ("wanted", "pulled", "pushed"):
-                setattr(self.counts, name, getattr(self.counts, name) + slots.size)
+        update = PreparedUpdate(no_slots(self._store.bits), np.empty(0, np.int64), evaluated)
+        if chunk is not None:
+            update = self._update(chunk, learner, evaluated, rank, round_)
         started = perf_counter()
-        move = PreparedUpdate(slots, increments, evaluated).to_bytes()
-        counts = self._board.prepare(rank, round_, move)
-        self._learners.pop(rank, None)
+        blob = update.to_bytes()
+        counts = self._board.prepare(rank, round_, blob)
+        self._prepared.pop(rank, None)
         if counts is not None:
-            self._moves[rank] = round_, counts
-            if counts == move:
-                self._learners[rank] = round_, learner, evaluated
+            ours = learner if counts == blob else None
+            self._prepared[rank] = _Prepared(round_, counts, ours, update.evaluated)
             self._board.announce_prepared(rank, round_)
-        self.timings.push += perf_counter() - started
+        self._timings.push += perf_counter() - started
+
+    def _update(
+        self, chunk: Chunk, learner: Learner, evaluated: tuple[bytes, bytes], rank: int, round_: int
+    ) -> PreparedUpdate:
+        """What a rank's chunk of a round adds, and what the learner says then; before it said `evaluated`."""
+        started = perf_counter()
+        packed, _ = self._store.pull_packed(chunk.slots)
+        before = self._store.unpacked(packed)
+        pulled = perf_counter()
+        shard = self._plan.place(rank, round_)
+        pass_ = self._plan.pass_of(shard)
+        delta = learner.learn(
+            chunk,
+            before,
+            self._job.optimizer_in(pass_),
+            number=shard,
+            first_pass=pass_ == 0,
+            peers=self._plan.peers(round_),
+        )
+        increments = self._store.increments(chunk.slots, delta, Token(self._job_id, rank, round_), before)
+        progressive, later_passes = evaluated
+        # Of these, one is as it was; each takes a millisecond or more.
+        if pass_ == 0:
+            progressive = learner.progressive.to_bytes()
+        else:
+            later_passes = learner.later_passes.to_bytes()
+        self.examples += len(chunk)
+        self._timings.pull += pulled - started
+        self._timings.train += perf_counter() - pulled
+        self._counts.wanted += chunk.slots.size
+        self._counts.pulled += chunk.slots.size
+        self._counts.pushed += chunk.slots.size
+        return PreparedUpdate(chunk.slots, increments, (progressive, later_passes))
 
     def _learner(self, rank: int, round_: int) -> tuple[Learner, tuple[bytes, bytes]]:
-        """Judges a rank's predictions, with all those before this round; and these as they were prepared."""
-        if rank in self._learners:
-            number, learner, evaluated = self._learners[rank]
-            if number == round_ - 1:
-                return learner, evaluated
+        """What has evaluated a rank's predictions before this round; and that as it was prepared."""
+        last = self._prepared.get(rank)
+        if last is not None and last.learner is not None and last.round == round_ - 1:
+            return last.learner, last.evaluated
         learner = Learner(self._job.safe_adding)
         blob = self._board.prepared(rank, round_ - 1)
         if blob is not None:  # else this is the beginning, or where the job was resumed
@@ -227,24 +231,25 @@ class BspWorker:
         return learner, (learner.progressive.to_bytes(), learner.later_passes.to_bytes())
 
     def _push(self, rank: int, round_: int) -> None:
+        """Push what is prepared for a rank's round; prepare it again where that was lost."""
         blob = self._board.prepared(rank, round_)
         if blob is None:
-            number, kept = self._moves.get(rank, (-1, b""))
-            if number == round_:  # a failover has lost it
-                self._board.prepare(rank, round_, kept)
+            last = self._prepared.get(rank)
+            if last is not None and last.round == round_:  # a failover has lost it
+                self._board.prepare(rank, round_, last.update)
             elif self._board.look(shards=False).ranks[rank].pushed < round_:
                 # Nobody has it any more. The round is trained again, if with what others have pushed since.
                 self._train(rank, round_)
             return  # else another attempt at this rank was faster
-        move = PreparedUpdate.from_bytes(blob, self._store.bits)
+        update = PreparedUpdate.from_bytes(blob, self._store.bits)
         token = Token(self._job_id, rank, round_)
-        self._queue.put(PendingPush(token, move.slots, move.increments, None))
+        self._queue.put(PendingPush(token, update.slots, update.increments, None))
         self._queue.flush()
         if self._has_replicas:
-            self._secure()
+            self._wait_replicated()
         self._board.announce_pushed(rank, round_)
 
-    def _secure(self) -> None:
+    def _wait_replicated(self) -> None:
         """Wait until replicas have what was pushed: the next round must find it, also after a failover.
 
         Where a replica stays away, that is waited for once: then the sum is still right, as what a failover
@@ -257,65 +262,3 @@ class BspWorker:
                 return
             sleep(_REPLICAS_POLL_S)
         self._replicas_wait_s = _REPLICAS_WAIT_S
-
-    def _reader(self, rank: int, round_: int) -> _Reader:
-        reader = self._readers.get(rank)
-        if reader is None or reader.round != round_:
-            if reader is not None:
-                reader.close()
-            if rank not in self._sources:
-                self._sources[rank] = self._job.open_source()  # each rank is read on its own
-            reader = self._readers[rank] = _Reader(self._read(rank, round_), round_)
-        return reader
-
-    def _read(self, rank: int, round_: int) -> Iterator[Chunk | None]:
-        """The chunks of a rank from this round on; None for those of which no good row is left."""
-        batches = self._batches(rank, self._plan.place(rank, round_))
-        while True:
-            began = perf_counter()
-            found = next(batches, None)
-            read = perf_counter()
-            if found is None:
-                return
-            chunk = None if found[0] is None else localize(found[0])
-            self.timings.read += read - began
-            self.timings.unique += perf_counter() - read
-            yield chunk
-
-    def _batches(self, rank: int, first: int) -> Iterator[tuple[Batch | Chunk | None]]:
-        """The examples of a rank's data shards from this one on."""
-        source, plan = self._sources[rank], self._plan
-        if self._job.hashed:
-            for shard in range(first, plan.shards, plan.ranks):
-                yield (next(source.batches(plan.chunk, *plan.rows_of(shard)), None),)
-            return
-        # Where a chunk begins depends on the bad rows before it. So every rank reads all of a pass.
-        for pass_ in range(plan.pass_of(first), plan.passes):
-            begin = pass_ * plan.shards_in_pass
-            batches = source.batches(plan.chunk, 0, plan.rows)
-            for shard in range(begin, begin + plan.shards_in_pass):
-                batch = next(batches, None)
-                if shard >= first and shard % plan.ranks == rank:
-                    yield (batch,)
-
-    def _keep_readers(self, ranks: list[int]) -> None:
-        for rank in self._readers.keys() - set(ranks):
-            self._readers.pop(rank).close()
-
-
-class _Reader:
-    """Reads a rank's chunks ahead."""
-
-    def __init__(self, chunks: Iterator[Chunk | None], round_: int) -> None:
-        self.round = round_
-        """Of the chunk that comes next."""
-        self._prefetch = Prefetch(([chunk] for chunk in chunks), 1)
-        self._chunks = self._prefetch.__enter__()
-
-    def next(self) -> Chunk | None:
-        self.round += 1
-        (chunk,) = next(self._chunks)
-        return chunk
-
-    def close(self) -> None:
-        self._prefetch.__exit__()

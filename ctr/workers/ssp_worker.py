@@ -7,7 +7,7 @@ Method: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parall
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
 from itertools import islice
@@ -15,14 +15,13 @@ from time import perf_counter, sleep
 
 from ctr.background import Background
 from ctr.learn import Learner, Timings
-from ctr.metrics import Metrics
 from ctr.prefetch import Prefetch
+from ctr.workers.chunk_reader import read_chunks
 from ctr.workers.description import JobDescription
 from ctr.workers.polling import Polling
-from ctr.workers.report import TELL_EVERY_S
+from ctr.workers.report import TELL_EVERY_S, WorkerReport
 from features import Chunk, ExampleSource
-from features.batches import localize
-from ps import Claim, ClockGate, FilterCounts, JobBoard, Pulled, PushStore, RedisStore, WorkerStore
+from ps import Claim, ClockGate, JobBoard, Pulled, PushStore, RedisStore, WorkerStore
 
 _POLL_S = 0.002
 _ANNOUNCE_EVERY = 25  # pauses
@@ -31,15 +30,15 @@ _REPLICAS_WAIT_S = 5.0  # more than a failover takes
 _READ_AHEAD = 2  # chunks
 
 
-class Order(Enum):
-    """What a worker has to do instead of training its next chunk."""
+class _NoChunk(Enum):
+    """Why there is no chunk to train next."""
 
-    NOTHING_LEFT = auto()
+    END = auto()
     """The data shard is at its end."""
-    PARK = auto()
+    PAUSE = auto()
     """The coordinator wants to read the store."""
     LEAVE = auto()
-    """The job is to stop, or the shard is another's, or to be begun again."""
+    """The job is to stop, or the data shard is another worker's, or to be begun again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,23 @@ class _Ready:
     chunk: Chunk
     pulled: Pulled
     peers: int
+
+
+@dataclass(slots=True)
+class _InWork:
+    """The data shard that a worker trains, as its three threads know it."""
+
+    shard: int
+    number: int
+    """Of the chunk that is trained next."""
+    clock: int
+    """The worker's, which counts the chunks that it has trained."""
+    pushed: tuple[int, int]
+    """Its chunks that are in the store, and the clock since then: what the board is told."""
+    put_back: Chunk | None = None
+    """The next chunk, where it was read and not begun because of a pause."""
+    lost: bool = False
+    """Whether it is no longer this worker's, or training has failed: nobody waits to go on with it."""
 
 
 class SspWorker:
@@ -71,12 +87,12 @@ class SspWorker:
         self.learner = Learner(job.safe_adding)
         self.examples = 0
         """Trained here, of chunks that are in the store and that the board knows of."""
-        self.timings = Timings()
+        self._timings = Timings()
         self._board = board
         self._source = source
         self._job = job
         self._plan = job.plan()
-        self.store = WorkerStore(
+        self._store = WorkerStore(
             store,
             job_id,
             filters=job.filters,
@@ -84,12 +100,9 @@ class SspWorker:
             judge=job.optimizer_in(0).filter_updates,
             pushes=pushes,
         )
-        self._stash: Chunk | None = None
-        self._lost = False
-        self._safe = True
+        self._worker_id = ""
+        self._replicated = True
         """Whether replicas have everything that was pushed, if there are any."""
-        self._arrival = 0, 0, 0
-        """The data shard in work, how many of its chunks are in the store, and the clock since then."""
         self._asked = 0
         """How often it has asked whether it may go on: it does while it waits for others."""
         self._stopping: Callable[[], bool] = lambda: False
@@ -101,12 +114,12 @@ class SspWorker:
 
         `tell` reports to the coordinator what was done so far.
         """
-        self._stopping, self._tell = stopping, tell
+        self._worker_id, self._stopping, self._tell = worker, stopping, tell
         told, idle = perf_counter(), False
         while not stopping():
             claim = self._board.claim(worker)
             if claim is not None:
-                self._train_shard(worker, claim)
+                self._train_shard(claim)
                 idle = False
                 if perf_counter() - told > TELL_EVERY_S:
                     told = perf_counter()
@@ -115,28 +128,28 @@ class SspWorker:
             if not idle:  # the next checkpoint does not ask whoever has nothing in work
                 idle = True
                 tell()
-            gate = self._gate(worker)
+            gate = self._gate()
             if not gate.live:
                 return False
             if gate.state != "running" or gate.finished == self._plan.shards:
                 if gate.state in ("running", "finished"):
                     self._await_replicas()
                 return True
-            if not self._safe:
-                self._safe = self.store.wait_replicated()
+            if not self._replicated:
+                self._replicated = self._store.wait_replicated()
             self._waited(_IDLE_S)  # somebody may die and leave a data shard behind
         return True
 
     def _await_replicas(self) -> None:
         """Stay until replicas have what was pushed, for a while: who else should send it again?"""
         deadline = perf_counter() + _REPLICAS_WAIT_S
-        while not self._safe and perf_counter() < deadline:
+        while not self._replicated and perf_counter() < deadline:
             self._waited(_IDLE_S)
-            self._safe = self.store.wait_replicated()
+            self._replicated = self._store.wait_replicated()
 
     def close(self) -> None:
         """Stop pushing."""
-        self.store.close()
+        self._store.close()
 
     @property
     def progress(self) -> object:
@@ -148,161 +161,136 @@ class SspWorker:
         """What has evaluated its predictions."""
         return [self.learner]
 
-    @property
-    def evaluated(self) -> tuple[Metrics, Metrics]:
-        """Its predictions of a first pass, and of later ones."""
-        return self.learner.progressive, self.learner.later_passes
+    def report(self) -> WorkerReport:
+        """What was done so far."""
+        return WorkerReport(
+            progressive=self.learner.progressive,
+            later_passes=self.learner.later_passes,
+            examples=self.examples,
+            timings=replace(self._timings, push=self._timings.push + self._store.push_seconds),
+            counts=self._store.counts,
+            sent_again=self._store.sent_again,
+            bad_rows=self._source.bad_rows,
+        )
 
-    @property
-    def sources(self) -> list[ExampleSource]:
-        """What has been read from."""
-        return [self._source]
-
-    @property
-    def counts(self) -> FilterCounts:
-        """What the filters saved."""
-        return self.store.counts
-
-    @property
-    def push_seconds(self) -> float:
-        """Spent sending pushes."""
-        return self.store.push_seconds
-
-    @property
-    def sent_again(self) -> int:
-        """Shares of pushes that were sent again because a failover had lost them."""
-        return self.store.sent_again
-
-    def _train_shard(self, worker: str, claim: Claim) -> None:
-        shard, clock = claim.shard, claim.clock
+    def _train_shard(self, claim: Claim) -> None:
+        shard = claim.shard
         # A failover may have lost what was acknowledged, and a dead worker sends nothing again.
-        number = min(claim.progress, self.store.begin(shard))
-        self._lost, self._stash, self._arrival = False, None, (shard, number, clock)
-        first_pass = self._plan.pass_of(shard) == 0
-        optimizer = self._job.optimizer_in(self._plan.pass_of(shard))
-        with (
-            Prefetch(self._chunks(shard, number), _READ_AHEAD) as chunks,
-            Background("puller") as ahead,
-        ):
+        first = min(claim.progress, self._store.begin(shard))
+        work = _InWork(shard, first, claim.clock, pushed=(first, claim.clock))
+        examples = islice(self._source.batches(self._job.chunk, *self._plan.rows_of(shard)), first, None)
+        reading = Prefetch(read_chunks(examples, self._timings), _READ_AHEAD)
+        with reading as chunks, Background("puller") as puller:
             try:
-                coming = ahead.submit(self._next, chunks, worker, shard, clock)
-                while True:
-                    asked = perf_counter()
-                    ready = coming.result()
-                    started = perf_counter()
-                    self.timings.wait += started - asked
-                    if ready is Order.PARK:
-                        self.store.flush(shard, number)
-                        self._park(worker)
-                        coming = ahead.submit(self._next, chunks, worker, shard, clock)
-                        continue
-                    if isinstance(ready, Order):
-                        break
-                    coming = ahead.submit(self._next, chunks, worker, shard, clock + 1)
-                    state = self.store.complete(ready.pulled)
-                    delta = self.learner.learn(
-                        ready.chunk,
-                        state,
-                        optimizer,
-                        number=shard * self._plan.shard_chunks + number,
-                        first_pass=first_pass,
-                        peers=ready.peers,
-                    )
-                    trained = perf_counter()
-                    self.timings.train += trained - started
-                    arrived = partial(self._arrived, worker, shard, number + 1, clock + 1, len(ready.chunk))
-                    self.store.push(ready.pulled, state, delta, number, arrived)
-                    number, clock = number + 1, clock + 1
-                    self.timings.wait += perf_counter() - trained
+                finished = self._train_chunks(work, chunks, puller) is _NoChunk.END
             except BaseException:
-                self._lost = True  # so that the puller does not wait for others, who may wait for this worker
+                work.lost = True  # so that the puller does not wait for others, who may wait for this worker
                 raise
             started = perf_counter()
-            finished = ready is Order.NOTHING_LEFT
-            self.store.flush(shard, self._plan.chunks_of(shard) if finished else number, last=finished)
-            self._safe = self.store.wait_replicated()
-            self.timings.wait += perf_counter() - started
-        if finished and not self.store.gave_up(shard):
-            self._board.done(worker, shard)
+            self._store.flush(shard, self._plan.chunks_of(shard) if finished else work.number, last=finished)
+            self._replicated = self._store.wait_replicated()
+            self._timings.wait += perf_counter() - started
+        if finished and not self._store.gave_up(shard):
+            self._board.done(self._worker_id, shard)
         else:
-            self._board.release(worker, shard)
+            self._board.release(self._worker_id, shard)
 
-    def _chunks(self, shard: int, first: int) -> Iterator[Chunk]:
-        """The chunks of a data shard from number `first` on, read and de-duplicated."""
-        start, stop = self._plan.rows_of(shard)
-        examples = islice(self._source.batches(self._job.chunk, start, stop), first, None)
+    def _train_chunks(self, work: _InWork, chunks: Iterator[Chunk | None], puller: Background) -> _NoChunk:
+        """Train one chunk after the other, each pulled while the one before trains; why it ends."""
+        coming = puller.submit(self._next, work, chunks, work.clock)
         while True:
-            began = perf_counter()
-            batch = next(examples, None)
-            read = perf_counter()
-            self.timings.read += read - began
-            if batch is None:
-                return
-            chunk = localize(batch)
-            self.timings.unique += perf_counter() - read
-            yield chunk
+            asked = perf_counter()
+            ready = coming.result()
+            self._timings.wait += perf_counter() - asked
+            if isinstance(ready, _Ready):
+                coming = puller.submit(self._next, work, chunks, work.clock + 1)
+                self._train(work, ready)
+            elif ready is _NoChunk.PAUSE:
+                self._store.flush(work.shard, work.number)
+                self._wait_out_pause()
+                coming = puller.submit(self._next, work, chunks, work.clock)
+            else:
+                return ready
 
-    def _next(self, chunks: Iterator[Chunk], worker: str, shard: int, clock: int) -> _Ready | Order:
-        """The next chunk with its weights, as soon as it may be begun."""
-        chunk = self._stash or next(chunks, None)
-        self._stash = None
+    def _train(self, work: _InWork, ready: _Ready) -> None:
+        started = perf_counter()
+        pass_ = self._plan.pass_of(work.shard)
+        state = self._store.complete(ready.pulled)
+        delta = self.learner.learn(
+            ready.chunk,
+            state,
+            self._job.optimizer_in(pass_),
+            number=work.shard * self._plan.shard_chunks + work.number,
+            first_pass=pass_ == 0,
+            peers=ready.peers,
+        )
+        trained = perf_counter()
+        self._timings.train += trained - started
+        number, work.number, work.clock = work.number, work.number + 1, work.clock + 1
+        arrived = partial(self._arrived, work, (work.number, work.clock), len(ready.chunk))
+        self._store.push(ready.pulled, state, delta, number, arrived)
+        self._timings.wait += perf_counter() - trained
+
+    def _next(self, work: _InWork, chunks: Iterator[Chunk | None], clock: int) -> _Ready | _NoChunk:
+        """The next chunk with its weights, as soon as it may be begun, at this clock of the worker."""
+        chunk = work.put_back or next(chunks, None)
+        work.put_back = None
         if chunk is None:
-            return Order.NOTHING_LEFT
+            return _NoChunk.END
         polling = Polling(_POLL_S)
         while True:
-            gate = self._gate(worker)
-            if self._lost or self._stopping() or not gate.live or gate.state != "running":
-                return Order.LEAVE
-            if self.store.gave_up(shard):
-                return Order.LEAVE
+            gate = self._gate()
+            if work.lost or not self._goes_on(gate) or self._store.gave_up(work.shard):
+                return _NoChunk.LEAVE
             if gate.pause is not None and clock >= gate.pause:
-                self._stash = chunk
-                return Order.PARK
+                work.put_back = chunk
+                return _NoChunk.PAUSE
             least = clock if gate.least_clock is None or gate.working == 1 else gate.least_clock
             if self._job.bound is None or least >= clock - self._job.bound:
                 break
-            self.store.require_sound()  # or this worker would wait for itself
+            self._store.require_sound()  # or this worker would wait for itself
             polling.pause()
             if polling.count % _ANNOUNCE_EVERY == 0:
-                self._announce(worker)
+                self._announce(work)
         started = perf_counter()
-        pulled = self.store.pull(chunk.slots, shard, clock, least)
-        self.timings.pull += perf_counter() - started
+        pulled = self._store.pull(chunk.slots, work.shard, clock, least)
+        self._timings.pull += perf_counter() - started
         return _Ready(chunk, pulled, max(gate.working, 1))
 
-    def _gate(self, worker: str) -> ClockGate:
+    def _gate(self) -> ClockGate:
         self._asked += 1
-        return self._board.clock_gate(worker)
+        return self._board.clock_gate(self._worker_id)
 
-    def _arrived(self, worker: str, shard: int, number: int, clock: int, examples: int) -> None:
-        self._arrival = shard, number, clock
-        if self._announce(worker):
+    def _goes_on(self, gate: ClockGate) -> bool:
+        """Whether the job does, and this worker with it."""
+        return gate.live and gate.state == "running" and not self._stopping()
+
+    def _arrived(self, work: _InWork, pushed: tuple[int, int], examples: int) -> None:
+        work.pushed = pushed
+        if self._announce(work):
             self.examples += examples
 
-    def _announce(self, worker: str) -> bool:
+    def _announce(self, work: _InWork) -> bool:
         """Tell the board how far this worker is; again while it waits, as a board may come back with an old
         snapshot, and all would wait for the clock of then.
         """
-        known = self._board.advance(worker, *self._arrival)
+        known = self._board.advance(self._worker_id, work.shard, *work.pushed)
         if not known:
-            self._lost = True
+            work.lost = True
         return known
 
-    def _park(self, worker: str) -> None:
+    def _wait_out_pause(self) -> None:
         """Say that everything is in the store, and wait until the pause is over."""
         started, polling = perf_counter(), Polling(_POLL_S)
         told = None
-        while True:
-            gate = self._gate(worker)
-            if gate.pause is None or self._stopping() or not gate.live or gate.state != "running":
-                break
+        while self._goes_on(gate := self._gate()) and gate.pause is not None:
             if told != gate.pause:
                 told = gate.pause
                 self._tell()
-                self._board.report(f"paused:{worker}", b"%d" % told)
+                self._board.report(f"paused:{self._worker_id}", b"%d" % told)
             polling.pause()
-        self.timings.wait += perf_counter() - started
+        self._timings.wait += perf_counter() - started
 
     def _waited(self, seconds: float) -> None:
         sleep(seconds)
-        self.timings.wait += seconds
+        self._timings.wait += seconds

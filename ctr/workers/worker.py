@@ -17,7 +17,6 @@ from ctr.workers.description import JobDescription
 from ctr.workers.heartbeat import Heartbeat
 from ctr.workers.report import WorkerReport, host, report_failure, report_stall, sign_of_life
 from ctr.workers.ssp_worker import SspWorker
-from features import BadRows
 from ps import Job, JobBoard, PushStore, RedisStore, RedisUrl, warm_up_requests
 
 FAREWELL_S = 2.0
@@ -162,21 +161,12 @@ def _heartbeat(board: JobBoard, worker_id: str, life: Callable[[], bytes], watch
 
 
 def _report(worker: BspWorker | SspWorker, store: RedisStore) -> WorkerReport:
-    bad_rows = BadRows()
-    for source in worker.sources:
-        bad_rows.merge(source.bad_rows)
-    progressive, later_passes = worker.evaluated
-    return WorkerReport(
-        progressive=progressive,
-        later_passes=later_passes,
-        examples=worker.examples,
-        timings=replace(worker.timings, push=worker.timings.push + worker.push_seconds),
-        counts=worker.counts,
+    """What was done so far, and what that took of the store."""
+    return replace(
+        worker.report(),
         bytes_sent=store.traffic.sent,
         bytes_received=store.traffic.received,
-        sent_again=worker.sent_again,
         troubles=store.troubles,
         saturated_z=store.saturations.z,
         saturated_n=store.saturations.n,
-        bad_rows=bad_rows,
     )

@@ -1,0 +1,99 @@
+"""Reading the chunks that a worker trains; `RankReaders`: those of the ranks of a BSP worker, read ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from time import perf_counter
+
+from ctr.learn import Timings
+from ctr.prefetch import Prefetch
+from ctr.workers.description import JobDescription
+from features import Batch, Chunk, ExampleSource
+from features.batches import localize
+
+
+def read_chunks(examples: Iterator[Batch | Chunk | None], timings: Timings) -> Iterator[Chunk | None]:
+    """Read examples and de-duplicate their slots; what that takes is added to `timings`.
+
+    None stands for a chunk of which bad rows have left nothing.
+    """
+    while True:
+        began = perf_counter()
+        try:
+            found = next(examples)
+        except StopIteration:
+            return
+        finally:
+            read = perf_counter()
+            timings.read += read - began
+        chunk = None if found is None else localize(found)
+        timings.unique += perf_counter() - read
+        yield chunk
+
+
+class RankReaders:
+    """One reader, and one source, for each rank."""
+
+    def __init__(self, job: JobDescription, timings: Timings) -> None:
+        """Time spent reading is added to `timings`."""
+        self._job = job
+        self._plan = job.plan()
+        self._timings = timings
+        self._sources: dict[int, ExampleSource] = {}
+        self._readers: dict[int, _Reader] = {}
+
+    @property
+    def sources(self) -> list[ExampleSource]:
+        """What has been read from."""
+        return list(self._sources.values())
+
+    def chunk(self, rank: int, round_: int) -> Chunk | None:
+        """What a rank trains in a round; see `read_chunks`."""
+        reader = self._readers.get(rank)
+        if reader is None or reader.round != round_:
+            if reader is not None:
+                reader.close()
+            if rank not in self._sources:
+                self._sources[rank] = self._job.open_source()
+            examples = self._examples(rank, self._plan.place(rank, round_))
+            reader = self._readers[rank] = _Reader(read_chunks(examples, self._timings), round_)
+        return reader.next()
+
+    def keep(self, ranks: Collection[int]) -> None:
+        """Read on for these ranks only."""
+        for rank in self._readers.keys() - set(ranks):
+            self._readers.pop(rank).close()
+
+    def _examples(self, rank: int, first: int) -> Iterator[Batch | Chunk | None]:
+        """The examples of a rank's data shards from this one on."""
+        source, plan = self._sources[rank], self._plan
+        if self._job.hashed:
+            for shard in range(first, plan.shards, plan.ranks):
+                yield next(source.batches(plan.chunk, *plan.rows_of(shard)), None)
+            return
+        # Where a chunk begins depends on the bad rows before it. So every rank reads all of a pass.
+        for pass_ in range(plan.pass_of(first), plan.passes):
+            begin = pass_ * plan.shards_in_pass
+            batches = source.batches(plan.chunk, 0, plan.rows)
+            for shard in range(begin, begin + plan.shards_in_pass):
+                batch = next(batches, None)
+                if shard >= first and shard % plan.ranks == rank:
+                    yield batch
+
+
+class _Reader:
+    """Reads a rank's chunks ahead."""
+
+    def __init__(self, chunks: Iterator[Chunk | None], round_: int) -> None:
+        self.round = round_
+        """Of the chunk that comes next."""
+        self._prefetch = Prefetch(([chunk] for chunk in chunks), 1)
+        self._chunks = self._prefetch.__enter__()
+
+    def next(self) -> Chunk | None:
+        self.round += 1
+        (chunk,) = next(self._chunks)
+        return chunk
+
+    def close(self) -> None:
+        self._prefetch.__exit__()
