@@ -201,18 +201,15 @@ class JobBoard:
 
     # Data shards
 
-    def claim(self, worker: str, holding: Collection[int] = ()) -> Claim | None:
-        """The next data shard for this worker: one that was begun and is free, else the next of the queue.
-
-        `holding` are the data shards that it has in work. One that the board says is its own and is not
-        among them comes first: the answer to an earlier claim was lost. So one thread claims for a worker.
+    def claim(self, worker: str) -> Claim | None:
+        """The next data shard for a worker that has none in work: see `choose_shard`.
 
         None: nothing to claim now, as all are in work or finished, or the worker has expired or its lease has
         run out, or the job is to stop. A worker that has nothing in work then holds up nobody: its clock
         ends, and its next claim gives it the least clock of the others, as the first claim does.
         """
         self._leases.expire_overdue()
-        return self._queue.claim(worker, holding)
+        return self._queue.claim(worker)
 
     def advance(self, worker: str, shard: int, progress: int, clock: int) -> bool:
         """Publish that `progress` chunks of the shard are wholly pushed, and the worker's clock.

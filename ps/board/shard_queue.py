@@ -21,7 +21,7 @@ class ShardQueue:
     def __init__(self, record: JobRecord) -> None:
         self._record = record
 
-    def claim(self, worker: str, holding: Collection[int] = ()) -> Claim | None:
+    def claim(self, worker: str) -> Claim | None:
         """See `JobBoard.claim`."""
         key, shards, me = self._record.key, self._record.job.shards, worker.encode()
 
@@ -31,15 +31,11 @@ class ShardQueue:
             if float(leases.get(me, 0)) <= milliseconds(time) or state != b"running":
                 return (), lambda _: None
             owners = {int(shard): owner for shard, owner in pairs(its_owners).items()}
-            owned = [shard for shard, owner in owners.items() if owner == me]
-            known = [shard for shard in owned if shard not in holding]
-            free = known or [shard for shard, owner in owners.items() if owner not in leases]
-            if not free and begun == shards:
-                if owned or me not in clocks:
-                    return (), lambda _: None
-                return [(b"ZREM", key[BoardPart.CLOCKS], me)], lambda _: None
-            shard = b"%d" % min(free, default=begun)
-            others = [int(float(clock)) for worker, clock in clocks.items() if worker in leases]
+            chosen = choose_shard(me, owners, leases, begun, shards)
+            if chosen is None:
+                return [(b"ZREM", key[BoardPart.CLOCKS], me)] if me in clocks else (), lambda _: None
+            shard = b"%d" % chosen
+            others = [int(float(clock)) for other, clock in clocks.items() if other in leases]
             begins = b"%d" % min(others, default=number(highest) or 0)
             commands: list[Command] = [
                 (b"ZADD", key[BoardPart.PROGRESS], b"NX", b"0", shard),
@@ -48,11 +44,9 @@ class ShardQueue:
                 (b"ZSCORE", key[BoardPart.CLOCKS], me),
                 (b"HSET", key[BoardPart.OWNERS], shard, me),
             ]
-            if not free:
+            if chosen == begun:
                 commands.append((b"HSET", key[BoardPart.JOB], b"begun", b"%d" % (begun + 1)))
-            return commands, lambda answers: Claim(
-                int(shard), number(answers[1]) or 0, number(answers[3]) or 0
-            )
+            return commands, lambda answers: Claim(chosen, number(answers[1]) or 0, number(answers[3]) or 0)
 
         everything = (b"0", b"-1", b"WITHSCORES")
         reads: list[Command] = [
@@ -121,3 +115,18 @@ class ShardQueue:
             for shard, chunks in progress.items()
         )
         return [*owners, *chunks]
+
+
+def choose_shard(
+    worker: bytes, owners: Mapping[int, bytes], live: Collection[bytes], begun: int, shards: int
+) -> int | None:
+    """The data shard that a live worker claims; `begun` for the next of the queue; None: there is none now.
+
+    `owners` names the worker that last claimed each of the first `begun` data shards that is unfinished, or
+    nobody for one that was released; it is free when that worker is not `live`. A worker has one data shard
+    in work: if it owns one already, it has never heard of that, as the answer to its claim was lost.
+    """
+    own = (shard for shard, owner in owners.items() if owner == worker)
+    free = (shard for shard, owner in owners.items() if owner not in live)
+    following = begun if begun < shards else None
+    return min(own, default=min(free, default=following))

@@ -301,10 +301,9 @@ class TestQueue:
         board.create("job", b"", shards=5)
         worker = board.register("here")
         assert board.claim(worker).shard == 0
-        assert board.claim(worker).shard == 0  # which it does not hold
-        assert board.claim(worker, holding=[0]).shard == 1
-        assert board.claim(worker, holding=[1]).shard == 0
-        assert board.claim(worker, holding={0, 1}).shard == 2
+        assert board.claim(worker).shard == 0  # which it does not know of
+        assert board.done(worker, 0)
+        assert board.claim(worker).shard == 1
 
     def test_a_lease_that_runs_out(self, url: str, board: JobBoard, boards: Boards) -> None:
         """The shard is handed over with its progress, and its old owner is told so."""
@@ -373,14 +372,16 @@ class TestQueue:
         board.expire(dead)
         assert [worker.id for worker in board.look().workers] == [heir]
         assert not board.advance(dead, 0, 3, 3)  # nobody has taken it, but it will be taken
-        claim = board.claim(heir, holding=[1])
+        assert board.done(heir, 1)
+        claim = board.claim(heir)
         assert (claim.shard, claim.progress) == (0, 3)  # what the dead pushed last is pushed
 
     def test_leave_and_release(self, board: JobBoard) -> None:
         board.create("job", b"", shards=9)
-        first, second = board.register("a"), board.register("b")
-        for holding in ([], [0], [0, 1]):
-            board.claim(first, holding)
+        others = [board.register("a"), board.register("b")]
+        first, second = board.register("c"), board.register("d")
+        for worker in (*others, first):
+            board.claim(worker)
         board.advance(first, 2, 7, 1)
         board.release(first, 2)
         board.release(first, 2)
@@ -390,16 +391,18 @@ class TestQueue:
         assert board.look().unfinished[2].owner is None
         claim = board.claim(second)
         assert (claim.shard, claim.progress) == (2, 7)
-        board.leave(first)
-        claims = [board.claim(second, holding) for holding in ([2], [2, 0], [2, 0, 1])]
-        assert [claim.shard for claim in claims] == [0, 1, 3]
+        for worker in (*others, first):
+            board.leave(worker)
+        for expected in (2, 0, 1, 3):
+            assert board.claim(second).shard == expected
+            assert board.done(second, expected)
 
     def test_nothing_is_claimed_while_stopping(self, board: JobBoard) -> None:
         board.create("job", b"", shards=9)
         worker = board.register("here")
         board.claim(worker)
         board.stop()
-        assert board.claim(worker, [0]) is None
+        assert board.claim(worker) is None
         assert board.advance(worker, 0, 1, 1)
         assert board.clock_gate(worker).state == "stopping"
 
@@ -419,8 +422,10 @@ class TestQueue:
         assert (view.begun, view.finished) == (9_990, 9_988)
         assert [(rank.prepared, rank.pushed) for rank in view.ranks] == [(4, 4), (-1, -1)]
         worker = boards(url).register("here")
-        claims = [board.claim(worker, holding) for holding in ([], [7], [7, 9_989])]
-        assert [(claim.shard, claim.progress) for claim in claims] == [(7, 3), (9_989, 1), (9_990, 0)]
+        for expected in ((7, 3), (9_989, 1), (9_990, 0)):
+            claim = board.claim(worker)
+            assert (claim.shard, claim.progress) == expected
+            assert board.done(worker, claim.shard)
         with pytest.raises(StoreError, match="create it anew"):
             board.restore({}, begun=0)
 
