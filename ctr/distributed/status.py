@@ -11,74 +11,47 @@ import orjson
 
 from ctr.distributed.position import JobPosition
 from ctr.errors import StoreError
-from ctr.workers import JobDescription, skipped_rows
-from ps import BoardView, Saturations
+from ctr.workers import DataPlan, JobDescription, skipped_rows
+from ps import BoardView, Job, Saturations
+from ps.board import WorkerView
 from ps.status import BoardStatus, StoreStatus
 
-_LIFE = "life:"  # begins the name of a report with a worker's sign of life
+_LIFE = "life:"  # begins the name of a worker's progress report
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
     """A worker that is alive, or whose lease has run out since anybody looked."""
 
-    id: str
-    host: str
-    """And its process there."""
-    clock: int | None
-    """None while it has no data shard in work, and in rounds."""
+    view: WorkerView
     lag: int | None
-    """Chunks that it is behind the furthest of the live ones."""
-    lease_left_s: float
-    """Below 0 for one that counts as dead, as soon as another worker or the coordinator notices."""
+    """Chunks that it is behind the furthest of the live ones; None while it has no clock."""
     examples: int | None
-    """That it has trained, as of its last sign of life; None before the first."""
+    """That it has trained, as of its last progress report; None before the first."""
     logloss: float | None
     later_pass: bool
     """Whether it learns examples again: then that is training loss."""
 
-
-@dataclass(frozen=True, slots=True)
-class ShardStatus:
-    """A data shard that is begun and unfinished."""
-
-    shard: int
-    owner: str | None
-    """A live worker's id; None when it is free."""
-    pushed: int
-    """Chunks that are wholly in the store."""
-    chunks: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class RankStatus:
-    """A rank of a job in rounds."""
-
-    rank: int
-    owner: str | None
-    """A live worker's id; None when it is free."""
-    prepared: int
-    """Rounds whose move is prepared."""
-    pushed: int
-    """Rounds that are wholly in the store."""
-    rounds: int | None
+    def to_json(self) -> dict[str, Any]:
+        facts = asdict(self)
+        return {**facts.pop("view"), **facts}
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job. What only its description tells is None when `problem` says why it cannot be read."""
+    """A job: what its board shows, and what its workers report.
 
-    id: str
-    state: str
-    message: str
-    """Why it failed."""
+    What only its description tells is None when `problem` says why it cannot be read.
+    """
+
+    facts: Job
+    view: BoardView
+    plan: DataPlan | None
     problem: str | None
     coordinator_heard_s: float | None
     """Seconds since the coordinator has renewed its lease; None when that has run out."""
     coordinator_alive: bool
     """Whether it was heard from when it was due: one that was killed shows long before its lease ends."""
-    pause: int | None
-    """The clock or round that nobody may begin."""
     consistency: str | None
     staleness: int | None
     """None but for `ssp`."""
@@ -88,39 +61,76 @@ class JobStatus:
     """At most: without the rows that are known to be skipped."""
     passes_begun: int | None
     """Of which anything is in the store; at least 1."""
-    passes: int | None
     logloss: float | None
-    """Of the workers' signs of life: over their examples of this pass so far."""
+    """Of the workers' progress reports: over their examples of this pass so far."""
     later_pass: bool
     """Whether these examples have been learnt before: then it is training loss."""
     saturations: Saturations
-    """Of the live workers' signs of life."""
-    shards: int
-    begun: int
-    """Data shards."""
-    finished: int
-    """Data shards."""
-    unfinished: tuple[ShardStatus, ...]
-    """Those that are begun."""
+    """Of the live workers' progress reports."""
     workers: tuple[WorkerStatus, ...]
-    ranks: tuple[RankStatus, ...]
 
     @property
     def at_work(self) -> bool:
         """Whether it goes on, for all that the others may know: leases last."""
-        return self.state in ("running", "stopping") and (
+        return self.view.state in ("running", "stopping") and (
             self.coordinator_heard_s is not None or bool(self.live_workers)
         )
 
     @property
     def live_workers(self) -> list[WorkerStatus]:
         """Those whose lease lasts."""
-        return [worker for worker in self.workers if worker.lease_left_s > 0]
+        return [worker for worker in self.workers if worker.view.lease_left_s > 0]
 
     @property
     def examples_of_others(self) -> int:
-        """Trained by workers that have gone, before a resumption, or since the last signs of life."""
+        """Trained by workers that have gone, before a resumption, or since the last progress reports."""
         return max((self.examples or 0) - sum(worker.examples or 0 for worker in self.workers), 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        plan, view = self.plan, self.view
+        return {
+            "id": self.facts.id,
+            **{name: getattr(view, name) for name in ("state", "message", "pause")},
+            **{name: getattr(self, name) for name in _JSON},
+            "passes": None if plan is None else plan.passes,
+            "saturations": asdict(self.saturations),
+            **{name: getattr(view, name) for name in ("shards", "begun", "finished")},
+            "unfinished": [
+                {
+                    "shard": shard,
+                    "owner": each.owner,
+                    "pushed": each.progress,
+                    "chunks": None if plan is None else plan.chunks_of(shard),
+                }
+                for shard, each in view.unfinished.items()
+            ],
+            "workers": [worker.to_json() for worker in self.workers],
+            "ranks": [
+                {
+                    "rank": number,
+                    "owner": rank.owner,
+                    "prepared": rank.prepared + 1,
+                    "pushed": rank.pushed + 1,
+                    "rounds": None if plan is None else plan.rounds_of(number),
+                }
+                for number, rank in enumerate(view.ranks)
+            ],
+        }
+
+
+_JSON = (
+    "problem",
+    "coordinator_heard_s",
+    "coordinator_alive",
+    "consistency",
+    "staleness",
+    "examples",
+    "examples_in_all",
+    "passes_begun",
+    "logloss",
+    "later_pass",
+)
 
 
 def needed_reports(board: BoardStatus) -> list[str] | None:
@@ -150,40 +160,21 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
     except StoreError as error:
         problem = str(error)
     return JobStatus(
-        id=job.id,
-        state=view.state,
-        message=view.message,
+        facts=job,
+        view=view,
+        plan=plan,
         problem=problem,
         coordinator_heard_s=heard_s,
         coordinator_alive=heard_s is not None and heard_s < job.lease_s / 2,  # it is due every fifth
-        pause=view.pause,
         consistency=None if description is None else description.consistency,
         staleness=None if description is None or description.consistency != "ssp" else description.staleness,
         examples=None if plan is None else sum(position.examples(plan, skipped)),
         examples_in_all=None if plan is None else (plan.rows - skipped.count) * plan.passes,
         passes_begun=None if plan is None else position.passes(plan),
-        passes=None if plan is None else plan.passes,
         logloss=sum(examples * loss for examples, loss in evaluated) / count if count else None,
         later_pass=later,
         saturations=saturations,
-        shards=view.shards,
-        begun=view.begun,
-        finished=view.finished,
-        unfinished=tuple(
-            ShardStatus(shard, each.owner, each.progress, None if plan is None else plan.chunks_of(shard))
-            for shard, each in view.unfinished.items()
-        ),
         workers=_workers(view, told),
-        ranks=tuple(
-            RankStatus(
-                number,
-                rank.owner,
-                rank.prepared + 1,
-                rank.pushed + 1,
-                None if plan is None else plan.rounds_of(number),
-            )
-            for number, rank in enumerate(view.ranks)
-        ),
     )
 
 
@@ -191,11 +182,8 @@ def _workers(view: BoardView, told: Mapping[str, Any]) -> tuple[WorkerStatus, ..
     furthest = max((worker.clock for worker in view.workers if worker.clock is not None), default=0)
     return tuple(
         WorkerStatus(
-            id=worker.id,
-            host=worker.host,
-            clock=worker.clock,
+            view=worker,
             lag=None if worker.clock is None else furthest - worker.clock,
-            lease_left_s=worker.lease_left_s,
             examples=told.get(worker.id, {}).get("examples"),
             logloss=told.get(worker.id, {}).get("logloss"),
             later_pass=told.get(worker.id, {}).get("later_pass", False),
@@ -212,5 +200,5 @@ def status_to_json(store: StoreStatus, job: JobStatus | None) -> dict[str, Any]:
         **facts,
         "partition_balance": store.partition_balance,
         "byte_balance": store.byte_balance,
-        "job": None if job is None else asdict(job),
+        "job": None if job is None else job.to_json(),
     }

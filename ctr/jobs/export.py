@@ -146,8 +146,8 @@ def _facts(
         },
         "exported": {
             "store": url.public,
-            "job": job.id,
-            "state": job.state,
+            "job": job.facts.id,
+            "state": job.view.state,
             "live_workers": len(job.live_workers),
             "examples_in_all": job.examples_in_all,
         },

@@ -7,7 +7,7 @@ from ctr.lazy import lazy_face
 if TYPE_CHECKING:
     from ps.board.answers import JOB_FACTS, job_of, pairs, view_of, view_reads
     from ps.board.job_board import JobBoard
-    from ps.board.view import LEASE_S, BoardView, Claim, ClockGate, Job, RankGate
+    from ps.board.view import LEASE_S, BoardView, Claim, ClockGate, Job, RankGate, WorkerView
 
 __all__ = [
     "JOB_FACTS",
@@ -18,6 +18,7 @@ __all__ = [
     "Job",
     "JobBoard",
     "RankGate",
+    "WorkerView",
     "job_of",
     "pairs",
     "view_of",
@@ -29,6 +30,6 @@ __getattr__ = lazy_face(
     {
         "answers": "JOB_FACTS job_of pairs view_of view_reads",
         "job_board": "JobBoard",
-        "view": "BoardView Claim ClockGate Job LEASE_S RankGate",
+        "view": "BoardView Claim ClockGate Job LEASE_S RankGate WorkerView",
     },
 )

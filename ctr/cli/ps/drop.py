@@ -72,7 +72,7 @@ def _lines(found: StoreStatus, job: JobStatus | None) -> list[str]:
     done = (
         "" if not job.examples_in_all else f", {job.examples:,} of {job.examples_in_all:,} examples trained"
     )
-    lines.append(f"job {job.id}: {job.state}{done}, {some(len(job.live_workers), 'live worker')}")
+    lines.append(f"job {job.facts.id}: {job.view.state}{done}, {some(len(job.live_workers), 'live worker')}")
     return lines
 
 
@@ -81,6 +81,6 @@ def _question(found: StoreStatus, job: JobStatus | None) -> str:
         return f"Delete all of the model {found.model_name!r}?"
     who = some(len(job.live_workers), "live worker") if job.live_workers else "its coordinator"
     return (
-        f"The job {job.id} is {job.state}, with {who}: it will fail, and what it has learnt since its last "
-        f"checkpoint is lost. Delete all of the model {found.model_name!r}?"
+        f"The job {job.facts.id} is {job.view.state}, with {who}: it will fail, and what it has learnt since "
+        f"its last checkpoint is lost. Delete all of the model {found.model_name!r}?"
     )

@@ -40,10 +40,12 @@ def export(
     with stopping(f"{model} was not written."):
         found = export_model(parse_redis_url(store), model)
     job, weights = found.job, found.model.linear.weights.size
+    assert job.plan is not None  # the description could be read
     training = found.model.manifest["training"]
     lines = [
-        f"job {job.id} is {job.state}: {job.examples:,} of {job.examples_in_all:,} examples trained, "
-        f"pass {job.passes_begun} of {job.passes}",
+        f"job {job.facts.id} is {job.view.state}: "
+        f"{job.examples:,} of {job.examples_in_all:,} examples trained, "
+        f"pass {job.passes_begun} of {job.plan.passes}",
         *(metric_lines({"progressive validation": found.progressive}) if found.progressive.examples else []),
         f"model {found.model.id} is in {model}: {weights:,} non-zero weights",
     ]
@@ -51,8 +53,8 @@ def export(
         "model": found.model.id,
         "saved_to": printable(model),
         "nonzero_weights": int(weights),
-        "job": job.id,
-        "state": job.state,
+        "job": job.facts.id,
+        "state": job.view.state,
         "examples": training["examples"],
         "rows": training["rows"],
         "progressive": found.progressive.to_json(),

@@ -89,11 +89,12 @@ def _model_lines(store: StoreStatus) -> list[str]:
 
 
 def _job_lines(job: JobStatus) -> list[str]:
+    view = job.view
     how = "" if job.consistency is None else f", {job.consistency}"
     how += "" if job.staleness is None else f" with staleness {job.staleness}"
-    lines = [f"job {job.id}: {job.state}{how}; coordinator {_coordinator(job)}, {_workers(job)}"]
-    if job.message:
-        lines.append(f"message: {job.message}")
+    lines = [f"job {job.facts.id}: {job.view.state}{how}; coordinator {_coordinator(job)}, {_workers(job)}"]
+    if view.message:
+        lines.append(f"message: {view.message}")
     if job.problem is not None:
         lines.append(f"warning: {job.problem}")
     if not job.at_work:
@@ -101,22 +102,26 @@ def _job_lines(job: JobStatus) -> list[str]:
             "no process works on it: `ctr ps export` saves what was learnt, `ctr ps drop` removes it "
             "from the store"
         )
-    if job.pause is not None:
+    if view.pause is not None:
         where = (
-            f"round {job.pause}" if job.ranks else "another chunk" if job.pause < 0 else f"clock {job.pause}"
+            f"round {view.pause}"
+            if view.ranks
+            else "another chunk"
+            if view.pause < 0
+            else f"clock {view.pause}"
         )
         lines.append(f"paused, for a checkpoint, after a pass or to stop: no worker begins {where} yet")
-    if job.examples is not None and job.examples_in_all:
+    if job.plan is not None and job.examples is not None and job.examples_in_all:
         of_all = job.examples / job.examples_in_all
         loss = "" if job.logloss is None else f", {_loss(job)} {job.logloss:.5f}"
         lines.append(
             f"trained {job.examples:,} of {job.examples_in_all:,} examples ({of_all:.1%}), "
-            f"pass {job.passes_begun} of {job.passes}{loss}"
+            f"pass {job.passes_begun} of {job.plan.passes}{loss}"
         )
-    if not job.ranks:
+    if not view.ranks:
         lines.append(
-            f"data shards: {job.shards:,}, of which {job.begun:,} begun, {job.finished:,} finished, "
-            f"{len(job.unfinished):,} unfinished"
+            f"data shards: {view.shards:,}, of which {view.begun:,} begun, {view.finished:,} finished, "
+            f"{len(view.unfinished):,} unfinished"
         )
     saturations = saturation_lines(job.saturations.z, job.saturations.n)
     return lines + _worker_lines(job) + _rank_lines(job) + saturations
@@ -140,57 +145,58 @@ def _workers(job: JobStatus) -> str:
 
 def _worker_lines(job: JobStatus) -> list[str]:
     work: dict[str | None, list[str]] = {}
-    for shard in job.unfinished:
-        of = "" if shard.chunks is None else f"/{shard.chunks:,}"
-        work.setdefault(shard.owner, []).append(f"{shard.shard:,} ({shard.pushed:,}{of})")
-    for rank in job.ranks:
-        work.setdefault(rank.owner, []).append(f"{rank.rank:,}")
+    for shard, each in job.view.unfinished.items():
+        of = "" if job.plan is None else f"/{job.plan.chunks_of(shard):,}"
+        work.setdefault(each.owner, []).append(f"{shard:,} ({each.progress:,}{of})")
+    for number, rank in enumerate(job.view.ranks):
+        work.setdefault(rank.owner, []).append(f"{number:,}")
     free = work.pop(None, [])
-    what = "ranks" if job.ranks else "data shards (chunks pushed)"
+    what = "ranks" if job.view.ranks else "data shards (chunks pushed)"
     head = ("worker", "clock", "lag", "lease left", "examples", _loss(job), what)
 
     def row(worker: WorkerStatus) -> tuple[str, ...]:
         return (
-            worker.host,
-            "-" if worker.clock is None else f"{worker.clock:,}",
+            worker.view.host,
+            "-" if worker.view.clock is None else f"{worker.view.clock:,}",
             "-" if worker.lag is None else f"{worker.lag:,}",
-            f"{worker.lease_left_s:.1f} s" if worker.lease_left_s > 0 else "over",
+            f"{worker.view.lease_left_s:.1f} s" if worker.view.lease_left_s > 0 else "over",
             "-" if worker.examples is None else f"{worker.examples:,}",
             "-" if worker.logloss is None or worker.later_pass != job.later_pass else f"{worker.logloss:.5f}",
-            ", ".join(work.get(worker.id, [])) or "-",
+            ", ".join(work.get(worker.view.id, [])) or "-",
         )
 
     lines = []
     if job.workers:
         # Those that hold up the others first.
-        workers = sorted(job.workers, key=lambda each: (-(each.lag or 0), each.host))
+        workers = sorted(job.workers, key=lambda each: (-(each.lag or 0), each.view.host))
         rows = [head, *map(row, workers[:_MOST_ROWS])]
         if job.examples_of_others:
             rows.append(("others, and just now", "", "", "", f"{job.examples_of_others:,}", "", ""))
         lines = table(rows, "<>>>>><") + _more(workers)
     if free:
-        kind = "ranks" if job.ranks else "data shards"
+        kind = "ranks" if job.view.ranks else "data shards"
         lines.append(f"{kind} without a worker: {', '.join(free[:_MOST_ROWS])}")
         lines += _more(free)
     return lines
 
 
 def _rank_lines(job: JobStatus) -> list[str]:
-    if not job.ranks:
+    ranks = job.view.ranks
+    if not ranks:
         return []
-    hosts = {worker.id: worker.host for worker in job.workers}
+    hosts = {worker.id: worker.host for worker in job.view.workers}
     head = ("rank", "rounds prepared", "pushed", "of", "worker")
     rows = [
         (
-            f"{rank.rank:,}",
-            f"{rank.prepared:,}",
-            f"{rank.pushed:,}",
-            "-" if rank.rounds is None else f"{rank.rounds:,}",
+            f"{number:,}",
+            f"{rank.prepared + 1:,}",
+            f"{rank.pushed + 1:,}",
+            "-" if job.plan is None else f"{job.plan.rounds_of(number):,}",
             "-" if rank.owner is None else hosts[rank.owner],
         )
-        for rank in job.ranks[:_MOST_ROWS]
+        for number, rank in enumerate(ranks[:_MOST_ROWS])
     ]
-    return table([head, *rows], ">>>><") + _more(job.ranks)
+    return table([head, *rows], ">>>><") + _more(ranks)
 
 
 def _more(rows: Collection[object]) -> list[str]:
