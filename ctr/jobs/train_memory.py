@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Event
 
 from ctr.distributed import Trained
-from ctr.jobs.holdout import PassEvaluations
+from ctr.jobs.holdout import PassEvaluations, State
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.jobs.train_job import Show
@@ -19,10 +19,9 @@ def learn_in_memory(
     """Train on threads; they wait while the state after a pass is evaluated."""
     store = open_store(setup.job.store, bits=setup.source.spec.bits, width=setup.optimizer.width)
 
-    def validate(number: int) -> None:
-        if setup.holdout is not None:
-            after_passes.add(number, read_out(store))
-            after_passes.wait()
+    def evaluate(number: int, state: State) -> None:
+        after_passes.add(number, state)
+        after_passes.wait()
 
     try:
         initial = setup.initial_state()
@@ -40,7 +39,7 @@ def learn_in_memory(
                 stop_row=setup.stop_row,
                 on_progress=lambda p: report(p.examples, p.fraction, p.logloss, p.later_pass),
                 stop=stop,
-                validate=validate,
+                on_pass=None if setup.holdout is None else evaluate,
             )
         state = read_out(store)
         store.drop()

@@ -87,7 +87,7 @@ def train(
     on_progress: Callable[[TrainProgress], None] = lambda _: None,
     progress_every_s: float = 0.2,
     stop: Event | None = None,
-    validate: Callable[[int], object] = lambda _: None,
+    on_pass: Callable[[int, tuple[Slots, Float32]], object] | None = None,
 ) -> TrainResult:
     """Train `store` on the rows of `source` before `stop_row`.
 
@@ -99,8 +99,9 @@ def train(
     `chunks_before` their chunks: rounding depends on a chunk's number, so that the job comes to what one job
     over all of it would have come to.
 
-    `validate` is called with the number of a pass, from 1, when it is over and another follows. (Where the
-    passes of several workers meet in one round, after that round.) Its time is not training's.
+    `on_pass` gets the number of each pass, from 1, that is over while another follows, and everything that
+    the store holds then. (Where two passes share a round of several workers, it is after that round.)
+    Training waits for it; its time does not count.
 
     `stop`, once set, ends the job after the running round. Raises DataError when there is no row to
     learn from, StoreError when the store refuses.
@@ -116,7 +117,7 @@ def train(
         on_progress=on_progress,
         progress_every_s=progress_every_s,
         stop=stop or Event(),
-        validate=validate,
+        on_pass=on_pass,
     )
     warm_up(source, store.bits, optimizer, settings.safe_adding, settings.workers)
     return job.run()
@@ -155,8 +156,9 @@ class _Job:
     on_progress: Callable[[TrainProgress], None]
     progress_every_s: float
     stop: Event
-    validate: Callable[[int], object]
-    validating_s: float = 0.0
+    on_pass: Callable[[int, tuple[Slots, Float32]], object] | None
+    waited_s: float = 0.0
+    """For `on_pass`."""
     workers: list[Worker] = field(init=False)
     name: str = field(default_factory=lambda: uuid4().hex)
     examples: int = 0
@@ -182,21 +184,21 @@ class _Job:
                 clock, reported = 0, started
                 while not self.stop.is_set() and (dealt := list(islice(tasks, self.settings.workers))):
                     if dealt[0].number > self.passes:
-                        self._validate(self.passes)
+                        self._end_pass(self.passes)
                     self._round(dealt, clock, pool)
                     if dealt[0].number < dealt[-1].number:
-                        self._validate(dealt[0].number)
+                        self._end_pass(dealt[0].number)
                     clock += 1
                     self.examples += sum(len(task.examples) for task in dealt)
                     self.chunks += len(dealt)
                     self.passes = dealt[-1].number
                     if (now := perf_counter()) - reported > self.progress_every_s:
-                        self.on_progress(self._progress(now - started - self.validating_s))
+                        self.on_progress(self._progress(now - started - self.waited_s))
                         reported = now
                 interrupted = self.stop.is_set() and next(tasks, None) is not None
         except ReaderHangs:
             interrupted = True
-        seconds = perf_counter() - started - self.validating_s
+        seconds = perf_counter() - started - self.waited_s
         if self.examples == 0 and not self.stop.is_set():
             raise DataError("the input has no row to learn from: check the file, or the hold-out fraction.")
         timings = Timings()
@@ -214,10 +216,12 @@ class _Job:
             interrupted=interrupted,
         )
 
-    def _validate(self, number: int) -> None:
+    def _end_pass(self, number: int) -> None:
+        if self.on_pass is None:
+            return
         started = perf_counter()
-        self.validate(number - self.passes_before)
-        self.validating_s += perf_counter() - started
+        self.on_pass(number - self.passes_before, read_out(self.store))
+        self.waited_s += perf_counter() - started
 
     def _tasks(self) -> Iterator[_Task]:
         chunks = count(self.chunks_before)
