@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import StoreError
 from ps.partitions import Partitions
-from ps.redis.incarnation import Incarnation
+from ps.redis.incarnation import Incarnation, read_watermarks
 from ps.redis.layout import SLOT_BYTES, allocate, body_slots
 from ps.wire import INCARNATION, STATE, Address, Channel, Keys, ReplyReader, Watermark, command, read_queued
 
@@ -123,25 +123,21 @@ class Dumps:
         """int64[partitions]: bytes of each partition's state; checks that no node has lost its data."""
         sizes = np.zeros(self._partitions.count, np.int64)
 
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._reads.nodes.links(address, 1)
-            for p in partitions:
-                watermarks = self._keys.watermarks(p)
-                link.send(
-                    command(b"HMGET", watermarks, INCARNATION, STATE)
-                    + command(b"STRLEN", self._keys.state(p))
-                    + command(b"STRLEN", self._keys.tail(p))
-                )
-            for p in partitions:
-                link.replies.array()
-                self._incarnation.check(link.replies.bulk())
-                had_state = link.replies.bulk() is not None
-                state, tail = link.replies.integer(), link.replies.integer()
-                self._incarnation.check_state(had_state, state)
-                sizes[p] = state + tail
-            return []
+        def ask(p: int) -> bytes:
+            state, tail = self._keys.state(p), self._keys.tail(p)
+            head = command(b"HMGET", self._keys.watermarks(p), INCARNATION, STATE)
+            return head + command(b"STRLEN", state) + command(b"STRLEN", tail)
 
-        self._reads.everywhere(list(range(self._partitions.count)), on_node)
+        def read(p: int, replies: ReplyReader) -> None:
+            def had_state() -> bool:
+                read_watermarks(replies, self._incarnation, 0)
+                return replies.bulk() is not None
+
+            had, state, tail = replies.all_of(had_state, replies.integer, replies.integer)
+            self._incarnation.check_state(had, state)
+            sizes[p] = state + tail
+
+        self._reads.ask_each(range(self._partitions.count), ask, read)
         return sizes
 
 

@@ -114,7 +114,7 @@ class PushRequest:
         return Outcome.TODO
 
     def write(self, found: Found, scratch: NDArray[np.uint8]) -> Addition:
-        """The transaction, between MULTI and EXEC; for `scratch`, see `StringPush.add`."""
+        """The transaction, between MULTI and EXEC; for `scratch`, see `SparsePush.add`."""
         watermarks = self.keys.watermarks(self.partition)
         parts: list[bytes | memoryview] = [command(b"MULTI")]
         answers: list[int | None] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,32 +36,6 @@ class Addition:
     """Slots whose z and whose n come to their limits."""
 
 
-class StringPush(Protocol):
-    """One way to add increments to a string. What it reads first must not change before it has written."""
-
-    @property
-    def slots(self) -> int:
-        """How many slots are added to."""
-        ...
-
-    @property
-    def range_bytes(self) -> int:
-        """Bytes that it reads, and writes from the scratch."""
-        ...
-
-    def look(self) -> bytes | memoryview:
-        """Ask for what has to be known of the string before it is added to; empty for nothing."""
-        ...
-
-    def read_look(self, replies: ReplyReader) -> NDArray[Any]:
-        """The answer, for `add`; it may be a view that the next read overwrites."""
-        ...
-
-    def add(self, current: NDArray[Any], scratch: NDArray[np.uint8]) -> Addition:
-        """The commands; `scratch` has room for `range_bytes`, and is free when they have been sent."""
-        ...
-
-
 class SparsePush:
     """Adds to slots one by one (BITFIELD INCRBY).
 
@@ -69,24 +43,21 @@ class SparsePush:
     """
 
     range_bytes = 0
+    """Bytes that are read, and written from the scratch."""
 
     def __init__(self, key: bytes, offsets: Offsets, increments: NDArray[np.int64]) -> None:
+        self.slots = offsets.size
         self._key = key
         self._offsets = offsets
         self._increments = increments
         self._heavy = _heavy_places(increments)
 
-    @property
-    def slots(self) -> int:
-        """See `StringPush.slots`."""
-        return self._offsets.size
-
     def look(self) -> bytes | memoryview:
-        """See `StringPush.look`."""
+        """Ask for what has to be known of the string before it is added to; empty for nothing."""
         return bitfield_read(self._key, self._offsets[self._heavy]) if self._heavy.size else b""
 
     def read_look(self, replies: ReplyReader) -> NDArray[np.int64]:
-        """See `StringPush.read_look`: int64[heavy]."""
+        """The answer, int64[heavy], for `add`."""
         current = np.empty(self._heavy.size, np.int64)
         if current.size:
             replies.array()
@@ -94,7 +65,7 @@ class SparsePush:
         return current
 
     def add(self, current: NDArray[Any], scratch: NDArray[np.uint8]) -> Addition:
-        """See `StringPush.add`."""
+        """The commands; `scratch` has room for `range_bytes`, and is free when they have been sent."""
         increments, limited = _limit(self._increments, self._heavy, current)
         key = np.frombuffer(self._key, np.uint8)
         parts, answers = [], []
@@ -115,30 +86,25 @@ class RangePush:
     """
 
     def __init__(self, key: bytes, offsets: Offsets, increments: NDArray[np.int64]) -> None:
+        self.slots = offsets.size
         self._key = key
         self._offsets = offsets
         self._increments = increments
         self._first = int(offsets[0])
         self.range_bytes = (int(offsets[-1]) - self._first + 1) * SLOT_BYTES
-        """See `StringPush.range_bytes`."""
-
-    @property
-    def slots(self) -> int:
-        """See `StringPush.slots`."""
-        return self._offsets.size
 
     def look(self) -> bytes:
-        """See `StringPush.look`."""
+        """See `SparsePush.look`."""
         start = self._first * SLOT_BYTES
         return command(b"GETRANGE", self._key, b"%d" % start, b"%d" % (start + self.range_bytes - 1))
 
     def read_look(self, replies: ReplyReader) -> NDArray[np.uint8]:
-        """See `StringPush.read_look`: uint8[n], what there is of the range; beyond that are zeros."""
+        """The answer, uint8[n], for `add`: a view that the next read overwrites. Beyond it are zeros."""
         raw = replies.bulk()
         return np.empty(0, np.uint8) if raw is None else raw
 
     def add(self, current: NDArray[Any], scratch: NDArray[np.uint8]) -> Addition:
-        """See `StringPush.add`."""
+        """See `SparsePush.add`."""
         heavy = _heavy_places(self._increments)
         heavy_now = np.empty(heavy.size, np.int64)
         decode_range(current, self._offsets[heavy], self._first, heavy_now)
@@ -148,6 +114,10 @@ class RangePush:
         head = b"*4\r\n$8\r\nSETRANGE\r\n" + bulk_string(self._key)
         head += bulk_string(b"%d" % (self._first * SLOT_BYTES)) + b"$%d\r\n" % written.size
         return Addition([head, written.data, b"\r\n"], [None], limited)
+
+
+StringPush = SparsePush | RangePush
+"""What it reads first must not change before it has written."""
 
 
 def _heavy_places(increments: NDArray[np.int64]) -> NDArray[np.int64]:

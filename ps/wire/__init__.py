@@ -3,7 +3,7 @@
 from ps.wire.channel import Channel
 from ps.wire.commands import bitfield_read, bulk_string, command, read_queued
 from ps.wire.keys import INCARNATION, STATE, BoardPart, Keys, Watermark, watermark_field
-from ps.wire.links import Link
+from ps.wire.link import Link
 from ps.wire.nodes import Nodes, connect
 from ps.wire.patience import BROKEN, PATIENCE_S, Patience, require_passing, rights_hint
 from ps.wire.replies import ReplyReader, ServerError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from redis import Redis
 from redis.cluster import ClusterNode, RedisCluster
@@ -12,127 +12,40 @@ from redis.exceptions import AuthenticationError, RedisClusterException
 
 from ctr.errors import StoreError
 from ps.wire.keys import Keys
-from ps.wire.links import Link, Links, link_from
+from ps.wire.link import Link
 from ps.wire.patience import BROKEN, rights_hint
-from ps.wire.replies import ServerError
+from ps.wire.replies import ReplyReader, ServerError
 from ps.wire.url import Address, RedisUrl
 
 
-class Nodes(Protocol):
-    """The primaries that hold a model's partitions."""
+class Nodes:
+    """The primaries that hold a model's partitions: those of a cluster, or the one server of another URL."""
 
-    def owners(self, partitions: Iterable[int]) -> dict[Address, list[int]]:
-        """These partitions by the address of their primary."""
-
-    def owner(self, key: bytes) -> Address:
-        """The primary that holds a key."""
-
-    def open_link(self, address: Address) -> Link:
-        """A new connection to a node, for the caller to close."""
-
-    def links(self, address: Address, count: int) -> list[Link]:
-        """`count` open connections to a node, kept for the next call. Not for two threads at once."""
-
-    def hang_up(self) -> None:
-        """Close the links; the next request opens new ones."""
-
-    def refresh(self) -> None:
-        """Hang up, and learn anew where the partitions are."""
-
-    def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received over all links, closed ones included."""
-
-    def refused(self) -> ServerError | None:
-        """An error that a node has answered with, over the links that are open."""
+    def __init__(self, url: RedisUrl, keys: Keys, timeout_s: float) -> None:
+        """Connect; a node that is silent for `timeout_s` counts as broken. Raises redis-py's errors."""
+        self._keys = keys
+        self._address = url.hosts[0]
+        self._cluster: RedisCluster | None = None
+        self._single: Redis | None = None
+        options = url.client_options(timeout_s)
+        if not url.cluster:
+            host, port = self._address
+            self._single = Redis(host=host, port=port, db=url.db, **options)
+        elif url.db:
+            raise StoreError(f"{url}: a Redis Cluster has only database 0.")
+        else:
+            startup = [ClusterNode(host, port) for host, port in url.hosts]
+            self._cluster = RedisCluster(startup_nodes=startup, **options)
+        self._hash_slots: dict[int, int] = {}
+        self._links: dict[Address, list[Link]] = {}
+        self._sent = self._received = 0  # over links that are closed
 
     def client(self) -> Any:
         """A redis-py client for single commands."""
-
-    def close(self) -> None:
-        """Close all connections."""
-
-
-def connect(url: RedisUrl, keys: Keys, timeout_s: float) -> Nodes:
-    """Connect to the Redis behind a URL; a node that is silent for `timeout_s` counts as broken.
-
-    Raises StoreError when it cannot be reached or refuses.
-    """
-    try:
-        nodes: Nodes = ClusterNodes(url, keys, timeout_s) if url.cluster else SingleNode(url, timeout_s)
-        nodes.client().ping()
-    except BROKEN as error:
-        if isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError):
-            raise StoreError(f"{url}: user or password was refused ({error}).") from None
-        hint = rights_hint(error) or "; is it running, and is the scheme right?"
-        raise StoreError(f"{url}: cannot be reached ({error}){hint}") from None
-    return nodes
-
-
-class SingleNode:
-    """One Redis that holds everything."""
-
-    def __init__(self, url: RedisUrl, timeout_s: float) -> None:
-        self._address = url.hosts[0]
-        host, port = self._address
-        self._client = Redis(host=host, port=port, db=url.db, **url.client_options(timeout_s))
-        self._links = Links()
+        return self._cluster or self._single
 
     def owners(self, partitions: Iterable[int]) -> dict[Address, list[int]]:
-        """See `Nodes.owners`."""
-        return {self._address: list(partitions)}
-
-    def owner(self, key: bytes) -> Address:
-        """See `Nodes.owner`."""
-        return self._address
-
-    def open_link(self, address: Address) -> Link:
-        """See `Nodes.open_link`."""
-        return link_from(self._client.connection_pool)
-
-    def links(self, address: Address, count: int) -> list[Link]:
-        """See `Nodes.links`."""
-        return self._links.get(address, count, self.open_link)
-
-    def hang_up(self) -> None:
-        """See `Nodes.hang_up`."""
-        self._links.close()
-
-    def refresh(self) -> None:
-        """See `Nodes.refresh`."""
-        self._links.close()
-
-    def traffic(self) -> tuple[int, int]:
-        """See `Nodes.traffic`."""
-        return self._links.traffic()
-
-    def refused(self) -> ServerError | None:
-        """See `Nodes.refused`."""
-        return self._links.refused()
-
-    def client(self) -> Redis:
-        """See `Nodes.client`."""
-        return self._client
-
-    def close(self) -> None:
-        """See `Nodes.close`."""
-        self._links.close()
-        self._client.close()
-
-
-class ClusterNodes:
-    """A Redis Cluster."""
-
-    def __init__(self, url: RedisUrl, keys: Keys, timeout_s: float) -> None:
-        if url.db:
-            raise StoreError(f"{url}: a Redis Cluster has only database 0.")
-        startup = [ClusterNode(host, port) for host, port in url.hosts]
-        self._client = RedisCluster(startup_nodes=startup, **url.client_options(timeout_s))
-        self._keys = keys
-        self._links = Links()
-        self._hash_slots: dict[int, int] = {}
-
-    def owners(self, partitions: Iterable[int]) -> dict[Address, list[int]]:
-        """See `Nodes.owners`."""
+        """These partitions by the address of their primary."""
         found: dict[Address, list[int]] = {}
         for partition in partitions:
             slot = self._hash_slots.get(partition)
@@ -142,46 +55,80 @@ class ClusterNodes:
         return found
 
     def owner(self, key: bytes) -> Address:
-        """See `Nodes.owner`."""
+        """The primary that holds a key."""
         return self._holder(key_slot(key))
 
-    def open_link(self, address: Address) -> Link:
-        """See `Nodes.open_link`."""
-        node = self._client.get_node(*address)
-        if node is None:
-            raise RedisClusterException(f"node {address} has left the cluster")
-        return link_from(self._client.get_redis_connection(node).connection_pool)
-
-    def links(self, address: Address, count: int) -> list[Link]:
-        """See `Nodes.links`."""
-        return self._links.get(address, count, self.open_link)
-
     def _holder(self, hash_slot: int) -> Address:
-        node = self._client.nodes_manager.get_node_from_slot(hash_slot)
+        if self._cluster is None:
+            return self._address
+        node = self._cluster.nodes_manager.get_node_from_slot(hash_slot)
         return node.host, int(node.port)
 
+    def open_link(self, address: Address) -> Link:
+        """A new connection to a node, logged in, for the caller to close."""
+        client = self._single
+        if self._cluster is not None:
+            node = self._cluster.get_node(*address)
+            if node is None:
+                raise RedisClusterException(f"node {address} has left the cluster")
+            client = self._cluster.get_redis_connection(node)
+        assert client is not None
+        connection = client.connection_pool.make_connection()
+        connection.connect()
+        return Link(connection, ReplyReader(connection))
+
+    def links(self, address: Address, count: int) -> list[Link]:
+        """`count` open connections to a node, kept for the next call. Not for two threads at once."""
+        links = self._links.setdefault(address, [])
+        while len(links) < count:
+            links.append(self.open_link(address))
+        return links[:count]
+
     def hang_up(self) -> None:
-        """See `Nodes.hang_up`."""
-        self._links.close()
+        """Close the links; the next request opens new ones."""
+        self._sent, self._received = self.traffic()
+        opened, self._links = self._links, {}
+        for links in opened.values():
+            for link in links:
+                link.close()
 
     def refresh(self) -> None:
-        """See `Nodes.refresh`."""
-        self._links.close()
-        self._client.nodes_manager.initialize()
+        """Hang up, and learn anew where the partitions are."""
+        self.hang_up()
+        if self._cluster is not None:
+            self._cluster.nodes_manager.initialize()
 
     def traffic(self) -> tuple[int, int]:
-        """See `Nodes.traffic`."""
-        return self._links.traffic()
+        """Bytes sent and received over all links, closed ones included."""
+        links = self._opened()
+        received = sum(link.replies.received for link in links)
+        return self._sent + sum(link.sent for link in links), self._received + received
 
     def refused(self) -> ServerError | None:
-        """See `Nodes.refused`."""
-        return self._links.refused()
-
-    def client(self) -> RedisCluster:
-        """See `Nodes.client`."""
-        return self._client
+        """An error that a node has answered with, over the links that are open."""
+        errors = (link.replies.refused for link in self._opened())
+        return next((error for error in errors if error is not None), None)
 
     def close(self) -> None:
-        """See `Nodes.close`."""
-        self._links.close()
-        self._client.close()
+        """Close all connections."""
+        self.hang_up()
+        self.client().close()
+
+    def _opened(self) -> list[Link]:
+        return [link for links in list(self._links.values()) for link in links]
+
+
+def connect(url: RedisUrl, keys: Keys, timeout_s: float) -> Nodes:
+    """Connect to the Redis behind a URL; a node that is silent for `timeout_s` counts as broken.
+
+    Raises StoreError when it cannot be reached or refuses.
+    """
+    try:
+        nodes = Nodes(url, keys, timeout_s)
+        nodes.client().ping()
+    except BROKEN as error:
+        if isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError):
+            raise StoreError(f"{url}: user or password was refused ({error}).") from None
+        hint = rights_hint(error) or "; is it running, and is the scheme right?"
+        raise StoreError(f"{url}: cannot be reached ({error}){hint}") from None
+    return nodes

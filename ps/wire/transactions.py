@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ctr.errors import StoreError
 from ps.wire.commands import command
-from ps.wire.links import Link
+from ps.wire.link import Link
 from ps.wire.nodes import Nodes
 from ps.wire.patience import BROKEN, Patience, patiently
 from ps.wire.replies import ServerError

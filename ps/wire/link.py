@@ -1,0 +1,33 @@
+"""`Link`: one open connection to a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redis.connection import ConnectionInterface
+
+from ps.wire.replies import ReplyReader
+
+_LONGEST_JOINED = 1 << 16  # bytes
+
+
+@dataclass(slots=True)
+class Link:
+    """One open connection, and the reader of its replies."""
+
+    connection: ConnectionInterface
+    replies: ReplyReader
+    sent: int = 0
+    """Bytes so far."""
+
+    def send(self, *commands: bytes | memoryview) -> None:
+        """Write commands as they are, small ones at once: each write takes the system and the server time."""
+        size = sum(map(len, commands))
+        self.sent += size
+        if len(commands) > 1 and size <= _LONGEST_JOINED:
+            commands = (b"".join(commands),)
+        self.connection.send_packed_command(commands, check_health=False)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.disconnect()
