@@ -1,4 +1,4 @@
-# The verbs of this project; `make` alone lists them.
+# The commands of this project; `make` alone lists them.
 SHELL := /bin/sh
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -14,12 +14,12 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 
 .PHONY: help install demo test fuzz kernels kernels-checked kernels-python check format bench bench-ps drill wheel clean
 
-help: ## List the verbs
+help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 install: $(VENV)/.ctr ## Make .venv and install the project into it
 
-demo: install ## Make a click log, train on it, judge, serve one prediction (under 90 s)
+demo: install ## Make a click log, train on it, evaluate, serve one prediction (under 90 s)
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.test ## Run all tests
@@ -31,7 +31,7 @@ fuzz: $(VENV)/.test ## The property tests with new random examples, round after 
 		seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); \
 		echo "seed $$seed (make fuzz FUZZ_S=1 SEED=$$seed repeats this round)"; \
 		$(PYTEST) -q -m hypothesis --hypothesis-profile fuzz --hypothesis-seed $$seed || { \
-			echo "seed $$seed found something: pin it with @example(...), then mend it"; exit 1; }; \
+			echo "seed $$seed found something: pin it with @example(...), then fix it"; exit 1; }; \
 	done
 
 # Side by side, one process each. With the JIT off, integers that wrap around are a warning.
@@ -74,7 +74,7 @@ wheel: install ## Build a wheel into dist/, and try it in an environment of its 
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	$(BIN)/python tests/wheel.py dist/*.whl
 
-clean: ## Remove everything that the other verbs made
+clean: ## Remove everything that the other commands made
 	rm -rf "$(VENV)" demo bench-data build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.ctr: pyproject.toml constraints.txt

@@ -1,7 +1,7 @@
 """The whole path on one machine, with the commands that a user would type.
 
-Makes a synthetic click log, hashes it, trains on it, judges the model on the log's last part beside the
-best that is possible, and asks for one prediction over REST. Everything stays in `demo/`.
+Makes a synthetic click log, hashes it, trains on it, evaluates the model on the log's last part beside the
+best that is possible, and asks for one prediction over HTTP. Everything stays in `demo/`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
     run("features", "build", "--spec", "criteo", log, "--out", hashed)
     run("features", "describe", hashed)
 
-    title("3. Train on the first 90%, and judge on the last 10%")
+    title("3. Train on the first 90%, and evaluate on the last 10%")
     summary = run(
         "train", hashed, "--model", model, "--holdout-fraction", HOLDOUT, *distributed(),
         json_to=FOLDER / "train.json",
@@ -57,7 +57,7 @@ def main() -> None:
     print(f"  this model                    {held_out['logloss']:.5f}   AUC {held_out['auc']:.5f}")
     print(f"  best reachable (the truth)    {best:.5f}")
 
-    title("4. Serve the model, and score one example over REST")
+    title("4. Serve the model, and predict one example over HTTP")
     score_over_rest(model)
 
     title(f"Done in {monotonic() - started:.0f} s. On your own data:")

@@ -100,7 +100,7 @@ def _wait_for_parent(stop: Event) -> None:
     while os.read(0, 1):
         pass
     stop.set()
-    # The store may have died with the parent; then nobody is left to wait for.
+    # The store may have died with the parent; then there is nothing left to wait for.
     timer = Timer(_LONGEST_END_S, os._exit, (1,))
     timer.daemon = True
     timer.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from ctr.drill.fault_plan import FaultReport
 from ctr.drill.freezes import FreezeReport
 from ctr.drill.proof import Books, Proof
+from ctr.table import table
 
 
 @dataclass(slots=True)
@@ -140,7 +141,7 @@ class DrillReport:
             "sent again",
             "sums",
         )
-        return _table(heads, rows) if rows else []
+        return table([heads, *rows], "<>>>>>>") if rows else []
 
 
 def _problems_of(name: str, job: JobReport) -> list[str]:
@@ -150,20 +151,18 @@ def _problems_of(name: str, job: JobReport) -> list[str]:
 
 def _fault_table(number: int, job: JobReport) -> list[str]:
     heads = (f"faults of round {number}", "at", "lasted", "went on", "whole", "sent again")
-    return _table(
-        heads,
-        [
-            (
-                fault.what,
-                f"{fault.began - job.began:.1f} s",
-                "" if fault.ended is None else f"{fault.ended - fault.began:.1f} s",
-                "never" if fault.recovery_s is None else f"{fault.recovery_s:.2f} s",
-                "" if fault.repair_s is None else f"{fault.repair_s:.2f} s",
-                f"{fault.sent_again:,}",
-            )
-            for fault in job.faults
-        ],
-    )
+    rows = [
+        (
+            fault.what,
+            f"{fault.began - job.began:.1f} s",
+            "" if fault.ended is None else f"{fault.ended - fault.began:.1f} s",
+            "never" if fault.recovery_s is None else f"{fault.recovery_s:.2f} s",
+            "" if fault.repair_s is None else f"{fault.repair_s:.2f} s",
+            f"{fault.sent_again:,}",
+        )
+        for fault in job.faults
+    ]
+    return table([heads, *rows], "<>>>>>")
 
 
 def _freeze_lines(freezes: FreezeReport, freeze_s: float) -> list[str]:
@@ -181,17 +180,6 @@ def _freeze_lines(freezes: FreezeReport, freeze_s: float) -> list[str]:
     sums = "equal" if all(proof.holds for proof in freezes.proofs) else "NOT EQUAL"
     lines.append(f"  {pushes:,} pushes to {partitions:,} partitions: sums {sums}")
     return lines
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of aligned columns, the first to the left."""
-    widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))]
-        ).rstrip()
-        for row in [heads, *rows]
-    ]
 
 
 def _job_json(job: JobReport) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def source_of(job: JobDescription) -> ExampleSource:
 
 
 def in_memory(job: JobDescription, start: State | None = None) -> tuple[State, float]:
-    """What the job comes to without Redis: the state, and the log loss as it went."""
+    """What the job comes to without Redis: the state, and the log loss of progressive validation."""
     store = MemoryStore(job.feature_spec().bits, Ftrl.width)
     if start is not None:
         store.push(*start, Token("warm-start", 0, 0))

@@ -11,7 +11,8 @@ import typer
 
 from ctr.cli.options import JsonOption
 from ctr.cli.reporting import report
-from ctr.cli.tables import duration, size, some, table
+from ctr.cli.tables import duration, size, some
+from ctr.table import table
 
 if TYPE_CHECKING:
     from ctr.cost_model import Costs, Estimate, Workload

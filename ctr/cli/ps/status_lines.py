@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from ctr.cli.tables import saturation_lines, size, some, table
+from ctr.cli.tables import saturation_lines, size, some
 from ctr.distributed import JobStatus, WorkerStatus
+from ctr.table import table
 from ps.status import NodeStatus, StoreStatus
 
 _MOST_ROWS = 40  # of one table; `--json` has them all

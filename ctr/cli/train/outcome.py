@@ -41,8 +41,8 @@ def _evaluation_lines(outcome: TrainOutcome) -> list[str]:
     if lag != 0:
         unknown = "some chunks" if lag is None else f"up to {some(lag, 'chunk')}"
         lines.append(
-            f"(progressive validation: when an example was predicted, {unknown} of other workers were still "
-            "to be added to the weights)"
+            f"(progressive validation: {unknown} of other workers were not yet in the weights when an "
+            "example was predicted)"
         )
     if outcome.holdout_by_pass and outcome.distributed is not None and outcome.job.consistency != "bsp":
         lines.append("(hold-out after a pass: some workers had already begun the next one)")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ctr.cli.tables import duration, size, some, table
+from ctr.cli.tables import duration, size, some
+from ctr.table import table
 
 
 def test_cells_are_aligned_and_lines_end_with_their_text() -> None:
