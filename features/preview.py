@@ -11,8 +11,8 @@ from ctr.errors import DataError
 from features.batches import BatchBuilder
 from features.readers import Block
 from features.spec import NumberField, column_of
-from features.text import Cells, log_bucket, numbers_of_column
-from features.transform import Transform
+from features.text import log_bucket
+from features.transform import Column, Transform
 
 PREVIEW_ROWS = 65_536
 _ENOUGH_LABELS = 100
@@ -29,7 +29,7 @@ def kind_of_labels(transform: Transform, blocks: Iterator[Block]) -> int:
         before = block.status.copy()
         for kind in counts:
             builder = BatchBuilder(transform, before.size, np.array([kind], np.int8))
-            block.fill(builder, 0, before.size)
+            transform.append(block.cells, block.status, block.column, builder, 0)
             counts[kind] += int(np.count_nonzero(builder.labels[: builder.rows] == 0))
             block.status[:] = before
         if max(counts.values()) >= _ENOUGH_LABELS:
@@ -41,21 +41,18 @@ def kind_of_labels(transform: Transform, blocks: Iterator[Block]) -> int:
 
 def crowded_fields(transform: Transform, blocks: Iterator[Block]) -> list[str]:
     """A warning for each number field that puts more than 99% of its distinct values into one bucket."""
-    fields = [field for field in transform.spec.fields if isinstance(field, NumberField)]
+    fields = [field for field in transform.spec.fields if type(field) is NumberField]
     if not fields:
         return []
     distinct: dict[str, NDArray[np.float64]] = {field.name: np.empty(0) for field in fields}
     rows = 0
     for block in _first_rows(blocks):
-        cells = getattr(block, "cells", None)
-        if not isinstance(cells, Cells):
-            continue
+        cells = block.cells
         rows += len(cells)
         for field in fields:
-            found = np.empty(len(cells))
             column = transform.columns.index(column_of(field))
-            count = numbers_of_column(cells.buffer, cells.starts, cells.ends, block.status, column, found)
-            distinct[field.name] = np.union1d(distinct[field.name], found[:count])
+            found = Column.of(cells, block.status, column, slice(None)).numbers
+            distinct[field.name] = np.union1d(distinct[field.name], found.values[found.present])
     return [text for field in fields for text in _crowd(field, distinct[field.name], rows)]
 
 

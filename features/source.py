@@ -25,6 +25,7 @@ from features.readers import (
     require_few,
 )
 from features.spec import FeatureSpec
+from features.text import Cells
 from features.transform import Transform
 
 OnBadRows = Literal["fail", "skip", "quarantine"]
@@ -158,7 +159,7 @@ class RawSource:
             row = min(max(start - position, 0), size)
             last = size if stop is None else min(max(stop - position, 0), size)
             while row < last:
-                first, row = row, block.fill(builder, row, last)
+                first, row = row, self._transform.append(*_rows(block, last), builder, row)
                 note(block, first, row, position)
                 self._fraction = done if stop is None else (position + row - start) / (stop - start)
                 if builder.room == 0:
@@ -188,7 +189,7 @@ class RawSource:
         position = 0
         for i, path in enumerate(self._paths):
             with closing(open_reader(path, self.spec, self._labels)) as reader:
-                for block in reader.blocks(self._transform):
+                for block in reader.blocks(self._transform.columns):
                     self._blocks_read += 1
                     yield position, block, (sum(sizes[:i]) + sizes[i] * reader.fraction) / sum(sizes)
                     position += block.status.size
@@ -201,14 +202,23 @@ class RawSource:
         bad: NDArray[np.int64] = first + np.flatnonzero(block.status[first:last])
         if self._on_bad_rows == "fail":
             raise DataError(
-                f"{_describe(block, int(bad[0]))}; fix the row or use --on-bad-rows skip or quarantine."
+                f"{self._describe(block, int(bad[0]))}; fix the row or use --on-bad-rows skip or quarantine."
             )
-        new = self._bad_rows.add(start, position + bad, lambda i: _describe(block, int(bad[i])))
+        new = self._bad_rows.add(start, position + bad, lambda i: self._describe(block, int(bad[i])))
         if self._quarantine is not None and new.size:
-            self._quarantine.keep(block.raw(int(row)) for row in bad[new])
-        self._reasons.update(block.reason(int(row)) for row in bad)
+            self._quarantine.keep(block.origin.raw(int(row)) for row in bad[new])
+        self._reasons.update(self._explain(block, int(row))[1] for row in bad)
         if self._tried >= EARLY_ROWS:
             self._require_few()
+
+    def _explain(self, block: Block, row: int) -> tuple[str, str]:
+        """What is wrong with a bad row, with and without what was found there."""
+        status, column = int(block.status[row]), int(block.column[row])
+        misread = block.origin.misread(status, column)
+        return misread or self._transform.explain(block.cells, row, status, column)
+
+    def _describe(self, block: Block, row: int) -> str:
+        return f"{block.origin.place(row)}: {self._explain(block, row)[0]}"
 
     def _require_few(self) -> None:
         """Raises DataError if too many rows of this pass are bad."""
@@ -227,7 +237,7 @@ class RawSource:
         """Opens every file and sees whether it has what the transform needs."""
         for path in self._paths:
             with closing(open_reader(path, self.spec, self._labels)) as reader:
-                reader.require(self._transform)
+                reader.require(self._transform.columns)
 
 
 _Placed = tuple[int, Block, float]
@@ -262,8 +272,11 @@ class _Blocks:
         self._blocks.close()
 
 
-def _describe(block: Block, row: int) -> str:
-    return f"{block.place(row)}: {block.problem(row)}"
+def _rows(block: Block, last: int) -> tuple[Cells, NDArray[np.uint8], NDArray[np.int32]]:
+    """Cells, status and column of the first `last` rows of a block."""
+    cells = block.cells
+    wanted = Cells(cells.buffer, cells.starts[:last], cells.ends[:last])
+    return wanted, block.status[:last], block.column[:last]
 
 
 def _skip(block: Block, first: int, last: int, position: int) -> None:

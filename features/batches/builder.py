@@ -21,8 +21,8 @@ class _Layout(Protocol):
 class BatchBuilder:
     """Room for up to `capacity` examples, filled in order and then taken as a `Batch`.
 
-    The arrays are for kernels to write into; who has written rows says so by setting `rows`. Of libsvm
-    data, whose rows have any number of features, call `reserve` first; any other spec has room enough.
+    The arrays are for kernels to write into; who has written rows says so by setting `rows`. Where a field
+    gives an example any number of features, call `reserve` first; any other spec has room enough.
     """
 
     capacity: int
@@ -33,7 +33,7 @@ class BatchBuilder:
     slots: Slots
     """uint32|uint64[...], valid up to `indptr[rows]`."""
     values: NDArray[np.float32]
-    """float32, as long as `slots`; of length 0 unless the spec's format is libsvm."""
+    """float32, as long as `slots`; of length 0 unless the spec `has_values`."""
     labels: NDArray[np.float32]
     """float32[capacity]; of length 0 without labels."""
     no_click: NDArray[np.int8]
@@ -46,7 +46,7 @@ class BatchBuilder:
         spec = transform.spec
         self.capacity = rows
         self._slot_dtype = slot_dtype(spec.bits)
-        self._has_values = spec.source.format == "libsvm"
+        self._has_values = spec.has_values
         self.no_click = np.ones(1, np.int8) if no_click is None else no_click
         self._has_labels = transform.with_label
         self._has_weights = transform.with_label and spec.weight is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -10,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.batches import BatchBuilder
-from features.text import Cells
-from features.transform import Transform
+from features.text import Cells, TextFile, count_lines
 
 # 2,048 rows of Criteo's 40 columns are 0.7 MB of cell places, which the transform finds in the
 # second-level cache again.
@@ -20,30 +19,30 @@ _MOST_ROWS = 2048
 _MOST_CELLS = 1 << 17
 
 
-class Block(Protocol):
-    """Some consecutive data rows of a file. Valid until the next one is asked for."""
-
-    @property
-    def status(self) -> NDArray[np.uint8]:
-        """uint8[rows]: what is wrong with each row, 0 if nothing is known to be."""
-
-    def fill(self, builder: BatchBuilder, first: int, last: int) -> int:
-        """Adds the rows `first..last-1` to `builder` until it is full; returns the next row to do.
-
-        A row that turns out bad adds nothing; its status tells.
-        """
+class Origin(Protocol):
+    """Where the rows of a block stand, for messages."""
 
     def place(self, row: int) -> str:
         """Where the row stands, such as `clicks.tsv:17`."""
 
-    def problem(self, row: int) -> str:
-        """What is wrong with a bad row: where in it, what was found, what was expected."""
-
-    def reason(self, row: int) -> str:
-        """The kind of problem of a bad row, without what was found there."""
-
     def raw(self, row: int) -> bytes:
         """The row as it stands in the file, with its line end."""
+
+    def misread(self, status: int, column: int) -> tuple[str, str] | None:
+        """What kept a row from being split into cells, with and without the value met; None: it was split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some consecutive data rows of a file, as cells. Valid until the next one is asked for."""
+
+    cells: Cells
+    """Of the columns that were asked for, in their order."""
+    status: NDArray[np.uint8]
+    """uint8[rows]: what is wrong with each row, 0 if nothing is known to be."""
+    column: NDArray[np.int32]
+    """int32[rows]: which column is bad, once `status` tells."""
+    origin: Origin
 
 
 class Reader(Protocol):
@@ -53,11 +52,11 @@ class Reader(Protocol):
     def fraction(self) -> float:
         """How much of the file has been read, 0 to 1."""
 
-    def require(self, transform: Transform) -> None:
-        """Raises DataError if the file lacks what the transform needs."""
+    def require(self, columns: Sequence[str]) -> None:
+        """Raises DataError if the file lacks one of these columns."""
 
-    def blocks(self, transform: Transform) -> Iterator[Block]:
-        """The data rows, in order; at least one."""
+    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
+        """The data rows, in order, with the cells of these columns; at least one row."""
 
     def count_rows(self) -> int:
         """How many data rows there are, good or bad."""
@@ -65,22 +64,30 @@ class Reader(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class TextRows:
+    """The `Origin` of rows that are lines of a text file."""
+
+    file: TextFile
+    """Its `begin` is where the block's text begins."""
+    starts: NDArray[np.int32]
+    """int32[rows]: where in the file's buffer each row begins."""
+    ends: NDArray[np.int32]
+    """int32[rows]: where it ends, after its newline."""
+
+    def place(self, row: int) -> str:
+        line = self.file.line + int(count_lines(self.file.buffer, self.file.begin, int(self.starts[row])))
+        return f"{self.file.path}:{line}"
+
+    def raw(self, row: int) -> bytes:
+        return self.file.text(int(self.starts[row]), int(self.ends[row]))
+
+    def misread(self, status: int, column: int) -> tuple[str, str] | None:
+        return None
+
+
 def rows_per_block(columns: int) -> int:
     return max(min(_MOST_ROWS, _MOST_CELLS // max(columns, 1)), 64)
-
-
-def append_cells(
-    transform: Transform,
-    cells: Cells,
-    status: NDArray[np.uint8],
-    column: NDArray[np.int32],
-    builder: BatchBuilder,
-    first: int,
-    last: int,
-) -> int:
-    """`Block.fill` for rows of cells; `status` and `column` as for `Transform.append`."""
-    wanted = Cells(cells.buffer, cells.starts[:last], cells.ends[:last])
-    return transform.append(wanted, status[:last], column[:last], builder, first)
 
 
 def require_columns(path: Path, present: Sequence[str], needed: Iterable[str]) -> None:

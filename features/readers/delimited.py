@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.batches import BatchBuilder
-from features.readers.block import append_cells, require_columns, rows_per_block
+from features.readers.block import Block, TextRows, require_columns, rows_per_block
 from features.spec import FeatureSpec
 from features.text import (
     OPEN_QUOTE,
@@ -28,7 +27,6 @@ from features.text import (
     scan_plain,
     scan_quoted,
 )
-from features.transform import RowStatus, Transform
 
 Labels = Literal["required", "ignored", "absent"]
 """Whether rows have labels: `ignored` may have them."""
@@ -37,49 +35,26 @@ _LABEL = re.compile(r"[+-]?[01](\.0*)?")
 
 
 @dataclass(frozen=True, slots=True)
-class DelimitedBlock:
-    """Rows of a text file, split into cells."""
+class DelimitedRows(TextRows):
+    """Lines that are split by their delimiters."""
 
-    file: TextFile
-    transform: Transform
-    file_columns: int
-    cells: Cells
-    status: NDArray[np.uint8]
-    column: NDArray[np.int32]
-    """int32[rows]: the number of columns found, until the transform says which one is bad."""
-    bounds: NDArray[np.int32]
-    """int32[rows + 1]: where in the file's buffer each row begins."""
+    columns: int
+    """How many a row should have."""
 
-    def fill(self, builder: BatchBuilder, first: int, last: int) -> int:
-        return append_cells(self.transform, self.cells, self.status, self.column, builder, first, last)
-
-    def place(self, row: int) -> str:
-        line = self.file.line + int(count_lines(self.file.buffer, int(self.bounds[0]), int(self.bounds[row])))
-        return f"{self.file.path}:{line}"
-
-    def problem(self, row: int) -> str:
-        status, column = int(self.status[row]), int(self.column[row])
-        if status == WRONG_COLUMNS:
+    def misread(self, status: int, column: int) -> tuple[str, str] | None:
+        if status == WRONG_COLUMNS:  # `column` is then how many it has
             hint = "; is the delimiter right?" if column == 1 else ""
-            return f"found {column} column{'' if column == 1 else 's'}, expected {self.file_columns}{hint}"
+            found = f"{column} column{'' if column == 1 else 's'}"
+            return f"found {found}, expected {self.columns}{hint}", f"{found} instead of {self.columns}"
         if status == TEXT_AFTER_QUOTE:
-            return 'found text after the quote that closes a cell, expected a delimiter; a quote inside is ""'
+            reason = "text after the quote that closes a cell"
+            return f'found {reason}, expected a delimiter; a quote inside is ""', reason
         if status == OPEN_QUOTE:
-            return f"found no quote that closes cell {column + 1}, expected one before the end of the file"
-        return self.transform.explain(self.cells, row, status, column)
-
-    def reason(self, row: int) -> str:
-        status, column = int(self.status[row]), int(self.column[row])
-        if status == WRONG_COLUMNS:
-            return f"{column} column{'' if column == 1 else 's'} instead of {self.file_columns}"
-        if status == TEXT_AFTER_QUOTE:
-            return "text after the quote that closes a cell"
-        if status == OPEN_QUOTE:
-            return "a quote that is not closed"
-        return self.transform.reason(status, column)
-
-    def raw(self, row: int) -> bytes:
-        return self.file.text(int(self.bounds[row]), int(self.bounds[row + 1]))
+            return (
+                f"found no quote that closes cell {column + 1}, expected one before the end of the file",
+                "a quote that is not closed",
+            )
+        return None
 
 
 class DelimitedReader:
@@ -119,16 +94,17 @@ class DelimitedReader:
     def fraction(self) -> float:
         return self._file.fraction
 
-    def require(self, transform: Transform) -> None:
-        require_columns(self._path, self.columns, transform.columns)
+    def require(self, columns: Sequence[str]) -> None:
+        require_columns(self._path, self.columns, columns)
 
-    def blocks(self, transform: Transform) -> Iterator[DelimitedBlock]:
-        self.require(transform)
-        wanted = np.array([self.columns.index(name) for name in transform.columns], np.int32)
+    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
+        self.require(columns)
+        wanted = np.array([self.columns.index(name) for name in columns], np.int32)
         rows = 0
         for cells, status, column, bounds in self._split(wanted):
             rows += len(status)
-            yield DelimitedBlock(self._file, transform, len(self.columns), cells, status, column, bounds)
+            origin = DelimitedRows(self._file, bounds[:-1], bounds[1:], len(self.columns))
+            yield Block(cells, status, column, origin)
         if rows == 0:
             raise DataError(f"{self._path}: there are no rows after the header; leave the file out.")
 
@@ -158,7 +134,7 @@ class DelimitedReader:
         """
         with closing(self._split(np.zeros(0, np.int32))) as blocks:  # closed early, it takes no line
             _, status, found, _ = next(blocks)
-        full = np.count_nonzero(status == RowStatus.OK)
+        full = np.count_nonzero(status == 0)
         if labels == "absent":
             if 2 * full > status.size:
                 raise DataError(
@@ -184,7 +160,7 @@ class DelimitedReader:
         try:
             with closing(self._split(np.array([place], np.int32))) as blocks:
                 cells, status, _, _ = next(blocks)
-                texts = [cells.text(int(row), 0).strip() for row in np.flatnonzero(status == RowStatus.OK)]
+                texts = [cells.text(int(row), 0).strip() for row in np.flatnonzero(status == 0)]
         finally:
             self.columns = columns
         return 10 * sum(_LABEL.fullmatch(text) is not None for text in texts) > 9 * len(texts)
@@ -201,7 +177,10 @@ class DelimitedReader:
     def _split(
         self, wanted: NDArray[np.int32]
     ) -> Generator[tuple[Cells, NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]], None, None]:
-        """Cells, status, column and bounds, as in `DelimitedBlock`, of the rows block by block."""
+        """Cells, status and column of the rows, as in `Block`, and their bounds, int32[rows + 1], by block.
+
+        `column` is the number of columns found, until someone says which one is bad.
+        """
         file, delimiter, columns = self._file, ord(self._delimiter), len(self.columns)
         size = rows_per_block(wanted.size)
         starts = np.zeros((size, wanted.size), np.int32)

@@ -1,4 +1,4 @@
-"""`open_reader`: the reader of a file, by what it begins with, its name, and its spec."""
+"""The formats of raw files, and `open_reader`: a file's reader by its first bytes, its name and the spec."""
 
 from __future__ import annotations
 
@@ -7,12 +7,33 @@ from pathlib import Path
 from ctr.errors import DataError, SpecError
 from features.readers.block import Reader
 from features.readers.delimited import DelimitedReader, Labels
-from features.readers.libsvm import LibsvmReader
+from features.readers.libsvm import FEATURES, LABEL, LibsvmReader
 from features.readers.parquet import ParquetReader
-from features.spec import FeatureSpec
-from features.text import COMPRESSED, is_parquet
+from features.spec import FORMATS, FeatureSpec, Format, IndexField
+from features.text import COMPRESSED, PARQUET
 
-_FORMATS = {".parquet": "parquet", ".pq": "parquet", ".libsvm": "libsvm", ".svm": "libsvm"}
+for _format in (
+    Format(
+        "delimited",
+        lambda path, spec, labels: DelimitedReader(path, spec, labels=labels),
+        keys=("delimiter", "header", "quote", "columns", "ignore"),
+    ),
+    Format(
+        "parquet",
+        lambda path, spec, labels: ParquetReader(path),
+        suffixes=(".parquet", ".pq"),
+        begins=PARQUET,
+    ),
+    Format(
+        "libsvm",
+        lambda path, spec, labels: LibsvmReader(path),
+        suffixes=(".libsvm", ".svm"),
+        keys=(),
+        label=LABEL,
+        fields=(IndexField(name="index", column=FEATURES),),
+    ),
+):
+    FORMATS[_format.name] = _format
 
 
 def open_reader(path: Path, spec: FeatureSpec, labels: Labels) -> Reader:
@@ -24,26 +45,29 @@ def open_reader(path: Path, spec: FeatureSpec, labels: Labels) -> Reader:
     if not path.is_file():
         problem = "not a regular file" if path.exists() else "there is no such file"
         raise DataError(f"{path}: {problem}; check the path.")
-    kind = _format_of(path, spec)
-    if (kind == "libsvm") != (spec.source.format == "libsvm"):
+    wanted, found = FORMATS[spec.source.format], _format_of(path, spec)
+    if wanted.fields != found.fields:
         raise SpecError(
-            f"{path}: a file of format {kind} does not go with a feature spec for"
-            f" {spec.source.format}; take one such as {'libsvm' if kind == 'libsvm' else 'criteo'}."
+            f"{path}: a file of format {found.name} does not go with a feature spec for"
+            f" {wanted.name}; take one such as {found.name if found.fields else 'criteo'}."
         )
-    if kind == "libsvm":
-        return LibsvmReader(path, spec)
-    if kind == "parquet":
-        return ParquetReader(path)
-    return DelimitedReader(path, spec, labels=labels)
+    reader: Reader = found.open(path, spec, labels)
+    return reader
 
 
-def _format_of(path: Path, spec: FeatureSpec) -> str:
+def _format_of(path: Path, spec: FeatureSpec) -> Format:
     try:
-        if is_parquet(path):
-            return "parquet"
+        with path.open("rb") as file:
+            head = file.read(max(len(known.begins) for known in FORMATS.values()))
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in COMPRESSED:
         suffixes.pop()
-    return _FORMATS.get(suffixes[-1] if suffixes else "", spec.source.format)
+    for known in FORMATS.values():
+        if known.begins and head.startswith(known.begins):
+            return known
+    for known in FORMATS.values():
+        if suffixes and suffixes[-1] in known.suffixes:
+            return known
+    return FORMATS[spec.source.format]

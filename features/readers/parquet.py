@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from ctr.errors import DataError
-from features.batches import BatchBuilder
-from features.readers.block import append_cells, require_columns, rows_per_block
+from features.readers.block import Block, require_columns, rows_per_block
 from features.text import Cells, is_parquet, text_of_column
-from features.transform import Transform
 
 _BATCH_ROWS = 16_384
 _BATCH_BYTES = 1 << 30  # 1 GiB: places in a buffer are 32 bits wide
@@ -25,36 +23,28 @@ _PADDING = 64
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetBlock:
-    """Rows of a Parquet file."""
+class ParquetRows:
+    """The `Origin` of rows of a Parquet file."""
 
     path: Path
-    transform: Transform
     first: int
-    """Position of the first row in the file."""
+    """Position of the block's first row in the file."""
+    columns: Sequence[str]
     cells: Cells
-    status: NDArray[np.uint8]
-    column: NDArray[np.int32]
-
-    def fill(self, builder: BatchBuilder, first: int, last: int) -> int:
-        return append_cells(self.transform, self.cells, self.status, self.column, builder, first, last)
 
     def place(self, row: int) -> str:
         return f"{self.path}: row {self.first + row + 1}"
 
-    def problem(self, row: int) -> str:
-        return self.transform.explain(self.cells, row, int(self.status[row]), int(self.column[row]))
-
-    def reason(self, row: int) -> str:
-        return self.transform.reason(int(self.status[row]), int(self.column[row]))
-
     def raw(self, row: int) -> bytes:
         """The columns that were read, as a line of JSON."""
         texts: dict[str, str] = {}
-        for j, name in enumerate(self.transform.columns):
+        for j, name in enumerate(self.columns):
             cell = self.cells.buffer[self.cells.starts[row, j] : self.cells.ends[row, j]]
             texts[name] = cell.tobytes().decode("utf-8", "backslashreplace")
         return json.dumps(texts, ensure_ascii=False).encode() + b"\n"
+
+    def misread(self, status: int, column: int) -> tuple[str, str] | None:
+        return None
 
 
 class ParquetReader:
@@ -77,28 +67,28 @@ class ParquetReader:
     def fraction(self) -> float:
         return self._rows_read / self._rows if self._rows else 1.0
 
-    def require(self, transform: Transform) -> None:
-        require_columns(self._path, self._columns, transform.columns)
+    def require(self, columns: Sequence[str]) -> None:
+        require_columns(self._path, self._columns, columns)
 
     def count_rows(self) -> int:
         return self._rows
 
-    def blocks(self, transform: Transform) -> Iterator[ParquetBlock]:
-        self.require(transform)
+    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
+        self.require(columns)
         if self._rows == 0:
             raise DataError(f"{self._path}: there are no rows; leave the file out.")
         try:
-            for batch in self._file.iter_batches(_BATCH_ROWS, columns=list(transform.columns)):
+            for batch in self._file.iter_batches(_BATCH_ROWS, columns=list(columns)):
                 for part in _parts(batch):
-                    yield from self._blocks_of(part, transform)
+                    yield from self._blocks_of(part, columns)
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(error) from None
 
-    def _blocks_of(self, batch: pa.RecordBatch, transform: Transform) -> Iterator[ParquetBlock]:
+    def _blocks_of(self, batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[Block]:
         pieces: list[NDArray[np.uint8]] = []
         offsets: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         base = 0
-        for name in transform.columns:
+        for name in columns:
             data, starts, ends = self._column(batch, name)
             pieces.append(data)
             offsets.append((starts + base, ends + base))
@@ -114,7 +104,7 @@ class ParquetReader:
                 np.stack([ends[part] for _, ends in offsets], axis=1).astype(np.int32),
             )
             status, column = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)
-            yield ParquetBlock(self._path, transform, self._rows_read, cells, status, column)
+            yield Block(cells, status, column, ParquetRows(self._path, self._rows_read, columns, cells))
             self._rows_read += rows
 
     def _column(

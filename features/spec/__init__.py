@@ -1,12 +1,36 @@
-"""What a feature spec may say, and its YAML text."""
+"""What a feature spec may say, its YAML text, and what a first pass over data learnt for it."""
 
-from features.spec.model import CategoryField, FeatureSpec, NumberField, column_of, load_spec, parse_spec
+from features.spec.fields import (
+    CategoryField,
+    IndexField,
+    InputField,
+    NumberField,
+    column_of,
+    misfit,
+    register_field,
+)
+from features.spec.fitted import LEARNT, SPEC, FittedSpec, Learnt, learnt_of, spec_files, spec_of_files
+from features.spec.model import FeatureSpec, load_spec, parse_spec
+from features.spec.source import FORMATS, Format
 
 __all__ = [
+    "FORMATS",
+    "LEARNT",
+    "SPEC",
     "CategoryField",
     "FeatureSpec",
+    "FittedSpec",
+    "Format",
+    "IndexField",
+    "InputField",
+    "Learnt",
     "NumberField",
     "column_of",
+    "learnt_of",
     "load_spec",
+    "misfit",
     "parse_spec",
+    "register_field",
+    "spec_files",
+    "spec_of_files",
 ]

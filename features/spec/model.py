@@ -8,90 +8,40 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from ctr.errors import SpecError
+from features.spec.fields import (
+    FROZEN,
+    AnyField,
+    InputField,
+    Name,
+    Place,
+    check_distinct,
+    column_of,
+    keys_of_fields,
+    misfit,
+)
+from features.spec.source import FORMATS, Source, check_source
 from features.spec.yaml_text import SpecText, dump_yaml
 
 _SHIPPED = Path(__file__).parent / "shipped"
-
-# Strict: YAML reads `no` as a bool and `1.0` as a float; a silent cast would hide the slip.
-_FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-Name = Annotated[str, Field(min_length=1)]
-# Strict tuples would refuse the lists that YAML yields.
-Names = Annotated[tuple[Name, ...], Field(strict=False)]
-_Place = tuple[str | int, ...]
-Missing = Literal["skip", "feature"]
-
-
-class Source(BaseModel):
-    """How the raw data is laid out. It does not change which features a value becomes."""
-
-    model_config = _FROZEN
-
-    format: Literal["delimited", "parquet", "libsvm"]
-    """The format of files whose name does not tell it by its suffix."""
-    delimiter: str = ","
-    """The one ASCII character between two cells; delimited text only."""
-    header: bool = True
-    """Whether the first line names the columns; delimited text only."""
-    quote: bool = False
-    """Whether a cell may stand in double quotes, where `""` is a quote and newlines are text."""
-    columns: Names = ()
-    """The names of all columns in their order: given if and only if `header` is false."""
-    ignore: Names = ()
-    """Columns that no field reads, but that rows sent for scoring may carry; not in libsvm."""
-
-
-class NumberField(BaseModel):
-    """A column of numbers, each replaced by a bucket."""
-
-    model_config = _FROZEN
-
-    name: Name
-    type: Literal["number"]
-    column: Name | None = None
-    """The column it reads; None: the one of its own name."""
-    missing: Missing = "skip"
-    """`skip`: a missing value adds no feature; `feature`: it is a value like any other."""
-    transform: Literal["log", "edges"]
-    """`log`: floor(v) up to 2, above it 2 + floor(ln(v)**2); `edges`: how many edges are <= v."""
-    edges: Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(strict=False)] = ()
-    """Strictly increasing; for the transform `edges` only."""
-
-
-class CategoryField(BaseModel):
-    """A column whose every distinct text is a feature."""
-
-    model_config = _FROZEN
-
-    name: Name
-    type: Literal["category"]
-    column: Name | None = None
-    """The column it reads; None: the one of its own name."""
-    missing: Missing = "skip"
-    """`skip`: an empty value adds no feature; `feature`: it is a value like any other."""
 
 
 class Cross(BaseModel):
     """One feature for each combination of the features of several fields."""
 
-    model_config = _FROZEN
+    model_config = FROZEN
 
     name: Name
     of: Annotated[tuple[Name, ...], Field(strict=False, min_length=2)]
     """Names of fields; their order matters to the hash."""
 
 
-AnyField = Annotated[NumberField | CategoryField, Field(discriminator="type")]
-
-
 class FeatureSpec(BaseModel):
     """A checked feature spec; see `load_spec` for where one comes from."""
 
-    model_config = _FROZEN
+    model_config = FROZEN
 
     version: Literal[1]
     source: Source
@@ -110,9 +60,9 @@ class FeatureSpec(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> FeatureSpec:
-        _check_source(self.source)
-        if self.source.format == "libsvm":
-            _check_libsvm(self)
+        check_source(self.source)
+        if FORMATS[self.source.format].fields:
+            _check_carried(self)
         else:
             _check_columns(self)
             _check_fields(self)
@@ -120,9 +70,24 @@ class FeatureSpec(BaseModel):
         return self
 
     @property
+    def label_column(self) -> str | None:
+        """The column of the label: the spec's, or that of a format whose rows carry their own."""
+        return self.label or FORMATS[self.source.format].label
+
+    @property
+    def all_fields(self) -> tuple[InputField, ...]:
+        """The spec's fields, or those of a format whose rows carry their own."""
+        return self.fields or FORMATS[self.source.format].fields
+
+    @property
     def features_per_example(self) -> int:
-        """The most features an example can have; of libsvm, whose rows have any number, the bias alone."""
-        return int(self.bias) + len(self.fields) + len(self.crosses)
+        """The most features an example can have, but for fields of which it has any number."""
+        return int(self.bias) + sum(not f.several for f in self.all_fields) + len(self.crosses)
+
+    @property
+    def has_values(self) -> bool:
+        """Whether features have values, which may be others than 1."""
+        return any(field.several for field in self.all_fields)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -131,8 +96,13 @@ class FeatureSpec(BaseModel):
         Where the values stand (source, columns, label, weight) does not enter: data of one
         fingerprint may be mixed.
         """
+        canonical = json.dumps(self.decisive(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def decisive(self) -> dict[str, Any]:
+        """What enters the fingerprint, as JSON values."""
         # A key that is added here later enters only where it is not at its default, as in `_decisive`.
-        decisive = {
+        decisive: dict[str, Any] = {
             "version": self.version,
             "libsvm": self.source.format == "libsvm",
             "bits": self.bits,
@@ -141,14 +111,13 @@ class FeatureSpec(BaseModel):
             "fields": [_decisive(field) for field in self.fields],
             "crosses": [_decisive(cross) for cross in self.crosses],
         }
-        canonical = json.dumps(decisive, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        if not self.fields and not decisive["libsvm"]:
+            decisive["fields_of"] = self.source.format
+        return decisive
 
     def to_yaml(self) -> str:
         """YAML text that `parse_spec` reads back as an equal spec, whatever later defaults may be."""
-        data = self.model_dump(mode="json")
-        if self.source.format != "delimited":
-            data["source"] = {"format": self.source.format, "ignore": list(self.source.ignore)}
+        data = self.model_dump(mode="json") | {"source": self.source.to_yaml()}
         return dump_yaml(_without_empty(data))
 
 
@@ -156,7 +125,7 @@ class FeatureSpec(BaseModel):
 _FIRST_KEYS = frozenset({"name", "type", "missing", "transform", "edges", "of"})
 
 
-def _decisive(part: NumberField | CategoryField | Cross) -> dict[str, Any]:
+def _decisive(part: InputField | Cross) -> dict[str, Any]:
     """What of a part of a spec enters the fingerprint.
 
     Keys that came after `_FIRST_KEYS` enter only where they are not at their default, so that a new one
@@ -168,15 +137,6 @@ def _decisive(part: NumberField | CategoryField | Cross) -> dict[str, Any]:
         for key, value in part.model_dump(exclude={"column"}).items()
         if key in _FIRST_KEYS or value != fields[key].get_default(call_default_factory=True)
     }
-
-
-_VOCABULARY = {
-    "the spec itself": tuple(FeatureSpec.model_fields),
-    "source": tuple(Source.model_fields),
-    "number fields": tuple(NumberField.model_fields),
-    "category fields": tuple(CategoryField.model_fields),
-    "crosses": tuple(Cross.model_fields),
-}
 
 
 def load_spec(name_or_path: str | Path) -> FeatureSpec:
@@ -206,7 +166,13 @@ def parse_spec(text: str, where: str) -> FeatureSpec:
     try:
         return FeatureSpec.model_validate(document.data)
     except ValidationError as error:
-        raise document.explain(error, _VOCABULARY) from None
+        vocabulary = {
+            "the spec itself": tuple(FeatureSpec.model_fields),
+            "source": tuple(Source.model_fields),
+            **{f"{type_} fields": keys for type_, keys in keys_of_fields().items()},
+            "crosses": tuple(Cross.model_fields),
+        }
+        raise document.explain(error, vocabulary) from None
 
 
 def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
@@ -222,120 +188,58 @@ def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _misfit(place: _Place, problem: str) -> PydanticCustomError:
-    """An error about one place of a spec whose parts are well-formed but do not fit together."""
-    return PydanticCustomError("misfit", "{problem}", {"place": place, "problem": problem})
-
-
-def _check_source(source: Source) -> None:
-    given = source.model_fields_set
-    if source.format != "delimited":
-        for key in ("delimiter", "header", "quote", "columns"):
-            if key in given:
-                raise _misfit(
-                    ("source", key), f"only delimited text has it, not format {source.format}; remove it"
-                )
-        if source.ignore and source.format == "libsvm":
-            raise _misfit(("source", "ignore"), "libsvm data has no named columns; remove it")
-        return
-    delimiter = source.delimiter
-    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '\n\r"\0':
-        raise _misfit(
-            ("source", "delimiter"),
-            f'must be one ASCII character, not a quote or line end, met {delimiter!r}; a tab is "\\t"',
-        )
-    if source.header and source.columns:
-        raise _misfit(
-            ("source", "columns"), "the header names the columns; remove this list or set header: false"
-        )
-    if not source.header and not source.columns:
-        raise _misfit(("source",), "without a header, `columns` must list the names of all columns in order")
-    _check_distinct(source.columns, ("source", "columns"))
-
-
-def _check_libsvm(spec: FeatureSpec) -> None:
+def _check_carried(spec: FeatureSpec) -> None:
     for key in ("label", "weight", "fields", "crosses"):
         if getattr(spec, key):
-            raise _misfit((key,), "libsvm data carries its own label and features; remove this key")
+            raise misfit(
+                (key,), f"{spec.source.format} data carries its own label and features; remove this key"
+            )
 
 
 def _check_columns(spec: FeatureSpec) -> None:
     if spec.label is None:
-        raise _misfit((), "`label` is missing: name the column that tells whether there was a click")
+        raise misfit((), "`label` is missing: name the column that tells whether there was a click")
     if spec.weight == spec.label:
-        raise _misfit(("weight",), f"{spec.weight!r} is the label's column already")
-    used: list[tuple[_Place, str | None]] = [
+        raise misfit(("weight",), f"{spec.weight!r} is the label's column already")
+    used: list[tuple[Place, str | None]] = [
         (("label",), spec.label),
         (("weight",), spec.weight),
     ]
     for i, field in enumerate(spec.fields):
-        place: _Place = ("fields", i, "column" if field.column else "name")
+        place: Place = ("fields", i, "column" if field.column else "name")
         used.append((place, column_of(field)))
         if column_of(field) in (spec.label, spec.weight):
-            raise _misfit(
+            raise misfit(
                 place, f"column {column_of(field)!r} is the label or weight; it cannot be a field too"
             )
-    _check_distinct(spec.source.ignore, ("source", "ignore"))
+    check_distinct(spec.source.ignore, ("source", "ignore"))
     for i, name in enumerate(spec.source.ignore):
         if name in [column for _, column in used]:
-            raise _misfit(("source", "ignore", i), f"column {name!r} is not ignored but used; remove it here")
+            raise misfit(("source", "ignore", i), f"column {name!r} is not ignored but used; remove it here")
     if spec.source.columns:
         for place, column in used:
             if column is not None and column not in spec.source.columns:
-                raise _misfit(place, f"there is no column {column!r} in source.columns")
+                raise misfit(place, f"there is no column {column!r} in source.columns")
 
 
 def _check_fields(spec: FeatureSpec) -> None:
     if not spec.fields:
-        raise _misfit((), "`fields` is missing: list at least one field")
-    _check_distinct([field.name for field in spec.fields], ("fields",), "name")
+        raise misfit((), "`fields` is missing: list at least one field")
+    check_distinct([field.name for field in spec.fields], ("fields",), "name")
     for i, field in enumerate(spec.fields):
-        if isinstance(field, CategoryField):
-            continue
-        if field.transform == "edges" and not field.edges:
-            raise _misfit(("fields", i), "`edges` is missing: list the numbers between the buckets")
-        if field.transform != "edges" and field.edges:
-            raise _misfit(("fields", i, "edges"), "only `transform: edges` has edges; set it or remove them")
-        for k in range(1, len(field.edges)):
-            if not field.edges[k - 1] < field.edges[k]:
-                raise _misfit(
-                    ("fields", i, "edges", k),
-                    f"edges must increase, met {field.edges[k]:g} after {field.edges[k - 1]:g}",
-                )
+        field.check(("fields", i))
 
 
 def _check_crosses(spec: FeatureSpec) -> None:
-    names = {field.name for field in spec.fields}
-    _check_distinct([cross.name for cross in spec.crosses], ("crosses",), "name")
+    fields = {field.name: field for field in spec.fields}
+    check_distinct([cross.name for cross in spec.crosses], ("crosses",), "name")
     for i, cross in enumerate(spec.crosses):
-        if cross.name in names:
-            raise _misfit(("crosses", i, "name"), f"{cross.name!r} is the name of a field already")
-        _check_distinct(cross.of, ("crosses", i, "of"))
+        if cross.name in fields:
+            raise misfit(("crosses", i, "name"), f"{cross.name!r} is the name of a field already")
+        check_distinct(cross.of, ("crosses", i, "of"))
         for k, part in enumerate(cross.of):
-            if part not in names:
-                raise _misfit(("crosses", i, "of", k), f"there is no field {part!r}; cross names of `fields`")
-
-
-def _check_distinct(names: tuple[str, ...] | list[str], place: _Place, *key: str) -> None:
-    seen: set[str] = set()
-    for i, name in enumerate(names):
-        if name in seen:
-            raise _misfit((*place, i, *key), f"{name!r} is there twice; names must be distinct")
-        seen.add(name)
-
-
-def column_of(field: NumberField | CategoryField) -> str:
-    """The column that a field reads."""
-    return field.column if field.column is not None else field.name
-
-
-__all__ = [
-    "CategoryField",
-    "Cross",
-    "FeatureSpec",
-    "NumberField",
-    "Source",
-    "column_of",
-    "load_spec",
-    "parse_spec",
-]
+            place: Place = ("crosses", i, "of", k)
+            if part not in fields:
+                raise misfit(place, f"there is no field {part!r}; cross names of `fields`")
+            if fields[part].several:
+                raise misfit(place, f"an example has any number of {part!r}; only single features cross")

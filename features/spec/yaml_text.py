@@ -48,7 +48,7 @@ class SpecText:
         details = error.errors(include_url=False)
         # A misspelt key is the reason why the right one is missing.
         first = min(details, key=lambda detail: detail["type"] == "missing")
-        place, problem = _complaint(first, vocabulary)
+        place, problem = _complaint(first, vocabulary, self.data)
         more = f" ({len(details) - 1} more after it)" if len(details) > 1 else ""
         return self._error(place, problem + "." + more)
 
@@ -146,32 +146,30 @@ def _shown(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _part_of(place: Place) -> str:
+def _part_of(place: Place, data: Any) -> str:
     """The part of a spec, as `FeatureSpec` divides it, that has or should have the key at `place`."""
     if len(place) == 1:
         return "the spec itself"
-    return f"{place[2]} fields" if place[0] == "fields" else str(place[0])
+    return f"{data['fields'][place[1]]['type']} fields" if place[0] == "fields" else str(place[0])
 
 
-def _unknown_key(place: Place, vocabulary: Mapping[str, Sequence[str]]) -> str:
+def _unknown_key(place: Place, vocabulary: Mapping[str, Sequence[str]], data: Any) -> str:
     key = str(place[-1])
     homes = [part for part, keys in vocabulary.items() if key in keys]
     if homes:
         return f"there is no such key here; only {' and '.join(homes)} may have it; remove it, or move it"
-    similar = difflib.get_close_matches(key, vocabulary[_part_of(place)], n=1)
+    similar = difflib.get_close_matches(key, vocabulary[_part_of(place, data)], n=1)
     return f"there is no such key; {f'write {similar[0]!r}' if similar else 'remove it'}"
 
 
-def _complaint(detail: ErrorDetails, vocabulary: Mapping[str, Sequence[str]]) -> tuple[Place, str]:
+def _complaint(detail: ErrorDetails, vocabulary: Mapping[str, Sequence[str]], data: Any) -> tuple[Place, str]:
     """Place and problem of one of pydantic's errors."""
     kind, context, met = detail["type"], detail.get("ctx", {}), detail["input"]
     if kind == "misfit":
         return context["place"], context["problem"]
     place = detail["loc"]
-    if place[0] == "fields" and len(place) > 2:
-        place = (*place[:2], *place[3:])  # pydantic puts the field's type between its number and its key
     if kind == "extra_forbidden":
-        return place, _unknown_key(detail["loc"], vocabulary)
+        return place, _unknown_key(place, vocabulary, data)
     if kind == "invalid_key":
         return place[:-1], f"every key must be text (put it in quotes), met {_shown(place[-1])}"
     if kind == "missing" and place[-1] == "transform":
@@ -184,7 +182,7 @@ def _complaint(detail: ErrorDetails, vocabulary: Mapping[str, Sequence[str]]) ->
     if kind == "union_tag_not_found":
         return place, "the key 'type' is missing; add type: number or type: category"
     if kind == "union_tag_invalid":
-        return (*place, "type"), f"expected 'number' or 'category', met {_shown(context['tag'])}"
+        return (*place, "type"), f"expected {context['expected_tags']}, met {_shown(context['tag'])}"
     if kind == "literal_error":
         return place, f"expected {context['expected']}, met {_shown(met)}"
     if kind in ("greater_than_equal", "less_than_equal"):

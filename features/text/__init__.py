@@ -1,8 +1,8 @@
 """Bytes of text to cells and numbers."""
 
-from features.text.cells import Cells, cells_of_rows
-from features.text.file_kind import COMPRESSED, is_parquet
-from features.text.number_kernels import LOG_CELLS, log_bucket, log_cells, numbers_of_column
+from features.text.cells import Cells, cells_of_rows, shown
+from features.text.file_kind import COMPRESSED, PARQUET, is_parquet
+from features.text.number_kernels import LOG_CELLS, log_bucket, log_cells, parse_numbers
 from features.text.scanner_kernels import (
     OPEN_QUOTE,
     TEXT_AFTER_QUOTE,
@@ -18,6 +18,7 @@ __all__ = [
     "COMPRESSED",
     "LOG_CELLS",
     "OPEN_QUOTE",
+    "PARQUET",
     "READ_BYTES",
     "TEXT_AFTER_QUOTE",
     "WRONG_COLUMNS",
@@ -28,8 +29,9 @@ __all__ = [
     "is_parquet",
     "log_bucket",
     "log_cells",
-    "numbers_of_column",
+    "parse_numbers",
     "scan_plain",
     "scan_quoted",
+    "shown",
     "text_of_column",
 ]

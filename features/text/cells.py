@@ -30,10 +30,14 @@ class Cells:
         return int(self.starts.shape[0])
 
     def text(self, row: int, column: int) -> str:
-        r"""One cell for a message: invalid UTF-8 replaced by \ufffd, cut after 80 bytes."""
-        start, end = int(self.starts[row, column]), int(self.ends[row, column])
-        text = self.buffer[start : min(end, start + 80)].tobytes().decode("utf-8", "replace")
-        return text + "…" if end - start > 80 else text
+        """One cell for a message, as `shown` makes it."""
+        return shown(self.buffer[self.starts[row, column] : self.ends[row, column]])
+
+
+def shown(text: NDArray[np.uint8]) -> str:
+    r"""Bytes of text for a message: invalid UTF-8 replaced by \ufffd, cut after 80 bytes."""
+    start = text[:80].tobytes().decode("utf-8", "replace")
+    return start + "…" if text.size > 80 else start
 
 
 def cells_of_rows(

@@ -15,7 +15,9 @@ from ctr.errors import DataError
 COMPRESSED = (".gz", ".zst", ".bz2", ".lz4", ".xz")
 """Suffixes of compressed files; what is read depends on the first bytes."""
 
-_PARQUET = b"PAR1"
+PARQUET = b"PAR1"
+"""What a Parquet file begins with."""
+
 _CODECS = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -24,7 +26,7 @@ _CODECS = {
     b"\xfd7zXZ\x00": "xz",
 }
 _OTHERS = {
-    _PARQUET: "a Parquet file that was compressed once more; decompress it",
+    PARQUET: "a Parquet file that was compressed once more; decompress it",
     b"PK\x03\x04": "a zip archive or an Excel workbook; unpack it, or save the sheet as CSV",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive; unpack it and give the files in it",
     b"Rar!": "a RAR archive; unpack it and give the files in it",
@@ -51,7 +53,7 @@ class Stream(Protocol):
 def is_parquet(path: Path) -> bool:
     """Whether the file begins as Parquet does, whatever its name is. Raises OSError."""
     with path.open("rb") as file:
-        return file.read(len(_PARQUET)) == _PARQUET
+        return file.read(len(PARQUET)) == PARQUET
 
 
 def decompressed(path: Path, file: io.BufferedReader) -> Stream:

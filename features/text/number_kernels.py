@@ -13,6 +13,8 @@ MISSING = 0
 NUMBER = 1
 GARBAGE = 2
 
+BAD_NUMBER = 4  # the number of `RowStatus`
+
 _LARGEST = np.int64(1) << 62  # more than any exponent that matters, and safe to add to
 _POWERS = np.array([10.0**k for k in range(309)])  # exact up to 10**22, correctly rounded above
 
@@ -58,25 +60,24 @@ def parse_number(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) ->
 
 
 @njit(nogil=True, cache=True)
-def numbers_of_column(
+def parse_numbers(
     buffer: NDArray[np.uint8],
     starts: NDArray[np.int32],
     ends: NDArray[np.int32],
     status: NDArray[np.uint8],
-    column: int,
-    numbers: NDArray[np.float64],
-) -> int:
-    """Writes the numbers in a column of cells to the front of `numbers`, and returns how many there are.
+    values: NDArray[np.float64],
+    present: NDArray[np.bool_],
+    problem: NDArray[np.uint8],
+) -> None:
+    """Writes the number in each `buffer[starts[i]:ends[i]]`, whether there is one, BAD_NUMBER for garbage.
 
-    Rows whose status is not 0, missing values and garbage are left out.
+    Rows whose status is not 0 are left as they are.
     """
-    count = 0
-    for row in range(starts.shape[0]):
-        if status[row] == 0:
-            kind, value = parse_number(buffer, np.uint64(starts[row, column]), np.uint64(ends[row, column]))
-            numbers[count] = value
-            count += kind == NUMBER
-    return count
+    for i in range(starts.size):
+        if status[i] == 0:
+            kind, values[i] = parse_number(buffer, np.uint64(starts[i]), np.uint64(ends[i]))
+            present[i] = kind == NUMBER
+            problem[i] = BAD_NUMBER if kind == GARBAGE else 0
 
 
 @njit(nogil=True, cache=True)

@@ -1,14 +1,20 @@
 """Cells to hashed features: one transform for training and serving alike."""
 
+from features.transform.columns import Bag, Column, Numbers, Words
 from features.transform.hashing import hash_bytes
-from features.transform.label_kernels import BAD_LABEL, MINUS_LABEL, ZERO_LABEL
+from features.transform.steps import STEPS, Fit, Step, register_step
 from features.transform.transform import RowStatus, Transform
 
 __all__ = [
-    "BAD_LABEL",
-    "MINUS_LABEL",
-    "ZERO_LABEL",
+    "STEPS",
+    "Bag",
+    "Column",
+    "Fit",
+    "Numbers",
     "RowStatus",
+    "Step",
     "Transform",
+    "Words",
     "hash_bytes",
+    "register_step",
 ]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.errors import DataError
+from ctr.errors import DataError, SpecError
 from features.batches import Batch, BatchBuilder
-from features.spec import FeatureSpec, NumberField, column_of
-from features.text import LOG_CELLS, Cells, cells_of_rows, log_cells
-from features.transform.hashing import hash_bytes
-from features.transform.kernels import CATEGORY, EDGES, LOG, Plan, RowStatus, transform_rows
+from features.spec import FeatureSpec, NumberField, column_of, learnt_of
+from features.text import Cells, cells_of_rows, shown
+from features.transform.columns import Bag, Column, Words
+from features.transform.index_kernels import bad_token
+from features.transform.kernels import RowStatus, transform_rows
+from features.transform.plan import made_of, plan_of, seed_of
+from features.transform.step_kernels import Made
+from features.transform.steps import STEPS
 
 __all__ = ["RowStatus", "Transform"]
 
@@ -24,6 +26,9 @@ _EXPECTED = {
     RowStatus.LABEL_ZERO: "is a label of 0 or 1, but other rows have -1 or 1; write all labels one way",
     RowStatus.WEIGHT: "is no weight; it must be a finite number above 0",
     RowStatus.NUMBER: "is not a number; write it in decimal digits, or leave it empty when it is missing",
+    RowStatus.INDEX: "is not index:value with a whole number as index",
+    RowStatus.VALUE: "does not have a finite number after its colon",
+    RowStatus.QUERY: "is a query id: ranking data is not supported; write index:value",
 }
 
 
@@ -33,14 +38,16 @@ _REASONS = {
     RowStatus.LABEL_ZERO: "a label of 0 where other rows have -1",
     RowStatus.WEIGHT: "no weight (finite, above 0)",
     RowStatus.NUMBER: "not a number",
+    RowStatus.INDEX: "no index:value with a whole number as index",
+    RowStatus.VALUE: "a value that is no finite number",
+    RowStatus.QUERY: "query ids",
 }
+_TOKENS = (RowStatus.INDEX, RowStatus.VALUE, RowStatus.QUERY)
+"""Of one of the several features in a cell."""
 
 
 class Transform:
-    """A spec made ready to run. Immutable; may be shared by threads.
-
-    A libsvm spec has no columns and nothing to append here: its reader hashes the features itself.
-    """
+    """A spec made ready to run. Immutable; may be shared by threads."""
 
     spec: FeatureSpec
     with_label: bool
@@ -48,13 +55,35 @@ class Transform:
     """The columns that `Cells` must have: label and weight (if wanted), then those of the fields."""
 
     def __init__(self, spec: FeatureSpec, *, with_label: bool) -> None:
-        """Without label, neither label nor weight is read: for examples that are to be predicted."""
+        """Without label, neither label nor weight is read: for examples that are to be predicted.
+
+        Raises SpecError if the spec has to learn from data first.
+        """
         self.spec = spec
         self.with_label = with_label
-        wanted = [spec.label, spec.weight] if with_label else []
-        wanted += [column_of(field) for field in spec.fields]
+        wanted = [spec.label_column, spec.weight] if with_label else []
+        wanted += [column_of(field) for field in spec.all_fields]
         self.columns = tuple(dict.fromkeys(column for column in wanted if column is not None))
-        self._plan = _compile(spec, self.columns)
+        learnt = learnt_of(spec)
+        if learnt is None:
+            name = next(field.name for field in spec.all_fields if field.learns)
+            raise SpecError(
+                f"field {name!r}: its transform learns from data first; write a data set with"
+                f" `ctr features build`, which has it learn, and use that instead of the raw files."
+            )
+        self._plan = plan_of(spec, self.columns)
+        self._made_before = [
+            (
+                field,
+                self.columns.index(column_of(field)),
+                make,
+                seed_of(field.name, spec),
+                learnt.of(field.name),
+            )
+            for field in spec.all_fields
+            if (make := STEPS[field.step].make) is not None
+        ]
+        self._nothing_made = made_of(0, 0, [])
         categories = {column_of(field) for field in spec.fields if not isinstance(field, NumberField)}
         self._numbers = frozenset(self.columns) - categories
         unused = {*spec.source.columns, *spec.source.ignore, spec.label, spec.weight}
@@ -81,22 +110,47 @@ class Transform:
         # Numba compiles a kernel anew for a read-only array; so that it does not, all are.
         buffer = cells.buffer.view()
         buffer.flags.writeable = False
-        next_row, builder.rows = transform_rows(
-            buffer,
-            cells.starts,
-            cells.ends,
-            first_row,
-            status,
-            column,
-            self._plan,
-            builder.indptr,
-            builder.slots,
-            builder.labels,
-            builder.no_click,
-            builder.weights,
-            builder.rows,
-        )
-        return int(next_row)
+        cells = Cells(buffer, cells.starts, cells.ends)
+        row = first_row
+        while row < len(cells) and builder.room > 0:
+            last, made = self._make(cells, status, row, builder)
+            next_row, builder.rows = transform_rows(
+                buffer,
+                cells.starts[:last],
+                cells.ends[:last],
+                row,
+                status,
+                column,
+                self._plan,
+                made,
+                builder.indptr,
+                builder.slots,
+                builder.values,
+                builder.labels,
+                builder.no_click,
+                builder.weights,
+                builder.rows,
+            )
+            row = int(next_row)
+        return row
+
+    def _make(
+        self, cells: Cells, status: NDArray[np.uint8], first: int, builder: BatchBuilder
+    ) -> tuple[int, Made]:
+        """What the steps that are no kernels make of the next rows, and where these end."""
+        if not self._made_before:
+            return len(cells), self._nothing_made
+        last = min(len(cells), first + builder.room)
+        columns: dict[int, Column] = {}
+        found: list[tuple[int, Words | Bag]] = []
+        for field, place, make, seed, learnt in self._made_before:
+            if place not in columns:
+                columns[place] = Column.of(cells, status, place, slice(first, last))
+            found.append((place, make(field, columns[place], seed, learnt)))
+        made = made_of(first, last - first, found)
+        if made.bounds.size:
+            builder.reserve((last - first) * self.spec.features_per_example + made.hashes.size)
+        return last, made
 
     def apply(self, cells: Cells) -> Batch:
         """All rows as a batch. Raises DataError naming row, column and value of the first bad one."""
@@ -106,7 +160,9 @@ class Transform:
         self.append(cells, status, column, builder, 0)
         if builder.rows < len(cells):
             row = int(np.flatnonzero(status)[0])
-            raise DataError(f"rows[{row}]: {self.explain(cells, row, int(status[row]), int(column[row]))}.")
+            raise DataError(
+                f"rows[{row}]: {self.explain(cells, row, int(status[row]), int(column[row]))[0]}."
+            )
         return builder.take()
 
     def apply_rows(self, rows: Sequence[Mapping[str, object]]) -> Batch:
@@ -116,53 +172,16 @@ class Transform:
         `source.columns` or in `source.ignore`. Raises DataError as `apply` and
         `cells_of_rows` do.
         """
-        if not self.columns:
-            raise DataError("libsvm features have no columns, so rows cannot be given by column name.")
+        if not self.spec.fields:
+            name = self.spec.source.format
+            raise DataError(f"{name} features have no columns, so rows cannot be given by column name.")
         return self.apply(cells_of_rows(rows, self.columns, numbers=self._numbers, ignored=self._ignored))
 
-    def explain(self, cells: Cells, row: int, status: int, column: int) -> str:
-        """What is wrong with a bad row, such as ``column 'I3': 'x' is not a number; ...``."""
-        return f"column {self.columns[column]!r}: {cells.text(row, column)!r} {_EXPECTED[RowStatus(status)]}"
-
-    def reason(self, status: int, column: int) -> str:
-        """The same without the value, to count by."""
-        return f"column {self.columns[column]!r}: {_REASONS[RowStatus(status)]}"
-
-
-def _compile(spec: FeatureSpec, columns: tuple[str, ...]) -> Plan:
-    index = {column: i for i, column in enumerate(columns)}
-    seeds = [hash_bytes(field.name.encode(), spec.seed) for field in spec.fields]
-    edges = [field.edges if isinstance(field, NumberField) else () for field in spec.fields]
-    names = [field.name for field in spec.fields]
-    lowest, threshold = _log_tables()
-    return Plan(
-        label_column=index.get(spec.label or "", -1),
-        weight_column=index.get(spec.weight or "", -1),
-        bias=spec.bias,
-        mask=np.uint64((1 << spec.bits) - 1),
-        columns=np.array([index[column_of(field)] for field in spec.fields], np.uint64),
-        kinds=np.array([_kind(field) for field in spec.fields], np.uint8),
-        seeds=np.array(seeds, np.uint64),
-        keeps_missing=np.array([field.missing == "feature" for field in spec.fields], np.bool_),
-        missing_hashes=np.array([hash_bytes(b"", seed) for seed in seeds], np.uint64),
-        edges=np.array([edge for of_field in edges for edge in of_field], np.float64),
-        edge_starts=np.array([0, *accumulate(map(len, edges))], np.int64),
-        cross_seeds=np.array([hash_bytes(c.name.encode(), spec.seed) for c in spec.crosses], np.uint64),
-        cross_parts=np.array([names.index(part) for c in spec.crosses for part in c.of], np.int64),
-        cross_starts=np.array([0, *accumulate(len(c.of) for c in spec.crosses)], np.int64),
-        log_lowest=lowest,
-        log_threshold=threshold,
-    )
-
-
-def _kind(field: object) -> int:
-    if not isinstance(field, NumberField):
-        return CATEGORY
-    return LOG if field.transform == "log" else EDGES
-
-
-@cache
-def _log_tables() -> tuple[NDArray[np.uint16], NDArray[np.uint32]]:
-    lowest, threshold = np.empty(LOG_CELLS, np.uint16), np.empty(LOG_CELLS, np.uint32)
-    log_cells(lowest, threshold)
-    return lowest, threshold
+    def explain(self, cells: Cells, row: int, status: int, column: int) -> tuple[str, str]:
+        """What is wrong with a bad row, such as ``column 'I3': 'x' is not a number``; the same by kind."""
+        kind = RowStatus(status)
+        text = cells.buffer[cells.starts[row, column] : cells.ends[row, column]]
+        if kind in _TOKENS:
+            text = text[slice(*bad_token(text))]
+        where = f"column {self.columns[column]!r}: "
+        return f"{where}{shown(text)!r} {_EXPECTED[kind]}", where + _REASONS[kind]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from features.source import RawSource
-from features.spec.model import FeatureSpec, parse_spec
+from features.spec import FeatureSpec, parse_spec
 from features.transform.transform import Transform
 
 Features = list[list[int]]

@@ -22,7 +22,7 @@ from features.dataset.source import DatasetSource
 from features.dataset.writer import write_dataset
 from features.opening import open_source
 from features.source import RawSource
-from features.spec.model import FeatureSpec, load_spec, parse_spec
+from features.spec import FeatureSpec, load_spec, parse_spec
 from features.transform.transform import Transform
 
 SPEC = parse_spec(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xxhash
 
-from features.spec.model import FeatureSpec
+from features.spec import FeatureSpec
 from tests.reference.transform import is_of_another_kind, number
 
 
@@ -15,7 +15,7 @@ def parse_row(
     """Label, slots and values of a row; None if it is bad. `kinds`: as for `transform.transform_row`."""
     tokens = line.partition(b"#")[0].split()
     label = number(tokens[0]) if _is_number(tokens[0]) else None
-    if label not in (0, 1, -1):
+    if label not in (0, 1, -1) or is_of_another_kind(label, set() if kinds is None else kinds):
         return None
     slots = [0] if spec.bias else []
     values = [np.float32(1)] if spec.bias else []
@@ -32,8 +32,6 @@ def parse_row(
             slot = xxhash.xxh64_intdigest(int(index).to_bytes(8, "little"), seed) % 2**spec.bits
             slots.append(slot or 1)
             values.append(value)
-    if is_of_another_kind(label, set() if kinds is None else kinds):
-        return None
     return float(label == 1), slots, values
 
 

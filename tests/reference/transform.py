@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import xxhash
 
-from features.spec.model import CategoryField, FeatureSpec, NumberField, column_of
+from features.spec import CategoryField, FeatureSpec, NumberField, column_of
 
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _NAN = re.compile(rb"[+-]?nan", re.IGNORECASE)

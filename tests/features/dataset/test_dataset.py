@@ -17,7 +17,7 @@ from features.batches.batch import Batch, slot_dtype
 from features.batches.chunk import Chunk
 from features.dataset.source import DatasetSource
 from features.dataset.writer import write_dataset
-from features.spec.model import FeatureSpec, parse_spec
+from features.spec import FeatureSpec, parse_spec
 
 AGAIN = "ctr features build"
 

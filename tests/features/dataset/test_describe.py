@@ -12,7 +12,7 @@ from features.dataset.describe import describe, expected_features
 from features.dataset.source import DatasetSource
 from features.dataset.writer import write_dataset
 from features.opening import open_source
-from features.spec.model import parse_spec
+from features.spec import parse_spec
 
 
 def build(path: Path, features: int, *, bits: int, rows: int = 1000, labels: bool = True) -> np.ndarray:

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
-from features.readers.delimited import DelimitedBlock, DelimitedReader
-from features.spec.model import FeatureSpec, parse_spec
+from features.readers.block import Block
+from features.readers.delimited import DelimitedReader
+from features.spec import FeatureSpec, parse_spec
 from features.text import text_file
 from features.transform.transform import Transform
 from tests.reference.scanner import split_plain, split_quoted
@@ -35,16 +36,18 @@ def read(path: Path, spec: FeatureSpec, *, with_label: bool = True, read_bytes: 
     with closing(
         DelimitedReader(path, spec, labels="required" if with_label else "ignored", read_bytes=read_bytes)
     ) as reader:
-        for block in reader.blocks(Transform(spec, with_label=with_label)):
+        for block in reader.blocks(Transform(spec, with_label=with_label).columns):
             rows += rows_of(block)
     return rows
 
 
-def rows_of(block: DelimitedBlock) -> Rows:
+def rows_of(block: Block) -> Rows:
     rows: Rows = []
     for i in range(block.status.size):
         if block.status[i]:
-            rows.append(f"{block.place(i)}: {block.problem(i)}")
+            misread = block.origin.misread(block.status[i], block.column[i])
+            assert misread is not None
+            rows.append(f"{block.origin.place(i)}: {misread[0]}")
         else:
             places = zip(block.cells.starts[i], block.cells.ends[i], strict=True)
             rows.append(tuple(block.cells.buffer[start:end].tobytes() for start, end in places))
@@ -85,7 +88,11 @@ def test_empty_rows_of_one_column(tmp_path: Path, read_bytes: int, end: bytes, e
     )
     path = write(tmp_path, b"a\n1\n\n2" + end)
     with closing(DelimitedReader(path, spec, labels="ignored", read_bytes=read_bytes)) as reader:
-        found = [row for block in reader.blocks(Transform(spec, with_label=False)) for row in rows_of(block)]
+        found = [
+            row
+            for block in reader.blocks(Transform(spec, with_label=False).columns)
+            for row in rows_of(block)
+        ]
     assert found == [(b"1",), (b"",), (b"2",), *[(b"",)] * empty]
     assert count(path, spec, read_bytes) == 3 + empty
 
@@ -156,8 +163,8 @@ def test_raw_is_the_row_as_it_stands(tmp_path: Path) -> None:
     path = write(tmp_path, b'y,a,b\n0,"a ""b"" \n",c\r\n1,"x"\n')
     spec = spec_of(quote=True)
     with closing(DelimitedReader(path, spec)) as reader:
-        block = next(reader.blocks(Transform(spec, with_label=True)))
-        assert [block.raw(0), block.raw(1)] == [b'0,"a ""b"" \n",c\r\n', b'1,"x"\n']
+        block = next(reader.blocks(Transform(spec, with_label=True).columns))
+        assert [block.origin.raw(0), block.origin.raw(1)] == [b'0,"a ""b"" \n",c\r\n', b'1,"x"\n']
 
 
 @pytest.mark.parametrize(("data", "with_label"), [(b"1,2\n3,4\n", False), (b"0,1,2\n0,3,4\n", True)])
@@ -208,7 +215,9 @@ def test_a_column_that_may_be_another_than_the_labels_is_not_guessed(
         read(path, spec, with_label=False)
     with closing(DelimitedReader(path, spec, labels="absent")) as reader:
         assert reader.columns == ("a", "b")
-        assert sum(block.status.size for block in reader.blocks(Transform(spec, with_label=False))) >= 18
+        assert (
+            sum(block.status.size for block in reader.blocks(Transform(spec, with_label=False).columns)) >= 18
+        )
 
 
 def test_rows_that_are_said_to_lack_labels_and_have_them(tmp_path: Path) -> None:
@@ -280,7 +289,7 @@ def test_the_fraction_read_grows_to_one(tmp_path: Path) -> None:
     spec = spec_of("y, a, b")
     path = write(tmp_path, b"0,1,2\n" * 50_000)
     with closing(DelimitedReader(path, spec, read_bytes=1 << 12)) as reader:
-        seen = [reader.fraction for _ in reader.blocks(Transform(spec, with_label=True))]
+        seen = [reader.fraction for _ in reader.blocks(Transform(spec, with_label=True).columns)]
     assert np.all(np.diff(seen) >= 0)
     assert seen[0] < 0.1
     assert seen[-1] == 1

@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field
 
 from ctr.errors import DataError, SpecError
-from features.spec.model import FeatureSpec, NumberField, load_spec, parse_spec
+from features.spec import FeatureSpec, NumberField, load_spec, parse_spec
 from features.transform.transform import Transform
 
 HEAD = """version: 1

@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from ctr.errors import DataError, SpecError
 from features.source import RawSource
-from features.spec.model import load_spec, parse_spec
+from features.spec import load_spec, parse_spec
 
 SPEC = parse_spec(
     "{version: 1, source: {format: delimited}, label: y, fields: [{name: c, type: category}]}", "test.yaml"

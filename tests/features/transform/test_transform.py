@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ctr.errors import DataError
 from features.batches.batch import Batch
 from features.batches.builder import BatchBuilder
-from features.spec.model import load_spec, parse_spec
+from features.spec import load_spec, parse_spec
 from features.text.cells import Cells
 from features.text.number_kernels import (
     GARBAGE,

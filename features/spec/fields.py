@@ -1,0 +1,155 @@
+"""The fields of a spec: `InputField` and its kinds, of which a transform step may add more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializeAsAny, WrapValidator
+from pydantic_core import PydanticCustomError, PydanticKnownError
+
+# Strict: YAML reads `no` as a bool and `1.0` as a float; a silent cast would hide the slip.
+FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+Name = Annotated[str, Field(min_length=1)]
+# Strict tuples would refuse the lists that YAML yields.
+Names = Annotated[tuple[Name, ...], Field(strict=False)]
+Place = tuple[str | int, ...]
+Missing = Literal["skip", "feature"]
+
+
+class InputField(BaseModel):
+    """One column of the input and what becomes of it: what all kinds of fields have in common."""
+
+    model_config = FROZEN
+
+    name: Name
+    type: str
+    column: Name | None = None
+    """The column it reads; None: the one of its own name."""
+    missing: Missing = "skip"
+    """`skip`: a missing value adds no feature; `feature`: it is a value like any other."""
+
+    learns: ClassVar[tuple[str, ...]] = ()
+    """Names of the arrays that a first pass over the data learns for it."""
+    several: ClassVar[bool] = False
+    """Whether an example may have any number of its features, each with a value."""
+
+    @property
+    def step(self) -> str:
+        """The name of the transform step that it goes through."""
+        return self.type
+
+    def check(self, place: Place) -> None:
+        """Raise `misfit` if its keys do not fit together; `place` is where in the spec it stands."""
+
+
+class CategoryField(InputField):
+    """A column whose every distinct text is a feature."""
+
+    type: Literal["category"]
+
+
+def _known_transform(name: str) -> str:
+    known = [transform for transform in _KINDS["number"] if transform is not None]
+    if name not in known:
+        raise PydanticKnownError("literal_error", {"expected": one_of(known)})
+    return name
+
+
+class NumberField(InputField):
+    """A column of numbers, each replaced by a bucket."""
+
+    type: Literal["number"]
+    transform: Annotated[str, AfterValidator(_known_transform)]
+    """`log`: floor(v) up to 2, above it 2 + floor(ln(v)**2); `edges`: how many edges are <= v."""
+    edges: Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(strict=False)] = ()
+    """Strictly increasing; for the transform `edges` only."""
+
+    @property
+    def step(self) -> str:
+        return self.transform
+
+    def check(self, place: Place) -> None:
+        if self.transform == "edges" and not self.edges:
+            raise misfit(place, "`edges` is missing: list the numbers between the buckets")
+        if self.transform != "edges" and self.edges:
+            raise misfit((*place, "edges"), "only `transform: edges` has edges; set it or remove them")
+        for k in range(1, len(self.edges)):
+            if not self.edges[k - 1] < self.edges[k]:
+                raise misfit(
+                    (*place, "edges", k),
+                    f"edges must increase, met {self.edges[k]:g} after {self.edges[k - 1]:g}",
+                )
+
+
+class IndexField(InputField):
+    """A column of `index:value` features: what the rows of libsvm are. No spec can name it."""
+
+    type: Literal["indices"] = "indices"
+
+    several: ClassVar[bool] = True
+
+
+_KINDS: dict[str, dict[str | None, type[InputField]]] = {}
+
+
+def register_field(kind: type[InputField], transform: str | None = None) -> None:
+    """Let specs have fields of this kind: those with its `type` and, where there are several, `transform`."""
+    (type_,) = kind.model_fields["type"].annotation.__args__  # type: ignore[union-attr]
+    _KINDS.setdefault(type_, {})[transform] = kind
+
+
+def keys_of_fields() -> dict[str, tuple[str, ...]]:
+    """By type, the keys that fields of it may have."""
+    return {
+        type_: tuple(dict.fromkeys(key for kind in kinds.values() for key in kind.model_fields))
+        for type_, kinds in _KINDS.items()
+    }
+
+
+def _field_of(data: Any, _: Any) -> InputField:
+    """The field that a mapping of a spec describes, by its type and transform."""
+    if isinstance(data, InputField):
+        return data
+    if not isinstance(data, dict):
+        raise PydanticKnownError("dict_type")
+    if "type" not in data:
+        raise PydanticKnownError("union_tag_not_found", {"discriminator": "'type'"})
+    type_, transform = data["type"], data.get("transform")
+    kinds = _KINDS.get(type_) if isinstance(type_, str) else None
+    if kinds is None:
+        raise PydanticKnownError(
+            "union_tag_invalid",
+            {"discriminator": "'type'", "tag": str(type_), "expected_tags": one_of(_KINDS)},
+        )
+    kind = kinds.get(transform) if isinstance(transform, str) or transform is None else None
+    return (kind or next(iter(kinds.values()))).model_validate(data)
+
+
+AnyField = Annotated[SerializeAsAny[InputField], WrapValidator(_field_of)]
+
+
+def column_of(field: InputField) -> str:
+    """The column that a field reads."""
+    return field.column or field.name
+
+
+def one_of(names: Iterable[str]) -> str:
+    """`'a', 'b' or 'c'`."""
+    *others, last = map(repr, names)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def misfit(place: Place, problem: str) -> PydanticCustomError:
+    """An error about one place of a spec whose parts are well-formed but do not fit together."""
+    return PydanticCustomError("misfit", "{problem}", {"place": place, "problem": problem})
+
+
+def check_distinct(names: Sequence[str], place: Place, *key: str) -> None:
+    """Raise `misfit` if a name in the list at `place` is there twice."""
+    seen: set[str] = set()
+    for i, name in enumerate(names):
+        if name in seen:
+            raise misfit((*place, i, *key), f"{name!r} is there twice; names must be distinct")
+        seen.add(name)

@@ -1,0 +1,117 @@
+"""`FittedSpec`: a spec, and what a first pass over data learnt for it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import PrivateAttr
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from ctr.errors import SpecError
+from features.spec.model import FeatureSpec, parse_spec
+
+SPEC = "features.yaml"
+LEARNT = "learnt.safetensors"
+"""The names of a spec's files in a data set or model; without a first pass there is none of the second."""
+
+
+class Learnt(Mapping[str, NDArray[Any]]):
+    """Arrays by name, `<field>/<array>`. Immutable: the arrays are read-only copies."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._arrays = {name: np.array(arrays[name], order="C") for name in sorted(arrays)}
+        for array in self._arrays.values():
+            array.flags.writeable = False
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Learnt) and self.checksums == other.checksums
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.checksums.items()))
+
+    @cached_property
+    def checksums(self) -> dict[str, str]:
+        """By name, the SHA-256, in hex, of an array's dtype, shape and bytes."""
+        return {
+            name: hashlib.sha256(f"{array.dtype.str} {array.shape} ".encode() + array.tobytes()).hexdigest()
+            for name, array in self._arrays.items()
+        }
+
+    def of(self, field: str) -> dict[str, NDArray[Any]]:
+        """The arrays of a field, by their own names."""
+        start = f"{field}/"
+        return {name.removeprefix(start): self[name] for name in self if name.startswith(start)}
+
+    def to_bytes(self) -> bytes:
+        """As a safetensors file."""
+        return bytes(save(self._arrays))
+
+
+class FittedSpec(FeatureSpec):
+    """A spec whose steps have learnt what they need; it stands wherever a spec does."""
+
+    _learnt: Learnt = PrivateAttr()
+
+    @staticmethod
+    def of(spec: FeatureSpec, learnt: Mapping[str, NDArray[Any]]) -> FeatureSpec:
+        """`spec` with the arrays of its fields; just `spec` if it has nothing to learn.
+
+        Raises SpecError when the arrays are not those that its fields learn.
+        """
+        wanted = {f"{field.name}/{array}" for field in spec.all_fields for array in field.learns}
+        if wanted != set(learnt):
+            odd = sorted(wanted ^ set(learnt))[0]
+            raise SpecError(
+                f"What was learnt for the feature spec does not belong to it: {odd!r} is"
+                f" {'missing' if odd in wanted else 'no array of its fields'}; fit the spec again."
+            )
+        if not wanted:
+            return spec
+        fitted = FittedSpec.model_construct(spec.model_fields_set, **dict(spec))
+        fitted._learnt = Learnt(learnt)
+        return fitted
+
+    def decisive(self) -> dict[str, Any]:
+        return super().decisive() | {"learnt": self._learnt.checksums}
+
+
+def learnt_of(spec: FeatureSpec) -> Learnt | None:
+    """What a first pass learnt for `spec`, which may be nothing; None if that pass is still to come."""
+    if isinstance(spec, FittedSpec):
+        return spec._learnt
+    return None if any(field.learns for field in spec.all_fields) else Learnt({})
+
+
+def spec_files(spec: FeatureSpec) -> dict[str, bytes]:
+    """The content of a spec's files, by name; `spec_of_files` reads it back."""
+    files = {SPEC: spec.to_yaml().encode()}
+    if learnt := learnt_of(spec):
+        files[LEARNT] = learnt.to_bytes()
+    return files
+
+
+def spec_of_files(files: Mapping[str, bytes], where: str) -> FeatureSpec:
+    """The spec that `spec_files` gave; a SpecError begins with `where`, the place of the first file."""
+    try:
+        spec = parse_spec(files[SPEC].decode(), where)
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{where}: byte {error.start} is not UTF-8 text.") from None
+    try:
+        return FittedSpec.of(spec, load(files[LEARNT]) if LEARNT in files else {})
+    except SafetensorError as error:
+        raise SpecError(f"{where}: {LEARNT} beside it cannot be read ({error}).") from None

@@ -1,0 +1,91 @@
+"""`Source`: how raw data is laid out; `FORMATS`: the formats it may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel
+from pydantic_core import PydanticKnownError
+
+from features.spec.fields import FROZEN, InputField, Names, check_distinct, misfit, one_of
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of raw files: all that is to be said of it outside its reader."""
+
+    name: str
+    open: Callable[[Any, Any, Any], Any]
+    """Opens a file: (its Path, the FeatureSpec, what its labels are for) -> `features.readers.Reader`."""
+    suffixes: tuple[str, ...] = ()
+    """Of the names of files that have it, in lower case, whatever format a spec names."""
+    begins: bytes = b""
+    """What such a file begins with, if no other file does; it is then known by that alone."""
+    keys: tuple[str, ...] = ("ignore",)
+    """What a spec's `source` may say of it, besides `format`."""
+    label: str | None = None
+    """The column of the label, if rows have no named columns but carry label and features of their own."""
+    fields: tuple[InputField, ...] = ()
+    """The fields of such rows: a spec lists none."""
+
+
+FORMATS: dict[str, Format] = {}
+"""By name: see `features.readers.opening`, which fills it."""
+
+
+def _known(name: str) -> str:
+    if name not in FORMATS:
+        raise PydanticKnownError("literal_error", {"expected": one_of(FORMATS)})
+    return name
+
+
+class Source(BaseModel):
+    """How the raw data is laid out. It does not change which features a value becomes."""
+
+    model_config = FROZEN
+
+    format: Annotated[str, AfterValidator(_known)]
+    """The format of files whose name does not tell it by its suffix."""
+    delimiter: str = ","
+    """The one ASCII character between two cells; delimited text only."""
+    header: bool = True
+    """Whether the first line names the columns; delimited text only."""
+    quote: bool = False
+    """Whether a cell may stand in double quotes, where `""` is a quote and newlines are text."""
+    columns: Names = ()
+    """The names of all columns in their order: given if and only if `header` is false."""
+    ignore: Names = ()
+    """Columns that no field reads, but that rows sent for scoring may carry; not in libsvm."""
+
+    def to_yaml(self) -> dict[str, Any]:
+        """What a spec's text says of it."""
+        return self.model_dump(mode="json", include={"format", *FORMATS[self.format].keys})
+
+
+def check_source(source: Source) -> None:
+    """Raise the error of a source whose keys do not fit together."""
+    known = FORMATS[source.format].keys
+    for key in ("delimiter", "header", "quote", "columns"):
+        if key in source.model_fields_set and key not in known:
+            raise misfit(
+                ("source", key), f"only delimited text has it, not format {source.format}; remove it"
+            )
+    if source.ignore and "ignore" not in known:
+        raise misfit(("source", "ignore"), f"{source.format} data has no named columns; remove it")
+    if "delimiter" not in known:
+        return
+    delimiter = source.delimiter
+    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '\n\r"\0':
+        raise misfit(
+            ("source", "delimiter"),
+            f'must be one ASCII character, not a quote or line end, met {delimiter!r}; a tab is "\\t"',
+        )
+    if source.header and source.columns:
+        raise misfit(
+            ("source", "columns"), "the header names the columns; remove this list or set header: false"
+        )
+    if not source.header and not source.columns:
+        raise misfit(("source",), "without a header, `columns` must list the names of all columns in order")
+    check_distinct(source.columns, ("source", "columns"))

@@ -1,0 +1,83 @@
+"""`Column`: the typed values of one column, and what a step makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.text import Cells, parse_numbers
+
+
+class Numbers(NamedTuple):
+    """A column of numbers."""
+
+    values: NDArray[np.float64]
+    """float64[rows]; anything where `present` is not set."""
+    present: NDArray[np.bool_]
+    """bool[rows]: whether there is a number."""
+    problem: NDArray[np.uint8]
+    """uint8[rows]: `RowStatus.NUMBER` where the text is neither a number nor missing, else 0."""
+
+
+class Words(NamedTuple):
+    """At most one feature of each row, still to be hashed: what a step makes of most fields."""
+
+    words: NDArray[np.uint64]
+    """uint64[rows]: the bucket, whose 8 bytes are hashed; anything where `present` is not set."""
+    present: NDArray[np.bool_]
+    """bool[rows]: whether the value is there; if not, the field's `missing` says what becomes of it."""
+    problem: NDArray[np.uint8]
+    """uint8[rows]: the RowStatus of rows that are bad for this column, else 0."""
+
+
+class Bag(NamedTuple):
+    """Any number of features of each row: what a step makes of a field with `several`."""
+
+    bounds: NDArray[np.int64]
+    """int64[rows + 1]: row `i` has the features `bounds[i]..bounds[i + 1] - 1`; the first is 0."""
+    hashes: NDArray[np.uint64]
+    """uint64[at least bounds[-1]], seeded with the field's seed."""
+    values: NDArray[np.float32]
+    """float32, as long as `hashes`."""
+    problem: NDArray[np.uint8]
+    """uint8[rows], as in `Words`; such a row has no features."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Some rows of one column, of whatever type a step takes them; each type is parsed once."""
+
+    buffer: NDArray[np.uint8]
+    starts: NDArray[np.int32]
+    """int32[rows]: where in `buffer` each text begins."""
+    ends: NDArray[np.int32]
+    """int32[rows]: where it ends."""
+    status: NDArray[np.uint8]
+    """uint8[rows]: rows where it is not 0 have no value; their places may be anything."""
+
+    @staticmethod
+    def of(cells: Cells, status: NDArray[np.uint8], column: int, rows: slice) -> Column:
+        """These rows of one of the columns of `cells`."""
+        starts, ends = cells.starts[rows, column], cells.ends[rows, column]
+        return Column(cells.buffer, np.ascontiguousarray(starts), np.ascontiguousarray(ends), status[rows])
+
+    def __len__(self) -> int:
+        return self.starts.size
+
+    @property
+    def bytes(self) -> int:
+        """Of all texts together."""
+        good = self.status == 0
+        return int((self.ends - self.starts)[good].sum(dtype=np.int64))
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """The values as numbers."""
+        rows = len(self)
+        found = Numbers(np.zeros(rows), np.zeros(rows, np.bool_), np.zeros(rows, np.uint8))
+        parse_numbers(self.buffer, self.starts, self.ends, self.status, *found)
+        return found

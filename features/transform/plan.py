@@ -1,0 +1,104 @@
+"""What a `Transform` hands to its kernels: the spec as arrays, and what steps outside of them made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.spec import FeatureSpec, InputField, NumberField, column_of
+from features.text import LOG_CELLS, log_cells
+from features.transform.columns import Bag, Words
+from features.transform.hashing import hash_bytes
+from features.transform.step_kernels import Categories, Crosses, Made, Numbers, Plan
+from features.transform.steps import STEPS
+
+
+def seed_of(name: str, spec: FeatureSpec) -> int:
+    """The seed of the hashes of the field or cross of this name."""
+    return hash_bytes(name.encode(), spec.seed)
+
+
+def plan_of(spec: FeatureSpec, columns: Sequence[str]) -> Plan:
+    """The arrays of `spec`, for cells of these columns."""
+    fields = [field for field in spec.all_fields if not field.several]
+    index = {column: i for i, column in enumerate(columns)}
+    names = [field.name for field in fields]
+    seeds = [seed_of(name, spec) for name in names]
+    return Plan(
+        label_column=index.get(spec.label_column or "", -1),
+        weight_column=index.get(spec.weight or "", -1),
+        bias=spec.bias,
+        mask=np.uint64((1 << spec.bits) - 1),
+        seeds=np.array(seeds, np.uint64),
+        keeps_missing=np.array([field.missing == "feature" for field in fields], np.bool_),
+        missing_hashes=np.array([hash_bytes(b"", seed) for seed in seeds], np.uint64),
+        categories=Categories(*_places(fields, index, "category")),
+        numbers=_numbers(fields, index),
+        made=np.array([f for f, field in enumerate(fields) if STEPS[field.step].make], np.int64),
+        crosses=Crosses(
+            seeds=np.array([seed_of(cross.name, spec) for cross in spec.crosses], np.uint64),
+            parts=np.array([names.index(part) for cross in spec.crosses for part in cross.of], np.int64),
+            starts=np.array([0, *accumulate(len(cross.of) for cross in spec.crosses)], np.int64),
+        ),
+    )
+
+
+def made_of(first: int, rows: int, made: Sequence[tuple[int, Words | Bag]]) -> Made:
+    """What steps made of the rows from `first` on: each with its column, in the order of the fields."""
+    words = [found for _, found in made if isinstance(found, Words)]
+    bags = [found for _, found in made if isinstance(found, Bag)]
+    problem, bad_column = np.zeros(rows if made else 0, np.uint8), np.zeros(rows if made else 0, np.int32)
+    for column, found in reversed(made):  # of several, the first field's is told
+        np.copyto(bad_column, column, where=found.problem != 0)
+        np.copyto(problem, found.problem, where=found.problem != 0)
+    sizes = [0, *accumulate(int(bag.bounds[-1]) for bag in bags)]
+    bounds = [bag.bounds + start for bag, start in zip(bags, sizes, strict=False)]
+    return Made(
+        first=first,
+        words=np.array([found.words for found in words], np.uint64).reshape(len(words), rows),
+        present=np.array([found.present for found in words], np.bool_).reshape(len(words), rows),
+        bounds=np.array(bounds, np.int64).reshape(len(bags), rows + 1),
+        hashes=_joined([bag.hashes[: bag.bounds[-1]] for bag in bags], np.uint64),
+        values=_joined([bag.values[: bag.bounds[-1]] for bag in bags], np.float32),
+        problem=problem,
+        bad_column=bad_column,
+    )
+
+
+def _joined(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate([np.empty(0, dtype), *arrays])
+
+
+def _places(
+    fields: Sequence[InputField], index: dict[str, int], *steps: str
+) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Which of the fields have one of these steps, and the columns that they read."""
+    found = [f for f, field in enumerate(fields) if field.step in steps]
+    return np.array(found, np.int64), np.array([index[column_of(fields[f])] for f in found], np.uint64)
+
+
+def _numbers(fields: Sequence[InputField], index: dict[str, int]) -> Numbers:
+    places, columns = _places(fields, index, "log", "edges")
+    edges = [field.edges for f in places if isinstance(field := fields[f], NumberField)]
+    lowest, threshold = _log_tables()
+    return Numbers(
+        fields=places,
+        columns=columns,
+        logarithmic=np.array([fields[f].step == "log" for f in places], np.bool_),
+        edges=np.array([edge for of_field in edges for edge in of_field], np.float64),
+        edge_starts=np.array([0, *accumulate(map(len, edges))], np.int64),
+        log_lowest=lowest,
+        log_threshold=threshold,
+    )
+
+
+@cache
+def _log_tables() -> tuple[NDArray[np.uint16], NDArray[np.uint32]]:
+    lowest, threshold = np.empty(LOG_CELLS, np.uint16), np.empty(LOG_CELLS, np.uint32)
+    log_cells(lowest, threshold)
+    return lowest, threshold

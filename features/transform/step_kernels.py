@@ -1,0 +1,225 @@
+"""The steps of all fields over a tile of rows, as a `Plan` says: cells -> hashes of features."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
+from features.text.number_kernels import BAD_NUMBER, GARBAGE, NUMBER, edge_bucket, log_bucket, parse_number
+from features.transform.field_kernels import (
+    TILE,
+    Tile,
+    edge_buckets,
+    find_points,
+    hash_crosses,
+    hash_other_categories,
+    hash_words,
+    keep_missing,
+    load_categories,
+    load_numbers,
+    log_buckets,
+    parse_words,
+)
+
+_U0 = np.uint64(0)
+
+
+class Categories(NamedTuple):
+    """The fields with the step `category`."""
+
+    fields: NDArray[np.int64]
+    """int64[k]: which of the plan's fields they are."""
+    columns: NDArray[np.uint64]
+    """uint64[k]: the column that each reads."""
+
+
+class Numbers(NamedTuple):
+    """The fields with the steps `log` and `edges`."""
+
+    fields: NDArray[np.int64]
+    """int64[k]: which of the plan's fields they are."""
+    columns: NDArray[np.uint64]
+    """uint64[k]: the column that each reads."""
+    logarithmic: NDArray[np.bool_]
+    """bool[k]: whether the step is `log`."""
+    edges: NDArray[np.float64]
+    """The edges of all these fields one after the other."""
+    edge_starts: NDArray[np.int64]
+    """int64[k + 1], into `edges`."""
+    log_lowest: NDArray[np.uint16]
+    log_threshold: NDArray[np.uint32]
+    """The tables of `log_bucket_of_whole`."""
+
+
+class Crosses(NamedTuple):
+    """The crosses: the one with number `x` has row `f + x` of a tile's hashes."""
+
+    seeds: NDArray[np.uint64]
+    """uint64[x]."""
+    parts: NDArray[np.int64]
+    """The fields of all crosses one after the other."""
+    starts: NDArray[np.int64]
+    """int64[x + 1], into `parts`."""
+
+
+class Plan(NamedTuple):
+    """A spec as arrays, with `f` fields that have at most one feature of an example."""
+
+    label_column: int
+    """-1 without a label."""
+    weight_column: int
+    """-1 without a weight."""
+    bias: bool
+    mask: np.uint64
+    """2**bits - 1."""
+    seeds: NDArray[np.uint64]
+    """uint64[f]."""
+    keeps_missing: NDArray[np.bool_]
+    """bool[f]: whether a missing value is a feature."""
+    missing_hashes: NDArray[np.uint64]
+    """uint64[f]: the hash of no bytes."""
+    categories: Categories
+    numbers: Numbers
+    made: NDArray[np.int64]
+    """int64[p]: the fields whose steps are no kernels here; they are `Made`."""
+    crosses: Crosses
+
+
+class Made(NamedTuple):
+    """What other steps made of some rows of a block, before these kernels: `p` fields, `b` bags, `n` rows."""
+
+    first: int
+    """The row of the block that is row 0 here."""
+    words: NDArray[np.uint64]
+    """uint64[p, n], and bool[p, n]: see `columns.Words`."""
+    present: NDArray[np.bool_]
+    bounds: NDArray[np.int64]
+    """int64[b, n + 1], into the two below: see `columns.Bag`."""
+    hashes: NDArray[np.uint64]
+    values: NDArray[np.float32]
+    problem: NDArray[np.uint8]
+    """uint8[n]: the RowStatus of rows that are bad, and the column; of length 0 without such steps."""
+    bad_column: NDArray[np.int32]
+
+
+class Scratch(NamedTuple):
+    """Room for what is known of the cells of a tile."""
+
+    hashes: NDArray[np.uint64]
+    """uint64[f + x, TILE]: text, then numbers, then buckets, and hashes in the end."""
+    present: NDArray[np.bool_]
+    """bool[f + x, TILE]: whether there is a feature."""
+    lengths: NDArray[np.uint64]
+    """uint64[f, TILE], of numbers: their digits."""
+    negative: NDArray[np.bool_]
+    """bool[f, TILE], of numbers: whether with a minus."""
+    others: NDArray[np.uint64]
+    """uint64[f, TILE], of numbers: not 0 where they are not just a few digits."""
+    slow: NDArray[np.bool_]
+    """bool[f]: whether some cells of the tile are not of the most frequent kind."""
+    pointed: NDArray[np.bool_]
+    """bool[f], of categories: whether some cells have a decimal point."""
+    parts: NDArray[np.uint8]
+    """The bytes of the widest cross."""
+
+
+@njit(nogil=True, cache=True)
+def scratch_of(plan: Plan) -> Scratch:
+    """Room for the tiles of a plan."""
+    fields, crosses = plan.seeds.size, plan.crosses.seeds.size
+    widest = 0
+    for x in range(crosses):
+        widest = max(widest, plan.crosses.starts[x + 1] - plan.crosses.starts[x])
+    return Scratch(
+        np.zeros((fields + crosses, TILE), np.uint64),
+        np.zeros((fields + crosses, TILE), np.bool_),
+        np.zeros((fields, TILE), np.uint64),
+        np.zeros((fields, TILE), np.bool_),
+        np.zeros((fields, TILE), np.uint64),
+        np.zeros(fields, np.bool_),
+        np.zeros(fields, np.bool_),
+        np.empty(8 * widest, np.uint8),
+    )
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def hash_fields(tile: Tile, plan: Plan, made: Made, scratch: Scratch) -> None:
+    """Fills `hashes` and `present`; marks rows in which a number is none."""
+    hashes, present, others, slow = scratch.hashes, scratch.present, scratch.others, scratch.slow
+    n = tile.at.size
+    categories, numbers, crosses = plan.categories, plan.numbers, plan.crosses
+    for i in range(categories.fields.size):
+        f = categories.fields[i]
+        slow[f] = load_categories(tile, categories.columns[i], f, hashes, present)
+    for i in range(numbers.fields.size):
+        f = numbers.fields[i]
+        load_numbers(tile, numbers.columns[i], f, hashes, present, scratch.lengths, scratch.negative, others)
+    for f in categories.fields:
+        scratch.pointed[f] = find_points(f, hashes)
+    for f in numbers.fields:
+        slow[f] = parse_words(f, hashes, scratch.lengths, others)
+    for i in range(numbers.fields.size):
+        f = numbers.fields[i]
+        if numbers.logarithmic[i]:
+            log_buckets(n, f, numbers.log_lowest, numbers.log_threshold, hashes, scratch.negative)
+        else:
+            edges = numbers.edges[numbers.edge_starts[i] : numbers.edge_starts[i + 1]]
+            edge_buckets(n, f, edges, hashes, scratch.negative)
+        if slow[f]:
+            _other_numbers(tile, numbers, i, others, hashes, present)
+    for i in range(plan.made.size):
+        _load_made(tile, made, i, plan.made[i], hashes, present)
+    for f in range(plan.seeds.size):
+        hash_words(f, plan.seeds[f], hashes)
+    for i in range(categories.fields.size):
+        f = categories.fields[i]
+        if slow[f] or scratch.pointed[f]:
+            hash_other_categories(
+                tile, categories.columns[i], f, plan.seeds[f], scratch.pointed[f], hashes, present
+            )
+    for f in range(plan.seeds.size):
+        if plan.keeps_missing[f]:
+            keep_missing(n, f, plan.missing_hashes[f], hashes, present)
+    for x in range(crosses.seeds.size):
+        members = crosses.parts[crosses.starts[x] : crosses.starts[x + 1]]
+        hash_crosses(n, members, crosses.seeds[x], plan.seeds.size + x, hashes, present, scratch.parts)
+
+
+@njit(nogil=True, cache=True)
+def _other_numbers(
+    tile: Tile,
+    plan: Numbers,
+    i: int,
+    others: NDArray[np.uint64],
+    buckets: NDArray[np.uint64],
+    present: NDArray[np.bool_],
+) -> None:
+    """Buckets of the cells of the i-th number field that are not just a few digits."""
+    f, column = plan.fields[i], plan.columns[i]
+    edges = plan.edges[plan.edge_starts[i] : plan.edge_starts[i + 1]]
+    for t in range(tile.at.size):
+        if others[f, t] == _U0:
+            continue
+        k = tile.at[t] + column
+        kind, value = parse_number(tile.buffer, np.uint64(tile.starts[k]), np.uint64(tile.ends[k]))
+        present[f, t] = kind == NUMBER
+        bucket = log_bucket(value) if plan.logarithmic[i] else edge_bucket(value, edges)
+        buckets[f, t] = np.uint64(bucket)
+        row = tile.numbers[t]
+        if kind == GARBAGE and tile.status[row] == 0:
+            tile.status[row] = BAD_NUMBER
+            tile.bad_column[row] = column
+
+
+@njit(nogil=True, cache=True)
+def _load_made(
+    tile: Tile, made: Made, i: int, f: int, words: NDArray[np.uint64], present: NDArray[np.bool_]
+) -> None:
+    """Loads the words of the i-th field that other steps have made."""
+    for t in range(tile.at.size):
+        row = tile.numbers[t] - made.first
+        words[f, t] = made.words[i, row]
+        present[f, t] = made.present[i, row]

@@ -1,0 +1,69 @@
+"""The transform steps by name: for each, the fields that go through it and how they become features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.spec import CategoryField, IndexField, InputField, NumberField, register_field
+from features.transform.columns import Bag, Column, Words
+from features.transform.index_kernels import hash_indices
+
+Arrays = Mapping[str, NDArray[Any]]
+_BYTES_PER_FEATURE = 4  # at least: `1:1` and what separates it from the next
+
+
+class Fit(Protocol):
+    """What one field learns in a first pass over the data."""
+
+    def add(self, column: Column) -> None:
+        """Takes in further rows, in their order."""
+
+    def learnt(self) -> Arrays:
+        """The arrays that the field `learns`, by name. Raises DataError if the data does not tell them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One way from the values of a field to its features."""
+
+    field: type[InputField]
+    """What a spec says of a field that goes through it."""
+    make: Callable[[Any, Column, int, Arrays], Words | Bag] | None = None
+    """(field, values, seed of its hashes, what it learnt) -> its features; None for the steps that
+    `step_kernels` does, tile by tile, as it parses and hashes."""
+    fit: Callable[[Any], Fit] | None = None
+    """Begins a first pass for a field; None if there is nothing to learn."""
+
+
+STEPS: dict[str, Step] = {}
+"""By the name that `InputField.step` gives."""
+
+
+def register_step(name: str, step: Step, transform: str | None = None) -> None:
+    """Have fields with this step, and let specs have such fields: see `features.spec.register_field`."""
+    STEPS[name] = step
+    register_field(step.field, transform)
+
+
+def _indices(field: IndexField, column: Column, seed: int, _: Arrays) -> Bag:
+    """A feature `index:value` has the hash of the index's 8 little-endian bytes; values of 0 are left out."""
+    rows, most = len(column), column.bytes // _BYTES_PER_FEATURE + len(column)
+    bag = Bag(
+        np.empty(rows + 1, np.int64),
+        np.empty(most, np.uint64),
+        np.empty(most, np.float32),
+        np.zeros(rows, np.uint8),
+    )
+    hash_indices(column.buffer, column.starts, column.ends, column.status, np.uint64(seed), *bag)
+    return bag
+
+
+register_step("log", Step(NumberField), "log")
+register_step("edges", Step(NumberField), "edges")
+register_step("category", Step(CategoryField))
+STEPS["indices"] = Step(IndexField, _indices)
