@@ -12,6 +12,7 @@ from features.dataset import (
     write_dataset,
 )
 from features.example_source import ExampleSource
+from features.first_pass import fit
 from features.folder import remove_drafts, replace_folder, scratch_folder
 from features.opening import open_source
 from features.readers import BadRows, too_many
@@ -33,6 +34,7 @@ __all__ = [
     "Slots",
     "Transform",
     "describe",
+    "fit",
     "load_spec",
     "localize",
     "open_source",

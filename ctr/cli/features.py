@@ -61,13 +61,13 @@ def build(
     Example: `ctr features build --spec criteo day1.tsv day2.tsv.gz --out days.hashed`
     """
     from ctr.progress import progress
-    from features import RawSource, load_spec
+    from features import RawSource, fit, load_spec
 
     require_apart(json, [*inputs, spec])
     require_no_part(json, out)
     quarantine = beside(out, ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
     source = RawSource(
-        load_spec(spec),
+        fit(load_spec(spec), inputs),
         inputs,
         on_bad_rows=on_bad_rows.value,
         quarantine=quarantine,

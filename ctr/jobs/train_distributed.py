@@ -10,7 +10,15 @@ from ctr.jobs.holdout import PassEvaluations
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.jobs.train_job import Show, TrainJob
-from ctr.workers import CONSISTENCY, JobDescription, absolute, filters_for, input_bytes, shard_chunks_for
+from ctr.workers import (
+    CONSISTENCY,
+    JobDescription,
+    absolute,
+    filters_for,
+    input_bytes,
+    learnt_text,
+    shard_chunks_for,
+)
 from features import BLOCK_ROWS, DatasetSource, ExampleSource, RawSource, too_many
 
 
@@ -27,6 +35,7 @@ def describe_job(setup: TrainSetup) -> JobDescription:
         dataset=source.manifest.digest if isinstance(source, DatasetSource) else None,
         hashed=isinstance(source, DatasetSource),
         spec=source.spec.to_yaml(),
+        learnt=learnt_text(source.spec),
         on_bad_rows=job.on_bad_rows,
         rows=rows,
         chunk=settings.chunk,

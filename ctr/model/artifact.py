@@ -2,6 +2,7 @@
 
 manifest.json        what the model is, and the SHA-256 of the other files
 features.yaml        the spec of its transform
+learnt.safetensors   what a first pass over the data learnt for that, if anything
 weights.safetensors  non-zero slots and their weights: all that serving needs
 state.safetensors    the optimizer's state, to train on from
 """
@@ -29,9 +30,9 @@ from ctr.learn import Float32, Optimizer
 from ctr.model.linear import LinearModel
 from ctr.model.manifest import FORMAT, MANIFEST, ManifestEntries, manifest_text, read_manifest
 from ctr.model.model import Model, model_id
-from features import FeatureSpec, Slots, Transform, parse_spec, replace_folder, scratch_folder, slot_dtype
+from features import FeatureSpec, Slots, Transform, replace_folder, scratch_folder, slot_dtype
+from features.spec import LEARNT, SPEC, spec_files, spec_of_files
 
-_SPEC = "features.yaml"
 _WEIGHTS = "weights.safetensors"
 _STATE = "state.safetensors"
 _DTYPES = {np.float32: "F32", np.uint32: "U32", np.uint64: "U64"}
@@ -48,14 +49,16 @@ def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
     require_model_or_nothing(path)
     try:
         with replace_folder(path) as folder:
-            (folder / _SPEC).write_text(model.spec.to_yaml(), encoding="utf-8")
+            of_spec = spec_files(model.spec)
+            for name, content in of_spec.items():
+                (folder / name).write_bytes(content)
             linear = model.linear
             save_file({"slots": linear.slots, "weights": linear.weights}, folder / _WEIGHTS)
             slots, numbers = state
             save_file({"slots": slots, "state": numbers}, folder / _STATE)
             for name in (_WEIGHTS, _STATE):  # safetensors keeps its files from other users
-                shutil.copymode(folder / _SPEC, folder / name)
-            files = {name: _sha256(folder / name) for name in (_SPEC, _WEIGHTS, _STATE)}
+                shutil.copymode(folder / SPEC, folder / name)
+            files = {name: _sha256(folder / name) for name in (*of_spec, _WEIGHTS, _STATE)}
             (folder / MANIFEST).write_bytes(manifest_text({**model.manifest, "sha256": files}))
     except (OSError, SafetensorError) as error:
         kept = "the model that was there is unchanged" if path.exists() else "nothing was left behind"
@@ -99,7 +102,7 @@ def require_model_or_nothing(path: Path) -> None:
             f"{path}: is a mount point, and a model replaces its folder as a whole; give one in it."
         )
     for found in sorted(path.iterdir()):
-        if found.name not in {MANIFEST, _SPEC, _WEIGHTS, _STATE}:
+        if found.name not in {MANIFEST, SPEC, LEARNT, _WEIGHTS, _STATE}:
             raise ModelError(
                 f"{path}: holds {found.name}, which is no part of a model; move it, or give another folder."
             )
@@ -117,15 +120,16 @@ def load_model(path: Path) -> Model:
     A training job may replace the folder meanwhile: the model is then the old or the new one, whole.
     Raises ModelError when it is missing, torn, of a newer format, or its parts do not belong together.
     """
-    manifest, files = _read(path, (_SPEC, _WEIGHTS))
+    manifest, files = _read(path, (SPEC, LEARNT, _WEIGHTS))
     try:
-        spec = parse_spec(bytes(files[_SPEC]).decode(), where=str(path / _SPEC))
-    except (SpecError, UnicodeDecodeError) as error:
+        of_spec = {name: bytes(files[name]) for name in (SPEC, LEARNT) if name in files}
+        spec = spec_of_files(of_spec, where=str(path / SPEC))
+    except SpecError as error:
         raise ModelError(f"{error} The model was written by another version; train it again.") from error
     if spec.fingerprint != manifest["spec_fingerprint"]:
         raise ModelError(
             f"{path}: the model was trained with the transform {manifest['spec_fingerprint'][:12]}, but its "
-            f"{_SPEC} gives {spec.fingerprint[:12]}; restore the folder or train again."
+            f"{SPEC} gives {spec.fingerprint[:12]}; restore the folder or train again."
         )
     wanted = {"slots": (slot_dtype(spec.bits), 1), "weights": (np.float32, 1)}
     tensors = _tensors(path / _WEIGHTS, files[_WEIGHTS], wanted)
@@ -164,7 +168,7 @@ def load_state(path: Path, spec: FeatureSpec) -> SavedState:
     if manifest["spec_fingerprint"] != spec.fingerprint:
         raise ModelError(
             f"{path}: the model was trained with the transform {manifest['spec_fingerprint'][:12]}, this job "
-            f"uses {spec.fingerprint[:12]}; use the model's own {_SPEC} as --spec, or start afresh."
+            f"uses {spec.fingerprint[:12]}; use the model's own {SPEC} as --spec, or start afresh."
         )
     wanted = {"slots": (slot_dtype(spec.bits), 1), "state": (np.float32, 2)}
     tensors = _tensors(path / _STATE, files[_STATE], wanted)
@@ -182,13 +186,15 @@ def load_state(path: Path, spec: FeatureSpec) -> SavedState:
 def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, mmap.mmap]]:
     """The manifest of the model in `path` and the content of its files `names`, which it vouches for.
 
+    Not every model has LEARNT; if the manifest names none, there is none.
     The files are mapped, and checked in memory: what is used is what was checked, also when other files take
     their names.
     """
     manifest = read_manifest(path)
     while True:
         try:
-            return manifest, {name: _content(path, manifest, name) for name in names}
+            there = [name for name in names if name != LEARNT or name in manifest["sha256"]]
+            return manifest, {name: _content(path, manifest, name) for name in there}
         except ModelError:
             before, manifest = manifest, read_manifest(path)
             if manifest == before:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         absolute,
         filters_for,
         input_bytes,
+        learnt_text,
     )
     from ctr.workers.forking import fork_server, serve
     from ctr.workers.heartbeat import Heartbeat
@@ -46,6 +47,7 @@ __all__ = [
     "fork_server",
     "input_bytes",
     "is_of_work",
+    "learnt_text",
     "read_failure",
     "read_stalls",
     "serve",
@@ -58,7 +60,7 @@ __getattr__ = lazy_face(
     __name__,
     {
         "data_plan": "DataPlan shard_chunks_for",
-        "description": "CONSISTENCY Consistency JobDescription absolute filters_for input_bytes",
+        "description": "CONSISTENCY Consistency JobDescription absolute filters_for input_bytes learnt_text",
         "forking": "fork_server serve",
         "heartbeat": "Heartbeat",
         "prepared_update": "PreparedUpdate",

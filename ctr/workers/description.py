@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -15,7 +16,8 @@ from ctr.errors import DataError, ModelError, StoreError
 from ctr.learn import Optimizer, optimizer_from_json
 from ctr.stall import STALL_S
 from ctr.workers.data_plan import DataPlan
-from features import DatasetSource, FeatureSpec, RawSource, open_source, parse_spec
+from features import DatasetSource, FeatureSpec, RawSource, open_source
+from features.spec import LEARNT, SPEC, spec_files, spec_of_files
 from ps import DEFAULT_FILTERS, Filters
 
 Consistency = Literal["bsp", "ssp", "asp"]
@@ -27,8 +29,15 @@ _REMEDY = "every worker needs the same data at the same path"
 
 
 @lru_cache(maxsize=4)
-def _spec(text: str) -> FeatureSpec:
-    return parse_spec(text, "the job's spec")
+def _spec(text: str, learnt: str | None) -> FeatureSpec:
+    files = {SPEC: text.encode()} | ({} if learnt is None else {LEARNT: b64decode(learnt)})
+    return spec_of_files(files, "the job's spec")
+
+
+def learnt_text(spec: FeatureSpec) -> str | None:
+    """`JobDescription.learnt` of a spec."""
+    learnt = spec_files(spec).get(LEARNT)
+    return None if learnt is None else b64encode(learnt).decode()
 
 
 def _optimizer(value: Any) -> Optimizer:
@@ -57,6 +66,8 @@ class JobDescription(BaseModel):
     """Whether the input is a hashed data set."""
     spec: str
     """The feature spec, as YAML."""
+    learnt: str | None = None
+    """What a first pass over the data learnt for it, as a safetensors file in base64; None: nothing."""
     on_bad_rows: Literal["fail", "skip", "quarantine"]
     """`quarantine` is for the command that leads the job: workers pass bad rows over."""
     rows: int
@@ -95,7 +106,7 @@ class JobDescription(BaseModel):
 
     def feature_spec(self) -> FeatureSpec:
         """The feature spec."""
-        return _spec(self.spec)
+        return _spec(self.spec, self.learnt)
 
     def facts(self) -> dict[str, str]:
         """What the model in the store is described by."""

@@ -11,13 +11,13 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ctr.errors import DataError
+from features.spec import LEARNT, SPEC
 
 FORMAT = "ctr hashed data set"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
-SPEC = "features.yaml"
 
-_OWN_NAME = re.compile(rf"{re.escape(MANIFEST)}|{re.escape(SPEC)}|shard-[0-9]{{5,}}\.arrow")
+_OWN_NAME = re.compile("|".join([*map(re.escape, (MANIFEST, SPEC, LEARNT)), r"shard-[0-9]{5,}\.arrow"]))
 _FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)
 _Count = Annotated[int, Field(ge=0)]
 _Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

@@ -6,6 +6,7 @@ import hashlib
 import mmap
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +19,10 @@ from numpy.typing import NDArray
 from ctr.errors import DataError, SpecError
 from features.batches import Batch, Chunk, slice_chunk, take
 from features.dataset import kernels
-from features.dataset.manifest import SPEC, DatasetManifest, ShardEntry, read_manifest
+from features.dataset.manifest import DatasetManifest, ShardEntry, read_manifest
 from features.dataset.writer import block_schema
 from features.readers import BadRows
-from features.spec import FeatureSpec, parse_spec
+from features.spec import LEARNT, SPEC, FeatureSpec, spec_of_files
 
 _Part = tuple[Chunk, int, int]  # rows of a block, from and to (exclusive)
 
@@ -153,10 +154,13 @@ class DatasetSource:
         path = self.path / SPEC
         again = "build the data set again with `ctr features build`."
         try:
-            spec = parse_spec(path.read_text("utf-8"), str(path))
+            files = {SPEC: path.read_bytes()}
+            with suppress(FileNotFoundError):
+                files[LEARNT] = (self.path / LEARNT).read_bytes()
+            spec = spec_of_files(files, str(path))
         except SpecError as error:
             raise DataError(f"{error} Restore the file, or {again}") from error
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise DataError(f"{path}: cannot be read ({error}); {again}") from error
         if spec.fingerprint != self.manifest.spec_fingerprint:
             raise DataError(

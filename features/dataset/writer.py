@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from ctr.errors import DataError
 from features.batches import Batch, Chunk, localize, slot_dtype
-from features.dataset.manifest import SPEC, DatasetManifest, ShardEntry, require_dataset_or_nothing
+from features.dataset.manifest import DatasetManifest, ShardEntry, require_dataset_or_nothing
 from features.folder import replace_folder
-from features.spec import FeatureSpec
+from features.spec import FeatureSpec, spec_files
 
 BLOCK_ROWS = 65_536
 BLOCKS_PER_SHARD = 4
@@ -77,7 +77,8 @@ def write_dataset(
                 tally.shards.append(shard.entry())
             if not tally.rows:
                 raise DataError("the input has no row, so there is no data set to write: check the input.")
-            (folder / SPEC).write_text(spec.to_yaml(), encoding="utf-8")
+            for name, content in spec_files(spec).items():
+                (folder / name).write_bytes(content)
             manifest = tally.manifest(spec.fingerprint, shuffled)
             manifest.write(folder)
     except OSError as error:

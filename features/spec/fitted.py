@@ -68,17 +68,17 @@ class FittedSpec(FeatureSpec):
     _learnt: Learnt = PrivateAttr()
 
     @staticmethod
-    def of(spec: FeatureSpec, learnt: Mapping[str, NDArray[Any]]) -> FeatureSpec:
+    def of(spec: FeatureSpec, learnt: Mapping[str, NDArray[Any]], where: str = "") -> FeatureSpec:
         """`spec` with the arrays of its fields; just `spec` if it has nothing to learn.
 
-        Raises SpecError when the arrays are not those that its fields learn.
+        Raises SpecError, which begins with `where`, when the arrays are not those that its fields learn.
         """
         wanted = {f"{field.name}/{array}" for field in spec.all_fields for array in field.learns}
         if wanted != set(learnt):
             odd = sorted(wanted ^ set(learnt))[0]
             raise SpecError(
-                f"What was learnt for the feature spec does not belong to it: {odd!r} is"
-                f" {'missing' if odd in wanted else 'no array of its fields'}; fit the spec again."
+                f"{where or 'the feature spec'}: what was learnt for it does not belong to it: {odd!r} is"
+                f" {'missing' if odd in wanted else 'no array of its fields'}."
             )
         if not wanted:
             return spec
@@ -109,9 +109,8 @@ def spec_of_files(files: Mapping[str, bytes], where: str) -> FeatureSpec:
     """The spec that `spec_files` gave; a SpecError begins with `where`, the place of the first file."""
     try:
         spec = parse_spec(files[SPEC].decode(), where)
+        return FittedSpec.of(spec, load(files[LEARNT]) if LEARNT in files else {}, where)
     except UnicodeDecodeError as error:
         raise SpecError(f"{where}: byte {error.start} is not UTF-8 text.") from None
-    try:
-        return FittedSpec.of(spec, load(files[LEARNT]) if LEARNT in files else {})
     except SafetensorError as error:
         raise SpecError(f"{where}: {LEARNT} beside it cannot be read ({error}).") from None

@@ -14,8 +14,9 @@ BAD_INDEX = 7
 BAD_VALUE = 8
 QUERY = 9
 
-_U0, _U1, _U10 = np.uint64(0), np.uint64(1), np.uint64(10)
+_U0, _U1, _U2, _U10 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(10)
 _LARGEST = np.uint64(2**63 - 1)
+_LARGE = np.uint64(10**17)
 _SPACE, _TAB, _RETURN, _COLON, _ZERO, _Q = (np.uint8(ord(c)) for c in " \t\r:0q")
 
 
@@ -81,13 +82,17 @@ def _parse_token(
     index = _U0
     while colon < end:  # ends early if the index is above 2**63 - 1
         digit = np.uint64(np.uint8(buffer[colon] - _ZERO))
-        if digit >= _U10 or index > (_LARGEST - digit) // _U10:
+        if digit >= _U10 or (index >= _LARGE and index > (_LARGEST - digit) // _U10):
             break
         index = index * _U10 + digit
         colon += _U1
     if colon in (at, end) or buffer[colon] != _COLON:
         return (QUERY if buffer[at] == _Q else BAD_INDEX), index, np.float32(0), end
     stop = _token_end(buffer, colon, end)
+    if stop - colon == _U2:  # most values are one digit
+        one = np.uint8(buffer[colon + _U1] - _ZERO)
+        if one < 10:
+            return 0, index, np.float32(one), stop
     kind, number = parse_number(buffer, colon + _U1, stop)
     value = np.float32(number)
     return (0 if kind == NUMBER and np.isfinite(value) else BAD_VALUE), index, value, stop

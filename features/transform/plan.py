@@ -54,8 +54,8 @@ def made_of(first: int, rows: int, made: Sequence[tuple[int, Words | Bag]]) -> M
     bags = [found for _, found in made if isinstance(found, Bag)]
     problem, bad_column = np.zeros(rows if made else 0, np.uint8), np.zeros(rows if made else 0, np.int32)
     for column, found in reversed(made):  # of several, the first field's is told
-        np.copyto(bad_column, column, where=found.problem != 0)
-        np.copyto(problem, found.problem, where=found.problem != 0)
+        bad = np.flatnonzero(found.problem)
+        problem[bad], bad_column[bad] = found.problem[bad], column
     sizes = [0, *accumulate(int(bag.bounds[-1]) for bag in bags)]
     bounds = [bag.bounds + start for bag, start in zip(bags, sizes, strict=False)]
     return Made(

@@ -1,0 +1,47 @@
+"""`fit`: the first pass over raw data, in which a spec's steps learn what they need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from features.readers import open_reader
+from features.spec import FeatureSpec, FittedSpec, column_of, learnt_of
+from features.transform import STEPS, Column
+
+
+def fit(
+    spec: FeatureSpec,
+    paths: Sequence[str | Path],
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> FeatureSpec:
+    """`spec` with what its steps learn from all rows of these files; `spec` itself if they learn nothing.
+
+    Labels and weights are not looked at. Rows that cannot be split into cells are left out; a value that is
+    none for one step counts for the others. `progress` is called with the number of rows read so far. Raises
+    DataError, and SpecError when the spec does not fit a file's format.
+    """
+    if learnt_of(spec) is not None:
+        return spec
+    wanted = {f.name: (column_of(f), begin(f)) for f in spec.all_fields if (begin := STEPS[f.step].fit)}
+    names = list(dict.fromkeys(column for column, _ in wanted.values()))
+    rows = 0
+    for path in paths:
+        with closing(open_reader(Path(path), spec, "ignored")) as reader:
+            for block in reader.blocks(names):
+                columns = {
+                    name: Column.of(block.cells, block.status, i, slice(None)) for i, name in enumerate(names)
+                }
+                for column, learning in wanted.values():
+                    learning.add(columns[column])
+                rows += len(block.cells)
+                if progress is not None:
+                    progress(rows)
+    learnt = {
+        f"{name}/{array}": found
+        for name, (_, learning) in wanted.items()
+        for array, found in learning.learnt().items()
+    }
+    return FittedSpec.of(spec, learnt)
