@@ -19,7 +19,7 @@ from ctr.drill.ledger import Ledger, Push
 from ctr.errors import CtrError, StoreError
 from ctr.workers import DataPlan, WorkerProcesses
 from ps.client import chunks_pushed
-from ps.servers import Cluster, RedisServer, Shard
+from ps.servers import Cluster, Node, RedisServer
 
 _PATIENCE_S = 60.0
 _POLL_S = 0.05
@@ -68,7 +68,7 @@ class Saboteur:
         self._over = Event()
         self._workers: WorkerProcesses | None = None
         self._applied: Applied = lambda _: np.empty(0, np.int64)
-        self._full: Shard | None = None
+        self._full: Node | None = None
         self._thread = Thread(target=self._run, name="saboteur")
 
     def start(self, workers: WorkerProcesses, applied: Applied) -> None:
@@ -114,39 +114,39 @@ class Saboteur:
         strikes[kind]()
 
     def _kill(self) -> None:
-        shard = self._choose_shard()
-        self._kill_primary(shard, self._began("kill", f"killed {self._name(shard)}", shard))
+        node = self._choose_node()
+        self._kill_primary(node, self._began("kill", f"killed {self._name(node)}", node))
 
     def _lag(self) -> None:
-        shard = self._choose_shard()
-        with self._cluster.cut_off(shard.replicas):
+        node = self._choose_node()
+        with self._cluster.cut_off(node.replicas):
             self._pause(self._lag_s)
-            what = f"killed {self._name(shard)}, whose replica was {self._lag_s:g} s behind"
-            report = self._began("lag", what, shard)
-            shard.primary.kill()
-        self._kill_primary(shard, report)
+            what = f"killed {self._name(node)}, whose replica was {self._lag_s:g} s behind"
+            report = self._began("lag", what, node)
+            node.primary.kill()
+        self._kill_primary(node, report)
 
-    def _kill_primary(self, shard: Shard, report: FaultReport) -> None:
-        shard.primary.kill()
+    def _kill_primary(self, node: Node, report: FaultReport) -> None:
+        node.primary.kill()
         # Not before: it would come back as the primary that it was, and empty.
-        self._settle(lambda: self._is_replaced(shard), f"{self._name(shard)} was not replaced by its replica")
-        shard.primary.restart()
-        self._await_repair(report, shard)
+        self._settle(lambda: self._is_replaced(node), f"{self._name(node)} was not replaced by its replica")
+        node.primary.restart()
+        self._await_repair(report, node)
 
     def _freeze(self) -> None:
-        shard = self._choose_shard()
-        self._stop(shard, [shard.primary], self._began("freeze", f"froze {self._name(shard)}", shard))
+        node = self._choose_node()
+        self._stop(node, [node.primary], self._began("freeze", f"froze {self._name(node)}", node))
 
     def _freeze_all(self) -> None:
-        shard = self._choose_shard()
-        what = f"froze {self._name(shard)} and its replica"
-        self._stop(shard, [shard.primary, *shard.replicas], self._began("freeze-all", what, shard))
+        node = self._choose_node()
+        what = f"froze {self._name(node)} and its replica"
+        self._stop(node, [node.primary, *node.replicas], self._began("freeze-all", what, node))
 
-    def _stop(self, shard: Shard, servers: Sequence[RedisServer], report: FaultReport) -> None:
+    def _stop(self, node: Node, servers: Sequence[RedisServer], report: FaultReport) -> None:
         with self._cluster.frozen(servers):
             self._pause(self._freeze_s)
         report.ended = monotonic()
-        self._await_repair(report, shard)
+        self._await_repair(report, node)
 
     def _kill_worker(self) -> None:
         assert self._workers is not None
@@ -176,48 +176,50 @@ class Saboteur:
         return chunks_pushed(push.chunk) >= self._plan.chunks_of(push.shard)
 
     def _reshard(self) -> None:
-        shard = self._choose_shard()
-        node = self._cluster.add_node()
-        moving = sorted(self._chosen.sample(shard.partitions, len(shard.partitions) // 2))
-        source = self._cluster.name_of(shard.primary)
-        what = f"moved {len(moving)} partitions from {source} to {self._cluster.name_of(node)}, which is new"
+        node = self._choose_node()
+        target = self._cluster.add_node()
+        moving = sorted(self._chosen.sample(node.partitions, len(node.partitions) // 2))
+        source = self._cluster.name_of(node.primary)
+        what = (
+            f"moved {len(moving)} partitions from {source} to {self._cluster.name_of(target)}, which is new"
+        )
         report = self._began("reshard", what, None)
         report.partitions = tuple(moving)
-        self._cluster.move(moving, shard.primary, node)
+        self._cluster.move(moving, node.primary, target)
         report.ended = monotonic()
         self._await_recovery(report, lambda push: bool(push.arrived.intersection(moving)))
 
     def _fill_memory(self) -> None:
         self._until(self._is_resumable)
-        shard = self._choose_shard()
-        report = self._began("memory", f"filled the memory of {self._name(shard)}", shard)
-        self._full = shard
-        self._cluster.limit(shard, room=8 << 20)
+        node = self._choose_node()
+        report = self._began("memory", f"filled the memory of {self._name(node)}", node)
+        self._full = node
+        self._cluster.limit(node, room=8 << 20)
         deadline = monotonic() + _PATIENCE_S
         while not self._over.wait(_POLL_S):
-            self._cluster.fill(shard)  # again, as it gives back a little when clients come and go
+            self._cluster.fill(node)  # again, as it gives back a little when clients come and go
             if monotonic() > deadline:
                 report.problem = "the job did not notice"
                 return
 
     # How they are done
 
-    def _choose_shard(self) -> Shard:
+    def _choose_node(self) -> Node:
         """One whose primary can be replaced."""
         self._settle(self._cluster.is_whole, "the cluster did not become whole again")
-        return self._chosen.choice([shard for shard in self._cluster.shards() if shard.replicas])
+        return self._chosen.choice([node for node in self._cluster.nodes() if node.replicas])
 
-    def _name(self, shard: Shard) -> str:
-        return f"{self._cluster.name_of(shard.primary)} ({len(shard.partitions)} partitions)"
+    def _name(self, node: Node) -> str:
+        return f"{self._cluster.name_of(node.primary)} ({len(node.partitions)} partitions)"
 
-    def _is_replaced(self, shard: Shard) -> bool:
+    def _is_replaced(self, node: Node) -> bool:
         return any(
-            now.primary in shard.replicas and shard.partitions[0] in now.partitions
-            for now in self._cluster.shards()
+            now.primary in node.replicas and node.partitions[0] in now.partitions
+            for now in self._cluster.nodes()
         )
 
-    def _began(self, kind: str, what: str, shard: Shard | None) -> FaultReport:
-        partitions = () if shard is None else shard.partitions
+    def _began(self, kind: str, what: str, node: Node | None) -> FaultReport:
+        partitions = () if node is None else node.partitions
         report = FaultReport(kind, what, self.fraction, monotonic(), partitions)
         self.reports.append(report)
         self._tell(f"{self.fraction:.0%}: {what}")
@@ -228,9 +230,9 @@ class Saboteur:
         self._await_push(report, counts)
         self._settle(self._cluster.is_whole, "the cluster did not become whole again")
 
-    def _await_repair(self, report: FaultReport, shard: Shard) -> None:
+    def _await_repair(self, report: FaultReport, node: Node) -> None:
         """The same, and in between until what a failover lost was sent again: by workers who must live."""
-        self._await_push(report, lambda push: bool(push.arrived.intersection(shard.partitions)))
+        self._await_push(report, lambda push: bool(push.arrived.intersection(node.partitions)))
         deadline = monotonic() + _PATIENCE_S
         while self._is_missing(report.began - _REPLICATED_S):
             if self._over.wait(_POLL_S):

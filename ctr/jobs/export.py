@@ -122,7 +122,7 @@ def _work(observer: StoreObserver, board: BoardStatus, bits: int) -> WorkerRepor
     for name, blob in observer.reports().items():
         if is_of_work(name):
             work.add(WorkerReport.from_bytes(blob))
-    for blob in observer.moves(board).values():
+    for blob in observer.prepared_updates(board).values():
         progressive, _ = PreparedUpdate.from_bytes(blob, bits).metrics
         work.progressive.merge(progressive)
     return work

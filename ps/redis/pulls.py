@@ -164,7 +164,7 @@ class Pulls:
             read,
         )
 
-    def inserts(self, heard: NDArray[np.int64]) -> list[tuple[int, NDArray[np.uint32]]]:
+    def inserts(self, known: NDArray[np.int64]) -> list[tuple[int, NDArray[np.uint32]]]:
         """See `RedisStore.read_inserts`."""
         found: dict[int, NDArray[np.uint32]] = {}
 
@@ -173,7 +173,7 @@ class Pulls:
 
         self._channel.ask_each(
             range(self._partitions.count),
-            lambda p: command(b"GETRANGE", self._keys.inserts(p), b"%d" % (4 * heard[p]), b"-1"),
+            lambda p: command(b"GETRANGE", self._keys.inserts(p), b"%d" % (4 * known[p]), b"-1"),
             read,
         )
         return [(p, offsets) for p, offsets in found.items() if offsets.size]

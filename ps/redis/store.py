@@ -251,13 +251,13 @@ class RedisStore:
         """
         return self._replicas.servers()
 
-    def read_inserts(self, heard: NDArray[np.int64]) -> list[tuple[int, NDArray[np.uint32]]]:
-        """What the partitions' insert logs say beyond the first `heard[p]` entries: (partition, offsets
+    def read_inserts(self, known: NDArray[np.int64]) -> list[tuple[int, NDArray[np.uint32]]]:
+        """What the partitions' insert logs say beyond the first `known[p]` entries: (partition, offsets
         uint32[k]).
 
         Partitions without anything new are left out.
         """
-        return self._pulls.inserts(heard)
+        return self._pulls.inserts(known)
 
     def wait_replicated(self, timeout_s: float) -> bool:
         """See `Replicas.have_everything`."""

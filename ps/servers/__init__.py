@@ -1,14 +1,14 @@
 """redis-servers of our own, for jobs on one machine, drills and tests."""
 
-from ps.servers.cluster import Cluster, Shard
+from ps.servers.cluster import Cluster, Node
 from ps.servers.embedded import EmbeddedRedis, embedded_shards
 from ps.servers.redis_server import RedisServer, find_redis_server
 
 __all__ = [
     "Cluster",
     "EmbeddedRedis",
+    "Node",
     "RedisServer",
-    "Shard",
     "embedded_shards",
     "find_redis_server",
 ]

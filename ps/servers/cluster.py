@@ -21,7 +21,7 @@ _PIECE = 1 << 18  # 256 KiB
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class Node:
     """A primary, what it holds, and who may take over from it."""
 
     primary: RedisServer
@@ -43,13 +43,13 @@ class Cluster:
         """What a report calls a server: its number stays, whatever becomes of it."""
         return f"node {self._servers.servers.index(server)}"
 
-    def shards(self) -> list[Shard]:
-        """All shards that hold partitions, by the numbers of their primaries. Raises StoreError."""
+    def nodes(self) -> list[Node]:
+        """All nodes that hold partitions, by the numbers of their primaries. Raises StoreError."""
         for server in self._servers.servers:
             if not server.alive or server in self._frozen:
                 continue
             with suppress(StoreError):
-                return self._shards(_members(server))
+                return self._with_partitions(_members(server))
         raise StoreError("no server of the cluster answers")
 
     def holds(self, server: RedisServer, key: bytes) -> bool:
@@ -98,22 +98,22 @@ class Cluster:
 
     def move(self, partitions: Sequence[int], source: RedisServer, target: RedisServer) -> None:
         """Move partitions to another primary while clients go on. Raises StoreError."""
-        primaries = {shard.primary for shard in self.shards()} | {source, target}
+        primaries = {node.primary for node in self.nodes()} | {source, target}
         hash_slots = sorted({self._hash_slot[partition] for partition in partitions})
         with _refusals():
             move_hash_slots(list(primaries), source, target, hash_slots, keys_at_a_time=1)
 
-    def limit(self, shard: Shard, room: int | None) -> None:
+    def limit(self, node: Node, room: int | None) -> None:
         """Limit a primary's memory to `room` more bytes than it uses; None takes the limit away again."""
-        with _refusals(), shard.primary.connect() as client:
+        with _refusals(), node.primary.connect() as client:
             used = client.info("memory")["used_memory"]
             client.config_set("maxmemory", 0 if room is None else used + room)
 
-    def fill(self, shard: Shard) -> None:
+    def fill(self, node: Node) -> None:
         """Write to a primary until it takes no more."""
         names = (b"{ballast-%d}" % number for number in range(1 << 20))
-        ballast = next(name for name in names if self.holds(shard.primary, name))
-        with _refusals(), shard.primary.connect() as client, suppress(redis.OutOfMemoryError):
+        ballast = next(name for name in names if self.holds(node.primary, name))
+        with _refusals(), node.primary.connect() as client, suppress(redis.OutOfMemoryError):
             while True:
                 client.append(ballast, b"\0" * _PIECE)
 
@@ -129,22 +129,22 @@ class Cluster:
             for replica in replicas:
                 _ask(replica, "CONFIG", "SET", "masterauth", replica.password)
 
-    def _shards(self, nodes: Sequence[Member]) -> list[Shard]:
+    def _with_partitions(self, members: Sequence[Member]) -> list[Node]:
         by_port = {server.port: server for server in self._servers.servers}
-        shards = []
-        for node in nodes:
+        found = []
+        for member in members:
             partitions = tuple(
-                partition for partition, number in enumerate(self._hash_slot) if node.holds(number)
+                partition for partition, number in enumerate(self._hash_slot) if member.holds(number)
             )
-            if not partitions or node.address[1] not in by_port:
+            if not partitions or member.address[1] not in by_port:
                 continue
             replicas = tuple(
                 by_port[other.address[1]]
-                for other in nodes
-                if other.primary == node.name and not other.in_trouble
+                for other in members
+                if other.primary == member.name and not other.in_trouble
             )
-            shards.append(Shard(by_port[node.address[1]], replicas, partitions))
-        return sorted(shards, key=lambda shard: self._servers.servers.index(shard.primary))
+            found.append(Node(by_port[member.address[1]], replicas, partitions))
+        return sorted(found, key=lambda node: self._servers.servers.index(node.primary))
 
 
 def _members(server: RedisServer) -> list[Member]:

@@ -70,7 +70,7 @@ class StoreObserver:
     def reports(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
         """All reports of the job by name, or those of these `names` that are there.
 
-        To be called after `look`, as `moves`. Raises StoreError when they cannot be read.
+        To be called after `look`, as `prepared_updates`. Raises StoreError when they cannot be read.
         """
         key = self._keys.board(BoardPart.REPORTS)
         if names is None:
@@ -81,16 +81,16 @@ class StoreObserver:
         blobs = self._answer(key, b"HMGET", *(name.encode() for name in names))
         return {name: blob for name, blob in zip(names, blobs, strict=True) if blob is not None}
 
-    def moves(self, board: BoardStatus) -> dict[int, bytes]:
-        """By rank: the move that was prepared last, if there is one. Raises StoreError as `reports` does."""
-        moves = {}
+    def prepared_updates(self, board: BoardStatus) -> dict[int, bytes]:
+        """By rank: the update that was prepared last, if there is one. Raises as `reports` does."""
+        updates = {}
         prefix = f"{board.job.incarnation}:".encode()
         for rank in range(board.job.ranks):
             found = pairs(self._answer(self._keys.rank(rank), b"HGETALL"))
             rounds = {int(name[len(prefix) :]): name for name in found if name.startswith(prefix)}
             if rounds:
-                moves[rank] = found[rounds[max(rounds)]]
-        return moves
+                updates[rank] = found[rounds[max(rounds)]]
+        return updates
 
     def close(self) -> None:
         """Close all connections."""

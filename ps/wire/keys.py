@@ -72,7 +72,7 @@ class Keys:
         return f"ctr:{{{self.model}:meta}}:{what}".encode()
 
     def rank(self, rank: int) -> bytes:
-        """A hash: the prepared move of a rank, by round. Each rank on a node of its own choice."""
+        """A hash: the prepared update of a rank, by round. Each rank on a node of its own choice."""
         return f"ctr:{{{self.model}:rank:{rank}}}".encode()
 
     def state(self, partition: int) -> bytes:

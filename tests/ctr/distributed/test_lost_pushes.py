@@ -14,12 +14,12 @@ from ctr.drill.job import DrillJob
 from ctr.drill.ledger import Ledger, Push
 from ctr.drill.proof import Proof, prove
 from ps import JobBoard, RedisStore
-from ps.servers.cluster import Cluster, Shard
+from ps.servers.cluster import Cluster, Node
 from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
 
 pytestmark = [needs_redis, timing_sensitive]
 
-Strike = Callable[[RedisStore, Cluster, Shard, Ledger], None]
+Strike = Callable[[RedisStore, Cluster, Node, Ledger], None]
 
 
 def drilled(start_redis: StartRedis, folder: Path, strike: Strike, pace_s: float) -> tuple[DrillJob, Proof]:
@@ -32,8 +32,8 @@ def drilled(start_redis: StartRedis, folder: Path, strike: Strike, pace_s: float
     cluster = Cluster(servers, store.keys.model, store.partitions.count)
     ledger = Ledger(folder / "ledger")
     # Not that of the job board, which tells the workers when the job is over.
-    shard = next(shard for shard in cluster.shards() if not cluster.holds(shard.primary, store.keys.meta))
-    striking = Thread(target=strike, args=(store, cluster, shard, ledger))
+    node = next(node for node in cluster.nodes() if not cluster.holds(node.primary, store.keys.meta))
+    striking = Thread(target=strike, args=(store, cluster, node, ledger))
     striking.start()
     name = job.run(store, ledger.folder, pace_s=pace_s)
     striking.join()
@@ -47,15 +47,15 @@ def acknowledged(ledger: Ledger) -> list[Push]:
 
 
 def test_the_last_pushes_of_a_job(start_redis: StartRedis, tmp_path: Path) -> None:
-    def strike(store: RedisStore, cluster: Cluster, shard: Shard, ledger: Ledger) -> None:
+    def strike(store: RedisStore, cluster: Cluster, node: Node, ledger: Ledger) -> None:
         while len(acknowledged(ledger)) < 28:  # of 32
             sleep(0.01)
-        with closing(JobBoard(store.url)) as board, cluster.cut_off(shard.replicas):
+        with closing(JobBoard(store.url)) as board, cluster.cut_off(node.replicas):
             found = board.job()
             assert found is not None
             while board.look().finished < found.shards:
                 sleep(0.002)
-            shard.primary.kill()
+            node.primary.kill()
 
     job, proof = drilled(start_redis, tmp_path, strike, pace_s=0.1)
     assert job.chunks == 32
@@ -67,12 +67,12 @@ def test_the_pushes_of_a_worker_that_dies_too(start_redis: StartRedis, tmp_path:
     """As when both were on one machine."""
     died: list[Push] = []
 
-    def strike(store: RedisStore, cluster: Cluster, shard: Shard, ledger: Ledger) -> None:
+    def strike(store: RedisStore, cluster: Cluster, node: Node, ledger: Ledger) -> None:
         first: Push | None = None
         while first is None:  # in a data shard of eight chunks
             sleep(0.01)
             first = next((push for push in acknowledged(ledger) if push.chunk == 2 * 2), None)
-        with cluster.cut_off(shard.replicas):
+        with cluster.cut_off(node.replicas):
             while not died:
                 sleep(0.01)
                 died.extend(
@@ -81,7 +81,7 @@ def test_the_pushes_of_a_worker_that_dies_too(start_redis: StartRedis, tmp_path:
                     if (push.worker, push.shard, push.chunk) == (first.worker, first.shard, 2 * 5)
                 )
             os.kill(int(first.worker.split("-")[-2]), signal.SIGKILL)
-            shard.primary.kill()
+            node.primary.kill()
 
     _, proof = drilled(start_redis, tmp_path, strike, pace_s=0.2)
     assert proof.problems == []

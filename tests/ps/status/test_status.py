@@ -420,7 +420,7 @@ class TestBoard:
         observer = observers(named(url))
         found = observer.look().board
         assert found is not None
-        assert observer.moves(found) == {2: b"round 10"}
+        assert observer.prepared_updates(found) == {2: b"round 10"}
 
     def test_it_buries_nobody(
         self, redis_url: str, boards: Boards, observers: Callable[..., StoreObserver]
