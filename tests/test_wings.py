@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -103,3 +104,10 @@ def test_a_face_re_exports_what_it_names(face: str) -> None:
             import_module(name)
     assert sorted(exported) == sorted(getattr(loaded, "__all__", []))
     assert not [name for name in exported if isinstance(getattr(loaded, name), ModuleType)]
+
+
+def test_the_files_that_are_named_in_contributing_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`((?:api|ctr|features|ps|tests)/[a-z\d_/]+\.py)`", text))
+    assert len(named) > 40
+    assert not [name for name in named if not (ROOT / name).exists()]

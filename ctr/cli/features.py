@@ -24,31 +24,38 @@ app = typer.Typer(
 )
 
 
+SpecOption = Annotated[
+    str,
+    typer.Option(
+        "--spec",
+        metavar="SPEC",
+        help="Feature spec: a YAML file, or a shipped one by name (criteo, avazu, libsvm).",
+        show_default=False,
+    ),
+]
+OutOption = Annotated[
+    Path,
+    typer.Option("--out", metavar="DIR", help="The data set is written to this folder.", show_default=False),
+]
+ShuffleOption = Annotated[
+    int | None,
+    typer.Option(
+        "--shuffle",
+        metavar="SEED",
+        min=0,
+        max=(1 << 64) - 1,
+        help="Put the rows in a random order; the same seed gives the same order.",
+        show_default=False,
+    ),
+]
+
+
 @app.command()
 def build(
     inputs: Inputs,
-    spec: Annotated[
-        str,
-        typer.Option(
-            metavar="SPEC",
-            help="Feature spec: a YAML file, or a shipped one by name (criteo, avazu, libsvm).",
-            show_default=False,
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="The data set is written to this folder.", show_default=False)
-    ],
-    shuffle: Annotated[
-        int | None,
-        typer.Option(
-            "--shuffle",
-            metavar="SEED",
-            min=0,
-            max=(1 << 64) - 1,
-            help="Put the rows in a random order; the same seed gives the same order.",
-            show_default=False,
-        ),
-    ] = None,
+    spec: SpecOption,
+    out: OutOption,
+    shuffle: ShuffleOption = None,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
     max_bad_fraction: MaxBadFraction = 0.01,
     json: JsonOption = None,
@@ -95,7 +102,7 @@ def build(
     lines = [
         f"hashed {manifest.rows:,} rows into {out} in {seconds:.2f} s ({manifest.rows / seconds:,.0f} rows/s)"
     ]
-    report(lines + bad_rows_lines(source.bad_rows.count, source.bad_rows.examples, quarantine), facts, json)
+    report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)
 
 
 def _write(source: RawSource, out: Path, shuffle: int | None, show: Report) -> DatasetManifest:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ctr.cli.tables import some
 from ctr.errors import DataError
+
+if TYPE_CHECKING:
+    from features import BadRows
 
 STOPPED = 130
 """Exit code of a job that Ctrl-C or SIGTERM stopped, as shells have it."""
@@ -58,9 +61,9 @@ def peak_memory_mb() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)  # ru_maxrss is in KiB
 
 
-def bad_rows_lines(count: int, examples: Sequence[str], quarantine: Path | None) -> list[str]:
+def bad_rows_lines(bad_rows: BadRows, quarantine: Path | None) -> list[str]:
     """What to tell about rows that were skipped; nothing when there were none."""
-    if not count:
+    if not bad_rows.count:
         return []
     where = f"; they are in {quarantine}" if quarantine else ""
-    return [f"skipped {some(count, 'bad row')}{where}", *(f"  {text}" for text in examples)]
+    return [f"skipped {some(bad_rows.count, 'bad row')}{where}", *(f"  {text}" for text in bad_rows.examples)]

@@ -57,7 +57,7 @@ def evaluate(
         "seconds": perf_counter() - started,
         "peak_memory_mb": peak_memory_mb(),
     }
-    report(lines + bad_rows_lines(source.bad_rows.count, source.bad_rows.examples, quarantine), facts, json)
+    report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)
 
 
 def predict(
@@ -116,4 +116,4 @@ def predict(
         "peak_memory_mb": peak_memory_mb(),
     }
     lines = [f"wrote {rows:,} predictions of model {loaded.id} to {out}"]
-    report(lines + bad_rows_lines(source.bad_rows.count, source.bad_rows.examples, quarantine), facts, json)
+    report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)

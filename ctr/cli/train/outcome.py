@@ -19,7 +19,7 @@ def outcome_lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
         *_evaluation_lines(outcome),
         *_store_lines(summary),
         *_saved_lines(outcome),
-        *bad_rows_lines(outcome.bad_rows.count, outcome.bad_rows.examples, outcome.job.quarantine),
+        *bad_rows_lines(outcome.bad_rows, outcome.job.quarantine),
         *(f"warning: {text}" for text in outcome.warnings),
     ]
     if summary["holdout_bad_rows"]:
