@@ -31,7 +31,7 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 def stop_requests() -> Iterator[Event]:
     """An event that SIGINT, SIGTERM and SIGHUP set; a second of the first two raises KeyboardInterrupt.
 
-    Should that not get through within 5 s, as something hangs that is to be put in order, the process ends.
+    Should that not get through within 5 s, as something hangs that has to be cleaned up, the process ends.
 
     An exception raised in the middle of anything, as Python does by default, may come at a moment when a lock
     is held, or be swallowed where a compiler calls back; an event is looked at where it is safe.
@@ -77,7 +77,7 @@ def stop_requests() -> Iterator[Event]:
 
 def _end() -> None:
     with suppress(OSError):
-        os.write(2, b"\nStopped, though something hangs: not everything was put in order.\n")
+        os.write(2, b"\nStopped while something hangs: temporary files may be left behind.\n")
     os._exit(130)
 
 

@@ -20,6 +20,10 @@ from typing import Any, TypeVar
 import numba
 from numba.core import caching
 
+FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
+"""What LLVM may do to float arithmetic where a kernel asks for it: reorder sums, fuse multiply-adds, multiply
+by reciprocals. Never the flags that assume NaN and infinity away: a poisoned weight has to stay visible."""
+
 _PACKAGES = ("api", "ctr", "features", "ps")
 _KEEP_S = 24 * 3600
 """A folder of other sources stays for this long after its last kernel: another process may run on them."""

@@ -28,12 +28,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
-
-# What LLVM may do to float arithmetic, here and nowhere else: reorder sums, fuse multiply-adds,
-# multiply by reciprocals. Never the flags that assume NaN and infinity away: a poisoned weight has to
-# stay visible.
-FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
+from ctr.numba_cache import FAST_MATH, njit
 
 SCRATCH_ROWS = 4
 SCRATCH_WIDTH = 64

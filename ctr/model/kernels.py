@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.learn.ftrl_kernels import FAST_MATH
-from ctr.numba_cache import njit
+from ctr.numba_cache import FAST_MATH, njit
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")

@@ -131,7 +131,7 @@ with stop_requests():
     try:
         time.sleep(60)
     except KeyboardInterrupt:
-        time.sleep(60)  # as what is to be put in order may hang
+        time.sleep(60)  # as cleaning up may hang
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -64,6 +65,18 @@ def test_wrong_choices(chosen: dict[str, object], told: str) -> None:
 def test_every_setting_has_an_option_of_its_name() -> None:
     options = inspect.signature(train_command).parameters
     assert {field.name for kind in OPTIMIZERS.values() for field in fields(kind)} <= options.keys()
+
+
+def test_only_the_registry_knows_the_optimizers() -> None:
+    root = Path(__file__).parents[3]
+    names = re.compile(r"\b(Ftrl|ftrl_kernels)\b")
+    found = {
+        str(path.relative_to(root))
+        for package in ("api", "ctr", "features", "ps")
+        for path in (root / package).rglob("*.py")
+        if names.search(path.read_text())
+    }
+    assert found == {"ctr/learn/ftrl.py", "ctr/learn/optimizers.py"}
 
 
 def test_a_store_as_wide_as_the_optimizer() -> None:
