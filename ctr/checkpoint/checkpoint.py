@@ -1,7 +1,7 @@
 """Checkpoints of a training job in Redis: folders, written by `ctr.checkpoint.writer`, checked when read.
 
 manifest.json     the job, how far it has trained, and size and SHA-256 of the other files
-partitions.arrow  the partitions that hold anything, a batch for each: its state and its applied records
+partitions.arrow  the partitions that hold anything, a batch for each: its state and its watermarks
 reports.arrow     what workers have reported, by name
 """
 
@@ -141,7 +141,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def restore_checkpoint(checkpoint: Checkpoint, store: RedisStore) -> None:
-    """Give a model that was just created, on any number of nodes, the state and the applied records.
+    """Give a model that was just created, on any number of nodes, the state and the watermarks.
 
     Until this returns, the model is not to be used; should it fail, the model is to be dropped.
 

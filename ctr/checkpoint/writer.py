@@ -1,4 +1,4 @@
-"""Writing checkpoints: the store is read while training is held, the rest is done when it goes on."""
+"""Writing checkpoints: the store is read while training is paused, the rest is done when it goes on."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class CheckpointFacts:
 
     bytes: int
     """Of its files."""
-    held_seconds: float
-    """To read the store, while training was held."""
+    paused_seconds: float
+    """To read the store, while training was paused."""
     seconds: float
     """All in all, until it was on disk."""
     partitions: int
@@ -70,7 +70,7 @@ class CheckpointDraft:
         self._manifest = manifest
         self._started = started
         self._partitions = partitions
-        self.held_seconds = perf_counter() - started
+        self.paused_seconds = perf_counter() - started
         """What reading it took."""
 
     def __enter__(self) -> CheckpointDraft:
@@ -87,7 +87,7 @@ class CheckpointDraft:
         Raises ModelError when the disk refuses, with the checkpoint that was there unchanged.
         """
         with self, _refusals(self._folder):
-            # Hashed here rather than on the way: that would hold training twice as long.
+            # Hashed here rather than on the way: that would pause training for twice as long.
             files = {name: _file_entry(self._path / name) for name in (PARTITIONS, REPORTS)}
             manifest = Manifest.model_validate({**self._manifest, "files": files})
             text = orjson.dumps(manifest.model_dump(by_alias=True), option=orjson.OPT_INDENT_2)
@@ -95,7 +95,7 @@ class CheckpointDraft:
             self._opened.close()
             return CheckpointFacts(
                 bytes=sum(entry["bytes"] for entry in files.values()) + len(text),
-                held_seconds=self.held_seconds,
+                paused_seconds=self.paused_seconds,
                 seconds=perf_counter() - self._started,
                 partitions=self._partitions,
             )
@@ -116,7 +116,7 @@ def draft_checkpoint(
 ) -> CheckpointDraft:
     """Read the store into a draft of the checkpoint `folder`; `commit` it when training goes on again:
 
-        ...  # hold training, and note the position
+        ...  # pause training, and note the position
         with draft_checkpoint(folder, store, job=job, position=position, reports=reports) as draft:
             ...  # let training go on
             draft.commit()
@@ -124,8 +124,8 @@ def draft_checkpoint(
     `position` says which chunks were trained, and must have been taken BEFORE this call. Then what is pushed
     in between is in the partitions and not in the position: on resuming it is trained again, and its token
     keeps it from counting twice. The other way round it would be lost. `reports` should count what the
-    position says. `job` and `position` are JSON objects, and copied at once. `pushed` are applied records
-    that every partition has by the position: one that has not has lost pushes, and that is an error.
+    position says. `job` and `position` are JSON objects, and copied at once. `pushed` are watermarks
+    that every partition has reached by the position: one that has not has lost pushes, and that is an error.
 
     Needs memory for three partitions. Drafts of writers that were killed are removed. Raises StoreError as
     `RedisStore.dump` does, as `require_checkpoint_or_nothing` does, and ModelError when the disk refuses or
@@ -139,7 +139,7 @@ def draft_checkpoint(
         bits=store.bits, z_bits=store.z_bits, partitions=store.partitions.count, run=store.incarnation
     )
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    held = 0
+    written = 0
     with _refusals(folder), ExitStack() as opened:
         path = opened.enter_context(replace_folder(place))
         dumps = map(store.dump, range(facts.partitions))
@@ -148,12 +148,12 @@ def draft_checkpoint(
                 _require_all(folder, dump, pushed or {})
                 if dump.state or dump.applied:
                     file.write_batch(_batch(dump))
-                    held += 1
+                    written += 1
         with _arrow_file(path / REPORTS, REPORT_SCHEMA) as file:
             rows = [{"name": name, "report": report} for name, report in reports.items()]
             file.write_batch(pa.RecordBatch.from_pylist(rows, REPORT_SCHEMA))
         manifest = {"created": created, "store": facts, **given}
-        return CheckpointDraft(folder, path, opened.pop_all(), manifest, started, held)
+        return CheckpointDraft(folder, path, opened.pop_all(), manifest, started, written)
 
 
 @contextmanager

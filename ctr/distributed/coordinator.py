@@ -23,7 +23,7 @@ from ctr.errors import StoreError
 from ctr.learn import TrainResult
 from ctr.workers import (
     EARLIER,
-    FAREWELL_S,
+    FAILURE_REPORT_S,
     Heartbeat,
     JobDescription,
     WorkerProcesses,
@@ -41,7 +41,7 @@ _LIVES_EVERY_S = 0.3
 _BEATS = 5  # in the time of a lease
 _SERVERS_EVERY_S = 1.0
 _LEASES_TO_REPAIR = 3  # workers may take to send again what a failover has lost
-_LONGEST_FAREWELL_S = 60.0
+_LONGEST_END_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _Watch:
     began: float | None = None
     """When the first data shard was."""
     workers: set[str] = field(default_factory=set)
-    deserted: float | None = None
+    idle_since: float | None = None
     """Since when nobody has been at work any more."""
     dead: list[str] = field(default_factory=list)
 
@@ -81,15 +81,15 @@ class _Watch:
         self.workers |= {worker.host for worker in view.workers}
         at_work = any(worker.clock is not None for worker in view.workers)
         if view.workers or not self.workers:
-            self.deserted = None
-        elif self.deserted is None:
-            self.deserted = perf_counter()
+            self.idle_since = None
+        elif self.idle_since is None:
+            self.idle_since = perf_counter()
         if self.began is None and (at_work or any(rank.owner for rank in view.ranks)):
             self.began = perf_counter()
 
-    def deserted_s(self) -> float:
+    def idle_s(self) -> float:
         """How long nobody has been at work any more."""
-        return 0.0 if self.deserted is None else perf_counter() - self.deserted
+        return 0.0 if self.idle_since is None else perf_counter() - self.idle_since
 
     def seconds(self) -> float:
         """Since the first data shard; a short job may be over before it was seen to begin."""
@@ -167,7 +167,7 @@ class Coordinator:
         try:
             self._checkpoints.begin()
             with (
-                Heartbeat(self.board.lease_s / _BEATS, self.board.beat_coordinator) as heart,
+                Heartbeat(self.board.lease_s / _BEATS, self.board.heartbeat_coordinator) as heart,
                 Heartbeat(_SERVERS_EVERY_S, self._lost.look) as watch,
             ):
                 on_start(workers)
@@ -224,7 +224,7 @@ class Coordinator:
             if self._pause.is_over(view):
                 seconds = watch.seconds()
                 self.board.finish()
-                self._see_off(workers, watch)
+                self._wait_until_left(workers, watch)
                 return self._result(watch, seconds, interrupted=False)
             if stop.is_set():
                 seconds = watch.seconds()
@@ -233,7 +233,7 @@ class Coordinator:
             self._passes.look(view)
             if not any_alive and not view.workers:
                 self._raise_for_dead(workers, watch.dead)
-            if watch.deserted_s() > self.board.lease_s:
+            if watch.idle_s() > self.board.lease_s:
                 self._raise_for_stalls(watch)
             for problem in (*(heart.failure for heart in hearts), self._checkpoints.problem):
                 if problem is not None:
@@ -271,16 +271,16 @@ class Coordinator:
 
     def _stop_workers(self, workers: WorkerProcesses, watch: _Watch) -> None:
         """End the job between chunks, and where rounds matter, between rounds; with a last checkpoint."""
-        self._checkpoints.join(_LONGEST_FAREWELL_S)
-        at_rest = not self._job.ranks or self._pause.close(workers.alive, _LONGEST_FAREWELL_S)
+        self._checkpoints.join(_LONGEST_END_S)
+        at_rest = not self._job.ranks or self._pause.close(workers.alive, _LONGEST_END_S)
         self.board.stop()
-        self._see_off(workers, watch)
+        self._wait_until_left(workers, watch)
         if at_rest:
             self._checkpoints.take(watch.seconds())
 
-    def _see_off(self, workers: WorkerProcesses, watch: _Watch) -> None:
+    def _wait_until_left(self, workers: WorkerProcesses, watch: _Watch) -> None:
         """Wait until the workers, those of other machines too, have reported and left."""
-        deadline = perf_counter() + _LONGEST_FAREWELL_S
+        deadline = perf_counter() + _LONGEST_END_S
         while (view := self.board.look(shards=False)).workers and perf_counter() < deadline:
             self._expire_dead(workers, view, watch)
             sleep(_POLL_S / 4)
@@ -291,7 +291,7 @@ class Coordinator:
         url, ours = self._store.url, self._incarnation
         with (
             suppress(StoreError),  # also when the job was resumed elsewhere while this process was frozen
-            closing(JobBoard(url, timeout_s=FAREWELL_S, patience_s=FAREWELL_S)) as board,
+            closing(JobBoard(url, timeout_s=FAILURE_REPORT_S, patience_s=FAILURE_REPORT_S)) as board,
         ):
             board.job(self.id, ours)
             board.fail("the command that led the job has ended")

@@ -14,7 +14,7 @@ class LostPushes:
     """Of one job. Workers look after the data shards that they have in work; this, after those finished.
 
     A primary that came back with an old snapshot is another process than before, and so is a replica that has
-    taken over. So the records need to be read only when that has changed, and at the end.
+    taken over. So the watermarks need to be read only when that has changed, and at the end.
     """
 
     def __init__(

@@ -13,8 +13,8 @@ from ps import BoardView, JobBoard
 class PassEnds:
     """Of one job, for whoever wants to see its store then.
 
-    In rounds, nobody begins the next pass until it was seen: the store then holds the passes before and
-    nothing else. Workers that go by their clocks do not wait: some are a few chunks into the next pass.
+    In a BSP job, nobody begins the next pass until it was seen: the store then holds the passes before and
+    nothing else. SSP workers do not wait: some are a few chunks into the next pass.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class PassEnds:
         pause: JobPause,
         on_end: Callable[[int], None] | None,
     ) -> None:
-        """`on_end` gets the number of a pass, from 1; None: nobody wants to know, and nobody is held."""
+        """`on_end` gets the number of a pass, from 1; None: nobody wants to know, and nobody waits."""
         self._board = board
         self._plan = plan
         self._ranks = ranks

@@ -19,7 +19,7 @@ class JobPause:
     """The pause of one job's board. One thread closes and opens it at a time; another may set the limit."""
 
     def __init__(self, board: JobBoard, plan: DataPlan, ranks: int) -> None:
-        """`ranks` is 0 for a job that goes by clocks."""
+        """`ranks` is 0 for an SSP job."""
         self._board = board
         self._rounds = [plan.rounds_of(rank) for rank in range(ranks)]
         self._pauses = 0
@@ -38,10 +38,9 @@ class JobPause:
     def close(self, anyone: Callable[[], bool], longest_s: float = _LONGEST_S) -> bool:
         """Wait until every worker has put everything into the store, has reported, and goes no further.
 
-        Workers that go by their clocks stop before their next chunk, those that train in rounds all before
-        the same one. `anyone` tells whether there are processes that may become workers yet. False: it will
-        not come to rest, as the job is over, or as its last worker has gone in the middle of a round; or it
-        has not within `longest_s`.
+        SSP workers stop before their next chunk, BSP workers all before the same round. `anyone` tells if
+        there are processes that may become workers yet. False: it will not come to rest, as the job is over,
+        or as its last worker has gone in the middle of a round; or it has not within `longest_s`.
         """
         deadline = monotonic() + longest_s
         with self._lock:
@@ -69,7 +68,7 @@ class JobPause:
             self._board.pause(self._limit)
 
     def limit(self, at: int) -> None:
-        """For training in rounds: let nobody begin this one until another limit is set."""
+        """For a BSP job: let nobody begin this round until another limit is set."""
         with self._lock:
             self._limit = at
             if not self._closed:

@@ -20,7 +20,7 @@ class JobPosition:
     progress: Mapping[int, int]
     """Of those that are unfinished: the chunks that are wholly in the store."""
     ranks: tuple[int, ...]
-    """The last round of each rank that is in the store, or -1; empty for a job that goes by clocks."""
+    """The last round of each rank that is in the store, or -1; empty for an SSP job."""
 
     @classmethod
     def of(cls, view: BoardView) -> JobPosition:
@@ -30,7 +30,7 @@ class JobPosition:
 
     @classmethod
     def at_end(cls, plan: DataPlan, ranks: int) -> JobPosition:
-        """That of a job that is done; `ranks` is 0 for one that goes by clocks."""
+        """That of a job that is done; `ranks` is 0 for an SSP job."""
         return cls(plan.shards, {}, tuple(plan.rounds_of(rank) - 1 for rank in range(ranks)))
 
     @classmethod
@@ -54,10 +54,10 @@ class JobPosition:
         """Examples that were learnt, by pass; `bad` are the rows that workers skipped."""
         bad = bad or BadRows()
         counts = [0] * plan.passes
-        for pass_, rows in self._clocked(plan, bad):
+        for pass_, rows in self._of_shards(plan, bad):
             counts[pass_] += rows
         good = plan.rows - bad.count
-        for pass_, chunks in self._in_rounds(plan):
+        for pass_, chunks in self._of_ranks(plan):
             counts[pass_] += chunks * plan.chunk
         return [min(count, good) for count in counts]
 
@@ -66,7 +66,7 @@ class JobPosition:
         counts = self.examples(plan)
         return max((pass_ + 1 for pass_, count in enumerate(counts) if count), default=1)
 
-    def _clocked(self, plan: DataPlan, bad: BadRows) -> Iterator[tuple[int, int]]:
+    def _of_shards(self, plan: DataPlan, bad: BadRows) -> Iterator[tuple[int, int]]:
         """The pass of each data shard, and how many examples of it were learnt."""
         if self.ranks:
             return
@@ -77,7 +77,7 @@ class JobPosition:
                 rows = min(self.progress[shard] * plan.chunk, rows)
             yield plan.pass_of(shard), rows
 
-    def _in_rounds(self, plan: DataPlan) -> Iterator[tuple[int, int]]:
+    def _of_ranks(self, plan: DataPlan) -> Iterator[tuple[int, int]]:
         """A pass, and how many of its chunks a rank has learnt: for each of both."""
         for rank, pushed in enumerate(self.ranks):
             for pass_ in range(plan.passes):

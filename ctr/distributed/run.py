@@ -52,7 +52,7 @@ class StoreSettings:
     resume: bool = False
     """Go on from the checkpoint that is there."""
     lease_s: float = LEASE_S
-    """After so long without a sign of life a worker counts as dead."""
+    """A worker counts as dead after so long without a heartbeat."""
 
 
 def train_distributed(

@@ -129,7 +129,9 @@ class Saboteur:
     def _kill_primary(self, node: Node, report: FaultReport) -> None:
         node.primary.kill()
         # Not before: it would come back as the primary that it was, and empty.
-        self._settle(lambda: self._is_replaced(node), f"{self._name(node)} was not replaced by its replica")
+        self._wait_until(
+            lambda: self._is_replaced(node), f"{self._name(node)} was not replaced by its replica"
+        )
         node.primary.restart()
         self._await_repair(report, node)
 
@@ -206,7 +208,7 @@ class Saboteur:
 
     def _choose_node(self) -> Node:
         """One whose primary can be replaced."""
-        self._settle(self._cluster.is_whole, "the cluster did not become whole again")
+        self._wait_until(self._cluster.is_whole, "the cluster did not become whole again")
         return self._chosen.choice([node for node in self._cluster.nodes() if node.replicas])
 
     def _name(self, node: Node) -> str:
@@ -228,7 +230,7 @@ class Saboteur:
     def _await_recovery(self, report: FaultReport, counts: Callable[[Push], bool]) -> None:
         """Wait for a push that shows it, and until the servers are ready for the next fault."""
         self._await_push(report, counts)
-        self._settle(self._cluster.is_whole, "the cluster did not become whole again")
+        self._wait_until(self._cluster.is_whole, "the cluster did not become whole again")
 
     def _await_repair(self, report: FaultReport, node: Node) -> None:
         """The same, and in between until what a failover lost was sent again: by workers who must live."""
@@ -240,7 +242,7 @@ class Saboteur:
             if monotonic() > deadline:
                 raise StoreError(f"what a failover had lost was not sent again within {_PATIENCE_S:g} s")
         report.repaired = monotonic()
-        self._settle(self._cluster.is_whole, "the cluster did not become whole again")
+        self._wait_until(self._cluster.is_whole, "the cluster did not become whole again")
 
     def _await_push(self, report: FaultReport, counts: Callable[[Push], bool]) -> None:
         def has_recovered() -> bool:
@@ -275,7 +277,7 @@ class Saboteur:
             elif monotonic() - moved > _PATIENCE_S:
                 raise StoreError(f"the job stood still: no push arrived for {_PATIENCE_S:g} s")
 
-    def _settle(self, ready: Callable[[], bool], otherwise: str) -> None:
+    def _wait_until(self, ready: Callable[[], bool], otherwise: str) -> None:
         """Wait, also when the job is over: nothing may be left half done."""
         deadline = monotonic() + _PATIENCE_S
         while not _tried(ready):

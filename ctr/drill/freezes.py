@@ -82,7 +82,7 @@ def freeze_servers(
         ]
         for future, trial in zip(futures, trials, strict=True):
             future.result()
-            trial.judge(report)
+            trial.evaluate(report)
     report.seconds = monotonic() - started
     return report
 
@@ -135,7 +135,7 @@ class _Trial:
     def _has_arrived(self, client: int) -> None:
         self._arrived[client] += 1
 
-    def judge(self, report: FreezeReport) -> None:
+    def evaluate(self, report: FreezeReport) -> None:
         """Compare the server with the ledgers of its clients."""
         pushes = Ledger(self._folder).read()
         store = self._stores[0]
@@ -155,7 +155,7 @@ class _Trial:
                 report.recoveries_s.append(at - thawed)
 
     def close(self) -> None:
-        """Let go of the server."""
+        """Close all connections."""
         for store in self._stores:
             store.close()
 

@@ -1,4 +1,4 @@
-"""`DrillJob`: the training job that `ctr drill` disturbs, with what it takes to run it and to judge it."""
+"""`DrillJob`: the training job that `ctr drill` disturbs, with what it takes to run it and to evaluate it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Proof that a store holds every push of a ledger once.
 
 Pushes are exact integer additions modulo 2**64, and each partition records, in the same transaction, the last
-chunk that it applied of each data shard. So with `applied` from the records, and two sums per push from the
-ledger, each partition has to hold
+chunk that it applied of each data shard. So with these watermarks (`applied`), and two sums per push from
+the ledger, each partition has to hold
 
     sums(partition) == sums(partition before) + sum of the sums of all pushes up to `applied`
 

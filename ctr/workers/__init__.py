@@ -28,12 +28,12 @@ if TYPE_CHECKING:
         read_stalls,
         skipped_rows,
     )
-    from ctr.workers.worker import FAREWELL_S, take_part
+    from ctr.workers.worker import FAILURE_REPORT_S, take_part
 
 __all__ = [
     "CONSISTENCY",
     "EARLIER",
-    "FAREWELL_S",
+    "FAILURE_REPORT_S",
     "Consistency",
     "DataPlan",
     "Heartbeat",
@@ -66,6 +66,6 @@ __getattr__ = lazy_face(
         "prepared_update": "PreparedUpdate",
         "processes": "WorkerProcesses",
         "report": "EARLIER WorkerReport collect is_of_work read_failure read_stalls skipped_rows",
-        "worker": "FAREWELL_S take_part",
+        "worker": "FAILURE_REPORT_S take_part",
     },
 )

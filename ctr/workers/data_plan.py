@@ -12,7 +12,7 @@ class DataPlan:
     """Passes over the rows `0..rows-1`, cut into data shards, and those into chunks.
 
     Data shards number on through the passes, in the order of the rows, and all but the last of a pass have
-    the same number of chunks. For training in rounds, a data shard is one chunk, and in round `r` rank `l` of
+    the same number of chunks. In a BSP job, a data shard is one chunk, and in round `r` rank `l` of
     `ranks` trains the shard `r * ranks + l`: the rows are learnt in their order.
     """
 

@@ -88,7 +88,7 @@ class JobDescription(BaseModel):
 
     @property
     def ranks(self) -> int:
-        """Ranks of training in rounds; 0 when workers go by their clocks."""
+        """Ranks of a BSP job; 0 for an SSP job."""
         return self.workers if self.consistency == "bsp" else 0
 
     @property
@@ -168,7 +168,7 @@ def input_bytes(inputs: Sequence[str | Path]) -> int:
 def filters_for(consistency: Consistency, chosen: Mapping[str, Any]) -> Filters:
     """The filters of a job in which these settings were chosen, by name, and the others are the defaults.
 
-    Raises ModelError for filters that a job in rounds cannot have.
+    Raises ModelError for filters that a BSP job cannot have.
     """
     if not isfinite(chosen.get("residuals", 0.0)):
         raise ModelError("--residuals is not a number: give nats, such as 0.01, or 0.")

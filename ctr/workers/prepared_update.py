@@ -16,9 +16,9 @@ _HEAD = struct.Struct("<qqq")  # slots, bytes of each of the metrics
 
 @dataclass(frozen=True, slots=True)
 class PreparedUpdate:
-    """A move, and how well its rank has predicted from its first round to this one.
+    """An update, and how well its rank has predicted from its first round to this one.
 
-    Moves count once, whoever made them. So what goes with them does, too.
+    Updates count once, whoever made them. So what goes with them does, too.
     """
 
     slots: Slots

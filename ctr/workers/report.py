@@ -32,7 +32,7 @@ class WorkerReport:
     progressive: Metrics = field(default_factory=Metrics)
     later_passes: Metrics = field(default_factory=Metrics)
     examples: int = 0
-    """That it has trained, in all passes; in rounds, some of them in vain, as another was faster."""
+    """That it has trained, in all passes; of a BSP job, some of them in vain, as another was faster."""
     timings: Timings = field(default_factory=Timings)
     counts: FilterCounts = field(default_factory=FilterCounts)
     bytes_sent: int = 0
@@ -101,7 +101,7 @@ _KINDS: dict[str, type[CtrError]] = {
 
 
 def collect(board: JobBoard, view: BoardView, bits: int) -> dict[str, bytes]:
-    """What workers have reported of their work, and what goes with the ranks' moves, by name.
+    """What workers have reported of their work, and what goes with the ranks' updates, by name.
 
     All are `WorkerReport`s as bytes. `bits` is the model's.
     """
@@ -159,7 +159,7 @@ def read_failure(message: str, reports: Mapping[str, bytes]) -> CtrError:
     return StoreError(message)
 
 
-def sign_of_life(examples: int, learners: Sequence[Learner], saturations: Saturations) -> bytes:
+def progress_report(examples: int, learners: Sequence[Learner], saturations: Saturations) -> bytes:
     """The little that is told many times: how far a worker is, how well it predicts, and what did not fit."""
     again = any(learner.later_passes.examples for learner in learners)
     latest = [learner.later_passes if again else learner.progressive for learner in learners]

@@ -97,7 +97,7 @@ class SspWorker:
             job_id,
             filters=job.filters,
             staleness=job.bound,
-            judge=job.optimizer_in(0).filter_updates,
+            filter_updates=job.optimizer_in(0).filter_updates,
             pushes=pushes,
         )
         self._worker_id = ""

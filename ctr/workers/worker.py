@@ -1,4 +1,4 @@
-"""`take_part`: one worker's whole life, from joining a job to its report; what `ctr worker` runs."""
+"""`take_part`: one worker, from joining a job to its report; what `ctr worker` runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ctr.stall import StallWatch
 from ctr.workers.bsp_worker import BspWorker
 from ctr.workers.description import JobDescription
 from ctr.workers.heartbeat import Heartbeat
-from ctr.workers.report import WorkerReport, host, report_failure, report_stall, sign_of_life
+from ctr.workers.report import WorkerReport, host, progress_report, report_failure, report_stall
 from ctr.workers.ssp_worker import SspWorker
 from ps import Job, JobBoard, PushStore, RedisStore, RedisUrl, warm_up_requests
 
-FAREWELL_S = 2.0
-"""How long whoever has failed tries to tell the others."""
+FAILURE_REPORT_S = 2.0
+"""How long a process that has failed tries to tell the others."""
 Wrap = Callable[[PushStore, str], PushStore]
 """Gets the store and the name of its worker, and gives the store that it pushes to."""
 
@@ -91,10 +91,10 @@ def _work(
             def tell() -> None:
                 board.report(f"result:{name}", _report(worker, store).to_bytes())
 
-            def life() -> bytes:
-                return sign_of_life(worker.examples, worker.learners, store.saturations)
+            def progress() -> bytes:
+                return progress_report(worker.examples, worker.learners, store.saturations)
 
-            _run(url, board, found, worker, name, job.stall_s, stop, tell, life)
+            _run(url, board, found, worker, name, job.stall_s, stop, tell, progress)
             return _report(worker, store)
         finally:
             worker.close()
@@ -111,16 +111,16 @@ def _run(
     stall_s: float,
     stop: Event,
     tell: Callable[[], None],
-    life: Callable[[], bytes],
+    progress: Callable[[], bytes],
 ) -> None:
-    """Enter, work, report and leave; enter again after its lease expired."""
+    """Register, work, report and leave; register again after its lease expired."""
     over, end = False, ""
     while not over:
         worker_id = board.register(host())
         watch = StallWatch(stall_s, lambda: worker.progress)
         try:
             with Heartbeat(
-                board.lease_s / _BEATS, partial(_heartbeat, board, worker_id, life, watch)
+                board.lease_s / _BEATS, partial(_heartbeat, board, worker_id, progress, watch)
             ) as heart:
                 over = worker.run(worker_id, lambda: stop.is_set() or heart.failure is not None, tell)
                 if over:
@@ -141,7 +141,7 @@ def _leave_with(error: BaseException, url: RedisUrl, found: Job, worker_id: str,
     """Leave because of an error; if others have not gone on without this worker, it is the job's error."""
     with (
         suppress(CtrError),  # the store may not be there to be told
-        closing(JobBoard(url, timeout_s=FAREWELL_S, patience_s=FAREWELL_S)) as board,
+        closing(JobBoard(url, timeout_s=FAILURE_REPORT_S, patience_s=FAILURE_REPORT_S)) as board,
     ):
         board.job(found.id, found.incarnation)
         if isinstance(error, CtrError) and board.heartbeat(worker_id):
@@ -149,7 +149,7 @@ def _leave_with(error: BaseException, url: RedisUrl, found: Job, worker_id: str,
         board.leave(worker_id)
 
 
-def _heartbeat(board: JobBoard, worker_id: str, life: Callable[[], bytes], watch: StallWatch) -> None:
+def _heartbeat(board: JobBoard, worker_id: str, progress: Callable[[], bytes], watch: StallWatch) -> None:
     stalled_s = watch.seconds()
     if stalled_s:
         # The others go on with what it had. Should it wake up, it hears at its next gate that it has expired.
@@ -157,7 +157,7 @@ def _heartbeat(board: JobBoard, worker_id: str, life: Callable[[], bytes], watch
         report_stall(board, host(), stalled_s)
         return
     board.heartbeat(worker_id)  # an expired worker hears of it at its next gate
-    board.report(f"life:{worker_id}", life())
+    board.report(f"life:{worker_id}", progress())
 
 
 def _report(worker: BspWorker | SspWorker, store: RedisStore) -> WorkerReport:

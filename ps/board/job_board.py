@@ -53,7 +53,7 @@ class JobBoard:
     def create(self, job: str, description: bytes, *, shards: int, ranks: int = 0) -> Job:
         """Put a new job on the board, running, with the coordinator's lease begun; return it.
 
-        `shards` data shards are in the queue; with `ranks` the job goes by rounds instead of clocks. Raises
+        `shards` data shards are in the queue; with `ranks` it is a BSP job. Raises
         StoreError when a job is there that is not over. One is over when it has finished or failed, and when
         no worker is alive and either it was stopped or its coordinator is dead.
         """
@@ -98,7 +98,7 @@ class JobBoard:
         """This worker is known to be dead: its lease ends now, its data shards and ranks are free."""
         self._leases.expire(worker)
 
-    def beat_coordinator(self) -> None:
+    def heartbeat_coordinator(self) -> None:
         """Renew the coordinator's own lease, which `create` began."""
         self._record.write(self._record.coordinator_lease())
 
@@ -205,7 +205,7 @@ class JobBoard:
         """The next data shard for a worker that has none in work: see `choose_shard`.
 
         None: nothing to claim now, as all are in work or finished, or the worker has expired or its lease has
-        run out, or the job is to stop. A worker that has nothing in work then holds up nobody: its clock
+        run out, or the job is to stop. Nobody waits for a worker that has nothing in work then: its clock
         ends, and its next claim gives it the least clock of the others, as the first claim does.
         """
         self._leases.expire_overdue()
@@ -240,23 +240,23 @@ class JobBoard:
         return self._ranks.claim(worker)
 
     def prepare(self, rank: int, round_: int, blob: bytes) -> bytes | None:
-        """Keep a round's move of a rank; returns the one that counts, which is the first that was prepared.
+        """Keep a round's update of a rank; returns the one that counts, which is the first that was prepared.
 
-        Moves of the rank's earlier rounds are deleted. None when a later round is prepared already: this one
-        was wholly pushed long ago, and must not be pushed again.
+        Updates of the rank's earlier rounds are deleted. None when a later round is prepared already: this
+        one was wholly pushed long ago, and must not be pushed again.
         """
         return self._ranks.prepare(rank, round_, blob)
 
     def prepared(self, rank: int, round_: int) -> bytes | None:
-        """The move that is prepared for a round of a rank; None when there is none, or a later one."""
+        """The update that is prepared for a round of a rank; None when there is none, or a later one."""
         return self._ranks.prepared(rank, round_)
 
     def announce_prepared(self, rank: int, round_: int) -> None:
-        """Publish that the rank's move of this round, and so of all before, is prepared."""
+        """Publish that the rank's update of this round, and so of all before, is prepared."""
         self._ranks.announce("s", rank, round_)
 
     def announce_pushed(self, rank: int, round_: int) -> None:
-        """Publish that the rank's move of this round, and so of all before, is wholly pushed."""
+        """Publish that the rank's update of this round, and so of all before, is wholly pushed."""
         self._ranks.announce("p", rank, round_)
 
     # Reports

@@ -56,7 +56,7 @@ class JobRecord:
         return self._names.rank(rank)
 
     def round_field(self, round_: int) -> bytes:
-        """The field of a round's move in its rank's hash; moves of earlier jobs have others."""
+        """The field of a round's update in its rank's hash; updates of earlier jobs have others."""
         return b"%b:%d" % (self._known(), round_)
 
     def create(self, job: str, description: bytes, shards: int, ranks: int) -> Job:
@@ -110,7 +110,7 @@ class JobRecord:
             return commands, lambda _: None
 
         watched = [key[part] for part in (BoardPart.INCARNATION, BoardPart.JOB, BoardPart.LEASES)]
-        # Its moves first, as the new job's workers may come as soon as it is there.
+        # Its updates first, as the new job's workers may come as soon as it is there.
         self._delete_ranks(
             self.line.update(watched, reads, lambda found: ((), _always(previous_ranks(found))))
         )

@@ -1,4 +1,4 @@
-"""`Ranks`: who trains which rank of a job that goes by rounds, and how far every rank is."""
+"""`Ranks`: who trains which rank of a BSP job, and how far every rank is."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Ranks:
             owners = {int(rank): owner.decode() for rank, owner in pairs(its_owners).items()}
             live = {member.decode() for member in leases}
             early = milliseconds(time) < int(fact(created)) + self._record.lease_ms
-            move = share_ranks(worker, owners, ranks, live, reserve_untouched=early)
+            share = share_ranks(worker, owners, ranks, live, reserve_untouched=early)
             owned = {rank for rank, owner in owners.items() if owner == worker} if worker in live else set()
-            owned = (owned | set(move.take)) - set(move.give)
-            changes = dict.fromkeys(move.take, worker.encode()) | dict.fromkeys(move.give, b"")
+            owned = (owned | set(share.take)) - set(share.give)
+            changes = dict.fromkeys(share.take, worker.encode()) | dict.fromkeys(share.give, b"")
             commands = [
                 (b"HSET", key[BoardPart.RANK_OWNERS], b"%d" % rank, owner) for rank, owner in changes.items()
             ]
@@ -66,7 +66,7 @@ class Ranks:
         return None if blob is None else bytes(blob)
 
     def announce(self, kind: Literal["s", "p"], rank: int, round_: int) -> None:
-        """Publish that a rank's move of this round is prepared ("s") or pushed ("p")."""
+        """Publish that a rank's update of this round is prepared ("s") or pushed ("p")."""
         member = f"{kind}{rank}".encode()
         self._record.write((b"ZADD", self._record.key[BoardPart.MARKS], b"GT", b"%d" % round_, member))
 

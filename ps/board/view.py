@@ -28,7 +28,7 @@ class Job:
     shards: int
     """Data shards in the queue."""
     ranks: int
-    """0 for a job that goes by clocks instead of rounds."""
+    """0 for an SSP job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class RankGate:
     live: bool
     """Whether the asking worker is; if not, its ranks are free for others, and it has to register anew."""
     prepared: tuple[int, ...]
-    """By rank: the last round whose move is prepared; -1 for none."""
+    """By rank: the last round whose update is prepared; -1 for none."""
     pushed: tuple[int, ...]
     """By rank: the last round that is wholly pushed; -1 for none."""
 
@@ -105,7 +105,7 @@ class RankView:
     owner: str | None
     """None when it is free: never taken, given up, or its worker is dead."""
     prepared: int
-    """The last round whose move is prepared; -1 for none."""
+    """The last round whose update is prepared; -1 for none."""
     pushed: int
     """The last round that is wholly pushed; -1 for none."""
 
@@ -136,7 +136,7 @@ class BoardView:
     unfinished: Mapping[int, ShardView]
     """The others of those, in ascending order; empty when they were not asked for."""
     ranks: tuple[RankView, ...]
-    """Empty for a job that goes by clocks."""
+    """Empty for an SSP job."""
 
     @property
     def coordinator_alive(self) -> bool:

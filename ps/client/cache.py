@@ -38,7 +38,7 @@ class WorkerCache:
         return rows[1][at], rows[2][at]
 
     def keep(self, slots: Slots, packed: NDArray[np.int64], clocks: NDArray[np.int64], oldest: int) -> None:
-        """Hold these, in place of what was known of them, and let go of what is older than `oldest`."""
+        """Cache these, in place of what was known of them, and drop what is older than `oldest`."""
         old_slots, old_packed, old_clocks = self._rows
         replaced = np.zeros(old_slots.size, np.bool_)
         at, found = _find(self._rows, slots)

@@ -1,4 +1,4 @@
-"""What a worker need not move: which filters are on, and what they saved."""
+"""What a worker need not pull or push: which filters are on, and what they saved."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Filters:
     """Do not push a slot whose weight is zero and stays zero."""
 
     @property
-    def hold_anything(self) -> bool:
-        """Whether increments may stay with the worker for a while."""
+    def keeps_residuals(self) -> bool:
+        """Whether some increments are kept as residuals."""
         return self.residuals > 0 or self.kkt
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`Residuals`: increments that a worker keeps for itself for a while."""
+"""`Residuals`: increments that a worker keeps instead of pushing them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Residuals:
         return self._slots.size
 
     def overlay(self, slots: Slots, packed: NDArray[np.int64]) -> None:
-        """Add what is held of these slots to `packed`, int64[u]."""
+        """Add the residuals of these slots to `packed`, int64[u]."""
         if len(self):
             add_matching(self._slots, self._increments, slots, packed, _EVERYWHERE, _WHOLE)
 
     def take(self, slots: Slots, increments: NDArray[np.int64]) -> None:
-        """Add what is held of these slots to `increments`, int64[u], and hold it no longer."""
+        """Add the residuals of these slots to `increments`, int64[u], and keep them no longer."""
         if len(self) == 0:
             return
         self.overlay(slots, increments)
@@ -39,14 +39,14 @@ class Residuals:
         self._slots, self._increments = self._slots[rest], self._increments[rest]
 
     def put(self, slots: Slots, increments: NDArray[np.int64]) -> None:
-        """Hold these too."""
+        """Keep these too."""
         joined = no_slots(self._bits, len(self) + slots.size)
         sums = np.empty(joined.size, np.int64)
         count = merge(self._slots, self._increments, slots, increments, joined, sums)
         self._slots, self._increments = joined[:count], sums[:count]
 
     def take_all(self) -> tuple[Slots, NDArray[np.int64]]:
-        """Everything that is held; nothing is afterwards."""
+        """All residuals, which are kept no longer."""
         found = self._slots, self._increments
         self._slots, self._increments = no_slots(self._bits), np.empty(0, np.int64)
         return found

@@ -35,11 +35,11 @@ def warm_up_requests(bits: int) -> None:
     unpack(packed, 13, state)
     for pulled in (None, delta):
         pack_delta(delta, pulled, slots, np.uint64(0), 13, packed)
-    held = Residuals(bits)
+    residuals = Residuals(bits)
     for _ in range(2):
-        held.put(slots, packed)
-        held.take(slots, packed)
-        held.put(slots, packed)
+        residuals.put(slots, packed)
+        residuals.take(slots, packed)
+        residuals.put(slots, packed)
     seen, absent = np.zeros(1, np.uint8), np.empty(2, np.uint8)
     mark(seen, slots, 0)
     unmarked(seen, slots, 0, absent)

@@ -1,4 +1,4 @@
-"""`WorkerStore`: a Redis store for one worker, which reads its own writes and moves no more than needed."""
+"""`WorkerStore`: a Redis store for one worker, which reads its own writes and transfers what it must."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ps.store import Token
 Float32 = NDArray[np.float32]
 
 PUSH, SMALL, ZERO = 0, 1, 2
-"""What `Judge` says of a slot: to be pushed, or held back because little or nothing came of it."""
+"""What `UpdateFilter` says of a slot: to be pushed, or kept as a residual as it changes little or nothing."""
 
-Judge = Callable[[Float32, Float32, Filters], NDArray[np.uint8]]
-"""Judges moves: the state float32[u, 2] that others see, the state with all of this worker's, uint8[u]."""
+UpdateFilter = Callable[[Float32, Float32, Filters], NDArray[np.uint8]]
+"""Of the state float32[u, 2] that others see, and the state with all of this worker's updates: uint8[u]."""
 
-_MOST_HELD = 1 << 22  # slots that may be held back
+_MOST_RESIDUALS = 1 << 22  # slots
 _LONGEST_CACHED = 8  # chunks that a slot may be used without pulling it, where staleness has no bound
 
 
@@ -71,7 +71,7 @@ class WorkerStore:
         *,
         filters: Filters,
         staleness: int | None,
-        judge: Judge,
+        filter_updates: UpdateFilter,
         pushes: PushStore | None = None,
     ) -> None:
         """`staleness` bounds the age of cached slots in clocks; None: no bound but that of the cache.
@@ -84,11 +84,11 @@ class WorkerStore:
         self._filters = filters
         self._bounded = staleness is not None
         self._oldest = _LONGEST_CACHED if staleness is None else staleness
-        self._judge = judge
+        self._filter_updates = filter_updates
         self._pushes = pushes or store
         self._queue = PushQueue(self._pushes, job)
         self._cache = WorkerCache(store.bits)
-        self._held = Residuals(store.bits)
+        self._residuals = Residuals(store.bits)
         self._presence = Presence(store) if filters.presence else None
         self._attempt = 0
         self._had = np.full(store.partitions.count, -1, np.int64)
@@ -107,7 +107,7 @@ class WorkerStore:
         """Begin with a data shard, or go on with one that others began; how many chunks of it are whole.
 
         Nothing that others push of it is added from now on. So it is certain what each partition has of it:
-        that is neither pushed nor held back again, though the chunk may have to be trained again for others.
+        that is neither pushed nor kept as a residual again, though others may need the chunk trained again.
 
         Raises StoreError as `push` does.
         """
@@ -179,21 +179,21 @@ class WorkerStore:
         ):  # another worker's, or those that a failover has left, are in the store
             increments[(self._had >= token.chunk)[self._store.partitions.of(slots)]] = 0
         mine = pulled.packed + increments
-        self._held.take(slots, increments)
+        self._residuals.take(slots, increments)
         if self._filters.cache:
             self._remember(pulled, mine)
-        if self._filters.hold_anything and not pulled.dense:
+        if self._filters.keeps_residuals and not pulled.dense:
             seen = self._store.unpacked(mine - increments)
-            verdict = self._judge(seen, self._store.unpacked(mine), self._filters)
-            self.counts.held_small += int((verdict == SMALL).sum())
-            self.counts.held_zero += int((verdict == ZERO).sum())
-            held = verdict != PUSH
-            self._held.put(slots[held], increments[held])
+            fates = self._filter_updates(seen, self._store.unpacked(mine), self._filters)
+            self.counts.held_small += int((fates == SMALL).sum())
+            self.counts.held_zero += int((fates == ZERO).sum())
+            held = fates != PUSH
+            self._residuals.put(slots[held], increments[held])
             slots, increments = slots[~held], increments[~held]
-            if len(self._held) > _MOST_HELD:
-                self.counts.flushed += len(self._held)
-                self._held.put(slots, increments)
-                slots, increments = self._held.take_all()
+            if len(self._residuals) > _MOST_RESIDUALS:
+                self.counts.flushed += len(self._residuals)
+                self._residuals.put(slots, increments)
+                slots, increments = self._residuals.take_all()
         self._send(token, slots, increments, on_done)
 
     def flush(self, shard: int, chunks: int, *, last: bool = False) -> None:
@@ -201,11 +201,11 @@ class WorkerStore:
 
         The `last` one of a data shard is pushed in any case: a partition that has it has all of the shard.
         """
-        if len(self._held) or last:
-            self.counts.flushed += len(self._held)
+        if len(self._residuals) or last:
+            self.counts.flushed += len(self._residuals)
             number = last_push(chunks) if last else residual_push(chunks)
             token = Token(self._job, shard, number, self._attempt)
-            self._send(token, *self._held.take_all(), lambda: None, last=last)
+            self._send(token, *self._residuals.take_all(), lambda: None, last=last)
         self._queue.flush()
         if self._queue.gave_up(shard):  # some of what is in the cache may never count
             self._cache = WorkerCache(self._store.bits)
@@ -239,7 +239,7 @@ class WorkerStore:
         slots: Slots = pulled.slots if some is None else pulled.slots[some]
         packed = pulled.packed if some is None else pulled.packed[some]
         self._queue.overlay(pulled.shard, slots, packed, applied)
-        self._held.overlay(slots, packed)
+        self._residuals.overlay(slots, packed)
         if some is not None:
             pulled.packed[some] = packed
 

@@ -151,7 +151,7 @@ class TestWrittenThenRestored:
         assert (found.job, found.position, found.reports) == (job, {"shards": {"12": 3}}, reports)
         assert found.created.endswith("+00:00")
         assert facts.bytes == sum((tmp_path / "c" / name).stat().st_size for name in FILES)
-        assert 0 < facts.held_seconds < facts.seconds
+        assert 0 < facts.paused_seconds < facts.seconds
 
     def test_a_chunk_beyond_the_position_counts_once(self, tmp_path: Path, redis_url: str) -> None:
         """It was pushed after the position was taken, and only some partitions had it when they were read."""

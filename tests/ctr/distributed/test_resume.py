@@ -215,11 +215,11 @@ class TestStopped:
             with pytest.raises(StoreError, match=r"checkpoint: .*--resume\. Otherwise.*ps drop"):
                 start_job(job, redis_url, checkpoints=settings).result()
             with (
-                Heartbeat(0.3, board.beat_coordinator),
+                Heartbeat(0.3, board.heartbeat_coordinator),
                 pytest.raises(StoreError, match="still running"),
             ):
                 start_job(job, redis_url, checkpoints=settings, resume=True, lease_s=0.6).result()
-            board.beat_coordinator()
+            board.heartbeat_coordinator()
             began = time.monotonic()
         resumed = start_job(job, redis_url, checkpoints=settings, resume=True, lease_s=0.6)
         assert resumed.result().result.examples == 2 * ROWS

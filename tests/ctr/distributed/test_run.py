@@ -112,7 +112,7 @@ class TestClocks:
         ):
             filtered, its_report = in_threads(describe(job_data, **flags, filters=filters), redis_url, 1)
             assert same(filtered, plain)
-            assert its_report.counts.pushed < report.counts.pushed or not filters.hold_anything
+            assert its_report.counts.pushed < report.counts.pushed or not filters.keeps_residuals
         exact, logloss = in_memory(job)
         assert np.abs(weights(plain, job) - weights(exact, job)).mean() < 1e-3
         assert report.progressive.logloss == pytest.approx(logloss, abs=2e-4)

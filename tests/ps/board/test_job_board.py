@@ -147,7 +147,7 @@ class TestJob:
     def test_the_coordinator_keeps_its_job(self, url: str, boards: Boards) -> None:
         brief, lasting = boards(url, lease_s=SHORT_S), boards(url)
         brief.create("old", b"", shards=1)
-        lasting.beat_coordinator()
+        lasting.heartbeat_coordinator()
         time.sleep(3 * SHORT_S)
         assert lasting.look().coordinator_alive
         with pytest.raises(StoreError, match="'old' is running"):
@@ -626,7 +626,7 @@ class TestDamage:
             lambda: board.look(shards=False),
             lambda: board.heartbeat(worker),
             lambda: board.register("there"),
-            board.beat_coordinator,
+            board.heartbeat_coordinator,
             lambda: board.report("life", b"1"),
             board.reports,
             lambda: board.pause(1),

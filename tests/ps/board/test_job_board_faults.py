@@ -190,7 +190,7 @@ def test_a_server_that_restarted_empty(start_redis: StartRedis, boards: Boards) 
         lambda: board.announce_prepared(0, 1),
         lambda: board.report("r", b""),
         lambda: board.restore({}),
-        board.beat_coordinator,
+        board.heartbeat_coordinator,
         board.job,
         board.look,
         board.reports,

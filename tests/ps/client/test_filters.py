@@ -39,7 +39,7 @@ def test_what_travels_in_the_end_is_not_saved(
 
 
 def test_what_holds_anything_back() -> None:
-    assert not Filters(cache=True, presence=True).hold_anything
-    assert Filters(residuals=1e-9).hold_anything
-    assert Filters(kkt=True).hold_anything
+    assert not Filters(cache=True, presence=True).keeps_residuals
+    assert Filters(residuals=1e-9).keeps_residuals
+    assert Filters(kkt=True).keeps_residuals
     assert Filters(**Filters(True, False, 0.5, True).to_json()) == Filters(True, False, 0.5, True)

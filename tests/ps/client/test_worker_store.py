@@ -40,7 +40,7 @@ def opened(url: str, bits: int, model: str | None = None, **options: object) -> 
 
 
 def worker_of(store: RedisStore, filters: Filters, staleness: int | None = 2) -> WorkerStore:
-    return WorkerStore(store, "job", filters=filters, staleness=staleness, judge=judge)
+    return WorkerStore(store, "job", filters=filters, staleness=staleness, filter_updates=judge)
 
 
 @pytest.fixture(params=["one", "cluster"])
@@ -278,7 +278,7 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
 
 
 def test_too_much_held_back_is_pushed(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ps.client.worker_store._MOST_HELD", 100)
+    monkeypatch.setattr("ps.client.worker_store._MOST_RESIDUALS", 100)
     store, ledger = opened(redis_url, 16), Ledger(16)
     worker = worker_of(store, Filters(residuals=1e9))
     ledger.train(worker, store, 0, chunks_of(16, [90] * 6, 1))

@@ -56,7 +56,7 @@ class Attempt:
             return np.where(chances.random(len(seen)) < 0.5, SMALL, PUSH).astype(np.uint8)
 
         filters = Filters(cache=False, presence=False, residuals=1.0 if holding else 0.0)
-        self.worker = WorkerStore(store, "job", filters=filters, staleness=2, judge=judge)
+        self.worker = WorkerStore(store, "job", filters=filters, staleness=2, filter_updates=judge)
 
     def begin(self) -> int:
         self.number = self.worker.begin(0)

@@ -32,7 +32,7 @@ def opened(url: str, bits: int, **options: object) -> RedisStore:
 
 
 def worker_of(store: RedisStore, filters: Filters) -> WorkerStore:
-    return WorkerStore(store, "job", filters=filters, staleness=2, judge=judge)
+    return WorkerStore(store, "job", filters=filters, staleness=2, filter_updates=judge)
 
 
 def unsent_to_replica(primary: RedisServer) -> int:
