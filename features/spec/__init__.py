@@ -9,7 +9,16 @@ from features.spec.fields import (
     misfit,
     register_field,
 )
-from features.spec.fitted import LEARNT, SPEC, FittedSpec, Learnt, learnt_of, spec_files, spec_of_files
+from features.spec.fitted import (
+    LEARNT,
+    SPEC,
+    FittedSpec,
+    Learnt,
+    learnt_of,
+    read_spec_files,
+    spec_files,
+    spec_of_files,
+)
 from features.spec.model import FeatureSpec, load_spec, parse_spec
 from features.spec.source import FORMATS, Format
 
@@ -30,6 +39,7 @@ __all__ = [
     "load_spec",
     "misfit",
     "parse_spec",
+    "read_spec_files",
     "register_field",
     "spec_files",
     "spec_of_files",

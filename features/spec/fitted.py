@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,6 +104,14 @@ def spec_files(spec: FeatureSpec) -> dict[str, bytes]:
     files = {SPEC: spec.to_yaml().encode()}
     if learnt := learnt_of(spec):
         files[LEARNT] = learnt.to_bytes()
+    return files
+
+
+def read_spec_files(folder: Path) -> dict[str, bytes]:
+    """The content of the files of the spec in `folder`, by name. Raises OSError."""
+    files = {SPEC: (folder / SPEC).read_bytes()}
+    with suppress(FileNotFoundError):
+        files[LEARNT] = (folder / LEARNT).read_bytes()
     return files
 
 
