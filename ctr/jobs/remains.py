@@ -57,7 +57,8 @@ class Remains:
     def _to_export(self) -> list[str]:
         model = shlex.quote(printable(self.model))
         return [
-            "The store holds what was trained so far, and takes no new job of that name while it does: "
+            "The store holds what was trained so far, and accepts no new job of that name until it is "
+            "removed: "
             f"`ctr ps export --store {self._url} --model {model}` saves it as a model, "
             f"`ctr ps drop --store {self._url}` removes it."
         ]

@@ -27,7 +27,9 @@ def require_places(job: TrainJob) -> None:
 
         require_checkpoint_or_nothing(job.checkpoint)
         if job.checkpoint.resolve() in (job.model.resolve(), job.interrupted.resolve()):
-            raise ModelError(f"{job.checkpoint}: is for the model; give another folder for the checkpoint.")
+            raise ModelError(
+                f"{job.checkpoint}: the model goes there; give another folder for the checkpoint."
+            )
 
 
 def save_or_rescue(model: Model, place: Path, state: tuple[Slots, Float32], remains: Remains) -> None:
