@@ -32,7 +32,7 @@ class Outcome(Enum):
     """The partition moved, or its node is in a passing state."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Found:
     """What a partition was found to have when its watermarks began to be watched."""
 
@@ -47,7 +47,7 @@ class Found:
     """What the pushes to these strings asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PushRequest:
     """Increments for some slots of one partition, perhaps none, and the data shard's watermark.
 

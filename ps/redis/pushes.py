@@ -92,7 +92,7 @@ class Pushes:
         def request(address: Address, p: int, conflicts: int) -> PushRequest:
             part = slice(cuts[p], cuts[p + 1])
             body, tail = split_tail(offsets[part], size)
-            body_increments, tail_increments = np.split(increments[part], [body.size])
+            cut = part.start + body.size
             inserts = b""
             if fresh is not None:
                 inserts = offsets[part][fresh[part]][:inserts_limit].astype("<u4").tobytes()
@@ -100,8 +100,10 @@ class Pushes:
                 keys=self._keys,
                 partition=p,
                 size=size,
-                body=string_push(self._keys.state(p), body, body_increments, density_of(address), conflicts),
-                tail=SparsePush(self._keys.tail(p), tail, tail_increments),
+                body=string_push(
+                    self._keys.state(p), body, increments[part.start : cut], density_of(address), conflicts
+                ),
+                tail=SparsePush(self._keys.tail(p), tail, increments[cut : part.stop]),
                 field=field,
                 chunk=token.chunk,
                 attempt=token.attempt,
