@@ -6,8 +6,9 @@ from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
     from ctr.distributed.checkpointing import CheckpointSettings
-    from ctr.distributed.coordinator import Coordinator, Progress
+    from ctr.distributed.coordinator import Coordinator
     from ctr.distributed.position import JobPosition
+    from ctr.distributed.progress import Progress
     from ctr.distributed.result import DistributedFacts, Trained
     from ctr.distributed.run import StoreSettings, train_distributed
     from ctr.distributed.status import JobStatus, WorkerStatus, job_status, needed_reports, status_to_json
@@ -32,8 +33,9 @@ __getattr__ = lazy_face(
     __name__,
     {
         "checkpointing": "CheckpointSettings",
-        "coordinator": "Coordinator Progress",
+        "coordinator": "Coordinator",
         "position": "JobPosition",
+        "progress": "Progress",
         "result": "DistributedFacts Trained",
         "run": "StoreSettings train_distributed",
         "status": "JobStatus WorkerStatus job_status needed_reports status_to_json",

@@ -7,10 +7,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from threading import Event
 from time import perf_counter, sleep
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import uuid4
-
-import orjson
 
 from ctr.checkpoint import Checkpoint
 from ctr.distributed.checkpointing import CheckpointSettings, CheckpointTaker
@@ -18,6 +16,7 @@ from ctr.distributed.lost_pushes import LostPushes
 from ctr.distributed.pass_ends import PassEnds
 from ctr.distributed.pause import JobPause
 from ctr.distributed.position import JobPosition
+from ctr.distributed.progress import Progress, progress_of
 from ctr.distributed.result import DistributedFacts
 from ctr.errors import StoreError
 from ctr.learn import TrainResult
@@ -42,24 +41,6 @@ _BEATS = 5  # in the time of a lease
 _SERVERS_EVERY_S = 1.0
 _LEASES_TO_REPAIR = 3  # workers may take to send again what a failover has lost
 _LONGEST_END_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a running job is."""
-
-    examples: int
-    resumed: int
-    """Of these, those of before a resumption."""
-    seconds: float
-    fraction: float
-    """Of the whole job, 0 to 1."""
-    logloss: float
-    """Over the examples of this pass so far: progressive in a first pass; NaN before any."""
-    later_pass: bool
-    """Whether these examples have been learnt before: then it is training loss."""
-    workers: int
-    """Live ones."""
 
 
 @dataclass(slots=True)
@@ -239,7 +220,7 @@ class Coordinator:
                 if problem is not None:
                     raise problem
             if watch.began is not None and perf_counter() - told > _LIVES_EVERY_S:
-                on_progress(self._progress(self.board.look(), watch.seconds()))
+                on_progress(progress_of(self.board, self._plan, self._resumed, watch.seconds()))
                 told = perf_counter()
             self._checkpoints.take_if_due(watch.seconds(), workers.alive)
             sleep(_POLL_S)
@@ -323,15 +304,3 @@ class Coordinator:
             checkpoints=self._checkpoints.taken,
             failed_checkpoints=self._checkpoints.failures,
         )
-
-    def _progress(self, view: BoardView, seconds: float) -> Progress:
-        done = sum(JobPosition.of(view).examples(self._plan))
-        told = self.board.reports([f"life:{worker.id}" for worker in view.workers])
-        lives: list[dict[str, Any]] = [orjson.loads(blob) for blob in told.values()]
-        later = any(life["later_pass"] for life in lives)
-        lives = [life for life in lives if life["evaluated"] and life["later_pass"] == later]
-        evaluated = [(life["evaluated"], life["logloss"]) for life in lives]
-        total = sum(count for count, _ in evaluated)
-        logloss = sum(count * loss for count, loss in evaluated) / total if total else float("nan")
-        fraction = done / max(self._plan.rows * self._plan.passes, 1)
-        return Progress(done, self._resumed, seconds, min(fraction, 1.0), logloss, later, len(view.workers))

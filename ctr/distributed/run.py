@@ -18,7 +18,8 @@ import numpy as np
 
 from ctr.checkpoint import Checkpoint, read_checkpoint, read_job, restore_checkpoint, sole_writer
 from ctr.distributed.checkpointing import CheckpointSettings
-from ctr.distributed.coordinator import Coordinator, Progress
+from ctr.distributed.coordinator import Coordinator
+from ctr.distributed.progress import Progress
 from ctr.distributed.result import Trained
 from ctr.errors import ModelError, StoreError
 from ctr.learn import Float32, read_out, warm_up
@@ -104,20 +105,7 @@ def _train(
         description = description.model_copy(update=former)
         _require_over(settings, job, stop)
         drop_incarnation(settings.url, checkpoint.store.run, job)
-    facts = {**description.facts(), "job": job}
-    try:
-        store = open_store(
-            settings.url,
-            bits=description.feature_spec().bits,
-            width=description.optimizer.width,
-            facts=facts,
-            z_bits=description.z_bits,
-            restoring=checkpoint is not None or start is not None,
-        )
-    except ModelExistsError as error:
-        raise _refusal(error, settings) from None
-    if not isinstance(store, RedisStore):
-        raise StoreError(f"{settings.url}: is no store for several processes.")
+    store = _open_store(description, settings, job, restoring=checkpoint is not None or start is not None)
     too_large = Saturations()
     try:
         try:
@@ -152,6 +140,26 @@ def _train(
         store.close()
         raise
     return Trained(result, state, store, told)
+
+
+def _open_store(
+    description: JobDescription, settings: StoreSettings, job: str, *, restoring: bool
+) -> RedisStore:
+    """A store for a new model."""
+    try:
+        store = open_store(
+            settings.url,
+            bits=description.feature_spec().bits,
+            width=description.optimizer.width,
+            facts={**description.facts(), "job": job},
+            z_bits=description.z_bits,
+            restoring=restoring,
+        )
+    except ModelExistsError as error:
+        raise _refusal(error, settings) from None
+    if not isinstance(store, RedisStore):
+        raise StoreError(f"{settings.url}: is no store for several processes.")
+    return store
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from threading import Event
 
 import pytest
 
-from ctr.distributed.coordinator import Progress
+from ctr.distributed.progress import Progress
 from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import StoreError
 from ps import BoardView, JobBoard, parse_redis_url
