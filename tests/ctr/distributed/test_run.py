@@ -391,7 +391,7 @@ class TestWrongUse:
         (tmp_path / "mine" / "diary.txt").write_text("dear diary")
         for place, told in (
             (tmp_path / "mine", "diary.txt"),
-            (tmp_path / "model", "is for the model"),
+            (tmp_path / "model", "the model goes there"),
             (tmp_path / "mine" / "diary.txt" / "deeper", "cannot be written"),
         ):
             done = cli(*words, place)
