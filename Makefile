@@ -75,7 +75,7 @@ wheel: install ## Build a wheel into dist/, and try it in an environment of its 
 	$(BIN)/python tests/wheel.py dist/*.whl
 
 clean: ## Remove everything that the other commands made
-	rm -rf "$(VENV)" demo bench-data build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf "$(VENV)" demo bench-data build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(VENV)/.ctr: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ctr needs Python 3.11 or newer on PATH (or: make PYTHON=/path/to/python)"; exit 1; }

@@ -2,7 +2,7 @@
 
 
 class CtrError(Exception):
-    """Root of every error that a user can cause or mend; its message is shown without a traceback."""
+    """Root of every error that a user can cause or fix; its message is shown without a traceback."""
 
 
 class SpecError(CtrError):

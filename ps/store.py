@@ -1,4 +1,4 @@
-"""`Store`: the one protocol between training and storage, what its requests must satisfy, and its factory."""
+"""`Store`: the one protocol between training and storage, and what its requests must satisfy."""
 
 from __future__ import annotations
 

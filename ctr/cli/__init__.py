@@ -1,0 +1,1 @@
+"""The `ctr` command: one module per command, and what they share."""

@@ -1,4 +1,4 @@
-"""A job whose parameters live in Redis: coordinator, SSP and BSP workers, the data plan, reports."""
+"""A job over Redis as a whole: coordinator, pauses, checkpoints while it runs, progress and status."""
 
 from typing import TYPE_CHECKING
 

@@ -174,8 +174,8 @@ def _freeze_lines(freezes: FreezeReport, freeze_s: float) -> list[str]:
     ]
     if freezes.recoveries_s:
         lines.append(
-            f"  pushes went on {median(freezes.recoveries_s) * 1000:.0f} ms after the thaw (median; at most "
-            f"{max(freezes.recoveries_s) * 1000:.0f} ms)"
+            f"  pushes went on {median(freezes.recoveries_s) * 1000:.0f} ms after the freeze ended "
+            f"(median; at most {max(freezes.recoveries_s) * 1000:.0f} ms)"
         )
     sums = "equal" if all(proof.holds for proof in freezes.proofs) else "NOT EQUAL"
     lines.append(f"  {pushes:,} pushes to {partitions:,} partitions: sums {sums}")

@@ -19,8 +19,6 @@ ALWAYS_ALLOWED = 10
 """Bad rows that end no job, however few rows there are; but see `too_many`."""
 EARLY_ROWS = 1_000_000
 """From so many rows on, a pass with too many bad ones ends at once, not only at its end."""
-MAX_BAD_FRACTION = 0.01
-"""What commands allow unless told otherwise."""
 
 _REASONS = 5
 _EXAMPLES = 5

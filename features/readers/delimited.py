@@ -149,8 +149,8 @@ class DelimitedReader:
         if any(self._are_labels(at) for at in (place - 1, place) if 0 <= at < len(self.columns) - 1):
             raise DataError(
                 f"{self._path}: the rows have {len(self.columns) - 1} cells, but the feature spec lists"
-                f" {len(self.columns)} columns; say --unlabelled if it is {spec.label!r} that is missing, or"
-                f" else mend the list."
+                f" {len(self.columns)} columns; say --unlabelled if it is {spec.label!r} that is missing; if"
+                f" not, correct `columns` in the spec."
             )
         return True
 

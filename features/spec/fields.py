@@ -79,7 +79,7 @@ class NumberField(InputField):
             if not self.edges[k - 1] < self.edges[k]:
                 raise misfit(
                     (*place, "edges", k),
-                    f"edges must increase, met {self.edges[k]:g} after {self.edges[k - 1]:g}",
+                    f"edges must increase, got {self.edges[k]:g} after {self.edges[k - 1]:g}",
                 )
 
 

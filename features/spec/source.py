@@ -80,7 +80,7 @@ def check_source(source: Source) -> None:
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '\n\r"\0':
         raise misfit(
             ("source", "delimiter"),
-            f'must be one ASCII character, not a quote or line end, met {delimiter!r}; a tab is "\\t"',
+            f'must be one ASCII character, not a quote or line end, got {delimiter!r}; a tab is "\\t"',
         )
     if source.header and source.columns:
         raise misfit(

@@ -36,7 +36,7 @@ class SpecText:
             met = "an empty file" if root is None else _kind_of(root)
             raise SpecError(
                 f"{where}: a feature spec is a mapping with the keys version, source, label and fields,"
-                f" met {met}."
+                f" got {met}."
             )
         self._root = root
 
@@ -171,7 +171,7 @@ def _complaint(detail: ErrorDetails, vocabulary: Mapping[str, Sequence[str]], da
     if kind == "extra_forbidden":
         return place, _unknown_key(place, vocabulary, data)
     if kind == "invalid_key":
-        return place[:-1], f"every key must be text (put it in quotes), met {_shown(place[-1])}"
+        return place[:-1], f"every key must be text (put it in quotes), got {_shown(place[-1])}"
     if kind == "missing" and place[-1] == "transform":
         return place[:-1], (
             "a number needs a `transform`; add transform: log if it is a count (a missing one meant that so"
@@ -182,11 +182,11 @@ def _complaint(detail: ErrorDetails, vocabulary: Mapping[str, Sequence[str]], da
     if kind == "union_tag_not_found":
         return place, "the key 'type' is missing; add type: number or type: category"
     if kind == "union_tag_invalid":
-        return (*place, "type"), f"expected {context['expected_tags']}, met {_shown(context['tag'])}"
+        return (*place, "type"), f"expected {context['expected_tags']}, got {_shown(context['tag'])}"
     if kind == "literal_error":
-        return place, f"expected {context['expected']}, met {_shown(met)}"
+        return place, f"expected {context['expected']}, got {_shown(met)}"
     if kind in ("greater_than_equal", "less_than_equal"):
         bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
-        return place, f"must be {bound}, met {_shown(met)}"
+        return place, f"must be {bound}, got {_shown(met)}"
     expected = _EXPECTED.get(kind, "another kind of value")
-    return place, f"expected {expected}, met {_shown(met)}"
+    return place, f"expected {expected}, got {_shown(met)}"

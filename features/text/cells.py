@@ -83,7 +83,7 @@ def _encode(value: object, row: int, column: str, is_number: bool) -> bytes:
     if text is None:
         raise DataError(
             f"rows[{row}].{column}: expected text, a finite number, true, false or null,"
-            f" met {value!r:.80} ({type(value).__name__})."
+            f" got {value!r:.80} ({type(value).__name__})."
         )
     if isinstance(value, float) and not is_number and text and not text.lstrip("-").isdigit():
         raise DataError(

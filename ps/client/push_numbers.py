@@ -1,6 +1,7 @@
 """The numbers of a data shard's pushes, which its tokens and its partitions' watermarks have.
 
-Chunk `c` has the even number `2 * c`, and what is pushed of residuals after it the odd one that follows.
+Chunk `c` has the even number `2 * c`, and what is pushed of residuals after it the odd one that follows. The
+last push of a data shard, when all its chunks are pushed, has the even number after them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`warm_up`: compile, or load from the cache, every kernel of pulls and pushes, before time is measured."""
+"""`warm_up_requests`: compile or load every kernel of pulls and pushes, before time is measured."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Dumps:
             if length is None or length < 0:
                 return list(partitions)
             for _ in range(length):
-                link.replies.pass_over()
+                link.replies.skip()
             return []
 
         self._writes.everywhere([dump.partition], on_node)

@@ -145,12 +145,12 @@ def read_write(replies: ReplyReader, written: Addition) -> Outcome:
     if length < 0:
         return Outcome.CONFLICT
 
-    def pass_over(integers: int | None) -> None:
+    def skip(integers: int | None) -> None:
         if integers is None:
-            replies.pass_over()
+            replies.skip()
         else:
             replies.array()
             replies.skip_integers(integers)
 
-    replies.all_of(*(partial(pass_over, integers) for integers in written.answers))
+    replies.all_of(*(partial(skip, integers) for integers in written.answers))
     return Outcome.DONE

@@ -44,7 +44,7 @@ class Replicas:
                 self._incarnation.check(link.replies.bulk())
                 # WAIT waits for what this connection wrote, and all that the server was told before.
                 link.send(command(b"HSET", watermarks, INCARNATION, self._incarnation.id) + wait)
-                link.replies.pass_over()
+                link.replies.skip()
                 if link.replies.integer() == 0:
                     safe = False  # not `&=`, which looks at `safe` before it waits: nodes run side by side
             except ServerError as error:

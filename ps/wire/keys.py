@@ -64,7 +64,7 @@ class Keys:
 
     @property
     def meta(self) -> bytes:
-        """A hash: what the model is (see `RedisModel`)."""
+        """A hash: what the model is (see `ps/redis/model.py`)."""
         return f"ctr:{{{self.model}:meta}}".encode()
 
     def board(self, what: BoardPart) -> bytes:

@@ -105,7 +105,7 @@ class ReplyReader:
             raise self._refusal(line)
         return line[1:]
 
-    def pass_over(self) -> None:
+    def skip(self) -> None:
         """Pass over a reply of one line; raises ServerError for an error reply."""
         self.status()
 

@@ -1,4 +1,4 @@
-"""The transform as DESIGN states it, in plain Python over bytes, with the `xxhash` package."""
+"""The transform as docs/spec.md states it, in plain Python over bytes, with the `xxhash` package."""
 
 from __future__ import annotations
 

@@ -123,17 +123,17 @@ fields:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("bits: 30", "bits: 0", r"my\.yaml:5: bits: must be at least 1, met 0"),
-        ("bits: 30", "bits: 41", r"my\.yaml:5: bits: must be at most 40, met 41"),
-        ("bits: 30", "bits: many", r"bits: expected a whole number, met 'many'"),
+        ("bits: 30", "bits: 0", r"my\.yaml:5: bits: must be at least 1, got 0"),
+        ("bits: 30", "bits: 41", r"my\.yaml:5: bits: must be at most 40, got 41"),
+        ("bits: 30", "bits: many", r"bits: expected a whole number, got 'many'"),
         ("18446744073709551615", "18446744073709551616", r"seed: must be at most"),
         ("bias: false", "biass: false", r"my\.yaml:7: biass: there is no such key; write 'bias'"),
         ("bias: false", "bits: 3", r"my\.yaml:7: the key 'bits' is in line 5 already"),
-        ("bias: false", "bias: 1", r"bias: expected true or false, met 1"),
-        ("version: 1", "version: 2", r"version: expected 1, met 2"),
+        ("bias: false", "bias: 1", r"bias: expected true or false, got 1"),
+        ("version: 1", "version: 2", r"version: expected 1, got 2"),
         ('label: "y"\n', "", r"`label` is missing"),
         ("label:", "lable:", r"lable: .*write 'label'"),
-        ('label: "y"', "label: yes", r"label: expected text \(put it in quotes\), met True"),
+        ('label: "y"', "label: yes", r"label: expected text \(put it in quotes\), got True"),
         ('label: "y"', "label: click", r"my\.yaml:3: label: there is no column 'click'"),
         ("weight: w", 'weight: "y"', r"weight: 'y' is the label's column already"),
         ("column: a, ", "column: z, ", r"my\.yaml:10: fields\[1\]\.column: there is no column 'z'"),
@@ -156,11 +156,11 @@ fields:
         ("transform: edges", "transfrom: edges", r"fields\[2\]\.transfrom: .*write 'transform'"),
         ("transform: edges", "transform: log", r"fields\[2\]\.edges: only `transform: edges`"),
         (", edges: [-1, 0.5, 1.0e+3]", "", r"fields\[2\]: `edges` is missing"),
-        ("0.5", "-1", r"fields\[2\]\.edges\[1\]: edges must increase, met -1 after -1"),
+        ("0.5", "-1", r"fields\[2\]\.edges\[1\]: edges must increase, got -1 after -1"),
         (
             "1.0e+3",
             "1e3",
-            r"fields\[2\]\.edges\[2\]: expected a number \(with an exponent: 1\.0e\+3\), met '1e3'",
+            r"fields\[2\]\.edges\[2\]: expected a number \(with an exponent: 1\.0e\+3\), got '1e3'",
         ),
         ("0.5", ".nan", r"fields\[2\]\.edges\[1\]: expected a finite number"),
         ("missing: feature", "missing: drop", r"fields\[0\]\.missing: expected 'skip' or 'feature'"),
@@ -184,15 +184,15 @@ fields:
         (
             "bias: false",
             "bias: false\n7: 1",
-            r"my\.yaml:\d+: every key must be text \(put it in quotes\), met 7",
+            r"my\.yaml:\d+: every key must be text \(put it in quotes\), got 7",
         ),
         (
             "type: category, ",
             'type: category, column: "\\ud800", ',
             r"column: expected text that is valid Unicode",
         ),
-        ("bits: 30", "bits: " + "9" * 400, r"bits: must be at most 40, met 9{80}….$"),
-        ("version: 1", "version: " + "9" * 400, r"version: expected a smaller number, met 9{80}….$"),
+        ("bits: 30", "bits: " + "9" * 400, r"bits: must be at most 40, got 9{80}….$"),
+        ("version: 1", "version: " + "9" * 400, r"version: expected a smaller number, got 9{80}….$"),
         ("[a, b]}", "&of [a, *of]}", r"of\[1\]: expected (text|a value that does not contain itself)"),
         ("header: false, ", "header: false, ignore: [id, id], ", r"source\.ignore\[1\]: 'id' is there twice"),
         (
@@ -205,7 +205,7 @@ fields:
             "header: false, ignore: [w], ",
             r"source\.ignore\[0\]: column 'w' is not ignored",
         ),
-        ("header: false, ", "header: false, ignore: id, ", r"source\.ignore: expected a list, met 'id'"),
+        ("header: false, ", "header: false, ignore: id, ", r"source\.ignore: expected a list, got 'id'"),
     ],
 )
 def test_a_wrong_spec_is_refused_with_place_and_remedy(old: str, new: str, message: str) -> None:
@@ -221,8 +221,8 @@ def test_what_is_no_mapping_of_a_spec_is_refused(text: str) -> None:
         parse_spec(text, "odd.yaml")
 
 
-def test_what_was_met_instead_of_a_mapping_has_a_plain_name() -> None:
-    with pytest.raises(SpecError, match=r"met a list\.$"):
+def test_what_was_got_instead_of_a_mapping_has_a_plain_name() -> None:
+    with pytest.raises(SpecError, match=r"got a list\.$"):
         parse_spec("[1, 2]", "odd.yaml")
     with pytest.raises(SpecError, match=r"met text\.$"):
         parse_spec("criteo", "odd.yaml")
