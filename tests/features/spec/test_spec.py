@@ -224,7 +224,7 @@ def test_what_is_no_mapping_of_a_spec_is_refused(text: str) -> None:
 def test_what_was_got_instead_of_a_mapping_has_a_plain_name() -> None:
     with pytest.raises(SpecError, match=r"got a list\.$"):
         parse_spec("[1, 2]", "odd.yaml")
-    with pytest.raises(SpecError, match=r"met text\.$"):
+    with pytest.raises(SpecError, match=r"got text\.$"):
         parse_spec("criteo", "odd.yaml")
 
 
