@@ -13,9 +13,9 @@ def lazy_face(package: str, modules: Mapping[str, str]) -> Callable[[str], objec
     """
     module_of = {name: module for module, names in modules.items() for name in names.split()}
 
-    def __getattr__(name: str) -> object:  # noqa: N807
+    def load(name: str) -> object:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{module_of[name]}"), name)
 
-    return __getattr__
+    return load

@@ -32,7 +32,7 @@ class OptimizerEntry(BaseModel):
     @model_validator(mode="after")
     def _is_known(self) -> Self:
         try:
-            self.optimizer  # noqa: B018
+            optimizer_from_json(self.model_extra or {})
         except ModelError as error:
             raise ValueError(str(error)) from error
         return self

@@ -19,7 +19,7 @@ from ps.wire import INCARNATION, STATE, Keys, ReplyReader, Watermark, command, r
 class Outcome(Enum):
     """What became of a request to one partition."""
 
-    TODO = auto()
+    READY = auto()
     """Looked at, and to be written now."""
     DONE = auto()
     CONFLICT = auto()
@@ -104,14 +104,14 @@ class PushRequest:
         return Found(mark, had_state, length, tail, body)
 
     def next_step(self, found: Found) -> Outcome:
-        """TODO when the partition is to be written now; else the push to it ends here, by UNWATCH."""
+        """READY when the partition is to be written now; else the push to it ends here, by UNWATCH."""
         if self.attempt and found.mark.attempt > self.attempt:
             return Outcome.SUPERSEDED
         if self.chunk is not None and found.mark.chunk >= self.chunk:
             return Outcome.DONE
         if found.mark.chunk < self.expected:
             return Outcome.BEHIND
-        return Outcome.TODO
+        return Outcome.READY
 
     def write(self, found: Found, scratch: NDArray[np.uint8]) -> Addition:
         """The transaction, between MULTI and EXEC; for `scratch`, see `SparsePush.add`."""

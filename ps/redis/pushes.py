@@ -222,7 +222,7 @@ class Pushes:
                 continue
             note(each.partition, found.mark)
             outcome = each.next_step(found)
-            if outcome is Outcome.TODO:
+            if outcome is Outcome.READY:
                 transaction = each.write(found, scratch)
                 link.send(*transaction.parts)
                 written.append((link, each, transaction))
