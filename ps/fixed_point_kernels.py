@@ -51,9 +51,9 @@ def fraction_bits(largest_z: float) -> int:
     return min(FINEST_Z_BITS, Z_MOST.bit_length() - 1 - ceil(log2(largest_z)))
 
 
-def token_hash(job: str, shard: int, chunk: int) -> np.uint64:
+def token_hash(job: str, shard: int, number: int) -> np.uint64:
     """64 bits that decide how a push is rounded, from the parts of its token."""
-    parts = shard.to_bytes(8, "little") + chunk.to_bytes(8, "little") + job.encode()
+    parts = shard.to_bytes(8, "little") + number.to_bytes(8, "little") + job.encode()
     return np.uint64(int.from_bytes(hashlib.blake2b(parts, digest_size=8).digest(), "little"))
 
 

@@ -79,11 +79,11 @@ def push_dense(
     first: int,
     last: int,
     applied: NDArray[np.int64],
-    chunk: int,
+    number: int,
 ) -> None:
-    """Adds `delta` in those of the partitions `first..last - 1` that have slots and not yet this chunk."""
+    """Adds `delta` in those of the partitions `first..last - 1` that have slots and not yet this push."""
     for p in range(first, last):
-        if cuts[p] == cuts[p + 1] or applied[p] >= chunk:
+        if cuts[p] == cuts[p + 1] or applied[p] >= number:
             continue
         if delta.shape[1] == 2:  # unrolled for the same reason as in pull_dense
             for i in range(cuts[p], cuts[p + 1]):
@@ -95,7 +95,7 @@ def push_dense(
                 slot = slots[i]
                 for k in range(delta.shape[1]):
                     state[slot, k] += delta[i, k]
-        applied[p] = chunk
+        applied[p] = number
 
 
 @njit(nogil=True, cache=True)

@@ -25,14 +25,14 @@ class Token:
     """The job that pushes; two jobs never share a watermark."""
     shard: int
     """The data shard that was trained on."""
-    chunk: int
-    """The chunk's number within the data shard, ascending from push to push."""
+    number: int
+    """Of the push within the data shard, ascending from push to push."""
     attempt: int = 0
     """Of those at the data shard, see `RedisStore.take_over`; 0: as if there were no others."""
 
     def __post_init__(self) -> None:
-        if not self.job or not (0 <= self.shard < 1 << 63 and 0 <= self.chunk < 1 << 63):
-            raise ValueError(f"{self}: name the job, and count shards and chunks from 0")
+        if not self.job or not (0 <= self.shard < 1 << 63 and 0 <= self.number < 1 << 63):
+            raise ValueError(f"{self}: name the job, and count shards and pushes from 0")
 
 
 class SupersededError(StoreError):
@@ -51,8 +51,8 @@ class Store(Protocol):
     C-contiguous.
 
     A store splits its slots into equal contiguous ranges, its partitions (see `Partitions`), and applies a
-    push partition by partition: each keeps, with its state, the last chunk of every (job, shard) that it
-    applied.
+    push partition by partition: each keeps, with its state, the number of the last push of every (job,
+    shard) that it applied: its watermark.
     """
 
     @property
@@ -86,9 +86,9 @@ class Store(Protocol):
         limited range needs it to saturate instead of overflowing.
 
         A partition that `slots` touch adds its share and, in the same step, sets its watermark of the token's
-        job and shard to the token's chunk: only when that chunk is greater. So a push may be repeated
-        until it succeeds, and a shard's chunks are pushed in ascending order, each to its end before the
-        next. A partition without a slot in the request is left as it was, watermark included.
+        job and shard to the token's number: only when that is greater. So a push may be repeated until it
+        succeeds, and a shard's pushes are made in ascending order, each to its end before the next. A
+        partition without a slot in the request is left as it was, watermark included.
 
         Raises as `pull` does, also for a wrong or non-finite `delta`, before anything is added. When the
         store fails on the way, some partitions may have applied the push: repeat it.
@@ -96,7 +96,7 @@ class Store(Protocol):
         ...
 
     def applied(self, job: str, shard: int) -> NDArray[np.int64]:
-        """int64[partitions]: the last chunk of this shard that each partition applied, -1 for none."""
+        """int64[partitions]: the last push of this shard that each partition applied, -1 for none."""
         ...
 
     def scan(self) -> Iterator[tuple[Slots, NDArray[np.float32]]]:

@@ -126,7 +126,7 @@ class LedgerStore:
         shares = list(zip(where.tolist(), totals[where].tolist(), checks[where].tolist(), strict=True))
         number = next(self._numbers)
         self._write(
-            {"push": number, "at": monotonic(), "shard": token.shard, "chunk": token.chunk, "adds": shares}
+            {"push": number, "at": monotonic(), "shard": token.shard, "chunk": token.number, "adds": shares}
         )
         behind = self._store.push_packed(slots, increments, token, expected=expected, only=only, fresh=fresh)
         arrived = [p for p, *_ in shares if p not in set(behind)]

@@ -59,11 +59,11 @@ class PushLog:
 
     def acknowledge(self, push: PendingPush, partitions: NDArray[np.bool_]) -> None:
         """Note that these partitions, bool[partitions], have the push."""
-        np.maximum(self.acknowledged, push.token.chunk, out=self.acknowledged, where=partitions)
+        np.maximum(self.acknowledged, push.token.number, out=self.acknowledged, where=partitions)
 
     def forget(self, push: PendingPush) -> None:
         """Note that the push is not kept any more."""
-        np.maximum(self.forgotten, push.token.chunk, out=self.forgotten)
+        np.maximum(self.forgotten, push.token.number, out=self.forgotten)
 
     def reconcile(self, applied: NDArray[np.int64], kept: Iterable[PendingPush]) -> list[Resend] | None:
         """What to send again, in this order, where the partitions now say that they have only `applied`.
@@ -76,7 +76,7 @@ class PushLog:
             return None
         resends = []
         for push in kept:
-            number = push.token.chunk
+            number = push.token.number
             lacking = behind & (applied < number) & (number <= self.acknowledged)
             if lacking.any():
                 resends.append(Resend(push, lacking))

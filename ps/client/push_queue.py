@@ -161,7 +161,7 @@ class PushQueue:
         with self._changed:
             kept = [push for push in (*self._sent, *self._waiting) if push.token.shard == shard]
         for push in kept:
-            missing = applied < push.token.chunk
+            missing = applied < push.token.number
             if missing.any():
                 mask = missing.view(np.uint8)
                 shift = self._store.partitions.shift
@@ -275,7 +275,7 @@ class PushQueue:
                 if todo.any():
                     stuck |= self._push(resend.push, applied, todo)
                     arrived = todo & ~stuck
-                    applied[arrived] = resend.push.token.chunk
+                    applied[arrived] = resend.push.token.number
                     self.sent_again += int(arrived.sum())
 
     def _give_up(self, shard: int) -> None:

@@ -174,10 +174,8 @@ class WorkerStore:
         token = Token(self._job, pulled.shard, chunk_push(chunk), self._attempt)
         slots = pulled.slots
         increments = self._store.increments(slots, delta, token, state)
-        if (
-            self._had.max() >= token.chunk
-        ):  # another worker's, or those that a failover has left, are in the store
-            increments[(self._had >= token.chunk)[self._store.partitions.of(slots)]] = 0
+        if self._had.max() >= token.number:  # some partitions have it, from others or before a failover
+            increments[(self._had >= token.number)[self._store.partitions.of(slots)]] = 0
         mine = pulled.packed + increments
         self._residuals.take(slots, increments)
         if self._filters.cache:

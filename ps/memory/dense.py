@@ -33,10 +33,10 @@ class DenseState:
         first: int,
         last: int,
         applied: NDArray[np.int64],
-        chunk: int,
+        number: int,
     ) -> None:
-        """Adds `delta` where `applied[p] < chunk`, and sets that to `chunk` where there were slots."""
-        push_dense(self._state, slots, delta, cuts, first, last, applied, chunk)
+        """Adds `delta` where `applied[p] < number`, and sets that to `number` where there were slots."""
+        push_dense(self._state, slots, delta, cuts, first, last, applied, number)
 
     def not_zero(self, partition: int) -> tuple[Slots, NDArray[np.float32]]:
         """The slots of one partition whose state is not all zeros, ascending, and that state; copies."""

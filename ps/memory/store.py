@@ -70,7 +70,7 @@ class MemoryStore:
         applied = self._watermarks(token.job, token.shard)
         for first, last, touched in self._stripes(cuts):
             with self._holding(touched) as state, self._reporting_full_memory():
-                state.push(slots, delta, cuts, first, last, applied, token.chunk)
+                state.push(slots, delta, cuts, first, last, applied, token.number)
 
     def applied(self, job: str, shard: int) -> NDArray[np.int64]:
         """See `Store.applied`."""
@@ -107,7 +107,7 @@ class MemoryStore:
             ) from error
 
     def _watermarks(self, job: str, shard: int) -> NDArray[np.int64]:
-        """The last chunk applied per partition; entry `p` is read and written under lock `p`."""
+        """The last push applied per partition; entry `p` is read and written under lock `p`."""
         found = self._applied.get((job, shard))
         if found is None:
             found = self._applied.setdefault((job, shard), np.full(len(self._locks), -1, np.int64))

@@ -45,13 +45,13 @@ class TableState:
         first: int,
         last: int,
         applied: NDArray[np.int64],
-        chunk: int,
+        number: int,
     ) -> None:
-        """Adds `delta` where `applied[p] < chunk`, and sets that to `chunk` where there were slots."""
+        """Adds `delta` where `applied[p] < number`, and sets that to `number` where there were slots."""
         self._make_room(cuts, first, last)
         push_tables(
             self._addresses, self._capacities, self._used, self._words,
-            slots, delta, cuts, first, last, applied, chunk,
+            slots, delta, cuts, first, last, applied, number,
         )  # fmt: skip
 
     def not_zero(self, partition: int) -> tuple[Slots, NDArray[np.float32]]:
@@ -67,7 +67,7 @@ class TableState:
     def _make_room(self, cuts: NDArray[np.int64], first: int, last: int) -> None:
         """Grows tables until every slot of the request would fit, were they all new.
 
-        Counting which of them are new would cost as much as the push; so a table may double a chunk early.
+        Counting which of them are new would cost as much as the push; so a table may double a push early.
         """
         wanted = np.diff(cuts[first : last + 1])
         full = self._used[first:last] + wanted > self._capacities[first:last] // 4 * 3

@@ -102,14 +102,14 @@ def push_tables(
     first: int,
     last: int,
     applied: NDArray[np.int64],
-    chunk: int,
+    number: int,
 ) -> None:
-    """Adds `delta` in those of the partitions that have slots and not yet this chunk.
+    """Adds `delta` in those of the partitions that have slots and not yet this push.
 
     Their tables have room for every slot of the request. `used` counts their records.
     """
     for p in range(first, last):
-        if cuts[p] == cuts[p + 1] or applied[p] >= chunk:
+        if cuts[p] == cuts[p + 1] or applied[p] >= number:
             continue
         capacity = np.uint64(capacities[p])
         table = carray(_pointer(addresses[p]), (capacities[p], words), np.uint64)
@@ -122,7 +122,7 @@ def push_tables(
                 used[p] += 1
             for k in range(delta.shape[1]):
                 state[at, STATE_AT + k] += delta[i, k]
-        applied[p] = chunk
+        applied[p] = number
 
 
 @njit(nogil=True, cache=True)

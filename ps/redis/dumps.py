@@ -23,7 +23,7 @@ class PartitionDump:
     state: bytes
     """8 bytes per slot, from the first; slots beyond its end are zeros."""
     applied: dict[str, int]
-    """The last chunk applied, by `job:shard`."""
+    """The last push applied, by `job:shard`."""
 
 
 class Dumps:
@@ -62,7 +62,7 @@ class Dumps:
                 state = state.ljust(self._body_bytes, b"\0") + tail
             # Not the attempts: they are those of workers that end with this store.
             marks = {field.decode(): Watermark.from_bytes(value) for field, value in before.items()}
-            applied = {field: mark.chunk for field, mark in marks.items() if mark.chunk >= 0}
+            applied = {field: mark.number for field, mark in marks.items() if mark.number >= 0}
             found.append(PartitionDump(partition, state, applied))
             return []
 
@@ -97,8 +97,8 @@ class Dumps:
             commands += head % (len(state), state, len(body))
             after = b"\r\n"
         fields = [INCARNATION, self._incarnation.id, *((STATE, b"1") if dump.state else ())]
-        for name, chunk in dump.applied.items():
-            fields += [name.encode(), b"%d" % chunk]
+        for name, number in dump.applied.items():
+            fields += [name.encode(), b"%d" % number]
         after += command(b"HSET", watermarks, *fields) + command(b"EXEC")
         count = 2 + bool(used.size) + 2 * bool(dump.state) + bool(rest)
 

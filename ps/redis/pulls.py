@@ -70,7 +70,7 @@ class PullRequest:
         return b"".join((*parts, command(b"EXEC")))
 
     def read(self, replies: ReplyReader, out: NDArray[np.int64], incarnation: Incarnation) -> int | None:
-        """Read the answers; the last chunk applied, -1 for none; None when the partition is elsewhere."""
+        """Read the answers; the watermark's number; None when the partition is elsewhere."""
         body = self._offsets.size
         if read_queued(replies, 1 + (body > 0) + (self._tail.size > 0)) is None:
             return None
@@ -85,7 +85,7 @@ class PullRequest:
         if self._tail.size:
             replies.array()
             replies.integers(out[body:])
-        return mark.chunk
+        return mark.number
 
 
 class Pulls:
@@ -116,11 +116,11 @@ class Pulls:
             moved = []
             for request in _sent_ahead(link, requests):
                 p = request.partition
-                chunk = request.read(link.replies, packed[cuts[p] : cuts[p + 1]], self._incarnation)
-                if chunk is None:
+                number = request.read(link.replies, packed[cuts[p] : cuts[p + 1]], self._incarnation)
+                if number is None:
                     moved.append(p)
                 else:
-                    applied[p] = chunk
+                    applied[p] = number
             return moved
 
         self._channel.everywhere(np.flatnonzero(np.diff(cuts)).tolist(), on_node)
@@ -130,8 +130,8 @@ class Pulls:
         """See `Store.applied`."""
         found = np.full(self._partitions.count, -1, np.int64)
 
-        def note(p: int, chunks: list[int]) -> None:
-            found[p] = chunks[0]
+        def note(p: int, numbers: list[int]) -> None:
+            found[p] = numbers[0]
 
         self._read_watermarks(job, [shard], note)
         return found
@@ -141,9 +141,9 @@ class Pulls:
         least = np.full(len(shards), np.iinfo(np.int64).max)
         lock = Lock()
 
-        def note(_: int, chunks: list[int]) -> None:
+        def note(_: int, numbers: list[int]) -> None:
             with lock:
-                np.minimum(least, chunks, out=least)
+                np.minimum(least, numbers, out=least)
 
         if shards:
             self._read_watermarks(job, shards, note)
@@ -152,11 +152,11 @@ class Pulls:
     def _read_watermarks(
         self, job: str, shards: Sequence[int], note: Callable[[int, list[int]], None]
     ) -> None:
-        """Tell `note` of each partition the last chunks applied of these data shards."""
+        """Tell `note` of each partition the last pushes applied of these data shards."""
         fields = [watermark_field(job, shard) for shard in shards]
 
         def read(p: int, replies: ReplyReader) -> None:
-            note(p, [mark.chunk for mark in read_watermarks(replies, self._incarnation, len(fields))])
+            note(p, [mark.number for mark in read_watermarks(replies, self._incarnation, len(fields))])
 
         self._channel.ask_each(
             range(self._partitions.count),

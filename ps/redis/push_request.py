@@ -64,11 +64,11 @@ class PushRequest:
     tail: SparsePush
     field: bytes
     """Of the data shard's watermark."""
-    chunk: int | None
+    number: int | None
     """None: only the attempt is written."""
     attempt: int = 0
     expected: int = -1
-    """The chunk that the partition has acknowledged before."""
+    """The last push that the partition has acknowledged before."""
     inserts: bytes = b""
     """Appended to the partition's insert log."""
 
@@ -107,9 +107,9 @@ class PushRequest:
         """READY when the partition is to be written now; else the push to it ends here, by UNWATCH."""
         if self.attempt and found.mark.attempt > self.attempt:
             return Outcome.SUPERSEDED
-        if self.chunk is not None and found.mark.chunk >= self.chunk:
+        if self.number is not None and found.mark.number >= self.number:
             return Outcome.DONE
-        if found.mark.chunk < self.expected:
+        if found.mark.number < self.expected:
             return Outcome.BEHIND
         return Outcome.READY
 
@@ -125,7 +125,7 @@ class PushRequest:
         for addition in additions:
             parts += addition.parts
             answers += addition.answers
-        mark = Watermark(found.mark.chunk if self.chunk is None else self.chunk, self.attempt)
+        mark = Watermark(found.mark.number if self.number is None else self.number, self.attempt)
         state = (STATE, b"1") if self.body.slots and not found.had_state else ()
         parts.append(command(b"HSET", watermarks, self.field, mark.to_bytes(), *state))
         answers.append(None)

@@ -105,7 +105,7 @@ class Pushes:
                 ),
                 tail=SparsePush(self._keys.tail(p), tail, increments[cut : part.stop]),
                 field=field,
-                chunk=token.chunk,
+                number=token.number,
                 attempt=token.attempt,
                 expected=-1 if expected is None else int(expected[p]),
                 inserts=inserts,
@@ -127,13 +127,13 @@ class Pushes:
                 body=SparsePush(self._keys.state(p), *nothing),
                 tail=SparsePush(self._keys.tail(p), *nothing),
                 field=watermark_field(job, shard),
-                chunk=None,
+                number=None,
                 attempt=attempt,
             )
 
         def note(p: int, found: Watermark) -> None:
             nonlocal highest
-            applied[p] = found.chunk
+            applied[p] = found.number
             highest = max(highest, found.attempt)
 
         attempt = time_ns()  # above those of before, also where a server has forgotten them

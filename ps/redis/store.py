@@ -169,17 +169,17 @@ class RedisStore:
         if pulled is not None:
             pulled = check_delta(pulled, slots.size, _WIDTH)
         # Not the job's name, which is random: the same work is to be rounded the same way every time.
-        seed = token_hash("", token.shard, token.chunk)
+        seed = token_hash("", token.shard, token.number)
         self._saturations.add(*pack_delta(delta, pulled, slots, seed, self.z_bits, increments))
         return increments
 
     def pull_packed(
         self, slots: Slots, job: str | None = None, shard: int = 0
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The packed accumulators int64[u], and int64[partitions]: the chunk of `(job, shard)` applied last.
+        """The packed accumulators int64[u], and int64[partitions]: the push of `(job, shard)` applied last.
 
         Both are of one moment for each partition; -2 stands for partitions that were not asked, -1 for no
-        chunk. Raises as `Store.pull` does.
+        push. Raises as `Store.pull` does.
         """
         return self._pulls.pull(check_slots(slots, self.bits), job, shard)
 
@@ -206,10 +206,10 @@ class RedisStore:
     ) -> list[int]:
         """Add int64[u] to packed accumulators, as `Store.push` does; return the partitions left behind.
 
-        `expected`, int64[partitions], is the last chunk of the token's shard that each partition has
-        acknowledged. One whose watermark is an earlier chunk has lost pushes: it is left as it is, and
+        `expected`, int64[partitions], is the last push of the token's shard that each partition has
+        acknowledged. One whose watermark is an earlier one has lost pushes: it is left as it is, and
         returned, so that those can be sent again first. `only`, bool[partitions], are those to push to; of
-        them, one without a slot notes the chunk in its watermark. `fresh`, bool[u], marks slots that the
+        them, one without a slot notes the push in its watermark. `fresh`, bool[u], marks slots that the
         partitions' insert logs are to name.
 
         Raises SupersededError when a later attempt at the data shard has begun than the token's.
@@ -227,7 +227,7 @@ class RedisStore:
     def take_over(self, job: str, shard: int) -> tuple[int, NDArray[np.int64]]:
         """Begin an attempt at a data shard: from now on, no partition adds what earlier attempts push.
 
-        Returns the attempt's number, for its tokens, and int64[partitions]: the last chunk that each
+        Returns the attempt's number, for its tokens, and int64[partitions]: the last push that each
         partition has, -1 for none. That changes no more but by pushes of this attempt. Raises StoreError as
         `pull` does, and when others begin attempts at it all the time.
         """
@@ -238,7 +238,7 @@ class RedisStore:
         return self._pulls.applied(job, shard)
 
     def applied_everywhere(self, job: str, shards: Sequence[int]) -> NDArray[np.int64]:
-        """int64[shards]: the last chunk of each of these data shards that every partition has; -1 for none.
+        """int64[shards]: the last push of each of these data shards that every partition has; -1 for none.
 
         Raises as `pull` does.
         """

@@ -41,8 +41,8 @@ class BoardPart(StrEnum):
 class Watermark:
     """What a partition has of a data shard."""
 
-    chunk: int = -1
-    """The last chunk applied; -1 for none."""
+    number: int = -1
+    """Of the last push applied; -1 for none."""
     attempt: int = 0
     """The attempt at the data shard that pushes at present, the greatest so far; 0: whoever likes."""
 
@@ -53,7 +53,7 @@ class Watermark:
 
     def to_bytes(self) -> bytes:
         """The value of its field."""
-        return b"%d %d" % (self.chunk, self.attempt) if self.attempt else b"%d" % self.chunk
+        return b"%d %d" % (self.number, self.attempt) if self.attempt else b"%d" % self.number
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from tests.reference import store as reference
 
 
 @pytest.mark.parametrize(
-    ("job", "shard", "chunk"),
+    ("job", "shard", "number"),
     [("", 0, 0), ("job", -1, 0), ("job", 0, -1), ("job", 2**63, 0), ("job", 0, 2**63)],
 )
-def test_a_token_names_a_job_and_counts_from_zero(job: str, shard: int, chunk: int) -> None:
+def test_a_token_names_a_job_and_counts_from_zero(job: str, shard: int, number: int) -> None:
     with pytest.raises(ValueError, match="name the job"):
-        Token(job, shard, chunk)
+        Token(job, shard, number)
 
 
 @pytest.mark.parametrize("url", ["", "memory", "memory:/", "mem://", "mysql://user:secret@host:6379/0"])

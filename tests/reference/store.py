@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ps import Slots, Token, slot_dtype
+from ps import Slots, Token
+from ps.partitions import slot_dtype
 
 
 class ReferenceStore:
@@ -27,13 +28,13 @@ class ReferenceStore:
 
     def push(self, slots: Slots, delta: np.ndarray, token: Token) -> None:
         partition_size = 2**self.bits // self._partitions
-        records = dict(self._applied)
+        before = dict(self._applied)
         for slot, row in zip(slots.tolist(), delta.tolist(), strict=True):
-            record = (token.job, token.shard, slot // partition_size)
-            if token.chunk > records.get(record, -1):
+            key = (token.job, token.shard, slot // partition_size)
+            if token.number > before.get(key, -1):
                 old = self._state.get(slot, [0.0] * self.width)
                 self._state[slot] = [a + b for a, b in zip(old, row, strict=True)]
-                self._applied[record] = token.chunk
+                self._applied[key] = token.number
 
     def applied(self, job: str, shard: int) -> np.ndarray:
         return np.array([self._applied.get((job, shard, p), -1) for p in range(self._partitions)])

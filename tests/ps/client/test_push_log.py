@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ps import PendingPush, Token
-from ps.client import chunk_push, chunks_pushed, last_push, residual_push
+from ps.client import chunk_push, chunks_pushed, last_push
 from ps.client.push_log import PushLog
+from ps.client.push_numbers import residual_push
 from ps.partitions import no_slots
 
 PARTITIONS = 4
@@ -34,7 +35,7 @@ def resends(log: PushLog, applied: np.ndarray, kept: list[PendingPush]) -> list[
     found = log.reconcile(applied, kept)
     if found is None:
         return None
-    return [(each.push.token.chunk, np.flatnonzero(each.partitions).tolist()) for each in found]
+    return [(each.push.token.number, np.flatnonzero(each.partitions).tolist()) for each in found]
 
 
 def test_nothing_where_nothing_is_missing() -> None:
