@@ -8,8 +8,8 @@ from ctr.lazy import lazy_face
 from ps.fixed_point_kernels import LARGEST_N, fraction_bits
 from ps.memory import MemoryStore
 from ps.opening import open_store, require_store_url, without_password
-from ps.partitions import Partitions, Slots, slot_dtype
-from ps.store import Store, Token, check_delta, check_slots
+from ps.partitions import Partitions, Slots
+from ps.store import Store, Token
 
 if TYPE_CHECKING:
     from ps.board import LEASE_S, BoardView, Claim, ClockGate, Job, JobBoard, RankGate
@@ -54,13 +54,10 @@ __all__ = [
     "Store",
     "Token",
     "WorkerStore",
-    "check_delta",
-    "check_slots",
     "fraction_bits",
     "open_store",
     "parse_redis_url",
     "require_store_url",
-    "slot_dtype",
     "warm_up_requests",
     "without_password",
 ]

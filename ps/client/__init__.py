@@ -7,7 +7,7 @@ from ctr.lazy import lazy_face
 if TYPE_CHECKING:
     from ps.client.filters import DEFAULT_FILTERS, FilterCounts, Filters
     from ps.client.push_log import PendingPush
-    from ps.client.push_numbers import chunk_push, chunks_pushed, last_push, residual_push
+    from ps.client.push_numbers import chunk_push, chunks_pushed, last_push
     from ps.client.push_queue import LOST, PushQueue, PushStore
     from ps.client.warm_up import warm_up_requests
     from ps.client.worker_store import Pulled, WorkerStore
@@ -25,7 +25,6 @@ __all__ = [
     "chunk_push",
     "chunks_pushed",
     "last_push",
-    "residual_push",
     "warm_up_requests",
 ]
 
@@ -34,7 +33,7 @@ __getattr__ = lazy_face(
     {
         "filters": "DEFAULT_FILTERS FilterCounts Filters",
         "push_log": "PendingPush",
-        "push_numbers": "chunk_push chunks_pushed last_push residual_push",
+        "push_numbers": "chunk_push chunks_pushed last_push",
         "push_queue": "LOST PushQueue PushStore",
         "warm_up": "warm_up_requests",
         "worker_store": "Pulled WorkerStore",

@@ -17,16 +17,6 @@ def hash_slot_of(keys: Keys, partition: int) -> int:
     return int(key_slot(keys.state(partition)))
 
 
-def hash_slots_at(server: RedisServer) -> list[int]:
-    """The hash slots that a primary says it holds, ascending."""
-    with server.connect() as node:
-        name = node.execute_command("CLUSTER MYID")
-        ranges = node.execute_command("CLUSTER SLOTS")
-    return sorted(
-        slot for first, last, primary, *_ in ranges if primary[2] == name for slot in range(first, last + 1)
-    )
-
-
 def move_hash_slots(
     servers: Sequence[RedisServer],
     source: RedisServer,

@@ -7,14 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from redis import Redis
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, ResponseError
 
 from ctr.errors import StoreError
-from ps.wire import Address, Command, RedisUrl, Topology, cluster_topology, host_port, single_server
+from ps.wire import BROKEN, Address, Command, RedisUrl, Topology, cluster_topology, host_port, single_server
 
 T = TypeVar("T")
-
-BROKEN = (RedisError, OSError)
 
 
 class NodeClients:

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from time import sleep
-from typing import Any, TypeVar
+from typing import Any
 
-from redis.exceptions import (
-    AskError,
-    MovedError,
-    OutOfMemoryError,
-)
+from redis.exceptions import AskError, MovedError, OutOfMemoryError
 
 from ctr.errors import StoreError
 from ps.board import JOB_FACTS, job_of, pairs, view_of, view_reads
 from ps.redis import require_layout
-from ps.status.clients import BROKEN, NodeClients, side_by_side
+from ps.status.clients import NodeClients, side_by_side
 from ps.status.node import NodeLook, reason
 from ps.status.status import BoardStatus, ModelStatus, StoreStatus
 from ps.wire import (
+    BROKEN,
     INCARNATION,
     STATE,
     Address,
@@ -30,8 +27,6 @@ from ps.wire import (
     Topology,
     single_server,
 )
-
-T = TypeVar("T")
 
 _PARTITIONS_AT_A_TIME = 1_000  # asked of a node; its other clients come in between
 _LOOKS = 10  # for a model's description that is just moving to another node

@@ -7,8 +7,9 @@ from itertools import count
 import numpy as np
 import pytest
 
-from ps import RedisStore, Slots, Token, parse_redis_url, slot_dtype
+from ps import RedisStore, Slots, Token, parse_redis_url
 from ps.client.presence import Presence
+from ps.partitions import slot_dtype
 from tests.ps.redis_servers import StartRedis, needs_redis
 
 pytestmark = needs_redis

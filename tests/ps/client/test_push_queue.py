@@ -16,7 +16,7 @@ import pytest
 from ctr.errors import StoreError
 from ps import PartitionDump, PendingPush, PushQueue, RedisStore, Slots, Token, parse_redis_url
 from ps.servers.embedded import EmbeddedRedis
-from tests.ps.ledger import Ledger
+from tests.ps.expected_sums import ExpectedSums
 from tests.ps.redis_servers import eventually, needs_redis
 
 pytestmark = needs_redis
@@ -151,13 +151,13 @@ class TestLostPushes:
     def test_are_sent_again(self, store: RedisStore, seed: int) -> None:
         """Some partitions go back, now and then, one to many chunks."""
         rng = np.random.default_rng(seed)
-        queue, ledger, lost = PushQueue(store, "job"), Ledger(BITS), 0
+        queue, expected, lost = PushQueue(store, "job"), ExpectedSums(BITS), 0
         dumps = {p: [store.dump(p)] for p in range(store.partitions.count)}
         for shard in range(2):
             for chunk in range(12):
                 slots = np.unique(rng.integers(0, 1 << BITS, 60)).astype(np.uint32)
                 increment = int(rng.integers(1, 256) << 32 | rng.integers(1, 1 << 20))
-                ledger.sums[slots] += increment
+                expected.sums[slots] += increment
                 queue.put(pending(store, slots, chunk, increment, shard))
                 queue.flush()
                 for p, held in dumps.items():
@@ -170,9 +170,9 @@ class TestLostPushes:
                 packed, applied = store.pull_packed(slots, "job", shard)
                 if shard == 0:  # of the shards before, waiting for replicas tells
                     queue.overlay(shard, slots, packed, applied)
-                    assert np.array_equal(packed, ledger.sums[slots])
+                    assert np.array_equal(packed, expected.sums[slots])
         queue.wait_replicated()
-        ledger.require(store)
+        expected.require(store)
         assert (queue.sent_again > 0) == (lost > 0)
         queue.close()
 

@@ -15,7 +15,7 @@ from ctr.errors import StoreError
 from ps import Filters, RedisStore, Slots, Token, WorkerStore, parse_redis_url
 from ps.client import chunk_push
 from tests.ps.contract import at_once, scanned
-from tests.ps.ledger import Ledger, chunks_of, judge, worked
+from tests.ps.expected_sums import ExpectedSums, chunks_of, filter_updates, worked
 from tests.ps.redis_servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
@@ -40,7 +40,7 @@ def opened(url: str, bits: int, model: str | None = None, **options: object) -> 
 
 
 def worker_of(store: RedisStore, filters: Filters, staleness: int | None = 2) -> WorkerStore:
-    return WorkerStore(store, "job", filters=filters, staleness=staleness, filter_updates=judge)
+    return WorkerStore(store, "job", filters=filters, staleness=staleness, filter_updates=filter_updates)
 
 
 @pytest.fixture(params=["one", "cluster"])
@@ -216,18 +216,18 @@ def test_the_cache_serves_without_a_bound_however_far_behind_others_are(redis_ur
 def test_two_workers_add_up(url: str, filters: Filters) -> None:
     bits, model = 14, f"two-{next(_names)}"
     stores = [opened(url, bits, model, join=True) for _ in range(2)]
-    ledger = Ledger(bits)
+    expected = ExpectedSums(bits)
 
     def work(number: int) -> None:
         worker = worker_of(stores[number], filters, staleness=None)
         for shard in (number, number + 2):
             chunks = chunks_of(bits, [100, 60, 400, 100, 80, 400, 100, 100], 7 + shard)  # dense from 256 on
-            ledger.train(worker, stores[number], shard, chunks, clock=8 * shard, alone=False)
+            expected.train(worker, stores[number], shard, chunks, clock=8 * shard, alone=False)
             worker.wait_replicated()
         worker.close()
 
     at_once(lambda: work(0), lambda: work(1))
-    ledger.require(stores[0])
+    expected.require(stores[0])
     stores[1].close()
     stores[0].drop()
 
@@ -279,10 +279,10 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
 
 def test_too_much_held_back_is_pushed(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ps.client.worker_store._MOST_RESIDUALS", 100)
-    store, ledger = opened(redis_url, 16), Ledger(16)
+    store, expected = opened(redis_url, 16), ExpectedSums(16)
     worker = worker_of(store, Filters(residuals=1e9))
-    ledger.train(worker, store, 0, chunks_of(16, [90] * 6, 1))
-    ledger.require(store)
+    expected.train(worker, store, 0, chunks_of(16, [90] * 6, 1))
+    expected.require(store)
     saved = worker.counts.to_json()["saved"]["residuals"]["keys"]
     assert worker.counts.held_small - worker.counts.flushed == saved
     assert worker.counts.pushed == worker.counts.wanted - saved
@@ -310,7 +310,7 @@ def test_news_stay_short(redis_url: str) -> None:
 def test_a_frozen_server_loses_and_doubles_nothing(start_redis: StartRedis) -> None:
     """Frozen again and again in the middle of pushes, for longer than a connection is believed in."""
     servers = start_redis(shards=2)
-    store, ledger = opened(servers.url, 14, timeout_s=0.15), Ledger(14)
+    store, expected = opened(servers.url, 14, timeout_s=0.15), ExpectedSums(14)
     worker = worker_of(store, ALL)
     rng = np.random.default_rng(0)
     for shard in range(5):
@@ -318,13 +318,13 @@ def test_a_frozen_server_loses_and_doubles_nothing(start_redis: StartRedis) -> N
         timers = [Timer(begins, victim.freeze), Timer(begins + 0.35, victim.thaw)]
         for timer in timers:
             timer.start()
-        ledger.train(
+        expected.train(
             worker, store, shard, chunks_of(14, [200, 500, 200, 100, 500, 200], shard), clock=6 * shard
         )
         for timer in timers:
             timer.join()
     worker.wait_replicated()
-    ledger.require(store)
+    expected.require(store)
     assert store.troubles
     worker.close()
     store.close()

@@ -14,9 +14,10 @@ from ctr.errors import StoreError
 from ps import Filters, RedisStore, Token, WorkerStore, parse_redis_url
 from ps.servers.embedded import EmbeddedRedis
 from ps.servers.redis_server import RedisServer
-from ps.servers.resharding import hash_slot_of, hash_slots_at, move_hash_slots
+from ps.servers.resharding import hash_slot_of, move_hash_slots
+from ps.wire import parse_members
 from tests.ps.contract import scanned
-from tests.ps.ledger import Ledger, chunks_of, judge
+from tests.ps.expected_sums import ExpectedSums, chunks_of, filter_updates
 from tests.ps.redis_servers import StartRedis, eventually, needs_redis, timing_sensitive
 
 pytestmark = [needs_redis, timing_sensitive]
@@ -32,7 +33,7 @@ def opened(url: str, bits: int, **options: object) -> RedisStore:
 
 
 def worker_of(store: RedisStore, filters: Filters) -> WorkerStore:
-    return WorkerStore(store, "job", filters=filters, staleness=2, filter_updates=judge)
+    return WorkerStore(store, "job", filters=filters, staleness=2, filter_updates=filter_updates)
 
 
 def unsent_to_replica(primary: RedisServer) -> int:
@@ -41,11 +42,19 @@ def unsent_to_replica(primary: RedisServer) -> int:
         return sum(int(link["omem"]) for link in client.client_list(_type="replica"))
 
 
+def hash_slots_at(server: RedisServer) -> list[int]:
+    """The hash slots that a primary says it holds, ascending."""
+    with server.connect() as client:
+        told = str(client.execute_command("CLUSTER", "NODES"))
+    (mine,) = (each for each in parse_members(told, (server.host, server.port)) if "myself" in each.flags)
+    return [slot for first, last in mine.hash_slots for slot in range(first, last + 1)]
+
+
 class Training:
     """One worker that trains chunk after chunk of one data shard, and checks every state that it sees."""
 
     def __init__(self, store: RedisStore, filters: Filters) -> None:
-        self.store, self.worker, self.ledger = store, worker_of(store, filters), Ledger(store.bits)
+        self.store, self.worker, self.expected = store, worker_of(store, filters), ExpectedSums(store.bits)
         self.arrived: list[float] = []
         """When each push did."""
         self.number = 0
@@ -56,7 +65,7 @@ class Training:
         pulled, self.number = self._coming, self.number + 1
         chunk = self._chunks[self.number % len(self._chunks)]
         self._coming = self.worker.pull(chunk, 0, self.number, self.number - 1)
-        self.ledger.step(
+        self.expected.step(
             self.worker, self.store, pulled, self.number - 1, on_done=lambda: self.arrived.append(monotonic())
         )
 
@@ -68,12 +77,12 @@ class Training:
         return self.arrived[now]
 
     def finish(self) -> None:
-        """Train a little more; then the store must hold what the ledger says."""
+        """Train a little more; then the store must hold the expected sums."""
         for _ in range(5):
             self.train_one()
         self.worker.flush(0, self.number)
         self.worker.wait_replicated()
-        self.ledger.require(self.store)
+        self.expected.require(self.store)
         self.worker.close()
         self.store.close()
 
@@ -136,7 +145,7 @@ class TestResharding:
         servers = start_redis(shards=2)
         node = servers.add_node()
         chunks = chunks_of(bits, [2000, 300, 1500, 700], 2)
-        store, ledger = opened(servers.url, bits), Ledger(bits)
+        store, expected = opened(servers.url, bits), ExpectedSums(bits)
         source = servers.shards[0][0]
         held = set(hash_slots_at(source))
         hash_slots = sorted({hash_slot_of(store.keys, p) for p in range(store.partitions.count)} & held)[
@@ -166,21 +175,21 @@ class TestResharding:
 
         mover = Thread(target=move)
         worker = worker_of(store, ALL)
-        ledger.train(worker, store, 0, chunks)
+        expected.train(worker, store, 0, chunks)
         mover.start()
         shard = 1
         while mover.is_alive():
-            ledger.train(worker, store, shard, chunks, clock=4 * shard)
+            expected.train(worker, store, shard, chunks, clock=4 * shard)
             shard += 1
         mover.join()
         assert not problems
-        ledger.train(worker, store, shard, chunks, clock=4 * shard)
-        ledger.require(store)
+        expected.train(worker, store, shard, chunks, clock=4 * shard)
+        expected.require(store)
         assert asked >= 3 * moved  # record, state, inserts; another key may be there by chance
         assert set(hash_slots) == set(hash_slots_at(node))
         assert (store.applied("job", shard) >= -1).all()
 
-        undisturbed, again = opened(redis_url, bits), Ledger(bits)
+        undisturbed, again = opened(redis_url, bits), ExpectedSums(bits)
         other = worker_of(undisturbed, ALL)
         for each in range(shard + 1):
             again.train(other, undisturbed, each, chunks, clock=4 * each)
@@ -201,17 +210,17 @@ def test_a_primary_that_restarts_empty_stops_the_worker(
 ) -> None:
     """It never sees zeros where something was."""
     servers = start_redis(shards=shards)
-    store, ledger = opened(servers.url, 14), Ledger(14)
+    store, expected = opened(servers.url, 14), ExpectedSums(14)
     worker = worker_of(store, filters)
     chunks = chunks_of(14, [500, 200, 500], 4)
-    ledger.train(worker, store, 0, chunks)
+    expected.train(worker, store, 0, chunks)
     victim = servers.servers[-1]
     killer = Thread(target=victim.restart)
     killer.start()
 
     def train() -> None:
         for shard in range(1, 10_000):
-            ledger.train(worker, store, shard, chunks, clock=3 * shard)
+            expected.train(worker, store, shard, chunks, clock=3 * shard)
 
     with pytest.raises(StoreError, match="lost the data"):
         train()
@@ -250,10 +259,10 @@ class TestReadOnly:
         """Pushes wait, and count once."""
         servers = start_redis(replicas=1)
         primary, _ = replica_of(servers)
-        store, ledger = opened(servers.url, 14), Ledger(14)
+        store, expected = opened(servers.url, 14), ExpectedSums(14)
         worker = worker_of(store, Filters())
         chunks = chunks_of(14, [500, 200, 500, 300], 4)
-        ledger.train(worker, store, 0, chunks)
+        expected.train(worker, store, 0, chunks)
 
         def make(server: RedisServer, *of: str) -> None:
             with server.connect() as client:
@@ -275,36 +284,36 @@ class TestReadOnly:
         changer.start()
         shard = 1
         while changer.is_alive():
-            ledger.train(worker, store, shard, chunks, clock=4 * shard)
+            expected.train(worker, store, shard, chunks, clock=4 * shard)
             shard += 1
         changer.join()
-        ledger.require(store)
+        expected.require(store)
         worker.close()
         store.close()
 
     def test_for_longer_than_patience(self, start_redis: StartRedis) -> None:
         servers = start_redis(replicas=1)
         primary, _ = replica_of(servers)
-        store, ledger = opened(servers.url, 14, patience_s=0.5), Ledger(14)
+        store, expected = opened(servers.url, 14, patience_s=0.5), ExpectedSums(14)
         worker = worker_of(store, Filters())
         chunks = chunks_of(14, [500, 200, 500, 300], 4)
-        ledger.train(worker, store, 0, chunks)
+        expected.train(worker, store, 0, chunks)
         with primary.connect() as client:
             client.execute_command("REPLICAOF", "127.0.0.1", "1")
         with pytest.raises(StoreError, match=r"for 0.5 s \(READONLY .*bring the server back"):
-            Ledger(14).train(worker, store, 1, chunks, clock=4, alone=False)
+            ExpectedSums(14).train(worker, store, 1, chunks, clock=4, alone=False)
         worker.close()
-        ledger.require(store)  # the same connections can be used again
+        expected.require(store)  # the same connections can be used again
         store.close()
 
 
 def test_out_of_memory(start_redis: StartRedis) -> None:
     servers = start_redis(config={"maxmemory": "8mb", "maxmemory-policy": "noeviction"})
-    store, ledger = opened(servers.url, 20), Ledger(20)
+    store, expected = opened(servers.url, 20), ExpectedSums(20)
     worker = worker_of(store, ALL)
     chunks = chunks_of(20, [2000] * 50, 1)
     with pytest.raises(StoreError, match="memory limit"):
-        ledger.train(worker, store, 0, chunks, alone=False)
+        expected.train(worker, store, 0, chunks, alone=False)
     worker.close()
     with servers.servers[0].connect() as client:
         client.config_set("maxmemory", "0")

@@ -1,4 +1,4 @@
-"""What training adds to a store, written down: after whatever happened to the store, it must hold that."""
+"""`ExpectedSums`: what a store must hold after training, whatever happened to it meanwhile."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from ps import Filters, Pulled, RedisStore, Slots, Token, WorkerStore, slot_dtype
+from ps import Filters, Pulled, RedisStore, Slots, Token, WorkerStore
 from ps.client import chunk_push
 from ps.client.worker_store import PUSH, SMALL, ZERO
+from ps.partitions import slot_dtype
 
 Float32 = NDArray[np.float32]
 
 
-def judge(seen: Float32, mine: Float32, filters: Filters) -> NDArray[np.uint8]:
-    """Holds back small moves, and those whose first number stays small."""
-    verdict = np.full(len(seen), PUSH, np.uint8)
-    verdict[np.abs(mine - seen).sum(axis=1) < filters.residuals] = SMALL
+def filter_updates(seen: Float32, mine: Float32, filters: Filters) -> NDArray[np.uint8]:
+    """Keeps small updates as residuals, and those whose first number stays small."""
+    fates = np.full(len(seen), PUSH, np.uint8)
+    fates[np.abs(mine - seen).sum(axis=1) < filters.residuals] = SMALL
     if filters.kkt:
-        verdict[np.abs(mine[:, 0]) < 0.5] = ZERO
-    return verdict
+        fates[np.abs(mine[:, 0]) < 0.5] = ZERO
+    return fates
 
 
 def worked(state: Float32, seed: int) -> Float32:
@@ -45,7 +46,7 @@ def chunks_of(bits: int, sizes: Sequence[int], seed: int) -> list[Slots]:
     return chunks
 
 
-class Ledger:
+class ExpectedSums:
     """The sums of all increments that workers have pushed, and the workers' training."""
 
     def __init__(self, bits: int) -> None:
@@ -64,7 +65,7 @@ class Ledger:
     ) -> None:
         """Train a data shard with each chunk pulled one ahead, and flush; `job` is the job's name.
 
-        Nobody else trains, if `alone`: then every state must be what the ledger says.
+        Nobody else trains, if `alone`: then every state must be these sums.
         """
         pulled = worker.pull(chunks[0], shard, clock, clock)
         for number, slots in enumerate(chunks):
