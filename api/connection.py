@@ -1,4 +1,4 @@
-"""`Connection`: uvicorn's HTTP connection, with a limit on how many there are, deadlines, and a farewell."""
+"""`Connection`: an HTTP connection of uvicorn with deadlines, a limit on their number, and a last notice."""
 
 from __future__ import annotations
 

@@ -1,16 +1,8 @@
 """Raw rows -> `Batch`: specs, hashing, readers, and the hashed data set."""
 
-from features.batches import Batch, Chunk, Slots, localize, slot_counts, slot_dtype
+from features.batches import Batch, Chunk, Slots, slot_counts, slot_dtype
 from features.batches import warm_up as warm_up_localize
-from features.dataset import (
-    BLOCK_ROWS,
-    DatasetManifest,
-    DatasetSource,
-    Description,
-    describe,
-    shuffled,
-    write_dataset,
-)
+from features.dataset import BLOCK_ROWS, DatasetManifest, DatasetSource, shuffled, write_dataset
 from features.example_source import ExampleSource
 from features.first_pass import fit
 from features.folder import remove_drafts, replace_folder, scratch_folder
@@ -27,16 +19,13 @@ __all__ = [
     "Chunk",
     "DatasetManifest",
     "DatasetSource",
-    "Description",
     "ExampleSource",
     "FeatureSpec",
     "RawSource",
     "Slots",
     "Transform",
-    "describe",
     "fit",
     "load_spec",
-    "localize",
     "open_source",
     "parse_spec",
     "remove_drafts",

@@ -122,7 +122,7 @@ class RawSource:
             self._require_few()
         finally:
             if self._quarantine is not None:
-                self._quarantine.settle()
+                self._quarantine.put_in_place()
         self._fraction = 1.0
 
     def sample(self, rows: int) -> Batch:

@@ -96,7 +96,7 @@ def describe(path: str | Path) -> Description:
         slots_used=used,
         distinct_features=distinct,
         collisions=None if distinct is None else distinct - used,
-        shards=len(manifest.shards),
+        shards=len(manifest.parts),
         bytes=manifest.bytes,
         spec_fingerprint=manifest.spec_fingerprint,
         created=manifest.created,

@@ -18,12 +18,12 @@ FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 
 _OWN_NAME = re.compile("|".join([*map(re.escape, (MANIFEST, SPEC, LEARNT)), r"shard-[0-9]{5,}\.arrow"]))
-_FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)
+_FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
 _Count = Annotated[int, Field(ge=0)]
 _Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class ShardEntry(BaseModel):
+class PartEntry(BaseModel):
     """One Arrow file of a data set."""
 
     model_config = _FROZEN
@@ -58,31 +58,31 @@ class DatasetManifest(BaseModel):
     has_weights: bool
     shuffled: Annotated[int, Field(ge=0)] | None = None
     """The seed of the random order that the rows were put in; None when they are in that of the input."""
-    shards: Annotated[tuple[ShardEntry, ...], Field(strict=False)]
-    """In the order of their rows."""
+    parts: Annotated[tuple[PartEntry, ...], Field(alias="shards", strict=False)]
+    """In the order of their rows. In the file, key and file names still say *shard*."""
 
     @model_validator(mode="after")
     def _check(self) -> DatasetManifest:
-        if sum(shard.rows for shard in self.shards) != self.rows:
-            raise ValueError("the rows of the shards do not add up to `rows`")
-        if any(shard.rows % self.block_rows for shard in self.shards[:-1]):
-            raise ValueError("a shard other than the last does not end with a whole block")
+        if sum(part.rows for part in self.parts) != self.rows:
+            raise ValueError("the rows of the parts do not add up to `rows`")
+        if any(part.rows % self.block_rows for part in self.parts[:-1]):
+            raise ValueError("a part other than the last does not end with a whole block")
         return self
 
     @property
     def bytes(self) -> int:
-        """Of all shards together."""
-        return sum(shard.bytes for shard in self.shards)
+        """Of all parts together."""
+        return sum(part.bytes for part in self.parts)
 
     @property
     def digest(self) -> str:
         """12 hex digits that are the same only for the same content, wherever and whenever it was built."""
-        content = "\n".join([self.spec_fingerprint, *(shard.sha256 for shard in self.shards)])
+        content = "\n".join([self.spec_fingerprint, *(part.sha256 for part in self.parts)])
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
     def write(self, folder: Path) -> None:
         """Write it into `folder`."""
-        (folder / MANIFEST).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        (folder / MANIFEST).write_text(self.model_dump_json(indent=2, by_alias=True) + "\n", encoding="utf-8")
 
 
 def require_dataset_or_nothing(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""`DatasetSource`: a hashed data set read back as chunks, straight from memory maps of its shards."""
+"""`DatasetSource`: a hashed data set read back as chunks, straight from memory maps of its parts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from ctr.errors import DataError, SpecError
 from features.batches import Batch, Chunk, slice_chunk, take
 from features.dataset import kernels
-from features.dataset.manifest import DatasetManifest, ShardEntry, read_manifest
+from features.dataset.manifest import DatasetManifest, PartEntry, read_manifest
 from features.dataset.writer import block_schema
 from features.readers import BadRows
 from features.spec import SPEC, FeatureSpec, read_spec_files, spec_of_files
 
-_Part = tuple[Chunk, int, int]  # rows of a block, from and to (exclusive)
+_Piece = tuple[Chunk, int, int]  # rows of a block, from and to (exclusive)
 
 
 class DatasetSource:
@@ -35,7 +35,7 @@ class DatasetSource:
     ends with an error, and never mixes the two.
 
     Raises DataError, on opening and while reading, when the folder is no data set, its spec was changed
-    since, a shard is missing or of another size than it was written with, or what a shard holds does not fit
+    since, a part is missing or of another size than it was written with, or what a part holds does not fit
     together (rows, offsets, slots out of range). Bytes that were changed and still fit, such as a label or
     another slot, are noticed only with `verify`.
     """
@@ -43,9 +43,9 @@ class DatasetSource:
     def __init__(
         self, path: str | Path, *, verify: bool = False, labels: Literal["required", "ignored"] = "required"
     ) -> None:
-        """Reads manifest and spec, and looks at the size of every shard.
+        """Reads manifest and spec, and looks at the size of every part.
 
-        `verify`: compare each shard's SHA-256 with the manifest before its first use (0.6 s per GB).
+        `verify`: compare each part's SHA-256 with the manifest before its first use (0.6 s per GB).
         `labels`: if ignored, the data set may have none, and the batches have none.
         """
         self.path = Path(path)
@@ -58,8 +58,8 @@ class DatasetSource:
                 f"{self.path}: it has no labels; build it from labelled data with `ctr features build`."
             )
         self._with_labels = labels == "required"
-        self._seen = {shard.name: self._check_size(shard) for shard in self.manifest.shards}
-        self._unverified = {shard.name for shard in self.manifest.shards} if verify else set()
+        self._seen = {part.name: self._check_size(part) for part in self.manifest.parts}
+        self._unverified = {part.name for part in self.manifest.parts} if verify else set()
         self.bad_rows = BadRows()  # none: the build left them out
         self.blocks_read = 0  # what is mapped is read while it is trained
         self._row_reached = 0
@@ -83,28 +83,28 @@ class DatasetSource:
 
         What lies within a stored block comes as a `Chunk`, and a whole block without a copy: its arrays are
         private copy-on-write views of the file, so writing to them is allowed and changes nothing on disk. A
-        shard stays mapped as long as one of them lives. What spans blocks comes as a `Batch`.
+        part stays mapped as long as one of them lives. What spans blocks comes as a `Batch`.
         """
         if rows < 1 or start < 0:
             raise ValueError(f"rows is {rows} and start {start}: at least 1 and 0")
         end = self.rows if stop is None else min(stop, self.rows)
         self._row_reached = start
-        parts: list[_Part] = []
+        pieces: list[_Piece] = []
         wanted = rows
         for first, block in self._blocks(start, end):
             at, last = max(start - first, 0), min(end - first, len(block))
             while at < last:
                 count = min(wanted, last - at)
-                parts.append((block, at, at + count))
+                pieces.append((block, at, at + count))
                 at += count
                 wanted -= count
                 if wanted == 0:
                     self._row_reached = first + at
-                    yield _join(parts)
-                    parts, wanted = [], rows
-        if parts:
+                    yield _join(pieces)
+                    pieces, wanted = [], rows
+        if pieces:
             self._row_reached = end
-            yield _join(parts)
+            yield _join(pieces)
 
     def sample(self, rows: int) -> Batch:
         """The first `rows` examples, or all when there are fewer."""
@@ -119,35 +119,35 @@ class DatasetSource:
     def _blocks(self, start: int, end: int) -> Iterator[tuple[int, Chunk]]:
         """The blocks with rows from `start` to `end`, each with the position of its first row."""
         size = self.manifest.block_rows
-        shard_first = 0
-        for shard in self.manifest.shards:
-            shard_end = shard_first + shard.rows
-            if shard_first < end and start < shard_end:
-                low = max(start - shard_first, 0) // size
-                high = -(-(min(end, shard_end) - shard_first) // size)
-                for number, block in zip(range(low, high), self._read(shard, low, high), strict=True):
-                    yield shard_first + number * size, block
-            shard_first = shard_end
+        part_first = 0
+        for part in self.manifest.parts:
+            part_end = part_first + part.rows
+            if part_first < end and start < part_end:
+                low = max(start - part_first, 0) // size
+                high = -(-(min(end, part_end) - part_first) // size)
+                for number, block in zip(range(low, high), self._read(part, low, high), strict=True):
+                    yield part_first + number * size, block
+            part_first = part_end
 
-    def _read(self, shard: ShardEntry, low: int, high: int) -> Iterator[Chunk]:
-        """Blocks `low` to `high` (exclusive) of a shard."""
-        self._require_same(self._check_size(shard) == self._seen[shard.name])
+    def _read(self, part: PartEntry, low: int, high: int) -> Iterator[Chunk]:
+        """Blocks `low` to `high` (exclusive) of a part."""
+        self._require_same(self._check_size(part) == self._seen[part.name])
         try:
-            handle = os.open(shard.name, os.O_RDONLY, dir_fd=self._folder)
+            handle = os.open(part.name, os.O_RDONLY, dir_fd=self._folder)
         except OSError as error:
-            raise self._torn(shard, error.strerror or str(error)) from None
+            raise self._torn(part, error.strerror or str(error)) from None
         with open(handle, "rb") as file:
             # Copy-on-write rather than read-only: Numba compiles every kernel anew for read-only arrays.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        self._verify(shard, mapped)
+        self._verify(part, mapped)
         try:
             blocks = _Blocks(mapped, block_schema(self.manifest.bits))
             for number in range(low, high):
-                rows = min(self.manifest.block_rows, shard.rows - number * self.manifest.block_rows)
+                rows = min(self.manifest.block_rows, part.rows - number * self.manifest.block_rows)
                 block = blocks.read(number, rows, (1 << self.manifest.bits) - 1)
                 yield block if self._with_labels else replace(block, labels=None)
         except (pa.ArrowException, OSError, ValueError, IndexError) as error:
-            raise self._torn(shard, str(error).splitlines()[0]) from error
+            raise self._torn(part, str(error).splitlines()[0]) from error
 
     def _read_spec(self) -> FeatureSpec:
         path = self.path / SPEC
@@ -185,34 +185,34 @@ class DatasetSource:
                 "give a new build another folder while a job reads this one."
             )
 
-    def _check_size(self, shard: ShardEntry) -> tuple[int, int]:
-        """Raise DataError unless the shard has its size; what changes when it is written again."""
+    def _check_size(self, part: PartEntry) -> tuple[int, int]:
+        """Raise DataError unless the part has its size; what changes when it is written again."""
         try:
-            found = os.stat(shard.name, dir_fd=self._folder)
+            found = os.stat(part.name, dir_fd=self._folder)
         except OSError as error:
             self._require_same()
-            raise self._torn(shard, error.strerror or str(error)) from None
-        if found.st_size != shard.bytes:
+            raise self._torn(part, error.strerror or str(error)) from None
+        if found.st_size != part.bytes:
             self._require_same()
-            raise self._torn(shard, f"it has {found.st_size} bytes, the manifest says {shard.bytes}")
+            raise self._torn(part, f"it has {found.st_size} bytes, the manifest says {part.bytes}")
         return found.st_ino, found.st_mtime_ns
 
-    def _verify(self, shard: ShardEntry, mapped: mmap.mmap) -> None:
-        if shard.name not in self._unverified:
+    def _verify(self, part: PartEntry, mapped: mmap.mmap) -> None:
+        if part.name not in self._unverified:
             return
-        if hashlib.sha256(mapped).hexdigest() != shard.sha256:
-            raise self._torn(shard, "its SHA-256 is not the manifest's")
-        self._unverified.discard(shard.name)
+        if hashlib.sha256(mapped).hexdigest() != part.sha256:
+            raise self._torn(part, "its SHA-256 is not the manifest's")
+        self._unverified.discard(part.name)
 
-    def _torn(self, shard: ShardEntry, problem: str) -> DataError:
+    def _torn(self, part: PartEntry, problem: str) -> DataError:
         return DataError(
-            f"{self.path / shard.name}: torn or changed since it was written: {problem}; build the data"
+            f"{self.path / part.name}: torn or changed since it was written: {problem}; build the data"
             " set again with `ctr features build`."
         )
 
 
 class _Blocks:
-    """Access to the blocks of one mapped shard."""
+    """Access to the blocks of one mapped part."""
 
     def __init__(self, mapped: mmap.mmap, schema: pa.Schema) -> None:
         self._mapped = mapped
@@ -258,17 +258,17 @@ class _Blocks:
         return np.frombuffer(self._mapped, dtype, len(values), offset)
 
 
-def _join(parts: list[_Part]) -> Batch | Chunk:
-    if len(parts) > 1:
-        return _gather(parts)
-    block, start, stop = parts[0]
+def _join(pieces: list[_Piece]) -> Batch | Chunk:
+    if len(pieces) > 1:
+        return _gather(pieces)
+    block, start, stop = pieces[0]
     return block if stop - start == len(block) else slice_chunk(block, start, stop)
 
 
-def _gather(parts: list[_Part]) -> Batch:
-    """The rows of all parts as one batch, copied."""
-    rows = [(block, slice(at, to), slice(block.indptr[at], block.indptr[to])) for block, at, to in parts]
-    counts = [np.diff(block.indptr[at : to + 1]) for block, at, to in parts]
+def _gather(pieces: list[_Piece]) -> Batch:
+    """The rows of all pieces as one batch, copied."""
+    rows = [(block, slice(at, to), slice(block.indptr[at], block.indptr[to])) for block, at, to in pieces]
+    counts = [np.diff(block.indptr[at : to + 1]) for block, at, to in pieces]
     indptr = np.zeros(sum(c.size for c in counts) + 1, np.int64)
     np.cumsum(np.concatenate(counts), out=indptr[1:])
     return Batch(

@@ -1,4 +1,4 @@
-"""`write_dataset`: localized blocks of examples into the Arrow shards of a hashed data set."""
+"""`write_dataset`: localized blocks of examples into the Arrow files of a hashed data set."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from ctr.errors import DataError
 from features.batches import Batch, Chunk, localize, slot_dtype
-from features.dataset.manifest import DatasetManifest, ShardEntry, require_dataset_or_nothing
+from features.dataset.manifest import DatasetManifest, PartEntry, require_dataset_or_nothing
 from features.folder import replace_folder
 from features.spec import FeatureSpec, spec_files
 
 BLOCK_ROWS = 65_536
-BLOCKS_PER_SHARD = 4
-"""A reader maps one shard at a time, so this bounds the memory that its pages take."""
+BLOCKS_PER_PART = 4
+"""A reader maps one part at a time, so this bounds the memory that its pages take."""
 
 
 def block_schema(bits: int) -> pa.Schema:
@@ -66,15 +66,15 @@ def write_dataset(
             tally = _Tally(spec.bits, block_rows)
             block = next(blocks, None)
             while block is not None:
-                with _ShardFile(folder / f"shard-{len(tally.shards):05d}.arrow", spec.bits) as shard:
-                    while block is not None and shard.blocks < BLOCKS_PER_SHARD:
+                with _PartFile(folder / f"shard-{len(tally.parts):05d}.arrow", spec.bits) as part:
+                    while block is not None and part.blocks < BLOCKS_PER_PART:
                         chunk = localize(block)
                         tally.add(chunk)
-                        shard.write(chunk)
+                        part.write(chunk)
                         if progress is not None:
                             progress(tally.rows)
                         block = next(blocks, None)
-                tally.shards.append(shard.entry())
+                tally.parts.append(part.entry())
             if not tally.rows:
                 raise DataError("the input has no row, so there is no data set to write: check the input.")
             for name, content in spec_files(spec).items():
@@ -104,7 +104,7 @@ class _Tally:
         self.rows = self.positives = self.features = 0
         self.labelled: bool | None = None
         self.has_values = self.has_weights = False
-        self.shards: list[ShardEntry] = []
+        self.parts: list[PartEntry] = []
 
     def add(self, chunk: Chunk) -> None:
         rows = len(chunk)
@@ -140,11 +140,11 @@ class _Tally:
             has_values=self.has_values,
             has_weights=self.has_weights,
             shuffled=shuffled,
-            shards=tuple(self.shards),
+            parts=tuple(self.parts),
         )
 
 
-class _ShardFile:
+class _PartFile:
     """An Arrow file of a few blocks, hashed while it is written."""
 
     def __init__(self, path: Path, bits: int) -> None:
@@ -152,7 +152,7 @@ class _ShardFile:
         self._schema = block_schema(bits)
         self.blocks = self._rows = 0
 
-    def __enter__(self) -> _ShardFile:
+    def __enter__(self) -> _PartFile:
         self._sink = _HashingSink(self._path.open("xb"))
         self._file = pa.ipc.new_file(self._sink, self._schema)
         return self
@@ -171,8 +171,8 @@ class _ShardFile:
         self.blocks += 1
         self._rows += len(chunk)
 
-    def entry(self) -> ShardEntry:
-        return ShardEntry(
+    def entry(self) -> PartEntry:
+        return PartEntry(
             name=self._path.name, rows=self._rows, bytes=self._sink.size, sha256=self._sink.sha256.hexdigest()
         )
 

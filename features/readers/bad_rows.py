@@ -131,8 +131,8 @@ def require_few(reasons: Counter[str], rows: int, most: float, first: str) -> No
 class Quarantine:
     """A file of bad rows as they stood in the input.
 
-    There is none before the first row. Until `settle` the rows wait in a hidden folder beside it, so that
-    the file of an earlier job is replaced by a whole one, and not at all if there is no bad row.
+    There is none before the first row. Until `put_in_place` the rows wait in a hidden folder beside it: the
+    file of an earlier job is replaced by a whole one, and not at all if there is no bad row.
     """
 
     def __init__(self, path: Path) -> None:
@@ -140,25 +140,25 @@ class Quarantine:
         self._path = path
         self._folder = ExitStack()  # closing it removes it
         self._waiting: Path | None = None
-        self._settled = False
+        self._placed = False
         remove_drafts(path)
 
     def keep(self, rows: Iterable[bytes]) -> None:
         """Appends rows."""
         with self._writing():
-            if self._waiting is None and not self._settled:
+            if self._waiting is None and not self._placed:
                 draft = scratch_folder(self._path.parent, f".{self._path.name}.", ".partial")
                 self._waiting = self._folder.enter_context(draft) / self._path.name
             with (self._waiting or self._path).open("ab") as file:
                 file.writelines(rows)
 
-    def settle(self) -> None:
+    def put_in_place(self) -> None:
         """Puts the rows kept so far in place; those that follow are appended there."""
         if self._waiting is None:
             return
         with self._writing(), self._folder:
             os.replace(self._waiting, self._path)
-        self._waiting, self._settled = None, True
+        self._waiting, self._placed = None, True
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

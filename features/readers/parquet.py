@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from ctr.errors import DataError
 from features.readers.block import Block, require_columns, rows_per_block
-from features.text import Cells, is_parquet, text_of_column
+from features.text import Cells, is_parquet
 
 _BATCH_ROWS = 16_384
 _BATCH_BYTES = 1 << 30  # 1 GiB: places in a buffer are 32 bits wide
@@ -111,6 +111,8 @@ class ParquetReader:
         self, batch: pa.RecordBatch, name: str
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
         """Bytes of a column's cells, and where in them each cell starts and ends."""
+        from features.readers.column_text import text_of_column  # pyarrow.compute: 70 ms of every start
+
         column = batch.column(name)
         try:
             text = text_of_column(column)

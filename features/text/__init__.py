@@ -12,10 +12,11 @@ from features.text.scanner_kernels import (
     scan_quoted,
 )
 from features.text.text_file import READ_BYTES, TextFile
-from features.text.value_text import text_of_column
+from features.text.value_text import DIGITS_BELOW
 
 __all__ = [
     "COMPRESSED",
+    "DIGITS_BELOW",
     "LOG_CELLS",
     "OPEN_QUOTE",
     "PARQUET",
@@ -33,5 +34,4 @@ __all__ = [
     "scan_plain",
     "scan_quoted",
     "shown",
-    "text_of_column",
 ]

@@ -1,20 +1,15 @@
-"""Typed values as text: what a column of Parquet or a value of JSON is in a text file.
+"""Typed values as text: what a value of JSON is in a text file; of Parquet: `column_text`.
 
-One rule for every door: a value is the text that Python's csv module and pandas write for it, except that a
-boolean is `1` or `0`, NaN is missing, and a whole float below 1e16 is its digits. What texts are one value is
-said in `text_kernels`.
+One rule for every kind of input: a value is the text that Python's csv module and pandas write for it, except
+that a boolean is `1` or `0`, NaN is missing, and a whole float below 1e16 is its digits. What texts are one
+value is said in `text_kernels`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-_DIGITS_BELOW = 1e16  # from there on Python writes an exponent
-_PLAIN = (1e-4, 1e10)  # between them a fraction has no exponent, in Python as in Arrow
+DIGITS_BELOW = 1e16  # from there on Python writes an exponent
 
 
 def text_of_value(value: object) -> str | None:
@@ -35,116 +30,6 @@ def text_of_value(value: object) -> str | None:
 def _text_of_float(value: float) -> str:
     if math.isnan(value):
         return ""
-    if value.is_integer() and abs(value) < _DIGITS_BELOW:
+    if value.is_integer() and abs(value) < DIGITS_BELOW:
         return str(int(value))
     return repr(value)
-
-
-def text_of_column(column: pa.Array) -> pa.Array:
-    """A column as large_string or large_binary; missing values are null.
-
-    float32 and float16 are the shortest decimal that gives them back. A timestamp has a fraction of a second
-    only if that is not 0 (6 digits, or 9 if needed), and with a time zone its offset. Raises ArrowException
-    for types without text.
-    """
-    import pyarrow as pa
-
-    kind, types = column.type, pa.types
-    if types.is_dictionary(kind):
-        return text_of_column(column.dictionary_decode())
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
-        return column.cast(pa.large_binary())
-    if types.is_boolean(kind):
-        return column.cast(pa.uint8()).cast(pa.large_string())
-    if types.is_floating(kind):
-        return _text_of_floats(column)
-    if types.is_timestamp(kind):
-        return _text_of_timestamps(column)
-    if types.is_time(kind):
-        return _shortened(column.cast(pa.time64("ns")))
-    if types.is_duration(kind):
-        raise pa.ArrowNotImplementedError("a duration has no text")
-    return column.cast(pa.large_string())
-
-
-def _text_of_floats(column: pa.Array) -> pa.Array:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_float16(column.type):
-        column = column.cast(pa.float32())
-    if pa.types.is_float32(column.type):  # as 0.1, not as the 0.10000000149 that it is
-        column = column.cast(pa.string()).cast(pa.float64())
-    size, nothing = pc.abs(column), pa.scalar(None, pa.float64())
-    column = pc.if_else(pc.is_nan(column), nothing, column)
-    whole = pc.and_(pc.equal(pc.floor(column), column), pc.less(size, _DIGITS_BELOW))
-    texts = pc.if_else(whole, column, nothing).cast(pa.int64()).cast(pa.large_string())
-    if pc.all(whole, skip_nulls=True).as_py():
-        return texts
-    plain = pc.and_(pc.greater_equal(size, _PLAIN[0]), pc.less(size, _PLAIN[1]))
-    texts = pc.if_else(whole, texts, pc.if_else(plain, column, nothing).cast(pa.large_string()))
-    others = pc.and_(pc.invert(pc.or_(whole, plain)), pc.is_valid(column))
-    if not pc.any(others).as_py():
-        return texts
-    written = [repr(value) for value in column.filter(others).to_pylist()]
-    return pc.replace_with_mask(texts, others, pa.array(written, pa.large_string()))
-
-
-def _text_of_timestamps(column: pa.Array) -> pa.Array:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    unit, zone = column.type.unit, column.type.tz
-    local = column if zone is None else pc.local_timestamp(column)
-    seconds = pc.floor_temporal(local, unit="second").cast(pa.timestamp("s"))
-    texts = seconds.cast(pa.large_string())
-    if unit != "s":
-        fraction = pc.subtract(local, seconds.cast(local.type)).cast(pa.duration("ns")).cast(pa.int64())
-        texts = _joined(texts, _text_of_fractions(fraction))
-    if zone is None:
-        return texts
-    instant = pc.floor_temporal(column, unit="second").cast(pa.timestamp("s", zone)).cast(pa.int64())
-    ahead = pc.subtract(seconds.cast(pa.int64()), instant).dictionary_encode()
-    offsets = pa.array([_offset(s) for s in ahead.dictionary.to_pylist()], pa.large_string())
-    return _joined(texts, offsets.take(ahead.indices))
-
-
-def _text_of_fractions(nanoseconds: pa.Array) -> pa.Array:
-    """Nothing for 0, else a point and 6 digits, or 9 if 6 are too few."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    micros = pc.divide(nanoseconds, 1000)
-    is_whole = pc.equal(pc.multiply(micros, 1000), nanoseconds)
-    six = pc.utf8_lpad(micros.cast(pa.large_string()), 6, "0")
-    nine = pc.utf8_lpad(nanoseconds.cast(pa.large_string()), 9, "0")
-    digits = _joined(pa.scalar(".", pa.large_string()), pc.if_else(is_whole, six, nine))
-    return pc.if_else(pc.equal(nanoseconds, 0), pa.scalar("", pa.large_string()), digits)
-
-
-def _joined(*texts: Any) -> pa.Array:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    return pc.binary_join_element_wise(*texts, pa.scalar("", pa.large_string()))
-
-
-def _offset(seconds: int | None) -> Any:
-    """`+01:00`; as Python writes it, so with seconds for the odd offsets of old times."""
-    if seconds is None:
-        return None
-    hours, rest = divmod(abs(seconds), 3600)
-    minutes, odd = divmod(rest, 60)
-    return f"{'-' if seconds < 0 else '+'}{hours:02}:{minutes:02}" + (f":{odd:02}" if odd else "")
-
-
-def _shortened(times: pa.Array) -> pa.Array:
-    """Times of day (time64[ns]) as text."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    nanoseconds = times.cast(pa.int64())
-    seconds = pc.divide(nanoseconds, 10**9)
-    texts = seconds.cast(pa.int32()).cast(pa.time32("s")).cast(pa.large_string())
-    fraction = pc.subtract(nanoseconds, pc.multiply(seconds, 10**9))
-    return _joined(texts, _text_of_fractions(fraction))

@@ -1,17 +1,14 @@
 """Cells to hashed features: one transform for training and serving alike."""
 
-from features.transform.columns import Bag, Column, Numbers, Words
+from features.transform.columns import Bag, Column, Words
 from features.transform.hashing import hash_bytes
-from features.transform.steps import STEPS, Fit, Step, register_step
-from features.transform.transform import RowStatus, Transform
+from features.transform.steps import STEPS, Step, register_step
+from features.transform.transform import Transform
 
 __all__ = [
     "STEPS",
     "Bag",
     "Column",
-    "Fit",
-    "Numbers",
-    "RowStatus",
     "Step",
     "Transform",
     "Words",

@@ -14,7 +14,7 @@ from features.spec import FeatureSpec, InputField, NumberField, column_of
 from features.text import LOG_CELLS, log_cells
 from features.transform.columns import Bag, Words
 from features.transform.hashing import hash_bytes
-from features.transform.step_kernels import Categories, Crosses, Made, Numbers, Plan
+from features.transform.step_kernels import CategoryPlan, CrossPlan, Made, NumberPlan, Plan
 from features.transform.steps import STEPS
 
 
@@ -37,10 +37,10 @@ def plan_of(spec: FeatureSpec, columns: Sequence[str]) -> Plan:
         seeds=np.array(seeds, np.uint64),
         keeps_missing=np.array([field.missing == "feature" for field in fields], np.bool_),
         missing_hashes=np.array([hash_bytes(b"", seed) for seed in seeds], np.uint64),
-        categories=Categories(*_places(fields, index, "category")),
+        categories=CategoryPlan(*_places(fields, index, "category")),
         numbers=_numbers(fields, index),
         made=np.array([f for f, field in enumerate(fields) if STEPS[field.step].make], np.int64),
-        crosses=Crosses(
+        crosses=CrossPlan(
             seeds=np.array([seed_of(cross.name, spec) for cross in spec.crosses], np.uint64),
             parts=np.array([names.index(part) for cross in spec.crosses for part in cross.of], np.int64),
             starts=np.array([0, *accumulate(len(cross.of) for cross in spec.crosses)], np.int64),
@@ -82,11 +82,11 @@ def _places(
     return np.array(found, np.int64), np.array([index[column_of(fields[f])] for f in found], np.uint64)
 
 
-def _numbers(fields: Sequence[InputField], index: dict[str, int]) -> Numbers:
+def _numbers(fields: Sequence[InputField], index: dict[str, int]) -> NumberPlan:
     places, columns = _places(fields, index, "log", "edges")
     edges = [field.edges for f in places if isinstance(field := fields[f], NumberField)]
     lowest, threshold = _log_tables()
-    return Numbers(
+    return NumberPlan(
         fields=places,
         columns=columns,
         logarithmic=np.array([fields[f].step == "log" for f in places], np.bool_),

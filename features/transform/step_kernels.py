@@ -27,7 +27,7 @@ from features.transform.field_kernels import (
 _U0 = np.uint64(0)
 
 
-class Categories(NamedTuple):
+class CategoryPlan(NamedTuple):
     """The fields with the step `category`."""
 
     fields: NDArray[np.int64]
@@ -36,7 +36,7 @@ class Categories(NamedTuple):
     """uint64[k]: the column that each reads."""
 
 
-class Numbers(NamedTuple):
+class NumberPlan(NamedTuple):
     """The fields with the steps `log` and `edges`."""
 
     fields: NDArray[np.int64]
@@ -54,7 +54,7 @@ class Numbers(NamedTuple):
     """The tables of `log_bucket_of_whole`."""
 
 
-class Crosses(NamedTuple):
+class CrossPlan(NamedTuple):
     """The crosses: the one with number `x` has row `f + x` of a tile's hashes."""
 
     seeds: NDArray[np.uint64]
@@ -81,11 +81,11 @@ class Plan(NamedTuple):
     """bool[f]: whether a missing value is a feature."""
     missing_hashes: NDArray[np.uint64]
     """uint64[f]: the hash of no bytes."""
-    categories: Categories
-    numbers: Numbers
+    categories: CategoryPlan
+    numbers: NumberPlan
     made: NDArray[np.int64]
     """int64[p]: the fields whose steps are no kernels here; they are `Made`."""
-    crosses: Crosses
+    crosses: CrossPlan
 
 
 class Made(NamedTuple):
@@ -191,7 +191,7 @@ def hash_fields(tile: Tile, plan: Plan, made: Made, scratch: Scratch) -> None:
 @njit(nogil=True, cache=True)
 def _other_numbers(
     tile: Tile,
-    plan: Numbers,
+    plan: NumberPlan,
     i: int,
     others: NDArray[np.uint64],
     buckets: NDArray[np.uint64],

@@ -18,8 +18,6 @@ from features.transform.plan import made_of, plan_of, seed_of
 from features.transform.step_kernels import Made
 from features.transform.steps import STEPS
 
-__all__ = ["RowStatus", "Transform"]
-
 _EXPECTED = {
     RowStatus.LABEL: "is no label; it must be 0 or 1, or -1 or 1",
     RowStatus.LABEL_MINUS: "is a label of -1 or 1, but other rows have 0 or 1; write all labels one way",

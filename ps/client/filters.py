@@ -54,9 +54,9 @@ class FilterCounts:
     """Not pulled, because nobody had pushed them."""
     pushed: int = 0
     """Increments that went to the store, residuals included."""
-    held_small: int = 0
+    residuals_small: int = 0
     """Times that a slot's increment became a residual for being small."""
-    held_zero: int = 0
+    residuals_zero: int = 0
     """Times that it became one because the weight stays zero."""
     flushed: int = 0
     """Residuals that were pushed at the end of a data shard, or because they were too many."""
@@ -67,10 +67,10 @@ class FilterCounts:
 
     def to_json(self) -> dict[str, Any]:
         """The counts, and for each filter the keys and the bytes that it saved (the latter estimated)."""
-        held = self.held_small + self.held_zero
+        held = self.residuals_small + self.residuals_zero
         # A residual travels once, in the end.
-        small = self.held_small - round(self.flushed * self.held_small / held) if held else 0
-        zero = self.held_zero - (self.flushed - (self.held_small - small)) if held else 0
+        small = self.residuals_small - round(self.flushed * self.residuals_small / held) if held else 0
+        zero = self.residuals_zero - (self.flushed - (self.residuals_small - small)) if held else 0
         return {
             **{name: getattr(self, name) for name in _NAMES},
             "saved": {

@@ -183,8 +183,8 @@ class WorkerStore:
         if self._filters.keeps_residuals and not pulled.dense:
             seen = self._store.unpacked(mine - increments)
             fates = self._filter_updates(seen, self._store.unpacked(mine), self._filters)
-            self.counts.held_small += int((fates == SMALL).sum())
-            self.counts.held_zero += int((fates == ZERO).sum())
+            self.counts.residuals_small += int((fates == SMALL).sum())
+            self.counts.residuals_zero += int((fates == ZERO).sum())
             held = fates != PUSH
             self._residuals.put(slots[held], increments[held])
             slots, increments = slots[~held], increments[~held]

@@ -27,7 +27,7 @@ def bits(predictions: np.ndarray) -> list[int]:
 
 @pytest.fixture(scope="module")
 def from_file(model: Model, raw_file: Path, spec: FeatureSpec) -> np.ndarray:
-    """What the model says to the same rows, read by the door that training uses."""
+    """What the model says to the same rows, read from a file as in training."""
     batches = open_source([raw_file], spec).batches(400)
     return np.concatenate([model.predict(batch) for batch in batches])
 

@@ -1,3 +1,5 @@
+"""Folders that appear complete or not at all, also when a process is killed."""
+
 from __future__ import annotations
 
 import errno

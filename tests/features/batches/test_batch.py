@@ -1,3 +1,5 @@
+"""Batches: slots of the right width, and the way to SciPy and back."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""`localize` against NumPy, on random and on nasty slots."""
+
 from __future__ import annotations
 
 import subprocess

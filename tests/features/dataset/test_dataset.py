@@ -1,3 +1,5 @@
+"""Hashed data sets: what is written is read back, and what is torn is noticed."""
+
 from __future__ import annotations
 
 import json
@@ -76,7 +78,7 @@ def same(read: Batch | Chunk, wrote: Batch) -> None:
 
 @pytest.fixture
 def built(tmp_path: Path) -> tuple[Path, Batch]:
-    """A data set of 205 rows in blocks of 10, that is shards of 40, and what was written."""
+    """A data set of 205 rows in blocks of 10, that is files of 40, and what was written."""
     whole = random_batch(205, values=True, weights=True)
     write_dataset(cut(whole, 10), spec_of(), tmp_path / "set", block_rows=10)
     return tmp_path / "set", whole
@@ -96,7 +98,7 @@ def test_write_then_read_is_the_identity(tmp_path: Path, bits: int, values: bool
     assert manifest.positives == np.sum(whole.labels == 1)
     assert manifest.features == whole.slots.size
     assert (manifest.has_values, manifest.has_weights, manifest.has_labels) == (values, weights, True)
-    assert [shard.rows for shard in manifest.shards] == [40, 40, 15]
+    assert [part.rows for part in manifest.parts] == [40, 40, 15]
 
     source = DatasetSource(tmp_path / "set", verify=True)
     assert source.manifest == manifest
@@ -183,26 +185,26 @@ def test_ignored_labels_are_dropped(built: tuple[Path, Batch]) -> None:
 # --- the zero-copy path ---
 
 
-def shards_mapped(path: Path) -> int:
+def files_mapped(path: Path) -> int:
     maps = Path("/proc/self/maps").read_text()
     return len({line.split()[-1] for line in maps.splitlines() if f"{path}/shard-" in line})
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="counts memory maps in /proc")
-def test_a_shard_stays_mapped_only_while_its_chunks_are_in_use(built: tuple[Path, Batch]) -> None:
+def test_a_file_stays_mapped_only_while_its_chunks_are_in_use(built: tuple[Path, Batch]) -> None:
     path = built[0].resolve()
     source = DatasetSource(path)
     batches = source.batches(10)
     mapped = []
     while (chunk := next(batches, None)) is not None:
-        mapped.append(shards_mapped(path))
+        mapped.append(files_mapped(path))
         labels = chunk.labels
     assert len(mapped) == 21
-    assert max(mapped) <= 2  # the shard just left, whose last chunk is still in hand, and the next
+    assert max(mapped) <= 2  # the file just left, whose last chunk is still in hand, and the next
     del chunk
-    assert shards_mapped(path) == 1
+    assert files_mapped(path) == 1
     del labels
-    assert shards_mapped(path) == 0
+    assert files_mapped(path) == 0
 
 
 def test_chunks_may_be_written_to_without_touching_the_file(built: tuple[Path, Batch]) -> None:
@@ -293,18 +295,18 @@ def test_another_or_no_spec(built: tuple[Path, Batch]) -> None:
     torn(built[0], "cannot be read")
 
 
-def test_a_shard_cut_short_or_gone_is_noticed_on_opening(built: tuple[Path, Batch]) -> None:
-    shard = built[0] / "shard-00003.arrow"
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:-1])
+def test_a_file_cut_short_or_gone_is_noticed_on_opening(built: tuple[Path, Batch]) -> None:
+    part = built[0] / "shard-00003.arrow"
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-1])
     with pytest.raises(DataError, match=rf"shard-00003.*{len(whole) - 1} bytes.*{AGAIN}"):
         DatasetSource(built[0])
-    shard.unlink()
+    part.unlink()
     with pytest.raises(DataError, match=rf"shard-00003.*No such file.*{AGAIN}"):
         DatasetSource(built[0])
 
 
-def test_a_shard_lost_while_reading(built: tuple[Path, Batch]) -> None:
+def test_a_file_lost_while_reading(built: tuple[Path, Batch]) -> None:
     batches = DatasetSource(built[0]).batches(10)
     next(batches)
     (built[0] / "shard-00001.arrow").unlink()
@@ -317,7 +319,7 @@ def test_one_flipped_bit_is_found_by_verify(built: tuple[Path, Batch]) -> None:
     torn(built[0], r"shard-00002.*SHA-256", verify=True)
 
 
-def test_verify_reads_only_the_shards_that_are_used(built: tuple[Path, Batch]) -> None:
+def test_verify_reads_only_the_files_that_are_used(built: tuple[Path, Batch]) -> None:
     flip(built[0] / "shard-00002.arrow", -2000)
     assert sum(map(len, DatasetSource(built[0], verify=True).batches(10, stop=80))) == 80
 
@@ -330,11 +332,11 @@ def flip(path: Path, position: int) -> None:
 
 def test_damage_never_leads_a_kernel_out_of_its_arrays(built: tuple[Path, Batch]) -> None:
     """Whatever byte is changed, reading either fails cleanly or gives chunks that fit together."""
-    shard = built[0] / "shard-00000.arrow"
-    whole = shard.read_bytes()
+    part = built[0] / "shard-00000.arrow"
+    whole = part.read_bytes()
     refused = 0
     for position in range(0, len(whole), 23):
-        flip(shard, position)
+        flip(part, position)
         try:
             for chunk in DatasetSource(built[0]).batches(10, stop=40):
                 assert isinstance(chunk, Chunk)
@@ -346,7 +348,7 @@ def test_damage_never_leads_a_kernel_out_of_its_arrays(built: tuple[Path, Batch]
                 assert len(chunk) == chunk.labels.size == 10
         except DataError:
             refused += 1
-        shard.write_bytes(whole)
+        part.write_bytes(whole)
     assert refused > 20
 
 
@@ -375,7 +377,7 @@ def test_a_data_set_that_is_built_again_is_not_mixed_with_the_one_being_read(
     assert DatasetSource(path).manifest.digest != source.manifest.digest
 
 
-def test_a_shard_that_is_written_over_is_noticed(built: tuple[Path, Batch]) -> None:
+def test_a_file_that_is_written_over_is_noticed(built: tuple[Path, Batch]) -> None:
     path, _ = built
     batches = DatasetSource(path).batches(40)
     next(batches)

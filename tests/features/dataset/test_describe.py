@@ -1,3 +1,5 @@
+"""The figures of `describe` against the data."""
+
 from __future__ import annotations
 
 import json
@@ -90,10 +92,10 @@ def test_a_changed_byte_is_noticed_wherever_it_is(tmp_path: Path) -> None:
     batch = Batch(np.arange(101), np.arange(100, dtype=np.uint32), labels=np.zeros(100, np.float32))
     write_dataset([batch] * 5, spec, tmp_path / "set", block_rows=100)
     assert describe(tmp_path / "set").rows == rows
-    shard = tmp_path / "set" / "shard-00001.arrow"
-    data = bytearray(shard.read_bytes())
+    part = tmp_path / "set" / "shard-00001.arrow"
+    data = bytearray(part.read_bytes())
     data[data.index(batch.slots.tobytes()) + 4 * 99] ^= 0x80  # slot 99 becomes 227: still the largest
-    shard.write_bytes(data)
+    part.write_bytes(data)
     assert DatasetSource(tmp_path / "set").sample(1000).slots.max() == 227
     for read in (
         lambda: describe(tmp_path / "set"),

@@ -1,3 +1,5 @@
+"""`shuffled`: the same rows, in an order in which each is as likely as any other."""
+
 from __future__ import annotations
 
 import os

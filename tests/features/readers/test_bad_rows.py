@@ -93,17 +93,17 @@ def test_another_thread_may_look_while_rows_are_added() -> None:
     assert bad.count == 200_000
 
 
-def test_a_quarantine_appears_when_it_is_settled(tmp_path: Path) -> None:
+def test_a_quarantine_appears_when_it_is_put_in_place(tmp_path: Path) -> None:
     path = tmp_path / "kept.csv"
     quarantine = Quarantine(path)
-    quarantine.settle()
+    quarantine.put_in_place()
     assert list(tmp_path.iterdir()) == []
     quarantine.keep([b"a\n", b"b\n"])
     quarantine.keep([b"c\n"])
     assert not path.exists()
-    quarantine.settle()
+    quarantine.put_in_place()
     quarantine.keep([b"d\n"])
-    quarantine.settle()
+    quarantine.put_in_place()
     assert path.read_bytes() == b"a\nb\nc\nd\n"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -113,7 +113,7 @@ def test_a_quarantine_that_cannot_be_put_in_place(tmp_path: Path) -> None:
     quarantine = Quarantine(tmp_path / "kept.csv")
     quarantine.keep([b"a\n"])
     with pytest.raises(DataError, match=r"kept\.csv: bad rows cannot be kept there"):
-        quarantine.settle()
+        quarantine.put_in_place()
 
 
 def test_what_a_killed_process_has_kept_is_removed_by_the_next(tmp_path: Path) -> None:
@@ -126,6 +126,6 @@ def test_what_a_killed_process_has_kept_is_removed_by_the_next(tmp_path: Path) -
     assert len(list(tmp_path.iterdir())) == 2
     Quarantine(path)
     assert len(list(tmp_path.iterdir())) == 1
-    live.settle()
+    live.put_in_place()
     assert path.read_bytes() == b"a\n"
     assert list(tmp_path.iterdir()) == [path]

@@ -1,3 +1,5 @@
+"""Feature specs: round trips, fingerprints, and messages for wrong ones."""
+
 from __future__ import annotations
 
 from pathlib import Path

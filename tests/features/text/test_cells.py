@@ -1,3 +1,5 @@
+"""Cells of JSON rows."""
+
 from __future__ import annotations
 
 import math

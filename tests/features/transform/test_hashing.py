@@ -1,3 +1,5 @@
+"""XXH64 against the `xxhash` package."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""`Transform` against its plain reference, and the messages for bad rows."""
+
 from __future__ import annotations
 
 import math
@@ -24,7 +26,8 @@ from features.text.number_kernels import (
     parse_number,
 )
 from features.transform.field_kernels import TILE
-from features.transform.transform import RowStatus, Transform
+from features.transform.kernels import RowStatus
+from features.transform.transform import Transform
 from tests.reference.transform import BadRowError, transform_row
 
 pytestmark = pytest.mark.kernel

@@ -30,7 +30,7 @@ def test_counts_of_workers_add_up() -> None:
 def test_what_travels_in_the_end_is_not_saved(
     small: int, zero: int, flushed: int, saved: tuple[int, int]
 ) -> None:
-    counts = FilterCounts(from_cache=5, absent=3, held_small=small, held_zero=zero, flushed=flushed)
+    counts = FilterCounts(from_cache=5, absent=3, residuals_small=small, residuals_zero=zero, flushed=flushed)
     told = counts.to_json()["saved"]
     assert told["cache"] == {"keys": 5, "bytes": 5 * PULL_BYTES}
     assert told["presence"] == {"keys": 3, "bytes": 3 * ABSENT_BYTES}

@@ -269,7 +269,7 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
     counts = worker.counts
     # Absent at first, cached twice; then those are pulled that were pushed.
     assert (counts.wanted, counts.absent, counts.from_cache, counts.pulled) == (16, 4 + 2, 8, 2)
-    assert (counts.held_small, counts.held_zero, counts.flushed, counts.pushed) == (2, 4 + 4, 2, 8)
+    assert (counts.residuals_small, counts.residuals_zero, counts.flushed, counts.pushed) == (2, 4 + 4, 2, 8)
     saved = {name: saving["keys"] for name, saving in counts.to_json()["saved"].items()}
     assert saved == {"cache": 8, "presence": 6, "residuals": 2, "kkt": 6}
     np.testing.assert_array_equal(store.pull(slots), 4 * steps)
@@ -284,7 +284,7 @@ def test_too_much_held_back_is_pushed(redis_url: str, monkeypatch: pytest.Monkey
     expected.train(worker, store, 0, chunks_of(16, [90] * 6, 1))
     expected.require(store)
     saved = worker.counts.to_json()["saved"]["residuals"]["keys"]
-    assert worker.counts.held_small - worker.counts.flushed == saved
+    assert worker.counts.residuals_small - worker.counts.flushed == saved
     assert worker.counts.pushed == worker.counts.wanted - saved
     worker.close()
     store.drop()

@@ -33,7 +33,7 @@ NUMBERS = (
 def spec_of(fields: str) -> FeatureSpec:
     return parse_spec(
         f"{{version: 1, source: {{format: delimited, quote: true}}, label: y, bits: 40, fields: [{fields}]}}",
-        "doors",
+        "values",
     )
 
 
@@ -47,14 +47,14 @@ def through_a_file(spec: FeatureSpec, path: Path) -> Features:
 
 
 def through_csv(spec: FeatureSpec, folder: Path, texts: Sequence[object]) -> Features:
-    path = folder / "door.csv"
+    path = folder / "values.csv"
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([("v", "x"), *((text, "x") for text in texts)])
     return through_a_file(spec, path)
 
 
 def through_parquet(spec: FeatureSpec, folder: Path, values: pa.Array) -> Features:
-    path = folder / "door.parquet"
+    path = folder / "values.parquet"
     parquet.write_table(pa.table({"v": values}), path)
     return through_a_file(spec, path)
 
@@ -67,13 +67,13 @@ def through_json(spec: FeatureSpec, values: Sequence[object]) -> Features:
 
 def assert_one(found: dict[str, Features]) -> None:
     (first, expected), *others = found.items()
-    for door, features in others:
-        assert features == expected, f"{door} differs from {first}"
+    for way, features in others:
+        assert features == expected, f"{way} differs from {first}"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("doors")
+    return tmp_path_factory.mktemp("values")
 
 
 BOTH = pytest.mark.parametrize("fields", [CATEGORY, NUMBERS])
