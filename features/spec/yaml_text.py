@@ -177,6 +177,8 @@ def _complaint(detail: ErrorDetails, vocabulary: Mapping[str, Sequence[str]], da
             "a number needs a `transform`; add transform: log if it is a count (a missing one meant that so"
             " far; all of [0, 1) is one bucket), or transform: edges with a list of `edges`"
         )
+    if kind == "string_type" and place[-1] == "transform" and isinstance(met, list):
+        return place, f"a field has one transform, got {_shown(met)}; give each a field of its own"
     if kind == "missing":
         return place[:-1], f"the key {place[-1]!r} is missing; add it"
     if kind == "union_tag_not_found":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -22,6 +23,8 @@ from features import DatasetSource, RawSource, Transform, fit, open_source, pars
 from features.spec import LEARNT, FittedSpec, NumberField, fields, learnt_of
 from features.transform import STEPS, Bag, Column, Step, Words, hash_bytes, register_step
 from tests.api.running import run_server
+from tests.ctr.distributed_jobs import describe, in_memory, in_threads
+from tests.ps.redis_servers import needs_redis
 
 PLAIN = """version: 1
 source: {format: delimited}
@@ -150,6 +153,34 @@ def test_a_fitted_step_from_raw_rows_to_served_predictions(
     np.testing.assert_array_equal(np.array(answer["predictions"], np.float32), offline)
 
 
+@needs_redis
+def test_a_fitted_step_through_redis_is_as_in_memory(tmp_path: Path, redis_url: str) -> None:
+    """What the step has learnt travels to the workers in the description of the job, and into the model."""
+    log, hashed = log_of(tmp_path / "log.csv", 3_000), tmp_path / "hashed"
+    spec = fit(parse_spec(PLAIN, "quarters"), [log])
+    write_dataset(RawSource(spec, [log]).batches(65_536), spec, hashed)
+    store, memory = f"{redis_url}?model=fitted", tmp_path / "memory"
+    job = TrainJob(inputs=[hashed], spec=None, model=memory, chunk=500, consistency="bsp")
+    other = log_of(tmp_path / "other.csv", 400, seed=2)
+    exact = run_train_job(job)
+    stored = run_train_job(replace(job, model=tmp_path / "redis", store=store))
+    assert stored.progressive.logloss == pytest.approx(exact.progressive.logloss, abs=2e-4)
+    loaded = load_model(tmp_path / "redis")
+    assert loaded.spec == spec
+    batch = next(iter(open_source([other], loaded.spec).batches(400)))
+    predictions = loaded.predict(batch)
+    np.testing.assert_allclose(predictions, load_model(memory).predict(batch), atol=2e-3)
+    texts = (line.split(",")[1:] for line in other.read_text().split()[1:])
+    rows = [dict(zip(("price", "site"), values, strict=True)) for values in texts]
+    with run_server(create_app(loaded)) as running:
+        answer = running.client.post("/v1/predict", json={"rows": rows}).json()
+    np.testing.assert_array_equal(np.array(answer["predictions"], np.float32), predictions)
+
+    raw = describe(log, spec, learnt=learnt_text(spec))  # two workers, which open the raw file themselves
+    (_, logloss), (_, report) = in_memory(raw), in_threads(raw, store, 2)
+    assert report.progressive.summary().logloss == pytest.approx(logloss, abs=2e-4)
+
+
 def test_values_go_through_the_same_hashing_and_crossing(tmp_path: Path) -> None:
     """The learnt edges as edges of the spec's own give the same features, but for the fields' seeds."""
     log = log_of(tmp_path / "log.csv", 1_000)
@@ -184,6 +215,34 @@ def test_any_number_of_features_beside_others(tmp_path: Path) -> None:
     assert [len(b) for b in RawSource(spec, [path], on_bad_rows="skip").batches(1)] == [1, 1, 1]
     with pytest.raises(SpecError, match=r"crosses\[0\]\.of\[0\]: an example has any number of 't'"):
         parse_spec(text[:-1] + ", crosses: [{name: x, of: [t, n]}]}", "words")
+
+
+def test_fields_of_several_steps_each_learn_from_the_column_they_share(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "log.csv", 1_000)
+    text = PLAIN.replace(
+        "crosses:",
+        """- {name: tenths, column: price, type: number, transform: quarters, parts: 10}
+- {name: size, column: price, type: number, transform: log}
+crosses:
+- {name: learnt, of: [price, tenths, size]}""",
+    )
+    spec = fit(parse_spec(text, "shared"), [log])
+    assert {name: found.size for name, found in learnt_of(spec).items()} == {
+        "price/edges": 3,
+        "tenths/edges": 9,
+    }
+    (batch,) = RawSource(spec, [log]).batches(1_000)
+    sizes = np.diff(batch.indptr)
+    assert (sizes[3], set(sizes)) == (2, {2, 7})  # one price is missing
+    quarters, tenths = ({batch.slots[i] for i in batch.indptr[:-1][sizes == 7] + k} for k in (1, 3))
+    assert (len(quarters), len(tenths)) == (4, 10)
+
+
+def test_a_field_has_one_step() -> None:
+    with pytest.raises(
+        SpecError, match=r"fields\[0\]\.transform: a field has one transform, got \['log', 'q"
+    ):
+        parse_spec(PLAIN.replace("transform: quarters", "transform: [log, quarters]"), "chain")
 
 
 def test_a_spec_that_has_not_learnt_yet_is_refused(tmp_path: Path) -> None:
