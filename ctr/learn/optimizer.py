@@ -34,15 +34,12 @@ class Optimizer(ABC):
     """Numbers of state per slot, all 0 before anything was learnt; a store in Redis takes 2."""
 
     @abstractmethod
-    def train(
-        self, chunk: Chunk, state: Float32, *, number: int = 0, peers: int = 1, safe_adding: float = 0.75
-    ) -> Float32:
+    def train(self, chunk: Chunk, state: Float32, *, number: int = 0, copies: float = 1) -> Float32:
         """Train `state` float32[u, width] in place on a labelled chunk; return float32[n] margins (log-odds).
 
         They are those of progressive validation: each is made before its example is learnt, with all that
-        this worker has learnt by then. `peers` workers train at the same time, each on a chunk of its own,
-        and their changes are added up: `safe_adding` scales how far each allows for the others' (CoCoA+, Ma
-        et al., ICML 2015); 0 is plain adding, which diverges on chunks of useful size.
+        this worker has learnt by then. What an example changes counts as for `copies` equal examples at the
+        same state: so a worker allows for others that train at the same time, see `Learner`.
 
         The same chunk on the same state gives the same bits if `number`, the chunk's in its job, is the same.
         Raises ModelError when the chunk has no labels.

@@ -33,7 +33,7 @@ class TrainSettings:
     epochs: int = 1
     """Passes over the data."""
     safe_adding: float = 0.75
-    """Scale of the damping term of safe adding; 0 adds the workers' updates undamped."""
+    """How far workers allow for the others, see `Learner`; 0 adds their updates as they are."""
 
     def __post_init__(self) -> None:
         for name in ("workers", "chunk", "epochs"):

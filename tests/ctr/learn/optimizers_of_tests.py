@@ -21,10 +21,8 @@ class Sgd(Optimizer):
 
     alpha: float = 0.05
 
-    def train(
-        self, chunk: Chunk, state: Float32, *, number: int = 0, peers: int = 1, safe_adding: float = 0.75
-    ) -> Float32:
-        return descend(chunk, state, lambda at, g: np.stack([-self.alpha / peers * g], axis=1))
+    def train(self, chunk: Chunk, state: Float32, *, number: int = 0, copies: float = 1) -> Float32:
+        return descend(chunk, state, lambda at, g: np.stack([-self.alpha * copies * g], axis=1))
 
     def weights(self, state: Float32) -> Float32:
         return state[:, 0].copy()
@@ -42,12 +40,10 @@ class AdaGrad(Optimizer):
 
     alpha: float = 0.1
 
-    def train(
-        self, chunk: Chunk, state: Float32, *, number: int = 0, peers: int = 1, safe_adding: float = 0.75
-    ) -> Float32:
+    def train(self, chunk: Chunk, state: Float32, *, number: int = 0, copies: float = 1) -> Float32:
         def step(at: NDArray[np.uint32], g: Float32) -> Float32:
             rate = self.alpha / (1 + np.sqrt(state[at, 1]))
-            return np.stack([-rate * g, g * g], axis=1)
+            return copies * np.stack([-rate * g, g * g], axis=1)
 
         return descend(chunk, state, step)
 

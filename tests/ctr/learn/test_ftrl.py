@@ -10,15 +10,15 @@ from ctr.learn.ftrl import Ftrl
 from features import Batch, Chunk
 from features.batches import localize
 from tests.examples import random_batch, rows_of
-from tests.reference import ftrl as reference
+from tests.reference.ftrl import SequentialFtrl
 
 pytestmark = pytest.mark.kernel
 
 SETTINGS = [Ftrl(), Ftrl(alpha=0.5, beta=0.1, l1=0.4, l2=2.0), Ftrl(alpha=2.0, beta=0.0, l2=0.01)]
 
 
-def as_reference(optimizer: Ftrl) -> reference.SequentialFtrl:
-    return reference.SequentialFtrl(optimizer.alpha, optimizer.beta, optimizer.l1, optimizer.l2)
+def as_reference(optimizer: Ftrl) -> SequentialFtrl:
+    return SequentialFtrl(optimizer.alpha, optimizer.beta, optimizer.l1, optimizer.l2)
 
 
 def probabilities(margins: np.ndarray) -> np.ndarray:
@@ -34,25 +34,25 @@ def importances_of(batch: Batch) -> list[float]:
     return [1.0] * len(batch) if batch.weights is None else batch.weights.tolist()
 
 
-def assert_state(chunk: Chunk, state: np.ndarray, expected: reference.SequentialFtrl) -> None:
+def assert_state(chunk: Chunk, state: np.ndarray, expected: SequentialFtrl) -> None:
     z = [expected.z[slot] for slot in chunk.slots.tolist()]
     n = [expected.n[slot] for slot in chunk.slots.tolist()]
     np.testing.assert_allclose(state[:, 0], z, rtol=2e-3, atol=2e-3)
     np.testing.assert_allclose(state[:, 1], n, rtol=2e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize("optimizer", SETTINGS)
+@pytest.mark.parametrize(("optimizer", "copies"), [*((each, 1) for each in SETTINGS), (Ftrl(), 3.25)])
 @pytest.mark.parametrize("values", [False, True])
 @pytest.mark.parametrize("weights", [False, True])
-def test_one_worker_is_sequential_ftrl(optimizer: Ftrl, values: bool, weights: bool) -> None:
+def test_training_is_sequential_ftrl(optimizer: Ftrl, copies: float, values: bool, weights: bool) -> None:
     batch = random_batch(600, values=values, weights=weights)
     chunk = localize(batch)
     state = np.zeros((chunk.slots.size, 2), np.float32)
-    predictions = probabilities(optimizer.train(chunk, state))
+    predictions = probabilities(optimizer.train(chunk, state, copies=copies))
 
     expected = as_reference(optimizer)
     wanted = [
-        expected.learn(example, label, importance)
+        expected.learn(example, label, importance, copies)
         for example, label, importance in zip(
             rows_of(batch), labels_of(batch), importances_of(batch), strict=True
         )
@@ -63,25 +63,6 @@ def test_one_worker_is_sequential_ftrl(optimizer: Ftrl, values: bool, weights: b
     np.testing.assert_allclose(optimizer.weights(state), weights_wanted, atol=1e-3)
 
 
-@pytest.mark.parametrize("optimizer", SETTINGS[:2])
-@pytest.mark.parametrize("values", [False, True])
-@pytest.mark.parametrize("weights", [False, True])
-def test_safe_adding_matches_its_definition(optimizer: Ftrl, values: bool, weights: bool) -> None:
-    first, second = (random_batch(300, seed=seed, bits=8, values=values, weights=weights) for seed in (1, 2))
-    start = as_reference(optimizer)
-    for example, label in zip(rows_of(first), labels_of(first), strict=True):
-        start.learn(example, label)
-    chunk = localize(second)
-    state = np.array([(start.z[s], start.n[s]) for s in chunk.slots.tolist()], np.float32)
-    predictions = probabilities(optimizer.train(chunk, state, peers=4, safe_adding=0.75))
-
-    expected, wanted = reference.train_safely(
-        start, rows_of(second), labels_of(second), 4, 0.75, importances_of(second)
-    )
-    np.testing.assert_allclose(predictions, wanted, atol=1e-4)
-    assert_state(chunk, state, expected)
-
-
 def test_an_example_without_features_predicts_one_half_and_changes_nothing() -> None:
     batch = Batch(np.array([0, 0], np.int64), np.empty(0, np.uint32), labels=np.ones(1, np.float32))
     state = np.empty((0, 2), np.float32)
@@ -89,20 +70,20 @@ def test_an_example_without_features_predicts_one_half_and_changes_nothing() -> 
 
 
 @pytest.mark.parametrize("rows", [100_000, 64, 1])
-@pytest.mark.parametrize("peers", [1, 3])
-def test_small_steps_count_on_large_sums(rows: int, peers: int) -> None:
+@pytest.mark.parametrize("copies", [1, 3])
+def test_small_steps_count_on_large_sums(rows: int, copies: int) -> None:
     """At |z| above 8,192 a gradient of 0.001 is less than float32 resolves: it has to count on average."""
     examples, z, n = (100_000 if rows > 1 else 20_000) // rows * rows, 24_000.0, 120_000.0
     indptr, labels = np.arange(rows + 1, dtype=np.int64), np.zeros(rows, np.float32)
     chunk = Chunk(indptr, np.zeros(1, np.uint32), np.zeros(rows, np.uint32), labels=labels)
     state = np.array([[z, n]], np.float32)
     for number in range(examples // rows):
-        Ftrl().train(chunk, state, number=number, peers=peers, safe_adding=0)
+        Ftrl().train(chunk, state, number=number, copies=copies)
 
-    expected = reference.SequentialFtrl()
+    expected = SequentialFtrl()
     expected.z[0], expected.n[0] = z, n
     for _ in range(examples):
-        expected.learn([(0, 1.0)], 0.0)
+        expected.learn([(0, 1.0)], 0.0, copies=copies)
     assert state[0, 0] - z == pytest.approx(expected.z[0] - z, rel=0.01 if rows > 1 else 0.05)
 
 

@@ -6,6 +6,7 @@ The product has only safe adding (and plain adding, as its scale 0); the other t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ctr.learn.ftrl import Ftrl
+from ctr.learn.learner import Learner
 from ctr.metrics.metrics import Metrics
 from ctr.model.linear import LinearModel
 from features import Batch, Chunk, RawSource, load_spec
@@ -25,28 +27,27 @@ State = NDArray[np.float32]
 Combine = Callable[[State, list[Chunk]], None]
 
 
-def combine_updates(state: State, chunks: list[Chunk], peers: int, scale: float, share: float) -> None:
+def combine_updates(state: State, chunks: list[Chunk], scale: float, share: float) -> None:
     """Every worker trains its chunk from the same state; `share` of each update is added."""
-    updates = []
-    for chunk in chunks:
-        before = state[chunk.slots]
-        local = before.copy()
-        OPTIMIZER.train(chunk, local, peers=peers, safe_adding=scale)
-        updates.append(local - before)
+    learner = Learner(scale)
+    updates = [
+        learner.learn(chunk, state[chunk.slots], OPTIMIZER, number=number, first_pass=True, peers=len(chunks))
+        for number, chunk in enumerate(chunks)
+    ]
     for chunk, update in zip(chunks, updates, strict=True):
         state[chunk.slots] += np.float32(share) * update
 
 
 def safe(state: State, chunks: list[Chunk]) -> None:
-    combine_updates(state, chunks, peers=len(chunks), scale=0.75, share=1)
+    combine_updates(state, chunks, scale=0.75, share=1)
 
 
 def add(state: State, chunks: list[Chunk]) -> None:
-    combine_updates(state, chunks, peers=1, scale=0, share=1)
+    combine_updates(state, chunks, scale=0, share=1)
 
 
 def average(state: State, chunks: list[Chunk]) -> None:
-    combine_updates(state, chunks, peers=1, scale=0, share=1 / len(chunks))
+    combine_updates(state, chunks, scale=0, share=1 / len(chunks))
 
 
 def minibatch_gradient(state: State, chunks: list[Chunk]) -> None:
@@ -105,3 +106,17 @@ def test_safe_adding_is_the_best_of_four(
     assert found["safe"] == min(found.values())
     assert found["safe"] < sequential * 1.01
     assert (found["add"] > sequential * 2) == adding_diverges
+
+
+def test_what_one_worker_met_is_added_as_it_is() -> None:
+    """A slot that occurs once in the chunk, and has no state yet, gets what it would get from one worker."""
+    chunk = Chunk(np.arange(5), np.arange(4, dtype=np.uint32), np.arange(4, dtype=np.uint32))
+    chunk = replace(chunk, labels=np.array([0, 1, 0, 1], np.float32))
+    alone, one_of_eight = (
+        Learner(0.75).learn(
+            chunk, np.zeros((4, 2), np.float32), OPTIMIZER, number=0, first_pass=True, peers=peers
+        )
+        for peers in (1, 8)
+    )
+    np.testing.assert_allclose(one_of_eight, alone, rtol=1e-6)
+    np.testing.assert_allclose(alone, [[0.5, 0.25], [-0.5, 0.25]] * 2, rtol=1e-6)
