@@ -3,17 +3,18 @@
 from features.batches.batch import Batch, Slots, slot_dtype
 from features.batches.builder import BatchBuilder
 from features.batches.chunk import Chunk
-from features.batches.localize import localize, slice_chunk, slot_counts, take, warm_up
+from features.batches.join import join_chunks
+from features.batches.localize import localize, slice_chunk, slot_counts, warm_up
 
 __all__ = [
     "Batch",
     "BatchBuilder",
     "Chunk",
     "Slots",
+    "join_chunks",
     "localize",
     "slice_chunk",
     "slot_counts",
     "slot_dtype",
-    "take",
     "warm_up",
 ]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from features.batches.batch import Slots
+from features.batches import localize_kernels as kernels
+from features.batches.batch import Batch, Slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +33,9 @@ class Chunk:
 
     def __len__(self) -> int:
         return self.indptr.size - 1
+
+    def to_batch(self) -> Batch:
+        """The same examples with the slots themselves; all but these are the chunk's own arrays."""
+        slots = np.empty(self.indices.size, self.slots.dtype)
+        kernels.gather(self.slots, self.indices, slots)
+        return Batch(self.indptr, slots, self.values, self.labels, self.weights)

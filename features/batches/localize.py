@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from features.batches import localize_kernels as kernels
 from features.batches.batch import Batch, Slots, slot_dtype
 from features.batches.chunk import Chunk
+from features.batches.join import join_chunks
 
 _KEEP_BYTES = 64 << 20  # a larger working array is freed after use
 _LEAST_TABLE = 64
@@ -41,21 +42,26 @@ def warm_up(bits: int) -> None:
         slots: Any = np.array([0, largest], slot_dtype(bits))
         chunk = localize(Batch(np.array([0, 1, 2]), slots))
         slot_counts(slice_chunk(chunk, 0, 1))
+        join_chunks([chunk, chunk])
 
 
 def slice_chunk(chunk: Chunk, start: int, stop: int) -> Chunk:
-    """Rows `start` to `stop` (exclusive) of a chunk, over the slots that occur in them.
+    """Rows `start` to `stop` (exclusive) of a chunk, over the slots that occur in them; all rows: the chunk.
 
     Cheaper than to `localize` their slots afresh, for a chunk's indices are already in the slots' order.
     Labels, weights and values are views.
     """
+    if stop - start == len(chunk):
+        return chunk
     first, last = int(chunk.indptr[start]), int(chunk.indptr[stop])
     used = chunk.indices[first:last]
     indices = np.empty(used.size, np.uint32)
     unique = _number_dense(used, (chunk.slots.size >> 6) + 1, indices)
+    slots = np.empty(unique.size, chunk.slots.dtype)
+    kernels.gather(chunk.slots, unique, slots)
     return Chunk(
         indptr=chunk.indptr[start : stop + 1] - first,
-        slots=take(chunk.slots, unique),
+        slots=slots,
         indices=indices,
         values=None if chunk.values is None else chunk.values[first:last],
         labels=None if chunk.labels is None else chunk.labels[start:stop],
@@ -68,13 +74,6 @@ def slot_counts(chunk: Chunk) -> NDArray[np.uint32]:
     counts = np.zeros(chunk.slots.size, np.uint32)
     kernels.count_indices(chunk.indices, counts)
     return counts
-
-
-def take(slots: Slots, indices: NDArray[np.uint32]) -> Slots:
-    """`slots[indices]`, unchecked: every index must be below `slots.size`."""
-    taken = np.empty(indices.size, slots.dtype)
-    kernels.gather(slots, indices, taken)
-    return taken
 
 
 def _number_dense(slots: Slots, words: int, indices: NDArray[np.uint32]) -> Any:

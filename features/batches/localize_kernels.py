@@ -3,6 +3,8 @@
 Two ways. A *dense* one marks slots in a bitmap and ranks each by the marks below it; it needs no sort, and
 is the faster one as long as the bitmap has no more words than the batch has features. A *sparse* one numbers
 the slots with a hash table in the order they turn up, and sorts only the distinct ones afterwards.
+
+`merge` makes one list of the sorted slots of two pieces, for `features/batches/join.py`.
 """
 
 from __future__ import annotations
@@ -167,6 +169,42 @@ def sort_by_digit(
         counts[value] = to + np.uint32(1)
         sorted_keys[to] = keys[k]
         sorted_numbers[to] = numbers[k]
+
+
+@njit(nogil=True, cache=True)
+def merge(
+    left: NDArray[Any],
+    right: NDArray[Any],
+    merged: NDArray[Any],
+    left_ranks: NDArray[np.uint32],
+    right_ranks: NDArray[np.uint32],
+) -> int:
+    """Merge two lists of sorted, unique slots into one such list; return its length.
+
+    `left_ranks` and `right_ranks` say where each slot of the two went. `merged` has room for both lists.
+    """
+    i, j, n = np.uint64(0), np.uint64(0), np.uint64(0)
+    lefts, rights = np.uint64(left.size), np.uint64(right.size)
+    # No branch depends on the slots, as none could be predicted: a rank stands once its slot has been passed.
+    while i < lefts and j < rights:
+        a, b = left[i], right[j]
+        merged[n] = min(a, b)
+        left_ranks[i] = np.uint32(n)
+        right_ranks[j] = np.uint32(n)
+        i += np.uint64(a <= b)
+        j += np.uint64(b <= a)
+        n += ONE
+    while i < lefts:
+        merged[n] = left[i]
+        left_ranks[i] = np.uint32(n)
+        i += ONE
+        n += ONE
+    while j < rights:
+        merged[n] = right[j]
+        right_ranks[j] = np.uint32(n)
+        j += ONE
+        n += ONE
+    return int(n)
 
 
 @njit(nogil=True, cache=True)

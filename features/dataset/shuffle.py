@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.batches import Batch, Chunk, Slots, take
+from features.batches import Batch, Chunk, Slots
 from features.dataset import shuffle_kernels as kernels
 from features.example_source import ExampleSource
 from features.folder import scratch_folder
@@ -81,7 +81,7 @@ def _deal(
     dealt = 0
     for batch in batches:
         with _disk(folder):
-            buckets.deal(_plain(batch), rng)
+            buckets.deal(batch if isinstance(batch, Batch) else batch.to_batch(), rng)
         dealt += len(batch)
         if progress is not None:
             progress(dealt)
@@ -199,13 +199,6 @@ class _Buckets:
 def _fill(file: BufferedReader, array: NDArray[Any]) -> None:
     if file.readinto(array.data) != array.nbytes:
         raise OSError(f"{file.name} was cut short")
-
-
-def _plain(batch: Batch | Chunk) -> Batch:
-    if isinstance(batch, Batch):
-        return batch
-    slots = take(batch.slots, batch.indices)
-    return Batch(batch.indptr, slots, batch.values, batch.labels, batch.weights)
 
 
 def _pick(batch: Batch, order: NDArray[np.int64]) -> Batch:

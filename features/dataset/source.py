@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,14 +16,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
-from features.batches import Batch, Chunk, slice_chunk, take
+from features.batches import Batch, Chunk, join_chunks, slice_chunk
 from features.dataset import kernels
 from features.dataset.manifest import DatasetManifest, PartEntry, read_manifest
 from features.dataset.writer import block_schema
 from features.readers import BadRows
 from features.spec import SPEC, FeatureSpec, read_spec_files, spec_of_files
-
-_Piece = tuple[Chunk, int, int]  # rows of a block, from and to (exclusive)
 
 
 class DatasetSource:
@@ -78,38 +76,39 @@ class DatasetSource:
         """How far into the data set the latest batch reached, 0 to 1."""
         return self._row_reached / self.manifest.rows
 
-    def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Batch | Chunk]:
+    def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Chunk]:
         """The examples from row `start` to row `stop` (exclusive), `rows` at a time; the last may be fewer.
 
-        What lies within a stored block comes as a `Chunk`, and a whole block without a copy: its arrays are
-        private copy-on-write views of the file, so writing to them is allowed and changes nothing on disk. A
-        part stays mapped as long as one of them lives. What spans blocks comes as a `Batch`.
+        A whole stored block comes without a copy: its arrays are private copy-on-write views of the file, so
+        writing to them is allowed and changes nothing on disk. A part stays mapped as long as one of them
+        lives. What spans blocks is joined from them.
         """
         if rows < 1 or start < 0:
             raise ValueError(f"rows is {rows} and start {start}: at least 1 and 0")
         end = self.rows if stop is None else min(stop, self.rows)
         self._row_reached = start
-        pieces: list[_Piece] = []
+        pieces: list[Chunk] = []
         wanted = rows
         for first, block in self._blocks(start, end):
             at, last = max(start - first, 0), min(end - first, len(block))
             while at < last:
                 count = min(wanted, last - at)
-                pieces.append((block, at, at + count))
+                pieces.append(slice_chunk(block, at, at + count))
                 at += count
                 wanted -= count
                 if wanted == 0:
                     self._row_reached = first + at
-                    yield _join(pieces)
+                    yield join_chunks(pieces)
                     pieces, wanted = [], rows
         if pieces:
             self._row_reached = end
-            yield _join(pieces)
+            yield join_chunks(pieces)
 
     def sample(self, rows: int) -> Batch:
         """The first `rows` examples, or all when there are fewer."""
         blocks = self._blocks(0, min(rows, self.rows))
-        return _gather([(block, 0, min(len(block), rows - first)) for first, block in blocks])
+        pieces = [slice_chunk(block, 0, min(len(block), rows - first)) for first, block in blocks]
+        return join_chunks(pieces).to_batch()
 
     def chunks(self) -> Iterator[Chunk]:
         """The stored blocks, one after the other."""
@@ -256,43 +255,3 @@ class _Blocks:
         if offset % dtype.itemsize:
             raise ValueError("a column is out of line")
         return np.frombuffer(self._mapped, dtype, len(values), offset)
-
-
-def _join(pieces: list[_Piece]) -> Batch | Chunk:
-    if len(pieces) > 1:
-        return _gather(pieces)
-    block, start, stop = pieces[0]
-    return block if stop - start == len(block) else slice_chunk(block, start, stop)
-
-
-def _gather(pieces: list[_Piece]) -> Batch:
-    """The rows of all pieces as one batch, copied."""
-    rows = [(block, slice(at, to), slice(block.indptr[at], block.indptr[to])) for block, at, to in pieces]
-    counts = [np.diff(block.indptr[at : to + 1]) for block, at, to in pieces]
-    indptr = np.zeros(sum(c.size for c in counts) + 1, np.int64)
-    np.cumsum(np.concatenate(counts), out=indptr[1:])
-    return Batch(
-        indptr=indptr,
-        slots=_concatenate(take(block.slots, block.indices[features]) for block, _, features in rows),
-        values=_concatenate_or_ones((block.values, features) for block, _, features in rows),
-        labels=(
-            None
-            if any(block.labels is None for block, _, _ in rows)
-            else _concatenate(block.labels[row] for block, row, _ in rows if block.labels is not None)
-        ),
-        weights=_concatenate_or_ones((block.weights, row) for block, row, _ in rows),
-    )
-
-
-def _concatenate(arrays: Iterable[Any]) -> Any:
-    return np.concatenate(list(arrays))
-
-
-def _concatenate_or_ones(pieces: Iterable[tuple[NDArray[np.float32] | None, slice]]) -> Any:
-    """The pieces together, None standing for ones; None when all are None."""
-    kept = list(pieces)
-    if all(array is None for array, _ in kept):
-        return None
-    return np.concatenate(
-        [np.ones(s.stop - s.start, np.float32) if array is None else array[s] for array, s in kept]
-    )

@@ -154,13 +154,18 @@ def test_a_slice_holds_just_its_rows_and_slots(start: int, stop: int) -> None:
     assert part.weights.tolist() == weights[start:stop].tolist()
 
 
+def test_a_slice_of_all_rows_is_the_chunk() -> None:
+    chunk = localize(one_row([3, 1]))
+    assert slice_chunk(chunk, 0, 1) is chunk
+
+
 @pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled with the JIT off")
 def test_after_a_warm_up_nothing_is_compiled() -> None:
     """In a process of its own, where no other test has compiled anything."""
     code = """
 import numpy as np
 from features import Batch
-from features.batches import localize_kernels, slot_dtype
+from features.batches import join_chunks, localize_kernels, slot_dtype
 from features.batches.localize import localize, slice_chunk, slot_counts, warm_up
 
 def compiled():
@@ -174,7 +179,8 @@ for bits in (1, 8, 22, 32, 33, 40):
     rng = np.random.default_rng(bits)
     for rows in (2, 5_000):  # few slots, and more than a small table holds
         slots = rng.integers(0, 2**bits, rows).astype(slot_dtype(bits))
-        slot_counts(slice_chunk(localize(Batch(np.arange(rows + 1), slots)), 0, rows // 2))
+        part = slice_chunk(localize(Batch(np.arange(rows + 1), slots)), 0, rows // 2)
+        slot_counts(join_chunks([part] * 5))
     assert compiled() == warm, (bits, warm, compiled())
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])

@@ -127,6 +127,7 @@ def test_any_rows_can_be_read_in_any_pieces(
     assert [len(piece) for piece in pieces] == [min(rows, end - a) for a in range(start, end, rows)]
     for piece, wrote in zip(pieces, cut(rows_between(whole, start, end), rows), strict=True):
         same(piece, wrote)
+        assert np.array_equal(piece.slots, np.unique(wrote.slots))
     assert source.fraction_read == end / 205
 
 
