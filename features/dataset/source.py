@@ -62,11 +62,6 @@ class DatasetSource:
         self.blocks_read = 0  # what is mapped is read while it is trained
         self._row_reached = 0
 
-    @property
-    def rows(self) -> int:
-        """The number of examples."""
-        return self.manifest.rows
-
     def count_rows(self) -> int:
         """The number of examples."""
         return self.manifest.rows
@@ -85,7 +80,7 @@ class DatasetSource:
         """
         if rows < 1 or start < 0:
             raise ValueError(f"rows is {rows} and start {start}: at least 1 and 0")
-        end = self.rows if stop is None else min(stop, self.rows)
+        end = self.manifest.rows if stop is None else min(stop, self.manifest.rows)
         self._row_reached = start
         pieces: list[Chunk] = []
         wanted = rows
@@ -106,13 +101,13 @@ class DatasetSource:
 
     def sample(self, rows: int) -> Batch:
         """The first `rows` examples, or all when there are fewer."""
-        blocks = self._blocks(0, min(rows, self.rows))
+        blocks = self._blocks(0, min(rows, self.manifest.rows))
         pieces = [slice_chunk(block, 0, min(len(block), rows - first)) for first, block in blocks]
         return join_chunks(pieces).to_batch()
 
     def chunks(self) -> Iterator[Chunk]:
         """The stored blocks, one after the other."""
-        for _, block in self._blocks(0, self.rows):
+        for _, block in self._blocks(0, self.manifest.rows):
             yield block
 
     def _blocks(self, start: int, end: int) -> Iterator[tuple[int, Chunk]]:

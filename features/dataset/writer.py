@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from io import BufferedWriter, FileIO
+from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -60,21 +61,16 @@ def write_dataset(
     """
     place = Path(out)
     require_dataset_or_nothing(place)
-    blocks = _reading(batches)
+    tally = _Tally(spec.bits, block_rows)
+    chunks = _counted(_reading(batches), tally, progress)
     try:
         with replace_folder(place) as folder:
-            tally = _Tally(spec.bits, block_rows)
-            block = next(blocks, None)
-            while block is not None:
-                with _PartFile(folder / f"shard-{len(tally.parts):05d}.arrow", spec.bits) as part:
-                    while block is not None and part.blocks < BLOCKS_PER_PART:
-                        chunk = localize(block)
-                        tally.add(chunk)
-                        part.write(chunk)
-                        if progress is not None:
-                            progress(tally.rows)
-                        block = next(blocks, None)
-                tally.parts.append(part.entry())
+            while part := _write_part(
+                folder / f"shard-{len(tally.parts):05d}.arrow",
+                islice(chunks, BLOCKS_PER_PART),
+                block_schema(spec.bits),
+            ):
+                tally.parts.append(part)
             if not tally.rows:
                 raise DataError("the input has no row, so there is no data set to write: check the input.")
             for name, content in spec_files(spec).items():
@@ -93,6 +89,18 @@ def _reading(batches: Iterable[Batch | Chunk]) -> Iterator[Batch | Chunk]:
         yield from batches
     except OSError as error:
         raise DataError(f"the input could not be read ({error}).") from error
+
+
+def _counted(
+    batches: Iterable[Batch | Chunk], tally: _Tally, progress: Callable[[int], None] | None
+) -> Iterator[Chunk]:
+    """The chunk of each batch, entered into the tally; `progress` is called when it has been written."""
+    for batch in batches:
+        chunk = localize(batch)
+        tally.add(chunk)
+        yield chunk
+        if progress is not None:
+            progress(tally.rows)
 
 
 class _Tally:
@@ -144,37 +152,22 @@ class _Tally:
         )
 
 
-class _PartFile:
-    """An Arrow file of a few blocks, hashed while it is written."""
-
-    def __init__(self, path: Path, bits: int) -> None:
-        self._path = path
-        self._schema = block_schema(bits)
-        self.blocks = self._rows = 0
-
-    def __enter__(self) -> _PartFile:
-        self._sink = _HashingSink(self._path.open("xb"))
-        self._file = pa.ipc.new_file(self._sink, self._schema)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, _: object, __: TracebackType | None) -> None:
-        try:
-            if kind is None:
-                self._file.close()
-        finally:
-            self._sink.close()
-
-    def write(self, chunk: Chunk) -> None:
-        arrays = [getattr(chunk, field.name) for field in self._schema]
-        columns = [_one_list(array, field.type) for array, field in zip(arrays, self._schema, strict=True)]
-        self._file.write_batch(pa.record_batch(columns, schema=self._schema))
-        self.blocks += 1
-        self._rows += len(chunk)
-
-    def entry(self) -> PartEntry:
-        return PartEntry(
-            name=self._path.name, rows=self._rows, bytes=self._sink.size, sha256=self._sink.sha256.hexdigest()
-        )
+def _write_part(path: Path, chunks: Iterator[Chunk], schema: pa.Schema) -> PartEntry | None:
+    """Write the next blocks as an Arrow file, hashed meanwhile; None, and no file, if there are none."""
+    chunk = next(chunks, None)
+    if chunk is None:
+        return None
+    rows = 0
+    with _HashingFile(path) as sink:
+        file = pa.ipc.new_file(sink, schema)
+        while chunk is not None:
+            columns = [_one_list(getattr(chunk, field.name), field.type) for field in schema]
+            file.write_batch(pa.record_batch(columns, schema=schema))
+            rows += len(chunk)
+            chunk = next(chunks, None)
+        file.close()
+        size = sink.tell()
+    return PartEntry(name=path.name, rows=rows, bytes=size, sha256=sink.sha256.hexdigest())
 
 
 def _one_list(array: Any, type_: pa.DataType) -> pa.Array:
@@ -185,25 +178,13 @@ def _one_list(array: Any, type_: pa.DataType) -> pa.Array:
     return pa.LargeListArray.from_arrays(offsets, pa.array(array), type=type_)
 
 
-class _HashingSink:
-    """The file object that Arrow writes to."""
+class _HashingFile(BufferedWriter):
+    """The file that Arrow writes to."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, path: Path) -> None:
+        super().__init__(FileIO(path, "xb"))
         self.sha256 = hashlib.sha256()
-        self.size = 0
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: Any) -> int:
         self.sha256.update(data)
-        self.size += len(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
-
-    @property
-    def closed(self) -> bool:
-        return self._file.closed
+        return super().write(data)

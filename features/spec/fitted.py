@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,51 +22,11 @@ LEARNT = "learnt.safetensors"
 """The names of a spec's files in a data set or model; without a first pass there is none of the second."""
 
 
-class Learnt(Mapping[str, NDArray[Any]]):
-    """Arrays by name, `<field>/<array>`. Immutable: the arrays are read-only copies."""
-
-    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        self._arrays = {name: np.array(arrays[name], order="C") for name in sorted(arrays)}
-        for array in self._arrays.values():
-            array.flags.writeable = False
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._arrays[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Learnt) and self.checksums == other.checksums
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.checksums.items()))
-
-    @cached_property
-    def checksums(self) -> dict[str, str]:
-        """By name, the SHA-256, in hex, of an array's dtype, shape and bytes."""
-        return {
-            name: hashlib.sha256(f"{array.dtype.str} {array.shape} ".encode() + array.tobytes()).hexdigest()
-            for name, array in self._arrays.items()
-        }
-
-    def of(self, field: str) -> dict[str, NDArray[Any]]:
-        """The arrays of a field, by their own names."""
-        start = f"{field}/"
-        return {name.removeprefix(start): self[name] for name in self if name.startswith(start)}
-
-    def to_bytes(self) -> bytes:
-        """As a safetensors file."""
-        return bytes(save(self._arrays))
-
-
 class FittedSpec(FeatureSpec):
     """A spec whose steps have learnt what they need; it stands wherever a spec does."""
 
-    _learnt: Learnt = PrivateAttr()
+    _learnt: bytes = PrivateAttr()
+    """Arrays by `<field>/<array>`, as a safetensors file."""
 
     @staticmethod
     def of(spec: FeatureSpec, learnt: Mapping[str, NDArray[Any]], where: str = "") -> FeatureSpec:
@@ -85,25 +44,29 @@ class FittedSpec(FeatureSpec):
         if not wanted:
             return spec
         fitted = FittedSpec.model_construct(spec.model_fields_set, **dict(spec))
-        fitted._learnt = Learnt(learnt)
+        fitted._learnt = save({name: np.array(learnt[name], order="C") for name in sorted(learnt)})
         return fitted
 
     def decisive(self) -> dict[str, Any]:
-        return super().decisive() | {"learnt": self._learnt.checksums}
+        sums = {
+            name: hashlib.sha256(f"{array.dtype.str} {array.shape} ".encode() + array.tobytes()).hexdigest()
+            for name, array in load(self._learnt).items()
+        }
+        return super().decisive() | {"learnt": sums}
 
 
-def learnt_of(spec: FeatureSpec) -> Learnt | None:
-    """What a first pass learnt for `spec`, which may be nothing; None if that pass is still to come."""
+def learnt_of(spec: FeatureSpec) -> dict[str, NDArray[Any]] | None:
+    """What a first pass learnt for `spec`, by `<field>/<array>`; None if that pass is still to come."""
     if isinstance(spec, FittedSpec):
-        return spec._learnt
-    return None if any(field.learns for field in spec.all_fields) else Learnt({})
+        return load(spec._learnt)
+    return None if any(field.learns for field in spec.all_fields) else {}
 
 
 def spec_files(spec: FeatureSpec) -> dict[str, bytes]:
     """The content of a spec's files, by name; `spec_of_files` reads it back."""
     files = {SPEC: spec.to_yaml().encode()}
-    if learnt := learnt_of(spec):
-        files[LEARNT] = learnt.to_bytes()
+    if isinstance(spec, FittedSpec):
+        files[LEARNT] = spec._learnt
     return files
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from lzma import LZMAError
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,14 +68,6 @@ class TextFile:
             raise
         if self._bytes.startswith(_BYTE_ORDER_MARK, self.begin):
             self.begin += len(_BYTE_ORDER_MARK)
-
-    def __enter__(self) -> TextFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._stream.close()

@@ -76,7 +76,7 @@ class Transform:
                 self.columns.index(column_of(field)),
                 make,
                 seed_of(field.name, spec),
-                learnt.of(field.name),
+                {array: learnt[f"{field.name}/{array}"] for array in field.learns},
             )
             for field in spec.all_fields
             if (make := STEPS[field.step].make) is not None

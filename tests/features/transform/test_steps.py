@@ -20,7 +20,7 @@ from ctr.jobs.train_distributed import learnt_text
 from ctr.model import load_model
 from ctr.workers.description import _spec
 from features import DatasetSource, RawSource, Transform, fit, open_source, parse_spec, write_dataset
-from features.spec import LEARNT, FittedSpec, NumberField, fields, learnt_of
+from features.spec import LEARNT, FittedSpec, NumberField, fields, learnt_of, spec_files
 from features.transform import STEPS, Bag, Column, Step, Words, hash_bytes, register_step
 from tests.api.running import run_server
 from tests.ctr.distributed_jobs import describe, in_memory, in_threads
@@ -290,7 +290,7 @@ def test_torn_arrays_are_noticed(tmp_path: Path) -> None:
         (model, load_model, ModelError),
     ):
         whole = (folder / LEARNT).read_bytes()
-        for content in (whole[:-1], b"", learnt_of(other).to_bytes(), None):
+        for content in (whole[:-1], b"", spec_files(other)[LEARNT], None):
             (folder / LEARNT).unlink()
             if content is not None:
                 (folder / LEARNT).write_bytes(content)
