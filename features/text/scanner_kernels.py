@@ -1,4 +1,11 @@
-"""Splitting delimited text into the cells that are needed."""
+"""Splitting delimited text into the cells that are needed.
+
+Without quotes, a mask of the separators is made for each 64 bytes, and their places are written out without
+asking how many there are, as simdjson does (Langdale and Lemire 2019, "Parsing gigabytes of JSON per second",
+section 3.2); rows are cut from the list of places. On Criteo's text (230 bytes, 40 cells) a loop over bytes
+took 4.4 times as long, one with a test `byte <= 13` first 4.2 times, and 8 bytes at a time in an integer 2.5
+times: they mispredict a branch at nearly every cell.
+"""
 
 from __future__ import annotations
 
@@ -61,12 +68,6 @@ def scan_plain(
     `found[i]` the number of columns the row has, and `bounds[i]`, `bounds[i + 1]` its place, newline
     included. `separators` is scratch, `PADDING` longer than the text. Returns the number of rows and where
     the next one begins.
-
-    For each 64 bytes it makes a mask of the separators and writes out their places without asking how
-    many there are, as simdjson does (Langdale and Lemire 2019, "Parsing gigabytes of JSON per second",
-    section 3.2); rows are cut from the list of places. On Criteo's text (230 bytes, 40 cells) a loop
-    over bytes took 4.4 times as long, one with a test `byte <= 13` first 4.2 times, and 8 bytes at a time
-    in an integer 2.5 times: they mispredict a branch at nearly every cell.
     """
     expected = np.uintp(file_columns)
     run = _is_run(wanted)
@@ -193,22 +194,9 @@ def scan_quoted(
         problem = 0
         while True:
             if buffer[at] == _QUOTE:
-                start = at + _I1
-                close, doubled = _closing_quote(buffer, start, stop)
-                if close == stop:
-                    problem = OPEN_QUOTE
-                    at = stop
+                problem, start, last, at, spare_at = _cut_quoted(buffer, at, stop, delimiter, spare_at)
+                if problem == OPEN_QUOTE:
                     break
-                last = close
-                if doubled:
-                    start, last, spare_at = _undouble(buffer, start, close, spare_at)
-                at = close + _I1
-                if buffer[at] == _RETURN and buffer[at + _I1] == _NEWLINE:
-                    at += _I1
-                if buffer[at] != np.uint8(delimiter) and buffer[at] != _NEWLINE:
-                    problem = TEXT_AFTER_QUOTE
-                    while buffer[at] != _NEWLINE:
-                        at += _I1
             else:
                 start = at
                 while buffer[at] != np.uint8(delimiter) and buffer[at] != _NEWLINE:
@@ -232,6 +220,29 @@ def scan_quoted(
         row += _I1
         bounds[row] = np.int32(at)
     return np.intp(row), np.intp(bounds[row])
+
+
+@njit(nogil=True, cache=True)
+def _cut_quoted(
+    buffer: NDArray[np.uint8], at: np.uintp, stop: np.uintp, delimiter: int, spare_at: np.uintp
+) -> tuple[int, np.uintp, np.uintp, np.uintp, np.uintp]:
+    """What is wrong with the cell whose quote is at `at`, its start, end and separator, and `spare_at`."""
+    start = at + _I1
+    close, doubled = _closing_quote(buffer, start, stop)
+    if close == stop:
+        return OPEN_QUOTE, start, stop, stop, spare_at
+    last = close
+    if doubled:
+        start, last, spare_at = _undouble(buffer, start, close, spare_at)
+    at = close + _I1
+    if buffer[at] == _RETURN and buffer[at + _I1] == _NEWLINE:
+        at += _I1
+    problem = 0
+    if buffer[at] != np.uint8(delimiter) and buffer[at] != _NEWLINE:
+        problem = TEXT_AFTER_QUOTE
+        while buffer[at] != _NEWLINE:
+            at += _I1
+    return problem, start, last, at, spare_at
 
 
 @njit(nogil=True, cache=True)
