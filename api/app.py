@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext, suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -32,8 +32,6 @@ Handing it to a thread made a single-row request take 0.71 ms instead of 0.55. L
 answered in the loop, one client that sends 200 rows at a time made everyone else's single-row requests
 take 12 ms instead of 0.9 (medians, loopback, 2 cores).
 """
-
-_T = TypeVar("_T")
 
 WARM_UP_ROWS = 2_000
 """More than any number of rows from which on the model takes another path."""
@@ -99,7 +97,7 @@ class Service:
             bodies = [orjson.dumps({"rows": n * [row]}) for n in (1, min(WARM_UP_ROWS, self.limits.rows))]
             for body in (*bodies, b"[" * (self.limits.rows + 1)):
                 with suppress(RequestError):
-                    await self._in_thread(self.predict, body)
+                    await self._in_thread(body)
         except Exception as failure:
             self.failure = failure
             if on_warm is None:
@@ -145,14 +143,14 @@ class Service:
         """What `predict` says, from a thread if it could keep the event loop from its other clients."""
         if len(body) <= INLINE_BYTES and containers_at_most(body) * self._fields <= INLINE_CELLS:
             return self.predict(body)
-        return await self._in_thread(self.predict, body)
+        return await self._in_thread(body)
 
     def close(self) -> None:
         """Let the threads end."""
         self._threads.shutdown(wait=False)
 
-    async def _in_thread(self, call: Callable[..., _T], *args: object) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+    async def _in_thread(self, body: bytes) -> bytes:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.predict, body)
 
     def predict(self, body: bytes) -> bytes:
         """The response body to the request body. `RequestError` or `DataError` when it is malformed."""

@@ -74,30 +74,12 @@ class RawSource:
         self._transform = Transform(spec, with_label=labels == "required")
         self._check()
         self._row_count: int | None = None
-        self._fraction = 0.0
-        self._blocks_read = 0
-        self._bad_rows = BadRows()
+        self.fraction_read = 0.0  # by rows if the pass has a `stop`, else by bytes of file
+        self.blocks_read = 0
+        self.bad_rows = BadRows()
         self._kept: _Blocks | None = None
         self._no_click = np.ones(1, np.int8)  # see `BatchBuilder.no_click`
         self._decided = False
-
-    @property
-    def fraction_read(self) -> float:
-        """How much of the latest pass is done, 0 to 1: by rows if it had a `stop`, else by bytes of file."""
-        return self._fraction
-
-    @property
-    def blocks_read(self) -> int:
-        """See `ExampleSource.blocks_read`."""
-        return self._blocks_read
-
-    @property
-    def bad_rows(self) -> BadRows:
-        """The bad rows that passes have met so far, each once if the passes are as `BadRows` says.
-
-        So it tells of all the data as soon as one pass was complete, wherever a later one stopped.
-        """
-        return self._bad_rows
 
     def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """The good rows at the positions `start..stop-1`, exactly `rows` in each batch but the last.
@@ -108,7 +90,7 @@ class RawSource:
         if rows < 1 or start < 0:
             raise ValueError(f"rows is {rows} and start {start}: at least 1 and 0")
         self._decide_labels()
-        self._fraction = 0.0
+        self.fraction_read = 0.0
         self._tried, self._reasons = 0, Counter()
         try:
             # No name for the builder here: it would keep its memory for longer than the rows last.
@@ -123,13 +105,13 @@ class RawSource:
         finally:
             if self._quarantine is not None:
                 self._quarantine.put_in_place()
-        self._fraction = 1.0
+        self.fraction_read = 1.0
 
     def sample(self, rows: int) -> Batch:
         """The first `rows` good examples, or all when there are fewer; no trace is left of bad rows."""
         self._decide_labels()
         builder = BatchBuilder(self._transform, rows, self._no_click)
-        return next(self._fill(builder, _Blocks(self._blocks()), 0, None, _skip), builder.take())
+        return next(self._fill(builder, _Blocks(self._blocks()), 0, None, None), builder.take())
 
     def warnings(self) -> list[str]:
         """What the first rows show that a user should know, such as a field that says nothing."""
@@ -151,7 +133,7 @@ class RawSource:
         blocks: _Blocks,
         start: int,
         stop: int | None,
-        note: Callable[[Block, int, int, int], None],
+        note: Callable[[Block, int, int, int], None] | None,
     ) -> Iterator[Batch]:
         """As `batches`; calls `note(block, first, last, position of the block)` for rows that were tried."""
         for position, block, done in blocks:
@@ -160,8 +142,9 @@ class RawSource:
             last = size if stop is None else min(max(stop - position, 0), size)
             while row < last:
                 first, row = row, self._transform.append(*_rows(block, last), builder, row)
-                note(block, first, row, position)
-                self._fraction = done if stop is None else (position + row - start) / (stop - start)
+                if note is not None:
+                    note(block, first, row, position)
+                self.fraction_read = done if stop is None else (position + row - start) / (stop - start)
                 if builder.room == 0:
                     yield builder.take()
             if stop is not None and position + size >= stop:
@@ -190,7 +173,7 @@ class RawSource:
         for i, path in enumerate(self._paths):
             with closing(open_reader(path, self.spec, self._labels)) as reader:
                 for block in reader.blocks(self._transform.columns):
-                    self._blocks_read += 1
+                    self.blocks_read += 1
                     yield position, block, (sum(sizes[:i]) + sizes[i] * reader.fraction) / sum(sizes)
                     position += block.status.size
 
@@ -204,7 +187,7 @@ class RawSource:
             raise DataError(
                 f"{self._describe(block, int(bad[0]))}; fix the row or use --on-bad-rows skip or quarantine."
             )
-        new = self._bad_rows.add(start, position + bad, lambda i: self._describe(block, int(bad[i])))
+        new = self.bad_rows.add(start, position + bad, lambda i: self._describe(block, int(bad[i])))
         if self._quarantine is not None and new.size:
             self._quarantine.keep(block.origin.raw(int(row)) for row in bad[new])
         self._reasons.update(self._explain(block, int(row))[1] for row in bad)
@@ -223,7 +206,7 @@ class RawSource:
     def _require_few(self) -> None:
         """Raises DataError if too many rows of this pass are bad."""
         if self.max_bad_fraction is not None and self._reasons:
-            require_few(self._reasons, self._tried, self.max_bad_fraction, self._bad_rows.examples[0])
+            require_few(self._reasons, self._tried, self.max_bad_fraction, self.bad_rows.examples[0])
 
     def _decide_labels(self) -> None:
         """Finds out how rows without a click are labelled, once."""
@@ -277,7 +260,3 @@ def _rows(block: Block, last: int) -> tuple[Cells, NDArray[np.uint8], NDArray[np
     cells = block.cells
     wanted = Cells(cells.buffer, cells.starts[:last], cells.ends[:last])
     return wanted, block.status[:last], block.column[:last]
-
-
-def _skip(block: Block, first: int, last: int, position: int) -> None:
-    """Does nothing about bad rows."""

@@ -8,13 +8,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializeAsAny, WrapValidator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
+from features.spec.yaml_text import Place
+
 # Strict: YAML reads `no` as a bool and `1.0` as a float; a silent cast would hide the slip.
 FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 Name = Annotated[str, Field(min_length=1)]
 # Strict tuples would refuse the lists that YAML yields.
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
-Place = tuple[str | int, ...]
 Missing = Literal["skip", "feature"]
 
 

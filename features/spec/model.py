@@ -16,14 +16,13 @@ from features.spec.fields import (
     AnyField,
     InputField,
     Name,
-    Place,
     check_distinct,
     column_of,
     keys_of_fields,
     misfit,
 )
 from features.spec.source import FORMATS, Source, check_source
-from features.spec.yaml_text import SpecText, dump_yaml
+from features.spec.yaml_text import Place, SpecText, dump_yaml
 
 _SHIPPED = Path(__file__).parent / "shipped"
 

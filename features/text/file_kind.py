@@ -6,9 +6,12 @@ import codecs
 import gzip
 import io
 import json
+import lzma
 import re
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
+
+import pyarrow as pa
 
 from ctr.errors import DataError
 
@@ -69,16 +72,8 @@ def decompressed(path: Path, file: io.BufferedReader) -> Stream:
         return file
     if codec == "gzip":
         return gzip.GzipFile(fileobj=file)
-    return _open(codec, file)
-
-
-def _open(codec: str, file: BinaryIO) -> Stream:
     if codec == "xz":
-        import lzma
-
         return lzma.LZMAFile(file)
-    import pyarrow as pa
-
     stream: Stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
     return stream
 
