@@ -72,8 +72,8 @@ def measure_training(folder: Path, rows: int, rounds: int) -> None:
     cache.unlink(missing_ok=True)
     vowpal.learn(text, cache)  # writes the cache
 
-    def through(shards: int, workers: int, *flags: object) -> float:
-        return float(train(hashed, folder, shards, workers, *flags)["seconds"])
+    def through(nodes: int, workers: int, *flags: object) -> float:
+        return float(train(hashed, folder, nodes, workers, *flags)["seconds"])
 
     cases: list[tuple[str, int, int, list[object]]] = [
         ("1 worker, 1 Redis, filters off, chunk 65,536", 1, 1, [*OFF, "--chunk", 65_536]),
@@ -133,7 +133,7 @@ def measure_workers(folder: Path, rows: int) -> None:
     print(f"  {losses[1] / losses[0] - 1:+.2%} (asked: within 0.3%)")
 
 
-def train(hashed: Path, folder: Path, shards: int, workers: int, *flags: object) -> dict[str, Any]:
+def train(hashed: Path, folder: Path, nodes: int, workers: int, *flags: object) -> dict[str, Any]:
     """The summary of a job over embedded servers."""
-    store = ["--store", f"embedded://?shards={shards}", "--workers", workers]
+    store = ["--store", f"embedded://?shards={nodes}", "--workers", workers]
     return ctr("train", hashed, "--model", folder / "speed.model", *store, *flags)

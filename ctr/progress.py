@@ -47,7 +47,7 @@ def progress(what: str) -> Iterator[Report]:
     def plain(rows: int, fraction: float, logloss: float | None = None, later_pass: bool = False) -> None:
         nonlocal due
         now = monotonic()
-        if now < due or (rows == 0 and now < started + _PLAIN_EVERY_S):  # it may still be starting
+        if now < due or not rows:
             return
         due = now + _PLAIN_EVERY_S
         left = f", {(now - started) * (1 - fraction) / fraction:.0f} s left" if fraction > 0 else ""

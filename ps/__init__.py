@@ -12,7 +12,7 @@ from ps.partitions import Partitions, Slots
 from ps.store import Store, Token
 
 if TYPE_CHECKING:
-    from ps.board import LEASE_S, BoardView, Claim, ClockGate, Job, JobBoard, RankGate
+    from ps.board import BoardView, Claim, ClockGate, Job, JobBoard, RankGate
     from ps.client import (
         DEFAULT_FILTERS,
         FilterCounts,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_FILTERS",
     "LARGEST_N",
-    "LEASE_S",
     "BoardView",
     "Claim",
     "ClockGate",
@@ -66,7 +65,7 @@ __all__ = [
 __getattr__ = lazy_face(
     __name__,
     {
-        "board": "LEASE_S BoardView Claim ClockGate Job JobBoard RankGate",
+        "board": "BoardView Claim ClockGate Job JobBoard RankGate",
         "client": "DEFAULT_FILTERS FilterCounts Filters PushQueue PendingPush Pulled PushStore WorkerStore"
         " warm_up_requests",
         "redis": "ModelExistsError PartitionDump RedisStore Saturations",

@@ -41,9 +41,9 @@ def open_store(
 
     close = _nothing
     if scheme == "embedded":
-        from ps.servers import EmbeddedRedis, embedded_shards
+        from ps.servers import EmbeddedRedis, embedded_nodes
 
-        servers = EmbeddedRedis(embedded_shards(rest))
+        servers = EmbeddedRedis(embedded_nodes(rest))
         url, close = servers.url, servers.close
     try:
         return RedisStore(
@@ -71,9 +71,9 @@ def require_store_url(url: str) -> None:
         if rest:
             raise StoreError("the store in memory has no address: write memory://")
     elif scheme == "embedded" and mark:
-        from ps.servers import embedded_shards
+        from ps.servers import embedded_nodes
 
-        embedded_shards(rest)
+        embedded_nodes(rest)
     elif scheme in {"redis", "rediss", "redis+cluster", "rediss+cluster"} and mark:
         from ps.wire import parse_redis_url
 

@@ -56,7 +56,7 @@ class StoreFacts(BaseModel):
     bits: int
     z_bits: int
     partitions: int
-    run: str
+    incarnation: str = Field(alias="run")
     """The random id of the model's creation."""
 
 

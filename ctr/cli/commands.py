@@ -36,7 +36,7 @@ app = typer.Typer(
     add_completion=False,
     help=(
         "From raw click logs to a served click-through-rate model.\n\n"
-        "Sparse logistic regression over hashed features, trained with FTRL-Proximal.\n\n"
+        "Sparse logistic regression over hashed features, trained online.\n\n"
         "A first run, without any data of your own:\n\n"
         "- `ctr synth --rows 500000 --out clicks.tsv`\n"
         "- `ctr train --spec criteo clicks.tsv --model model --holdout-fraction 0.1`\n"

@@ -115,7 +115,7 @@ def drill(
     settings = DrillSettings(
         rows=rows,
         seed=seed,
-        shards=nodes,
+        nodes=nodes,
         replicas=replicas,
         workers=workers,
         consistency=consistency.value,

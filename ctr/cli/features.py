@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctr.cli.options import BadRowsOption, Inputs, JsonOption, MaxBadFraction, OnBadRows
+from ctr.cli.options import MOST_BAD, BadRowsOption, Inputs, JsonOption, MaxBadFraction, OnBadRows
 from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.outputs import beside, require_apart, require_no_part
 
@@ -57,7 +57,7 @@ def build(
     out: OutOption,
     shuffle: ShuffleOption = None,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
-    max_bad_fraction: MaxBadFraction = 0.01,
+    max_bad_fraction: MaxBadFraction = MOST_BAD,
     json: JsonOption = None,
 ) -> None:
     """Hash raw files once, so that every later training pass is fast.

@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from ctr.cli.options import BadRowsOption, Inputs, JsonOption, MaxBadFraction, ModelOption, OnBadRows
+from ctr.cli.options import (
+    MOST_BAD,
+    BadRowsOption,
+    Inputs,
+    JsonOption,
+    MaxBadFraction,
+    ModelOption,
+    OnBadRows,
+)
 from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.outputs import beside, require_apart, require_no_part, require_writable
 
@@ -17,7 +25,7 @@ def evaluate(
     inputs: Inputs,
     model: ModelOption,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
-    max_bad_fraction: MaxBadFraction = 0.01,
+    max_bad_fraction: MaxBadFraction = MOST_BAD,
     json: JsonOption = None,
 ) -> None:
     """Evaluate a model on labelled examples.
@@ -74,7 +82,7 @@ def predict(
         ),
     ] = False,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
-    max_bad_fraction: MaxBadFraction = 0.01,
+    max_bad_fraction: MaxBadFraction = MOST_BAD,
     json: JsonOption = None,
 ) -> None:
     """Write the click probability of every input row, in input order, to the column `prediction`.

@@ -31,7 +31,7 @@ from ctr.workers import (
     read_failure,
     read_stalls,
 )
-from ps import LEASE_S, BoardView, JobBoard, RedisStore
+from ps import BoardView, JobBoard, RedisStore
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ class Coordinator:
         checkpoints: CheckpointSettings | None = None,
         resume: Checkpoint | None = None,
         chunks_before: int = 0,
-        lease_s: float = LEASE_S,
+        lease_s: float | None = None,
         on_pass: Callable[[int], None] | None = None,
     ) -> None:
         """`resume` is a checkpoint that was restored into the store. Raises StoreError as `JobBoard` does.
@@ -128,7 +128,7 @@ class Coordinator:
         except BaseException:
             self.board.close()
             raise
-        self._lost = LostPushes(store, self.id, self._finished, _LEASES_TO_REPAIR * lease_s)
+        self._lost = LostPushes(store, self.id, self._finished, _LEASES_TO_REPAIR * self.board.lease_s)
         self._checkpoints = CheckpointTaker(
             checkpoints, job, self.id, store, self.board, self._pause, self._earlier
         )

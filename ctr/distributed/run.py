@@ -27,7 +27,6 @@ from ctr.workers import JobDescription, WorkerProcesses, fork_server
 from features import ExampleSource, Slots
 from ps import (
     LARGEST_N,
-    LEASE_S,
     JobBoard,
     ModelExistsError,
     PartitionDump,
@@ -52,8 +51,8 @@ class StoreSettings:
     checkpoints: CheckpointSettings | None = None
     resume: bool = False
     """Go on from the checkpoint that is there."""
-    lease_s: float = LEASE_S
-    """A worker counts as dead after so long without a heartbeat."""
+    lease_s: float | None = None
+    """A worker counts as dead after so long without a heartbeat; None: see `JobBoard`."""
 
 
 def train_distributed(
@@ -104,7 +103,7 @@ def _train(
         former = {"shard_chunks": checkpoint.job["shard_chunks"], "z_bits": checkpoint.store.z_bits}
         description = description.model_copy(update=former)
         _require_over(settings, job, stop)
-        drop_incarnation(settings.url, checkpoint.store.run, job)
+        drop_incarnation(settings.url, checkpoint.store.incarnation, job)
     store = _open_store(description, settings, job, restoring=checkpoint is not None or start is not None)
     too_large = Saturations()
     try:

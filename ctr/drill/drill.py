@@ -17,7 +17,7 @@ from ctr.drill.faults import Saboteur
 from ctr.drill.freezes import freeze_servers
 from ctr.drill.job import DrillJob
 from ctr.drill.ledger import Ledger, Push
-from ctr.drill.proof import Books, prove, sent_again
+from ctr.drill.proof import StoreSums, prove, sent_again
 from ctr.drill.report import DrillReport, JobReport
 from ctr.errors import CtrError
 from ctr.workers import Consistency, WorkerProcesses
@@ -35,7 +35,7 @@ class DrillSettings:
     rows: int = 250_000
     seed: int = 0
     """Of the data, and of the faults' order, moments and victims."""
-    shards: int = 3
+    nodes: int = 3
     """Primaries at the beginning; from three on, a replica can take over."""
     replicas: int = 1
     """Of each primary."""
@@ -109,13 +109,13 @@ def run_drill(
 def _undisturbed(settings: DrillSettings, job: DrillJob, folder: Path) -> JobReport:
     """Train without faults, as fast as it goes."""
     report = JobReport()
-    with EmbeddedRedis(settings.shards) as servers:
+    with EmbeddedRedis(settings.nodes) as servers:
         store = job.open(servers.url, "undisturbed")
         try:
             name = job.run(store, folder)
             pushes = Ledger(folder).read()
-            report.books = job.books(store, name)
-            report.proofs["at the end"] = prove(pushes, report.books, owed=job.all_chunks())
+            report.sums = job.sums(store, name)
+            report.proofs["at the end"] = prove(pushes, report.sums, owed=job.all_chunks())
             report.logloss = job.logloss(store)
         finally:
             store.close()
@@ -143,7 +143,7 @@ class _Disturbed:
         """Train, and compare."""
         self._folder.mkdir()
         timeout = {"cluster-node-timeout": str(round(1000 * self._settings.node_timeout_s))}
-        with EmbeddedRedis(self._settings.shards, self._settings.replicas, timeout) as servers:
+        with EmbeddedRedis(self._settings.nodes, self._settings.replicas, timeout) as servers:
             store = self._job.open(servers.url, "drill")
             try:
                 ended = self._train(store, servers, self._ledger, self._planned)
@@ -156,7 +156,7 @@ class _Disturbed:
             finally:
                 store.close()
         self._check_faults()
-        here, there = self._report.books, undisturbed.books
+        here, there = self._report.sums, undisturbed.sums
         if self._settings.consistency == "bsp" and here and there and here.state() != there.state():
             self._report.problems.append("the weights are not those of the undisturbed run, to the bit")
         return self._report
@@ -215,8 +215,8 @@ class _Disturbed:
 
     def _prove_end(self, store: RedisStore, pushes: Sequence[Push], **more: Any) -> None:
         """The job is done: every chunk must be in the store, once."""
-        books = self._report.books = self._job.books(store, self._name)
-        self._report.proofs["at the end"] = prove(pushes, books, owed=self._job.all_chunks(), **more)
+        sums = self._report.sums = self._job.sums(store, self._name)
+        self._report.proofs["at the end"] = prove(pushes, sums, owed=self._job.all_chunks(), **more)
         self._report.logloss = self._job.logloss(store)
 
     def _go_on(self, store: RedisStore, servers: EmbeddedRedis, ended: CtrError) -> RedisStore:
@@ -229,9 +229,9 @@ class _Disturbed:
         self._tell(f"the job stopped ({ended}); resuming it")
         before = self._ledger.read()
         proofs = self._report.proofs
-        proofs["when memory was full"] = prove(before, self._job.books(store, self._name))
+        proofs["when memory was full"] = prove(before, self._job.sums(store, self._name))
         checkpoint = read_checkpoint(self._checkpoint)
-        saved = Books.of(checkpoint.dumps(), store.partitions, self._name)
+        saved = StoreSums.of(checkpoint.dumps(), store.partitions, self._name)
         owed = self._job.chunks_before(checkpoint)
         proofs["in the checkpoint"] = prove(before, saved, owed=owed, acknowledged=False)
         store.drop()

@@ -16,7 +16,7 @@ import numpy as np
 
 from ctr.drill.fault_plan import went_on
 from ctr.drill.ledger import Ledger, LedgerStore, Push
-from ctr.drill.proof import Books, Proof, prove
+from ctr.drill.proof import Proof, StoreSums, prove
 from ps import PendingPush, PushQueue, RedisStore, Token, parse_redis_url
 from ps.servers import EmbeddedRedis, RedisServer
 
@@ -140,7 +140,7 @@ class _Trial:
         pushes = Ledger(self._folder).read()
         store = self._stores[0]
         dumps = (store.dump(p) for p in range(store.partitions.count))
-        proof = prove(pushes, Books.of(dumps, store.partitions, _JOB), owed=_owed(pushes))
+        proof = prove(pushes, StoreSums.of(dumps, store.partitions, _JOB), owed=_owed(pushes))
         report.proofs.append(proof)
         report.problems += [f"server {self._folder.name}: {problem}" for problem in proof.problems]
         for frozen, thawed in self._freezes:

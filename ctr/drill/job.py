@@ -10,7 +10,7 @@ from threading import Event
 from ctr.checkpoint import Checkpoint
 from ctr.distributed import CheckpointSettings, Coordinator, Progress
 from ctr.drill.ledger import keeping_ledgers
-from ctr.drill.proof import Books
+from ctr.drill.proof import StoreSums
 from ctr.learn import choose_optimizer, read_out
 from ctr.model import LinearModel, evaluate
 from ctr.synth import write_click_log
@@ -106,10 +106,10 @@ class DrillJob:
             raise KeyboardInterrupt
         return coordinator.id
 
-    def books(self, store: RedisStore, job: str) -> Books:
+    def sums(self, store: RedisStore, job: str) -> StoreSums:
         """What a store holds of the job."""
         dumps = (store.dump(partition) for partition in range(store.partitions.count))
-        return Books.of(dumps, store.partitions, job)
+        return StoreSums.of(dumps, store.partitions, job)
 
     def logloss(self, store: RedisStore) -> float:
         """Of the model in a store, on the rows that were held out."""

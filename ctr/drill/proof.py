@@ -30,7 +30,7 @@ Token = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class StoreSums:
     """What the partitions of a store hold, in sums, and what they say that they have applied."""
 
     totals: UInt64
@@ -41,8 +41,8 @@ class Books:
     """By partition: the last chunk applied of each data shard."""
 
     @classmethod
-    def of(cls, dumps: Iterable[PartitionDump], partitions: Partitions, job: str) -> Books:
-        """The books of a job; partitions without a dump hold nothing."""
+    def of(cls, dumps: Iterable[PartitionDump], partitions: Partitions, job: str) -> StoreSums:
+        """The sums of a job; partitions without a dump hold nothing."""
         totals, checks = (np.zeros(partitions.count, np.uint64) for _ in range(2))
         applied: list[Mapping[int, int]] = [{} for _ in range(partitions.count)]
         for dump in dumps:
@@ -60,12 +60,12 @@ class Books:
         return cls(totals, checks, applied)
 
     @classmethod
-    def empty(cls, partitions: int) -> Books:
+    def empty(cls, partitions: int) -> StoreSums:
         """Those of a new store."""
         return cls(np.zeros(partitions, np.uint64), np.zeros(partitions, np.uint64), [{}] * partitions)
 
     def state(self) -> bytes:
-        """Equal for books whose slots all hold the same numbers."""
+        """Equal for sums whose slots all hold the same numbers."""
         return self.totals.tobytes() + self.checks.tobytes()
 
 
@@ -101,21 +101,21 @@ class Proof:
 
 def prove(
     pushes: Sequence[Push],
-    end: Books,
+    end: StoreSums,
     *,
-    start: Books | None = None,
+    start: StoreSums | None = None,
     owed: Iterable[Token] = (),
     acknowledged: bool = True,
     earlier: Sequence[Push] = (),
 ) -> Proof:
-    """Compare a store's books with the pushes that brought it there from `start` (default: nothing).
+    """Compare a store's sums with the pushes that brought it there from `start` (default: nothing).
 
-    With `acknowledged`, every push that was acknowledged must be in it: leave that out for books that are
+    With `acknowledged`, every push that was acknowledged must be in it: leave that out for sums that are
     older than the end of the ledger. `owed` are chunks that must be in it in any case; `earlier` are pushes
     before `start`, which tell which partitions such a chunk touches.
     """
     partitions = end.totals.size
-    start = start or Books.empty(partitions)
+    start = start or StoreSums.empty(partitions)
     proof = Proof(partitions=partitions, pushes=len(pushes))
     proof.chunks = len({(push.shard, push.chunk) for push in pushes})
     proof.acknowledged = sum(push.acknowledged is not None for push in pushes)
@@ -141,7 +141,7 @@ def sent_again(pushes: Iterable[Push]) -> dict[Push, set[int]]:
     return found
 
 
-def _require_acknowledged(proof: Proof, pushes: Sequence[Push], start: Books, end: Books) -> None:
+def _require_acknowledged(proof: Proof, pushes: Sequence[Push], start: StoreSums, end: StoreSums) -> None:
     lost: dict[Token, list[int]] = {}
     for push in pushes:
         for p in push.arrived:
@@ -153,7 +153,7 @@ def _require_acknowledged(proof: Proof, pushes: Sequence[Push], start: Books, en
         )
 
 
-def _require_owed(proof: Proof, pushes: Iterable[Push], end: Books, owed: Iterable[Token]) -> None:
+def _require_owed(proof: Proof, pushes: Iterable[Push], end: StoreSums, owed: Iterable[Token]) -> None:
     touched: dict[Token, set[int]] = {}
     for push in pushes:
         touched.setdefault((push.shard, push.chunk), set()).update(push.shares)
@@ -174,7 +174,9 @@ def _contents(pushes: Sequence[Push], partitions: int) -> list[dict[Token, set[S
     return found
 
 
-def _compare(proof: Proof, p: int, contents: Mapping[Token, set[Share]], start: Books, end: Books) -> None:
+def _compare(
+    proof: Proof, p: int, contents: Mapping[Token, set[Share]], start: StoreSums, end: StoreSums
+) -> None:
     """Compare the sums of one partition."""
     applied = {
         (shard, chunk): shares

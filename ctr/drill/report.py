@@ -9,7 +9,7 @@ from typing import Any
 
 from ctr.drill.fault_plan import FaultReport
 from ctr.drill.freezes import FreezeReport
-from ctr.drill.proof import Books, Proof
+from ctr.drill.proof import Proof, StoreSums
 from ctr.table import table
 
 
@@ -22,7 +22,7 @@ class JobReport:
     """By the moment at which the store was compared with the ledger."""
     began: float = 0.0
     """When the first push was sent, by the machine's monotonic clock."""
-    books: Books | None = None
+    sums: StoreSums | None = None
     """What the store held in the end."""
     logloss: float | None = None
     """On the held-out rows; None when the job failed."""
@@ -77,7 +77,7 @@ class DrillReport:
         s = self.settings
         lines = [
             f"drill of {s['rows']:,} rows, seed {s['seed']}: {s['workers']} workers ({s['consistency']}), "
-            f"{s['shards']} primaries, {s['replicas']} replica each, node timeout {s['node_timeout_s']:g} s"
+            f"{s['nodes']} primaries, {s['replicas']} replica each, node timeout {s['node_timeout_s']:g} s"
         ]
         for number, job in enumerate(self.disturbed, 1):
             lines += ["", *_fault_table(number, job)]

@@ -12,7 +12,6 @@ from ctr.outputs import beside
 from ctr.progress import Report
 from ctr.stall import STALL_S
 from ctr.workers import Consistency
-from ps import LEASE_S
 
 Show = Callable[[str], AbstractContextManager[Report]]
 """Asked for a progress by each phase of a job, which it names."""
@@ -43,7 +42,8 @@ class TrainJob:
     checkpoint: Path | None = None
     checkpoint_every_s: float = 60.0
     resume: bool = False
-    lease_s: float = LEASE_S
+    lease_s: float | None = None
+    """See `StoreSettings.lease_s`."""
     stall_s: float = STALL_S
     """Through Redis: a worker that is without progress for so long counts as dead, though it lives."""
     holdout: Sequence[Path] = ()

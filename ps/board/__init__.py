@@ -7,11 +7,10 @@ from ctr.lazy import lazy_face
 if TYPE_CHECKING:
     from ps.board.answers import JOB_FACTS, job_of, pairs, view_of, view_reads
     from ps.board.job_board import JobBoard
-    from ps.board.view import LEASE_S, BoardView, Claim, ClockGate, Job, RankGate, WorkerView
+    from ps.board.view import BoardView, Claim, ClockGate, Job, RankGate, WorkerView
 
 __all__ = [
     "JOB_FACTS",
-    "LEASE_S",
     "BoardView",
     "Claim",
     "ClockGate",
@@ -30,6 +29,6 @@ __getattr__ = lazy_face(
     {
         "answers": "JOB_FACTS job_of pairs view_of view_reads",
         "job_board": "JobBoard",
-        "view": "BoardView Claim ClockGate Job LEASE_S RankGate WorkerView",
+        "view": "BoardView Claim ClockGate Job RankGate WorkerView",
     },
 )

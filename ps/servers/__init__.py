@@ -1,7 +1,7 @@
 """redis-servers of our own, for jobs on one machine, drills and tests."""
 
 from ps.servers.cluster import Cluster, Node
-from ps.servers.embedded import EmbeddedRedis, embedded_shards
+from ps.servers.embedded import EmbeddedRedis, embedded_nodes
 from ps.servers.redis_server import RedisServer, find_redis_server
 
 __all__ = [
@@ -9,6 +9,6 @@ __all__ = [
     "EmbeddedRedis",
     "Node",
     "RedisServer",
-    "embedded_shards",
+    "embedded_nodes",
     "find_redis_server",
 ]

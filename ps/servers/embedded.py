@@ -270,10 +270,10 @@ def _follows(replica: RedisServer) -> bool:
     return bool(_call(replica, "INFO", "replication").get("master_link_status") == "up")
 
 
-def embedded_shards(query: str) -> int:
+def embedded_nodes(query: str) -> int:
     """The number of servers of `embedded://?shards=N`. Raises StoreError for another query."""
     found = parse_qs(query.removeprefix("/").removeprefix("?"), keep_blank_values=True)
-    shards = found.pop("shards", ["1"])[-1]
-    if found or not (shards.isascii() and shards.isdigit()):
+    nodes = found.pop("shards", ["1"])[-1]
+    if found or not (nodes.isascii() and nodes.isdigit()):
         raise StoreError("embedded:// takes nothing but a number of servers: write embedded://?shards=2")
-    return int(shards)
+    return int(nodes)

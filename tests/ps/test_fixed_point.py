@@ -1,3 +1,5 @@
+"""Floats as integers of fixed point, and back."""
+
 from __future__ import annotations
 
 import numpy as np

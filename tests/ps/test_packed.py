@@ -1,3 +1,5 @@
+"""Two numbers packed into one integer."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping

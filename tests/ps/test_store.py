@@ -1,3 +1,5 @@
+"""The store protocol, and the stores that `open_store` opens."""
+
 from __future__ import annotations
 
 import math

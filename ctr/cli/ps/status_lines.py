@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import fields
 
 from ctr.cli.tables import saturation_lines, size, some
 from ctr.distributed import JobStatus, WorkerStatus
+from ctr.learn import OPTIMIZERS
 from ctr.table import table
 from ps.status import NodeStatus, StoreStatus
 
@@ -62,10 +64,11 @@ def _node_lines(nodes: Iterable[NodeStatus]) -> list[str]:
 def _model_lines(store: StoreStatus) -> list[str]:
     model = store.model
     assert model is not None
-    facts = dict(model.facts)
-    fingerprint = facts.pop("fingerprint", "unknown")[:12]
-    optimizer = facts.pop("name", "an unknown optimizer")
-    settings = ", ".join(f"{name} {facts[name]}" for name in ("alpha", "beta", "l1", "l2") if name in facts)
+    facts = model.facts
+    fingerprint = facts.get("fingerprint", "unknown")[:12]
+    optimizer = facts.get("name", "an unknown optimizer")
+    known = [field.name for field in fields(OPTIMIZERS[optimizer])] if optimizer in OPTIMIZERS else []
+    settings = ", ".join(f"{name} {facts[name]}" for name in known if name in facts)
     held = size(sum(node.partition_bytes for node in store.nodes))
     seen = held if store.byte_balance is not None or store.whole else f"at least {held}"
     lines = [

@@ -245,13 +245,14 @@ ResumeOption = Annotated[
 ]
 
 LeaseOption = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--lease",
         min=0.5,
         max=MOST_SECONDS,
         callback=finite,
-        help="Seconds without a heartbeat after which a worker counts as dead.",
+        help="Seconds without a heartbeat after which a worker counts as dead. Default: 10.",
+        show_default=False,
         rich_help_panel=_IN_REDIS,
     ),
 ]

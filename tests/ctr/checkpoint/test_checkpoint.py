@@ -111,7 +111,7 @@ class TestWrittenThenRestored:
             "bits": bits,
             "z_bits": z_bits,
             "partitions": store.partitions.count,
-            "run": store.incarnation,
+            "incarnation": store.incarnation,
         }
         assert len(list(checkpoint.dumps())) == facts.partitions
         again = restored(checkpoint, there)

@@ -15,20 +15,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ctr.cli.ps.plan import plan
-from ctr.cost_model import (
-    LARGEST_PARTITION_BITS,
-    LEAST_PARTITIONS,
-    LEAST_ROUNDS,
-    Bound,
-    Costs,
-    Workload,
-    assumptions,
-    busiest_share,
-    default_bits,
-    estimate,
-    unique_features,
-    variants,
-)
+from ctr.cost_model import LEAST_ROUNDS, Bound, Costs, Workload, assumptions, default_bits, estimate, variants
+from ctr.cost_model.estimates import busiest_share, unique_features
+from ctr.cost_model.workload import LARGEST_PARTITION_BITS, LEAST_PARTITIONS
 from ctr.learn.rounds import default_chunk
 from features import RawSource, load_spec
 from features.batches import localize

@@ -97,10 +97,10 @@ class TestWorkers:
         assert result.result.examples == 3 * ROWS
         assert len(result.distributed.dead_workers) == 1
 
-    def test_what_a_killed_one_held_back_is_not_counted_twice(
+    def test_residuals_of_a_killed_one_are_not_counted_twice(
         self, start_job: StartJob, job_data: Path, redis_url: str
     ) -> None:
-        """Each example adds a quarter to the second number of its slots: once, or never if held back."""
+        """Each example adds a quarter to the second number of its slots once, or never (residuals)."""
         small = Ftrl(alpha=1.0, beta=1e20, l1=2.0)  # weights are zero until a slot was seen some more
         filters = Filters(kkt=True)
         job = describe(job_data, consistency="asp", passes=3, ftrl=small, filters=filters)
@@ -118,7 +118,7 @@ class TestWorkers:
         sums[found_slots] = found
         more = np.round((sums[slots] - expected)[:, 1] / 0.25)
         assert more.max() <= 0, "some examples count twice"
-        assert more.min() < 0, "nothing was held back when it was killed"
+        assert more.min() < 0, "it had no residuals when it was killed"
 
     @pytest.mark.parametrize("consistency", ["bsp", "ssp"])
     def test_one_that_wakes_up_after_it_was_taken_for_dead(
@@ -264,7 +264,7 @@ class TestStalls:
 
 
 class TestServers:
-    def test_moves_that_a_failover_loses_are_staged_again(self, job_data: Path, redis_url: str) -> None:
+    def test_updates_that_a_failover_loses_are_prepared_again(self, job_data: Path, redis_url: str) -> None:
         job, over = describe(job_data, passes=2), Event()
         whole, _ = undisturbed(job, redis_url)
 

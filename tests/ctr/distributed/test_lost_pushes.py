@@ -37,7 +37,7 @@ def drilled(start_redis: StartRedis, folder: Path, strike: Strike, pace_s: float
     striking.start()
     name = job.run(store, ledger.folder, pace_s=pace_s)
     striking.join()
-    proof = prove(ledger.read(), job.books(store, name), owed=job.all_chunks())
+    proof = prove(ledger.read(), job.sums(store, name), owed=job.all_chunks())
     store.close()
     return job, proof
 

@@ -45,7 +45,7 @@ def over() -> Iterator[Event]:
     event.set()
 
 
-def clocked(url: str, first: Answer, over: Event) -> None:
+def with_clocks(url: str, first: Answer, over: Event) -> None:
     """A worker in the middle of a data shard, which meets the first pause with `first`."""
     board = JobBoard(parse_redis_url(url))
     worker = board.register("here")
@@ -113,7 +113,7 @@ def test_a_limit_stands_between_holds_and_after_a_failover(url: str, over: Event
 
 
 @pytest.mark.parametrize("first", [answer, say_nothing, forget])
-@pytest.mark.parametrize("worker", [clocked, in_rounds])
+@pytest.mark.parametrize("worker", [with_clocks, in_rounds])
 def test_it_comes_about(url: str, over: Event, worker: Callable, first: Answer) -> None:
     board = JobBoard(parse_redis_url(url))
     ranks = 1 if worker is in_rounds else 0

@@ -91,9 +91,9 @@ class TestWhole:
         assert "which is new" in reshard.what
         assert 0 < len(reshard.partitions) < 32
         assert report.undisturbed is not None
-        assert report.undisturbed.books is not None
-        assert job.books is not None
-        assert job.books.state() == report.undisturbed.books.state()
+        assert report.undisturbed.sums is not None
+        assert job.sums is not None
+        assert job.sums.state() == report.undisturbed.sums.state()
 
     def test_a_push_that_is_nowhere_fails_it(self, cli: Cli, tmp_path: Path) -> None:
         """Somebody says that the store has acknowledged a push which it does not have."""
@@ -175,7 +175,7 @@ class TestReport:
     def report(self, logloss: float, **more: object) -> DrillReport:
         fault = FaultReport("kill", "killed node 1", 0.25, 12.0, recovered=14.5, sent_again=3)
         settings = {
-            **{"rows": 1000, "seed": 7, "workers": 3, "consistency": "ssp", "shards": 3, "replicas": 1},
+            **{"rows": 1000, "seed": 7, "workers": 3, "consistency": "ssp", "nodes": 3, "replicas": 1},
             **{"node_timeout_s": 1.5, "freeze_s": 7.0, "tolerance": 0.003},
         }
         proof = Proof(partitions=64, chunks=10, pushes=11, acknowledged=10)

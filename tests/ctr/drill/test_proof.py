@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ctr.drill.ledger import Ledger, LedgerStore, Push, Share, sums_of
-from ctr.drill.proof import Books, Proof, prove, sent_again
+from ctr.drill.proof import Proof, StoreSums, prove, sent_again
 from ctr.errors import DataError
 from ps import PartitionDump, RedisStore, Slots, Token, parse_redis_url
 from tests.ps.redis_servers import needs_redis
@@ -53,11 +53,11 @@ class Trial:
     def dumps(self) -> list[PartitionDump]:
         return [self.store.dump(p) for p in range(self.store.partitions.count)]
 
-    def books(self, dumps: list[PartitionDump] | None = None) -> Books:
-        return Books.of(self.dumps() if dumps is None else dumps, self.store.partitions, JOB)
+    def sums(self, dumps: list[PartitionDump] | None = None) -> StoreSums:
+        return StoreSums.of(self.dumps() if dumps is None else dumps, self.store.partitions, JOB)
 
     def prove(self, dumps: list[PartitionDump] | None = None, **more: object) -> Proof:
-        return prove(Ledger(self.folder).read(), self.books(dumps), **more)  # type: ignore[arg-type]
+        return prove(Ledger(self.folder).read(), self.sums(dumps), **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ class TestOnRealServers:
         assert trial.prove().problems == ["LOST: partition 3: chunk 1 of data shard 7 is not in it"]
 
     def test_what_a_failover_lost_is_found(self, trial: Trial) -> None:
-        """State and record go back together: the sums are right for what the record says."""
+        """State and watermarks go back together: the sums are right for what the watermarks say."""
         worker = trial.worker()
         trial.push(worker, 7, 0)
         before = trial.dumps()
@@ -180,7 +180,7 @@ class TestOnRealServers:
         one, two = trial.worker("one"), trial.worker("two")
         for chunk in range(3):
             trial.push(one, 0, chunk)
-        start, earlier = trial.books(), Ledger(trial.folder).read()
+        start, earlier = trial.sums(), Ledger(trial.folder).read()
         (trial.folder / "one.jsonl").rename(trial.folder / "one.before")
         for chunk in range(2, 5):  # the first of these is in it already
             trial.push(two, 0, chunk)
@@ -249,10 +249,10 @@ def attempts(choices: list[list[Share]]) -> list[Push]:
     ]
 
 
-def books_of(taken: list[Share], chunk: int) -> Books:
+def sums_with(taken: list[Share], chunk: int) -> StoreSums:
     totals = np.array([sum(share.total for share in taken) % (1 << 64)], np.uint64)
     checks = np.array([sum(share.check for share in taken) % (1 << 64)], np.uint64)
-    return Books(totals, checks, [{0: chunk}])
+    return StoreSums(totals, checks, [{0: chunk}])
 
 
 class TestChoices:
@@ -262,7 +262,7 @@ class TestChoices:
     ) -> None:
         taken = [data.draw(st.sampled_from(made)) for made in choices]
         pushes, last = attempts(choices), len(choices) - 1
-        assert prove(pushes, books_of(taken, last)).problems == []
+        assert prove(pushes, sums_with(taken, last)).problems == []
         wrong = data.draw(shares)
         possible = [
             tuple(
@@ -270,7 +270,7 @@ class TestChoices:
             )
             for combination in product(*choices)
         ]
-        assert prove(pushes, books_of([wrong], last)).holds == ((wrong.total, wrong.check) in possible)
+        assert prove(pushes, sums_with([wrong], last)).holds == ((wrong.total, wrong.check) in possible)
 
     def test_many_choices_are_found_and_too_many_are_admitted(self) -> None:
         rng = np.random.default_rng(0)
@@ -280,16 +280,16 @@ class TestChoices:
             return [[Share(*share) for share in pair] for pair in made]
 
         many = choices(32)
-        books = books_of([pair[i % 2] for i, pair in enumerate(many)], 31)
-        assert prove(attempts(many), books).told_apart == 32
-        assert prove(attempts(many), books).holds
-        books.totals[0] += np.uint64(1)
-        assert only_kind(prove(attempts(many), books)) == "WRONG"
-        assert only_kind(prove(attempts(choices(60)), books_of([], 59))) == "UNDECIDED"
+        sums = sums_with([pair[i % 2] for i, pair in enumerate(many)], 31)
+        assert prove(attempts(many), sums).told_apart == 32
+        assert prove(attempts(many), sums).holds
+        sums.totals[0] += np.uint64(1)
+        assert only_kind(prove(attempts(many), sums)) == "WRONG"
+        assert only_kind(prove(attempts(choices(60)), sums_with([], 59))) == "UNDECIDED"
 
     def test_few_of_many_problems_are_told(self) -> None:
         pushes = attempts([[Share(1, 1)]] * 100)
-        assert 1 < len(prove(pushes, Books.empty(1)).problems) <= 20
+        assert 1 < len(prove(pushes, StoreSums.empty(1)).problems) <= 20
 
 
 def test_sent_again_counts_only_what_had_arrived() -> None:

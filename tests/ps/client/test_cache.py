@@ -1,3 +1,5 @@
+"""The cache of a worker: what it still knows, and when it asks again."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""The filters of pulls and pushes."""
+
 from __future__ import annotations
 
 from dataclasses import fields

@@ -1,3 +1,5 @@
+"""Residuals: increments that a worker keeps instead of pushing them."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -277,7 +277,7 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
     store.drop()
 
 
-def test_too_much_held_back_is_pushed(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_residuals_are_pushed(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ps.client.worker_store._MOST_RESIDUALS", 100)
     store, expected = opened(redis_url, 16), ExpectedSums(16)
     worker = worker_of(store, Filters(residuals=1e9))

@@ -1,3 +1,5 @@
+"""The contract of a store, for the one in memory."""
+
 from __future__ import annotations
 
 import tracemalloc

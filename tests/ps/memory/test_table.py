@@ -1,3 +1,5 @@
+"""The hash table of the store in memory."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Several attempts at one data shard: what one has pushed or held back, no other adds again.
+"""Several attempts at one data shard: what one has pushed or kept as a residual, no other adds again.
 
 Chunk `c` adds `4**c` units to the first number of its slots: its digit in the sum tells how often it counts.
 """
@@ -46,17 +46,17 @@ def chunk_slots(number: int) -> Slots:
 
 
 class Attempt:
-    """A worker that trains the data shard 0, and holds back half of everything, by chance."""
+    """A worker that trains the data shard 0, and keeps half of everything as residuals, by chance."""
 
     def __init__(self, store: RedisStore, seed: int, *, holding: bool = True) -> None:
         self.store, self.number = store, 0
         chances = np.random.default_rng(seed)
 
-        def judge(seen: NDArray[np.float32], *_: object) -> NDArray[np.uint8]:
+        def filter_updates(seen: NDArray[np.float32], *_: object) -> NDArray[np.uint8]:
             return np.where(chances.random(len(seen)) < 0.5, SMALL, PUSH).astype(np.uint8)
 
         filters = Filters(cache=False, presence=False, residuals=1.0 if holding else 0.0)
-        self.worker = WorkerStore(store, "job", filters=filters, staleness=2, filter_updates=judge)
+        self.worker = WorkerStore(store, "job", filters=filters, staleness=2, filter_updates=filter_updates)
 
     def begin(self) -> int:
         self.number = self.worker.begin(0)
@@ -94,7 +94,7 @@ def counts(store: RedisStore) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_an_heir_of_a_killed_worker(stores: Callable[[], RedisStore], seed: int) -> None:
-    """What the dead one held back is lost at most, and what comes after is all there."""
+    """The residuals of the dead one are lost at most, and what comes after is all there."""
     dead, heir = Attempt(stores(), seed), Attempt(stores(), 100 + seed)
     assert dead.begin() == 0
     dead.train(6)

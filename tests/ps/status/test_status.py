@@ -400,7 +400,7 @@ class TestBoard:
         assert observer.reports() == board.reports()
 
     @pytest.mark.parametrize("fixture", ["redis_url", "cluster_url"])
-    def test_the_last_move_of_each_rank(
+    def test_the_last_update_of_each_rank(
         self,
         observers: Callable[..., StoreObserver],
         boards: Boards,

@@ -1,3 +1,5 @@
+"""Redis commands as bytes."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
