@@ -35,14 +35,16 @@ class Description:
     """Features that must be expected behind so many slots; None when every slot is used."""
     collisions: int | None
     """Features that must be expected to share a slot with another one they came after."""
-    shards: int
+    parts: int
+    """Files that hold its rows."""
     bytes: int
     spec_fingerprint: str
     created: str
 
     def to_json(self) -> dict[str, Any]:
-        """The fields by name, as JSON can hold them."""
-        return asdict(self)
+        """The fields by name, as JSON can hold them; its parts are `shards` there, as in the manifest."""
+        facts = asdict(self)
+        return facts | {"shards": facts.pop("parts")}
 
     def lines(self) -> list[str]:
         """The figures as text, one a line."""
@@ -66,7 +68,7 @@ class Description:
             ),
             "distinct features": distinct,
             "collisions expected": collisions,
-            "files": f"{self.shards:,} of {self.bytes / 1e6:,.1f} MB in all",
+            "files": f"{self.parts:,} of {self.bytes / 1e6:,.1f} MB in all",
             "spec fingerprint": self.spec_fingerprint,
             "created": self.created,
         }
@@ -96,7 +98,7 @@ def describe(path: str | Path) -> Description:
         slots_used=used,
         distinct_features=distinct,
         collisions=None if distinct is None else distinct - used,
-        shards=len(manifest.parts),
+        parts=len(manifest.parts),
         bytes=manifest.bytes,
         spec_fingerprint=manifest.spec_fingerprint,
         created=manifest.created,

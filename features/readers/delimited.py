@@ -78,7 +78,9 @@ class DelimitedReader:
         self._quote = spec.source.quote
         self._file = TextFile(path, read_bytes)
         try:
-            self.columns = self._find_columns(spec)
+            self.columns = spec.source.columns
+            if spec.source.header:
+                self.columns = tuple(self._cells_of(self._file.take_line()))
             if labels != "required" and not spec.source.header and self._lacks_labels(spec, labels):
                 self.columns = tuple(name for name in self.columns if name != spec.label)
             # An empty line is a row whose only cell is empty, at the end of the file, too.
@@ -118,13 +120,6 @@ class DelimitedReader:
             file.fill()
             rows += int(count_lines(file.buffer, file.begin, file.end))
         return rows
-
-    def _find_columns(self, spec: FeatureSpec) -> tuple[str, ...]:
-        if spec.source.header:
-            line = self._file.first_line()
-            self._file.skip_line()
-            return tuple(self._cells_of(line))
-        return spec.source.columns
 
     def _lacks_labels(self, spec: FeatureSpec, labels: Labels) -> bool:
         """Whether the first rows are without the column of the labels.

@@ -96,13 +96,11 @@ class TextFile:
             self._read()
         return self.end > known
 
-    def first_line(self) -> bytes:
-        """The line at `begin`, without its end."""
-        return self.text(self.begin, self._bytes.find(b"\n", self.begin) + 1).rstrip(_LINE_ENDS)
-
-    def skip_line(self) -> None:
-        self.begin = self._bytes.find(b"\n", self.begin) + 1
+    def take_line(self) -> bytes:
+        """The line at `begin`, without its end; `begin` moves behind it."""
+        start, self.begin = self.begin, self._bytes.find(b"\n", self.begin) + 1
         self.line += 1
+        return self.text(start, self.begin).rstrip(_LINE_ENDS)
 
     def text(self, start: int, end: int) -> bytes:
         return bytes(memoryview(self._bytes)[start:end])

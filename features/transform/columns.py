@@ -68,12 +68,6 @@ class Column:
     def __len__(self) -> int:
         return self.starts.size
 
-    @property
-    def bytes(self) -> int:
-        """Of all texts together."""
-        good = self.status == 0
-        return int((self.ends - self.starts)[good].sum(dtype=np.int64))
-
     @cached_property
     def numbers(self) -> Numbers:
         """The values as numbers."""

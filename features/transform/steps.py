@@ -52,7 +52,8 @@ def register_step(name: str, step: Step, transform: str | None = None) -> None:
 
 def _indices(field: IndexField, column: Column, seed: int, _: Arrays) -> Bag:
     """A feature `index:value` has the hash of the index's 8 little-endian bytes; values of 0 are left out."""
-    rows, most = len(column), column.bytes // _BYTES_PER_FEATURE + len(column)
+    rows, lengths = len(column), (column.ends - column.starts)[column.status == 0]
+    most = int(lengths.sum(dtype=np.int64)) // _BYTES_PER_FEATURE + rows
     bag = Bag(
         np.empty(rows + 1, np.int64),
         np.empty(most, np.uint64),
