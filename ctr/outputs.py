@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ctr.errors import DataError
@@ -17,6 +17,16 @@ def beside(path: Path, suffix: str) -> Path:
     if path.name in {"", ".."}:
         path = path.resolve()
     return path.with_name(path.name + suffix) if path.name else path / suffix
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Yield where to write the file that takes the place of `path` when the block ends without an error."""
+    from features import scratch_folder
+
+    with scratch_folder(path.parent, f".{path.name}.", ".partial") as folder:
+        yield folder / path.name
+        os.replace(folder / path.name, path)
 
 
 def require_writable(path: Path, *, make_folders: bool = True) -> None:

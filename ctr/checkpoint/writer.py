@@ -7,10 +7,8 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from time import perf_counter
 from types import TracebackType
 from typing import Any
 
@@ -35,43 +33,17 @@ from features import replace_folder
 from ps import PartitionDump, RedisStore
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointFacts:
-    """What a checkpoint took."""
-
-    bytes: int
-    """Of its files."""
-    paused_seconds: float
-    """To read the store, while training was paused."""
-    seconds: float
-    """All in all, until it was on disk."""
-    partitions: int
-    """Those that hold anything."""
-
-
 class CheckpointDraft:
     """A checkpoint that was read from the store, see `draft_checkpoint`, and is not in its place yet.
 
     A context manager: what is not committed when it ends leaves nothing behind.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        path: Path,
-        opened: ExitStack,
-        manifest: dict[str, Any],
-        started: float,
-        partitions: int,
-    ) -> None:
+    def __init__(self, folder: Path, path: Path, opened: ExitStack, manifest: dict[str, Any]) -> None:
         self._folder = folder
         self._path = path
         self._opened = opened  # closing it puts the draft in its place, an exception removes the draft
         self._manifest = manifest
-        self._started = started
-        self._partitions = partitions
-        self.paused_seconds = perf_counter() - started
-        """What reading it took."""
 
     def __enter__(self) -> CheckpointDraft:
         return self
@@ -81,7 +53,7 @@ class CheckpointDraft:
     ) -> None:
         self.close()
 
-    def commit(self) -> CheckpointFacts:
+    def commit(self) -> None:
         """Put it on disk and in its place, in any thread; the checkpoint that was there stays until then.
 
         Raises ModelError when the disk refuses, with the checkpoint that was there unchanged.
@@ -93,12 +65,6 @@ class CheckpointDraft:
             text = orjson.dumps(manifest.model_dump(by_alias=True), option=orjson.OPT_INDENT_2)
             (self._path / MANIFEST).write_bytes(text)
             self._opened.close()
-            return CheckpointFacts(
-                bytes=sum(entry["bytes"] for entry in files.values()) + len(text),
-                paused_seconds=self.paused_seconds,
-                seconds=perf_counter() - self._started,
-                partitions=self._partitions,
-            )
 
     def close(self) -> None:
         """Remove the draft unless it was committed."""
@@ -131,7 +97,6 @@ def draft_checkpoint(
     `RedisStore.dump` does, as `require_checkpoint_or_nothing` does, and ModelError when the disk refuses or
     the store has lost pushes.
     """
-    started = perf_counter()
     require_checkpoint_or_nothing(folder)
     place = folder.resolve()
     given = orjson.loads(orjson.dumps({"job": dict(job), "position": dict(position)}))
@@ -139,7 +104,6 @@ def draft_checkpoint(
         bits=store.bits, z_bits=store.z_bits, partitions=store.partitions.count, run=store.incarnation
     )
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    written = 0
     with _refusals(folder), ExitStack() as opened:
         path = opened.enter_context(replace_folder(place))
         dumps = map(store.dump, range(facts.partitions))
@@ -148,12 +112,11 @@ def draft_checkpoint(
                 _require_all(folder, dump, pushed or {})
                 if dump.state or dump.applied:
                     file.write_batch(_batch(dump))
-                    written += 1
         with _arrow_file(path / REPORTS, REPORT_SCHEMA) as file:
             rows = [{"name": name, "report": report} for name, report in reports.items()]
             file.write_batch(pa.RecordBatch.from_pylist(rows, REPORT_SCHEMA))
         manifest = {"created": created, "store": facts, **given}
-        return CheckpointDraft(folder, path, opened.pop_all(), manifest, started, written)
+        return CheckpointDraft(folder, path, opened.pop_all(), manifest)
 
 
 @contextmanager

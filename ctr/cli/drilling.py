@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ctr.cli.options import MOST_SECONDS, Consistency, JsonOption, finite
 from ctr.cli.reporting import report, stopping
-from ctr.drill import FAULTS
+from ctr.drill import FAULTS, DrillSettings
 
-if TYPE_CHECKING:
-    from ctr.drill import DrillSettings
-
-
-_ALL_FAULTS = ",".join(FAULTS)
+_DEFAULT = DrillSettings()
+_CONSISTENCY = Consistency(_DEFAULT.consistency)
+_ALL_FAULTS = ",".join(_DEFAULT.faults)
 
 RowsOption = Annotated[int, typer.Option("--rows", min=10_000, help="Synthetic rows to train on.")]
 SeedOption = Annotated[
@@ -84,18 +82,18 @@ KeepOption = Annotated[
 
 
 def drill(
-    rows: RowsOption = 250_000,
-    seed: SeedOption = 0,
-    nodes: NodesOption = 3,
-    replicas: ReplicasOption = 1,
-    workers: WorkersOption = 3,
-    consistency: ConsistencyOption = Consistency.SSP,
+    rows: RowsOption = _DEFAULT.rows,
+    seed: SeedOption = _DEFAULT.seed,
+    nodes: NodesOption = _DEFAULT.nodes,
+    replicas: ReplicasOption = _DEFAULT.replicas,
+    workers: WorkersOption = _DEFAULT.workers,
+    consistency: ConsistencyOption = _CONSISTENCY,
     faults: FaultsOption = _ALL_FAULTS,
-    rounds: RoundsOption = 1,
-    freezes: FreezesOption = 20,
-    freeze_s: FreezeSecondsOption = 7.0,
-    allowance_s: AllowanceOption = 3.0,
-    tolerance: ToleranceOption = 0.003,
+    rounds: RoundsOption = _DEFAULT.rounds,
+    freezes: FreezesOption = _DEFAULT.freezes,
+    freeze_s: FreezeSecondsOption = _DEFAULT.freeze_s,
+    allowance_s: AllowanceOption = _DEFAULT.allowance_s,
+    tolerance: ToleranceOption = _DEFAULT.tolerance,
     keep: KeepOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -108,8 +106,6 @@ def drill(
 
     Example: `ctr drill --seed 7 --keep drill`
     """
-    from ctr.drill import DrillSettings
-
     if keep is not None and keep.exists():
         raise typer.BadParameter(f"--keep {keep} is there already; name a folder that is not.")
     settings = DrillSettings(

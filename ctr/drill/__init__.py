@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from ctr.drill.drill import DrillSettings, run_drill
+    from ctr.drill.drill import run_drill
     from ctr.drill.fault_plan import FAULTS
     from ctr.drill.ledger import in_ledger
+    from ctr.drill.settings import DrillSettings
 
 __all__ = [
     "FAULTS",
@@ -19,8 +20,9 @@ __all__ = [
 __getattr__ = lazy_face(
     __name__,
     {
-        "drill": "DrillSettings run_drill",
+        "drill": "run_drill",
         "fault_plan": "FAULTS",
         "ledger": "in_ledger",
+        "settings": "DrillSettings",
     },
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -12,59 +12,21 @@ from typing import Any
 
 from ctr.checkpoint import Checkpoint, read_checkpoint, restore_checkpoint
 from ctr.distributed import CheckpointSettings, Progress
-from ctr.drill.fault_plan import FAULTS, PlannedFault, plan_faults, went_on
+from ctr.drill.fault_plan import PlannedFault, plan_faults, went_on
 from ctr.drill.faults import Saboteur
 from ctr.drill.freezes import freeze_servers
 from ctr.drill.job import DrillJob
 from ctr.drill.ledger import Ledger, Push
 from ctr.drill.proof import StoreSums, prove, sent_again
 from ctr.drill.report import DrillReport, JobReport
+from ctr.drill.settings import DrillSettings
 from ctr.errors import CtrError
-from ctr.workers import Consistency, WorkerProcesses
+from ctr.workers import WorkerProcesses
 from ps import RedisStore
 from ps.servers import Cluster, EmbeddedRedis
 
 _CHECKPOINT_EVERY_S = 3.0
 _OOM = "memory limit"  # of the error that workers raise
-
-
-@dataclass(frozen=True, slots=True)
-class DrillSettings:
-    """What is done, and to what."""
-
-    rows: int = 250_000
-    seed: int = 0
-    """Of the data, and of the faults' order, moments and victims."""
-    nodes: int = 3
-    """Primaries at the beginning; from three on, a replica can take over."""
-    replicas: int = 1
-    """Of each primary."""
-    workers: int = 3
-    chunk: int = 500
-    consistency: Consistency = "ssp"
-    staleness: int = 2
-    faults: tuple[str, ...] = tuple(FAULTS)
-    rounds: int = 1
-    """Jobs that meet all the faults, each in another order."""
-    freezes: int = 20
-    """Of independent servers, after the jobs."""
-    freeze_s: float = 7.0
-    lag_s: float = 2.0
-    node_timeout_s: float = 1.5
-    """After which a silent server counts as failed."""
-    allowance_s: float = 3.0
-    """After that time, training must have gone on within so much more."""
-    tolerance: float = 0.003
-    """By how much of it the log loss may be worse: several workers never train twice alike."""
-    fault_s: float = 4.0
-    """How long the job is to train for each fault, and once more, without what the faults take; so pushes
-    are slowed down.
-    """
-
-    @property
-    def recovery_s(self) -> float:
-        """After a primary was killed, training must go on within this."""
-        return self.node_timeout_s + self.allowance_s
 
 
 def run_drill(
@@ -79,16 +41,7 @@ def run_drill(
     report = DrillReport(asdict(settings))
     if settings.faults:
         tell(f"making {settings.rows:,} rows")
-        job = DrillJob(
-            folder,
-            rows=settings.rows,
-            seed=settings.seed,
-            workers=settings.workers,
-            chunk=settings.chunk,
-            consistency=settings.consistency,
-            staleness=settings.staleness,
-            stop=stop,
-        )
+        job = DrillJob(folder, settings, stop)
         tell("training undisturbed")
         report.undisturbed = _undisturbed(settings, job, folder / "undisturbed")
         for number in range(settings.rounds):

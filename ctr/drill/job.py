@@ -11,10 +11,11 @@ from ctr.checkpoint import Checkpoint
 from ctr.distributed import CheckpointSettings, Coordinator, Progress
 from ctr.drill.ledger import keeping_ledgers
 from ctr.drill.proof import StoreSums
+from ctr.drill.settings import DrillSettings
 from ctr.learn import choose_optimizer, read_out
 from ctr.model import LinearModel, evaluate
 from ctr.synth import write_click_log
-from ctr.workers import Consistency, JobDescription, WorkerProcesses, absolute, filters_for
+from ctr.workers import JobDescription, WorkerProcesses, absolute, filters_for
 from features import BLOCK_ROWS, DatasetSource, RawSource, load_spec, write_dataset
 from ps import RedisStore, parse_redis_url
 from ps.client import chunk_push
@@ -27,42 +28,31 @@ _SHARD_CHUNKS = 8
 class DrillJob:
     """A job on synthetic rows, of which the last fifth is held out. It may be run as often as needed."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        rows: int,
-        seed: int,
-        workers: int,
-        chunk: int,
-        consistency: Consistency,
-        staleness: int,
-        stop: Event,
-    ) -> None:
+    def __init__(self, folder: Path, settings: DrillSettings, stop: Event) -> None:
         """Make the data in `folder`. `stop`, once set, ends what runs with KeyboardInterrupt."""
         log, hashed, spec = folder / "clicks.tsv", folder / "clicks", load_spec(_SPEC)
-        write_click_log(log, rows, seed=seed)
+        write_click_log(log, settings.rows, seed=settings.seed)
         write_dataset(RawSource(spec, [log]).batches(BLOCK_ROWS), spec, hashed)
         log.unlink()
         self._stop = stop
         self._source = DatasetSource(hashed)
-        rounds = consistency == "bsp"
+        rounds = settings.consistency == "bsp"
         self.description = JobDescription(
             inputs=absolute([hashed]),
             hashed=True,
             spec=spec.to_yaml(),
             on_bad_rows="fail",
-            rows=round(rows * (1 - _HELD_OUT)),
-            chunk=chunk,
+            rows=round(settings.rows * (1 - _HELD_OUT)),
+            chunk=settings.chunk,
             shard_chunks=1 if rounds else _SHARD_CHUNKS,
             passes=1,
             passes_before=0,
-            workers=workers,
+            workers=settings.workers,
             safe_adding=0.75,
-            consistency=consistency,
-            staleness=staleness,
+            consistency=settings.consistency,
+            staleness=settings.staleness,
             optimizer=choose_optimizer({}),
-            filters=filters_for(consistency, {}),
+            filters=filters_for(settings.consistency, {}),
         )
         self.plan = self.description.plan()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,8 +16,9 @@ from ctr.errors import DataError
 from ctr.learn import Float32
 from ctr.model.evaluation import SCORING_ROWS
 from ctr.model.model import Model
+from ctr.outputs import replace_file
 from ctr.prefetch import Prefetch
-from features import ExampleSource, scratch_folder
+from features import ExampleSource
 
 Positions = NDArray[np.int64]
 
@@ -83,17 +83,17 @@ def _replacing(out: Path) -> Iterator[Callable[[pa.Array], None]]:
         raise DataError(f"{out}: predictions are written as .parquet or .csv; choose one of these suffixes.")
     is_csv = out.suffix == ".csv"
     try:
-        with scratch_folder(out.parent, f".{out.name}.", ".partial") as folder:
-            partial = folder / out.name
-            with _csv_writer(partial) if is_csv else parquet.ParquetWriter(str(partial), _SCHEMA) as writer:
+        with (
+            replace_file(out) as partial,
+            _csv_writer(partial) if is_csv else parquet.ParquetWriter(str(partial), _SCHEMA) as writer,
+        ):
 
-                def write(predictions: pa.Array) -> None:
-                    if is_csv:  # a null would be an empty line, which readers of CSV skip
-                        predictions = predictions.fill_null(float("nan"))
-                    writer.write_table(pa.table([predictions], schema=_SCHEMA))
+            def write(predictions: pa.Array) -> None:
+                if is_csv:  # a null would be an empty line, which readers of CSV skip
+                    predictions = predictions.fill_null(float("nan"))
+                writer.write_table(pa.table([predictions], schema=_SCHEMA))
 
-                yield write
-            os.replace(partial, out)
+            yield write
     except OSError as error:
         raise DataError(f"{out}: the predictions could not be written ({error}).") from error
 

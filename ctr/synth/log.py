@@ -7,7 +7,6 @@ one, and memory does not grow with it.
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from ctr.metrics import entropy
+from ctr.outputs import replace_file
 from ctr.synth import kernels
 from ctr.synth.columns import columns_of
 
@@ -66,28 +66,23 @@ def write_click_log(
     """
     if rows < 1 or not 0 <= seed < 1 << 64:
         raise DataError(f"a log of {rows} rows with seed {seed}: rows start at 1, seeds are 0 to 2**64 - 1")
-    partial = _partial(out)
-    partial_truth = None if truth is None else _partial(truth)
-    if partial == partial_truth:
+    for path in (out, truth):
+        _require_place(path)
+    if truth is not None and truth.absolute() == out.absolute():
         raise DataError(f"{out}: the log and its truth cannot be the same file; give them two names")
     try:
-        with ExitStack() as stack:
-            log = _open_log(stack, partial, compressed=out.suffix == ".gz")
-            write_truth = None if partial_truth is None else _open_truth(stack, partial_truth)
-            sums = _write_blocks(log, write_truth, rows, seed, progress)
-        size_bytes = partial.stat().st_size
-        if truth is not None and partial_truth is not None:
-            partial_truth.replace(truth)
-        partial.replace(out)
+        with ExitStack() as places:  # which are taken when both files are complete
+            partial = places.enter_context(replace_file(out))
+            partial_truth = None if truth is None else places.enter_context(replace_file(truth))
+            with ExitStack() as stack:
+                log = _open_log(stack, partial, compressed=out.suffix == ".gz")
+                write_truth = None if partial_truth is None else _open_truth(stack, partial_truth)
+                positives, loss, expected = _write_blocks(log, write_truth, rows, seed, progress)
+            size_bytes = partial.stat().st_size
     except OSError as error:
         raise DataError(
             f"{out}: cannot write the log: {error.strerror or error}; nothing was kept"
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
-        if partial_truth is not None:
-            partial_truth.unlink(missing_ok=True)
-    positives, loss, expected = sums
     return SynthSummary(
         rows=rows,
         positives=int(positives),
@@ -127,13 +122,13 @@ def truth_logloss(truth: Path, start: int = 0) -> float:
     return loss / rows
 
 
-def _partial(path: Path) -> Path:
-    """The temporary name in the same folder that `path` is written under."""
+def _require_place(path: Path | None) -> None:
+    if path is None:
+        return
     if path.is_dir():
         raise DataError(f"{path}: is a folder; name a file to write")
     if not path.parent.is_dir():
         raise DataError(f"{path}: the folder {path.parent} does not exist; create it first")
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
 def _open_log(stack: ExitStack, path: Path, compressed: bool) -> IO[bytes] | gzip.GzipFile:

@@ -13,6 +13,7 @@ from time import sleep
 from ctr.drill.job import DrillJob
 from ctr.drill.ledger import Ledger, Push
 from ctr.drill.proof import Proof, prove
+from ctr.drill.settings import DrillSettings
 from ps import JobBoard, RedisStore
 from ps.servers.cluster import Cluster, Node
 from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
@@ -25,9 +26,7 @@ Strike = Callable[[RedisStore, Cluster, Node, Ledger], None]
 def drilled(start_redis: StartRedis, folder: Path, strike: Strike, pace_s: float) -> tuple[DrillJob, Proof]:
     """A small job that something happens to, and what came of it."""
     servers = start_redis(shards=3, replicas=1, config={"cluster-node-timeout": "1000"})
-    job = DrillJob(
-        folder, rows=12_000, seed=1, workers=2, chunk=300, consistency="ssp", staleness=2, stop=Event()
-    )
+    job = DrillJob(folder, DrillSettings(rows=12_000, seed=1, workers=2, chunk=300), Event())
     store = job.open(servers.url, "lost")
     cluster = Cluster(servers, store.keys.model, store.partitions.count)
     ledger = Ledger(folder / "ledger")

@@ -12,7 +12,8 @@ from time import monotonic
 
 import pytest
 
-from ctr.drill.drill import DrillSettings, run_drill
+from ctr.drill import DrillSettings
+from ctr.drill.drill import run_drill
 from ctr.drill.fault_plan import FAULTS, FaultReport, PlannedFault, plan_faults, went_on
 from ctr.drill.freezes import freeze_servers
 from ctr.drill.ledger import Push
