@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 
+Float32 = NDArray[np.float32]
+Int64 = NDArray[np.int64]
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
 
 N_BITS = 8
@@ -51,14 +53,17 @@ def fraction_bits(largest_z: float) -> int:
     return min(FINEST_Z_BITS, Z_MOST.bit_length() - 1 - ceil(log2(largest_z)))
 
 
-def token_hash(job: str, shard: int, number: int) -> np.uint64:
-    """64 bits that decide how a push is rounded, from the parts of its token."""
-    parts = shard.to_bytes(8, "little") + number.to_bytes(8, "little") + job.encode()
+def token_hash(shard: int, number: int) -> np.uint64:
+    """64 bits that decide how a push is rounded.
+
+    Without the job's name, which is random: the same work is to be rounded the same way every time.
+    """
+    parts = shard.to_bytes(8, "little") + number.to_bytes(8, "little")
     return np.uint64(int.from_bytes(hashlib.blake2b(parts, digest_size=8).digest(), "little"))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def unpack(packed: NDArray[np.int64], z_bits: int, out: NDArray[np.float32]) -> None:
+def unpack(packed: Int64, z_bits: int, out: Float32) -> None:
     """Writes z and n of each integer to `out`, float32[u, 2]. `z_bits` is -96 to 30."""
     z_unit = np.float32(np.float64(2.0) ** -z_bits)
     n_unit = np.float32(1.0 / (np.int64(1) << N_BITS))
@@ -69,12 +74,7 @@ def unpack(packed: NDArray[np.int64], z_bits: int, out: NDArray[np.float32]) -> 
 
 @njit(nogil=True, cache=True)
 def pack_delta(
-    delta: NDArray[np.float32],
-    pulled: NDArray[np.float32] | None,
-    slots: Slots,
-    token_hash: np.uint64,
-    z_bits: int,
-    out: NDArray[np.int64],
+    delta: Float32, pulled: Float32 | None, slots: Slots, token_hash: np.uint64, z_bits: int, out: Int64
 ) -> tuple[int, int]:
     """Writes to `out` the integers that add `delta`, finite float32[u, 2], to the state of `slots`.
 
@@ -111,7 +111,7 @@ def pack_delta(
 
 
 @njit(nogil=True, cache=True)
-def find_heavy(increments: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
+def find_heavy(increments: Int64, out: NDArray[np.uint8]) -> int:
     """Marks with 1 the increments that are not light, in uint8[u]; returns how many there are."""
     count = 0
     for i in range(increments.size):
@@ -123,9 +123,7 @@ def find_heavy(increments: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
 
 
 @njit(nogil=True, cache=True)
-def limit_heavy(
-    current: NDArray[np.int64], heavy: NDArray[np.int64], increments: NDArray[np.int64]
-) -> tuple[int, int]:
+def limit_heavy(current: Int64, heavy: Int64, increments: Int64) -> tuple[int, int]:
     """Limits in place the increments at the places `heavy`, int64[h], by the slots' `current`, int64[h].
 
     As `pack_delta` does, and returns the same. What light pushes have taken beyond the limits stays.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 
 from ctr.errors import StoreError
 from ps.fixed_point_kernels import FINEST_Z_BITS
@@ -39,12 +40,11 @@ def open_store(
     from ps.redis import RedisStore
     from ps.wire import parse_redis_url
 
-    close = _nothing
+    ours = ExitStack()
     if scheme == "embedded":
         from ps.servers import EmbeddedRedis, embedded_nodes
 
-        servers = EmbeddedRedis(embedded_nodes(rest))
-        url, close = servers.url, servers.close
+        url = ours.enter_context(EmbeddedRedis(embedded_nodes(rest))).url
     try:
         return RedisStore(
             parse_redis_url(url),
@@ -53,15 +53,11 @@ def open_store(
             facts=facts,
             z_bits=z_bits,
             restoring=restoring,
-            on_close=close,
+            on_close=ours.close,
         )
     except BaseException:
-        close()
+        ours.close()
         raise
-
-
-def _nothing() -> None:
-    """What is left to do when a store on servers of others is closed."""
 
 
 def require_store_url(url: str) -> None:

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 
+Int64 = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
+Offsets = NDArray[np.uint32]
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
 
 _BLOCK = 1 << 14  # bytes of a string that are copied, and then added to while they are in the nearest cache
@@ -29,13 +31,7 @@ _FEW = 16  # times fewer slots on one side, and a search for each is faster than
 
 
 @njit(nogil=True, cache=True)
-def add_to_range(
-    raw: Bytes,
-    first_offset: int,
-    offsets: NDArray[np.uint32],
-    increments: NDArray[np.int64],
-    out: Bytes,
-) -> None:
+def add_to_range(raw: Bytes, first_offset: int, offsets: Offsets, increments: Int64, out: Bytes) -> None:
     """Writes to `out` the part `raw` of a partition's string with the increments added at their offsets.
 
     `raw` and `out` begin with the integer at `first_offset`. `out` has 8 bytes for each offset up to the last
@@ -76,12 +72,7 @@ def _add_at(string: Bytes, at: np.uint64, increment: np.int64) -> None:
 
 @njit(nogil=True, cache=True)
 def add_matching(
-    from_slots: Slots,
-    from_increments: NDArray[np.int64],
-    slots: Slots,
-    packed: NDArray[np.int64],
-    mask: Bytes,
-    shift: int,
+    from_slots: Slots, from_increments: Int64, slots: Slots, packed: Int64, mask: Bytes, shift: int
 ) -> None:
     """Adds to `packed`, the integers of `slots`, the increments of those slots that are in `from_slots` too.
 
@@ -120,9 +111,9 @@ def add_matching(
 @njit(nogil=True, cache=True, inline="always")
 def _match(
     from_slots: Slots,
-    from_increments: NDArray[np.int64],
+    from_increments: Int64,
     slots: Slots,
-    packed: NDArray[np.int64],
+    packed: Int64,
     mask: Bytes,
     shift: int,
     i: np.uint64,
@@ -138,11 +129,11 @@ def _match(
 @njit(nogil=True, cache=True)
 def merge(
     a_slots: Slots,
-    a_increments: NDArray[np.int64],
+    a_increments: Int64,
     b_slots: Slots,
-    b_increments: NDArray[np.int64],
+    b_increments: Int64,
     out_slots: Slots,
-    out_increments: NDArray[np.int64],
+    out_increments: Int64,
 ) -> int:
     """Writes the slots that are in `a` or `b`, and their increments, added up where a slot is in both.
 
@@ -174,11 +165,11 @@ def merge(
 @njit(nogil=True, cache=True, inline="always")
 def _join(
     a_slots: Slots,
-    a_increments: NDArray[np.int64],
+    a_increments: Int64,
     b_slots: Slots,
-    b_increments: NDArray[np.int64],
+    b_increments: Int64,
     out_slots: Slots,
-    out_increments: NDArray[np.int64],
+    out_increments: Int64,
     i: np.uint64,
     j: np.uint64,
     k: np.uint64,
@@ -194,11 +185,11 @@ def _join(
 @njit(nogil=True, cache=True, inline="always")
 def _copy(
     slots: Slots,
-    increments: NDArray[np.int64],
+    increments: Int64,
     begin: np.uint64,
     end: np.uint64,
     out_slots: Slots,
-    out_increments: NDArray[np.int64],
+    out_increments: Int64,
     at: np.uint64,
 ) -> np.uint64:
     """Copies `begin..end` to `at`, ascending, also down within an array; returns the position after it."""

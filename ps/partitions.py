@@ -12,6 +12,9 @@ from ctr.errors import StoreError
 from ps.kernels import cut_at_partitions
 
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
+Float32 = NDArray[np.float32]
+Int64 = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 MOST_BITS = 40
 
@@ -58,7 +61,7 @@ class Partitions:
         """Slots in one partition."""
         return 1 << self.shift
 
-    def of(self, slots: Slots) -> NDArray[np.int64]:
+    def of(self, slots: Slots) -> Int64:
         """int64[u]: the partition of each of these slots."""
         return (slots >> slots.dtype.type(self.shift)).astype(np.int64)
 
@@ -66,7 +69,7 @@ class Partitions:
         """uint32[u]: the place of each of these slots in its partition."""
         return (slots & slots.dtype.type(self.size - 1)).astype(np.uint32)
 
-    def cuts(self, slots: Slots) -> NDArray[np.int64]:
+    def cuts(self, slots: Slots) -> Int64:
         """int64[count + 1]: partition `p` has `slots[cuts[p]:cuts[p + 1]]` of these sorted slots."""
         cuts = np.empty(self.count + 1, np.int64)
         cut_at_partitions(slots, self.shift, cuts)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctr.errors import StoreError
 from ps.kernels import ascending, finite
-from ps.partitions import Slots, slot_dtype
+from ps.partitions import Float32, Int64, Slots, slot_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class Store(Protocol):
         """Numbers per slot."""
         ...
 
-    def pull(self, slots: Slots) -> NDArray[np.float32]:
+    def pull(self, slots: Slots) -> Float32:
         """The state of `slots`, which are ascending and unique: float32[u, width].
 
         Raises ValueError for slots of another dtype, shape or order, StoreError for a slot that the store
@@ -73,13 +72,7 @@ class Store(Protocol):
         """
         ...
 
-    def push(
-        self,
-        slots: Slots,
-        delta: NDArray[np.float32],
-        token: Token,
-        pulled: NDArray[np.float32] | None = None,
-    ) -> None:
+    def push(self, slots: Slots, delta: Float32, token: Token, pulled: Float32 | None = None) -> None:
         """Adds `delta`, finite float32[u, width] and C-contiguous, to the state of `slots`, as in `pull`.
 
         `pulled` is the state that the delta starts from, of the same shape: a store whose numbers have a
@@ -95,11 +88,11 @@ class Store(Protocol):
         """
         ...
 
-    def applied(self, job: str, shard: int) -> NDArray[np.int64]:
+    def applied(self, job: str, shard: int) -> Int64:
         """int64[partitions]: the last push of this shard that each partition applied, -1 for none."""
         ...
 
-    def scan(self) -> Iterator[tuple[Slots, NDArray[np.float32]]]:
+    def scan(self) -> Iterator[tuple[Slots, Float32]]:
         """Every slot whose state is not all zeros, with its state, in blocks: ascending throughout.
 
         A block is never empty. Each is read at one moment, and pushes may come between two blocks.
@@ -136,7 +129,7 @@ def check_slots(slots: Slots, bits: int) -> Slots:
     return slots
 
 
-def check_delta(delta: NDArray[np.float32], rows: int, width: int) -> NDArray[np.float32]:
+def check_delta(delta: Float32, rows: int, width: int) -> Float32:
     """A read-only view of the delta of a push to `rows` slots; raises what `Store.push` says."""
     if delta.dtype != np.float32 or delta.shape != (rows, width) or not delta.flags.c_contiguous:
         raise ValueError(

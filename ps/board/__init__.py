@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from ps.board.answers import JOB_FACTS, job_of, pairs, view_of, view_reads
+    from ps.board.answers import JOB_FACTS, job_of, pairs, read_reports, view_of, view_reads
     from ps.board.job_board import JobBoard
     from ps.board.view import BoardView, Claim, ClockGate, Job, RankGate, WorkerView
 
@@ -20,6 +20,7 @@ __all__ = [
     "WorkerView",
     "job_of",
     "pairs",
+    "read_reports",
     "view_of",
     "view_reads",
 ]
@@ -27,7 +28,7 @@ __all__ = [
 __getattr__ = lazy_face(
     __name__,
     {
-        "answers": "JOB_FACTS job_of pairs view_of view_reads",
+        "answers": "JOB_FACTS job_of pairs read_reports view_of view_reads",
         "job_board": "JobBoard",
         "view": "BoardView Claim ClockGate Job RankGate WorkerView",
     },

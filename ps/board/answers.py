@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from ctr.errors import StoreError
@@ -62,6 +62,18 @@ def job_of(facts: Sequence[Any]) -> Job:
 def marks(key: bytes, kind: str, ranks: int) -> Command:
     """Asks for the last round of every rank that is prepared (`kind` "s") or pushed ("p")."""
     return (b"ZMSCORE", key, *(f"{kind}{rank}".encode() for rank in range(ranks)))
+
+
+def read_reports(
+    ask: Callable[[Command], Any], key: bytes, names: Collection[str] | None
+) -> dict[str, bytes]:
+    """All reports by name, or those of these `names` that are there; `ask` gives the answer to a command."""
+    if names is None:
+        return {name.decode(): blob for name, blob in pairs(ask((b"HGETALL", key))).items()}
+    if not names:
+        return {}
+    blobs = ask((b"HMGET", key, *(name.encode() for name in names)))
+    return {name: blob for name, blob in zip(names, blobs, strict=True) if blob is not None}
 
 
 def view_reads(key: Mapping[BoardPart, bytes], ranks: int, *, shards: bool) -> dict[str, Command]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ctr.errors import StoreError
-from ps.board.answers import job_state, marks, number, pairs, rounds, view_of, view_reads
+from ps.board.answers import job_state, marks, number, read_reports, rounds, view_of, view_reads
 from ps.board.job_record import JobRecord
 from ps.board.leases import Leases
 from ps.board.ranks import Ranks
@@ -100,7 +100,7 @@ class JobBoard:
 
     def heartbeat_coordinator(self) -> None:
         """Renew the coordinator's own lease, which `create` began."""
-        self._record.write(self._record.coordinator_lease())
+        self._record.write(self._record.coordinator_lease(self.lease_s))
 
     def restore(
         self, progress: Mapping[int, int], ranks_pushed: Sequence[int] = (), *, begun: int | None = None
@@ -139,10 +139,10 @@ class JobBoard:
     def look(self, *, shards: bool = True) -> BoardView:
         """The whole board at one moment, in one round trip; without `shards`, no table of data shards."""
         reads = view_reads(self._key, self._record.job.ranks, shards=shards)
-        view = view_of(reads, self._record.ask_together(*reads.values()))
+        view = view_of(reads, self._record.ask(*reads.values(), together=True))
         if any(worker.lease_left_s <= 0 for worker in view.workers) and self._leases.may_expire():
             self._leases.expire_overdue(at_once=True)
-            view = view_of(reads, self._record.ask_together(*reads.values()))
+            view = view_of(reads, self._record.ask(*reads.values(), together=True))
         return view
 
     # Workers
@@ -267,14 +267,7 @@ class JobBoard:
 
     def reports(self, names: Collection[str] | None = None) -> dict[str, bytes]:
         """All reports by name, or those of these `names` that are there."""
-        key = self._key[BoardPart.REPORTS]
-        if names is None:
-            (found,) = self._record.ask((b"HGETALL", key))
-            return {name.decode(): blob for name, blob in pairs(found).items()}
-        if not names:
-            return {}
-        (blobs,) = self._record.ask((b"HMGET", key, *(name.encode() for name in names)))
-        return {name: blob for name, blob in zip(names, blobs, strict=True) if blob is not None}
+        return read_reports(lambda command: self._record.ask(command)[0], self._key[BoardPart.REPORTS], names)
 
     def _change(self, state: bytes, earlier: Collection[bytes], *facts: bytes) -> None:
         job = self._key[BoardPart.JOB]

@@ -25,10 +25,10 @@ class JobRecord:
         """`lease_s` is that of this process; None: the job's."""
         self.url = url
         self._own_lease_s = lease_s
-        self._names = Keys(url.model or "default")
-        self._nodes: Nodes = connect(url, self._names, timeout_s)
+        self.names = Keys(url.model or "default")
+        self._nodes: Nodes = connect(url, self.names, timeout_s)
         self.line = Transactions(self._nodes, url, patience_s=patience_s)
-        self.key = {part: self._names.board(part) for part in BoardPart}
+        self.key = {part: self.names.board(part) for part in BoardPart}
         self._found: Job | None = None
         self._incarnation = b""
 
@@ -50,10 +50,6 @@ class JobRecord:
     def lease_ms(self) -> int:
         """The same in ms."""
         return int(self.lease_s * 1_000)
-
-    def rank_key(self, rank: int) -> bytes:
-        """See `Keys.rank`."""
-        return self._names.rank(rank)
 
     def round_field(self, round_: int) -> bytes:
         """The field of a round's update in its rank's hash; updates of earlier jobs have others."""
@@ -105,15 +101,15 @@ class JobRecord:
                 (b"DEL", *key.values()),
                 (b"SET", key[BoardPart.INCARNATION], incarnation),
                 (b"HSET", key[BoardPart.JOB], *words),
-                self._coordinator_lease(lease_s),
+                self.coordinator_lease(lease_s),
             ]
             return commands, lambda _: None
 
         watched = [key[part] for part in (BoardPart.INCARNATION, BoardPart.JOB, BoardPart.LEASES)]
         # Its updates first, as the new job's workers may come as soon as it is there.
-        self._delete_ranks(
-            self.line.update(watched, reads, lambda found: ((), _always(previous_ranks(found))))
-        )
+        previous = self.line.update(watched, reads, lambda found: ((), _always(previous_ranks(found))))
+        for rank in map(self.names.rank, range(previous)):
+            self.line.ask(rank, [(b"DEL", rank)])
         self.line.update(watched, reads, decide)
         self._remember(created)
         return created
@@ -130,7 +126,7 @@ class JobRecord:
         job = job_of(facts)
         if name is not None and name != job.id:
             raise StoreError(
-                f"{self.url}: the job of the model {self._names.model!r} is {job.id!r}, not {name!r}; give "
+                f"{self.url}: the job of the model {self.names.model!r} is {job.id!r}, not {name!r}; give "
                 "that id, or the other job's store."
             )
         if incarnation not in (None, job.incarnation):
@@ -138,25 +134,14 @@ class JobRecord:
         self._remember(job)
         return job
 
-    def ask(self, *commands: Command) -> list[Any]:
-        """The answers to commands that change nothing, in one round trip."""
+    def ask(self, *commands: Command, together: bool = False) -> list[Any]:
+        """The answers to commands that change nothing, in one round trip; `together`: all of one moment."""
         self._known()
-        return self._checked(
-            self.line.ask(self.key[BoardPart.INCARNATION], [self._get_incarnation(), *commands])
-        )
-
-    def ask_together(self, *commands: Command) -> list[Any]:
-        """The same, all of one moment."""
-        self._known()
-        return self._checked(
-            self.line.together(self.key[BoardPart.INCARNATION], [self._get_incarnation(), *commands])
-        )
+        ask = self.line.together if together else self.line.ask
+        return self._checked(ask(self.key[BoardPart.INCARNATION], [self._get_incarnation(), *commands]))
 
     def update(
-        self,
-        reads: Sequence[Command],
-        decide: Callable[[list[Any]], Decision[T]],
-        *watched: BoardPart,
+        self, reads: Sequence[Command], decide: Callable[[list[Any]], Decision[T]], *watched: BoardPart
     ) -> T:
         """See `Transactions.update`."""
         self._known()
@@ -170,23 +155,16 @@ class JobRecord:
         """Carry out commands as one transaction."""
         self.update((), lambda _: (commands, lambda _: None))
 
-    def coordinator_lease(self) -> Command:
-        """Renews it."""
-        return self._coordinator_lease(self.lease_s)
-
     def close(self) -> None:
         """Close all connections."""
         self.line.close()
         self._nodes.close()
 
-    def _delete_ranks(self, ranks: int) -> None:
-        for rank in range(ranks):
-            self.line.ask(self.rank_key(rank), [(b"DEL", self.rank_key(rank))])
-
     def _get_incarnation(self) -> Command:
         return (b"GET", self.key[BoardPart.INCARNATION])
 
-    def _coordinator_lease(self, lease_s: float) -> Command:
+    def coordinator_lease(self, lease_s: float) -> Command:
+        """Begins or renews the coordinator's own."""
         return (b"SET", self.key[BoardPart.COORDINATOR], b"1", b"PX", b"%d" % (lease_s * 1_000))
 
     def _remember(self, job: Job) -> None:
@@ -222,7 +200,7 @@ class JobRecord:
     def _unknown(self, name: str | None) -> StoreError:
         asked = "no job" if name is None else f"no job {name!r}"
         return StoreError(
-            f"{self.url}: there is {asked} of the model {self._names.model!r} in this store; start one with "
+            f"{self.url}: there is {asked} of the model {self.names.model!r} in this store; start one with "
             "`ctr train --store`, and give its id and store."
         )
 

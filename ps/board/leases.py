@@ -15,11 +15,9 @@ _MOST_EXPIRED = 64  # in one transaction
 
 
 class Leases:
-    """The live workers of a job, each until its lease runs out and somebody notices.
+    """The live workers of a job, each until its lease runs out and somebody notices; see `JobBoard`.
 
-    An id that has expired never lives again, so whatever it owned is free for good. A process that got no
-    answer for a while itself, as the server was frozen or failing over, expires nobody for half a lease: the
-    others waited as well, and are to renew theirs first.
+    An id that has expired never lives again, so whatever it owned is free for good.
     """
 
     def __init__(self, record: JobRecord) -> None:
@@ -28,7 +26,6 @@ class Leases:
         self._began = self._looks_again = monotonic()
 
     def register(self, host: str) -> str:
-        """See `JobBoard.register`."""
         worker = secrets.token_hex(6).encode()
 
         def decide(found: list[Any]) -> Decision[str]:
@@ -41,7 +38,6 @@ class Leases:
         return self._record.update([TIME], decide)
 
     def heartbeat(self, worker: str) -> bool:
-        """See `JobBoard.heartbeat`."""
         me = worker.encode()
 
         def decide(found: list[Any]) -> Decision[bool]:
@@ -57,7 +53,6 @@ class Leases:
         return self._record.update([TIME, (b"ZSCORE", self._leases, me)], decide)
 
     def expire(self, worker: str) -> None:
-        """See `JobBoard.expire`."""
         self._record.write(*self._expiry([worker.encode()]))
 
     def expire_overdue(self, *, at_once: bool = False) -> None:

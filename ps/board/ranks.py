@@ -12,13 +12,12 @@ from ps.wire import BoardPart, Command, Decision
 
 
 class Ranks:
-    """The ranks of a job. A rank is free when its owner is no live worker."""
+    """The ranks of a job, for `JobBoard`. A rank is free when its owner is no live worker."""
 
     def __init__(self, record: JobRecord) -> None:
         self._record = record
 
     def claim(self, worker: str) -> list[int]:
-        """See `JobBoard.claim_ranks`."""
         key, ranks = self._record.key, self._record.job.ranks
 
         def decide(found: list[Any]) -> Decision[list[int]]:
@@ -44,8 +43,7 @@ class Ranks:
         return self._record.update(reads, decide, BoardPart.RANK_OWNERS)
 
     def prepare(self, rank: int, round_: int, blob: bytes) -> bytes | None:
-        """See `JobBoard.prepare`."""
-        key, field = self._record.rank_key(rank), self._record.round_field(round_)
+        key, field = self._record.names.rank(rank), self._record.round_field(round_)
 
         def decide(found: list[Any]) -> Decision[bool]:
             there = self._rounds_of(found[0])
@@ -60,8 +58,7 @@ class Ranks:
         return blob if first else self.prepared(rank, round_)
 
     def prepared(self, rank: int, round_: int) -> bytes | None:
-        """See `JobBoard.prepared`."""
-        key = self._record.rank_key(rank)
+        key = self._record.names.rank(rank)
         (blob,) = self._record.line.ask(key, [(b"HGET", key, self._record.round_field(round_))])
         return None if blob is None else bytes(blob)
 

@@ -15,14 +15,13 @@ class ShardQueue:
     """The data shards of a job: first in, first out, but for those that are to be gone on with.
 
     Only those that are begun and unfinished have entries, so that a long queue costs nothing. A data shard is
-    free when its owner is no live worker.
+    free when its owner is no live worker. `JobBoard` says what the methods do.
     """
 
     def __init__(self, record: JobRecord) -> None:
         self._record = record
 
     def claim(self, worker: str) -> Claim | None:
-        """See `JobBoard.claim`."""
         key, shards, me = self._record.key, self._record.job.shards, worker.encode()
 
         def decide(found: list[Any]) -> Decision[Claim | None]:
@@ -62,7 +61,6 @@ class ShardQueue:
         return self._record.update(reads, decide, BoardPart.JOB, BoardPart.OWNERS, BoardPart.LEASES)
 
     def advance(self, worker: str, shard: int, progress: int, clock: int) -> bool:
-        """See `JobBoard.advance`."""
         key, me, name = self._record.key, worker.encode(), b"%d" % shard
 
         def decide(found: list[Any]) -> Decision[bool]:
@@ -81,7 +79,6 @@ class ShardQueue:
         return self._record.update(reads, decide, BoardPart.OWNERS)
 
     def done(self, worker: str, shard: int) -> bool:
-        """See `JobBoard.done`."""
         key, me, name = self._record.key, worker.encode(), b"%d" % shard
 
         def decide(found: list[Any]) -> Decision[bool]:
@@ -97,7 +94,6 @@ class ShardQueue:
         return self._record.update(reads, decide, BoardPart.OWNERS)
 
     def release(self, worker: str, shard: int) -> None:
-        """See `JobBoard.release`."""
         owners, name = self._record.key[BoardPart.OWNERS], b"%d" % shard
 
         def decide(found: list[Any]) -> Decision[None]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ps.partitions import Slots, no_slots
+from ps.partitions import Bools, Int64, Slots, no_slots
 
-_Rows = tuple[Slots, NDArray[np.int64], NDArray[np.int64]]
+_Rows = tuple[Slots, Int64, Int64]
 
 
 class WorkerCache:
@@ -22,14 +21,14 @@ class WorkerCache:
         # One tuple, so that a thread which pulls ahead sees slots, numbers and clocks that belong together.
         self._rows: _Rows = (no_slots(bits), np.empty(0, np.int64), np.empty(0, np.int64))
 
-    def holds(self, slots: Slots, least_clock: int) -> NDArray[np.bool_]:
+    def holds(self, slots: Slots, least_clock: int) -> Bools:
         """bool[u]: the slots that are here with at least this clock."""
         rows = self._rows
         at, found = _find(rows, slots)
         found[found] = rows[2][at[found]] >= least_clock
         return found
 
-    def read(self, slots: Slots) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def read(self, slots: Slots) -> tuple[Int64, Int64]:
         """The packed accumulators of slots that are here, int64[u], and their clocks, int64[u]."""
         rows = self._rows
         at, found = _find(rows, slots)
@@ -37,7 +36,7 @@ class WorkerCache:
             raise KeyError("a slot left the cache between its pull and its use")
         return rows[1][at], rows[2][at]
 
-    def keep(self, slots: Slots, packed: NDArray[np.int64], clocks: NDArray[np.int64], oldest: int) -> None:
+    def keep(self, slots: Slots, packed: Int64, clocks: Int64, oldest: int) -> None:
         """Cache these, in place of what was known of them, and drop what is older than `oldest`."""
         old_slots, old_packed, old_clocks = self._rows
         replaced = np.zeros(old_slots.size, np.bool_)
@@ -54,7 +53,7 @@ class WorkerCache:
         )
 
 
-def _find(rows: _Rows, slots: Slots) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _find(rows: _Rows, slots: Slots) -> tuple[Int64, Bools]:
     """Where slots are among the rows, and which of them are."""
     at = np.searchsorted(rows[0], slots).astype(np.int64)
     if rows[0].size == 0:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from threading import Lock
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ps.client.presence_kernels import mark, unmarked
-from ps.partitions import Slots, as_slots
+from ps.partitions import Bools, Slots, as_slots
 from ps.redis import RedisStore
 
 _MOST_BITS = 30  # 128 MiB of memory: beyond, neighbouring slots share a bit
@@ -50,14 +49,14 @@ class Presence:
             self._troubles = self._store.troubles
             self._heard[:] = 0
 
-    def absent(self, slots: Slots) -> NDArray[np.bool_]:
+    def absent(self, slots: Slots) -> Bools:
         """bool[u]: the slots that nobody has pushed."""
         out = np.zeros(slots.size, np.uint8)
         with self._lock:
             unmarked(self._bits, slots, self._shift, out)
         return out.view(np.bool_) & ~self._told_enough(slots)
 
-    def claim(self, slots: Slots) -> NDArray[np.bool_]:
+    def claim(self, slots: Slots) -> Bools:
         """bool[u]: slots for the insert log to name when these are pushed; they count as present now."""
         fresh = self.absent(slots)
         with self._lock:
@@ -66,6 +65,6 @@ class Presence:
             self._full |= self._told >= self._store.inserts_limit
         return fresh
 
-    def _told_enough(self, slots: Slots) -> NDArray[np.bool_]:
-        full: NDArray[np.bool_] = self._full[self._store.partitions.of(slots)]
+    def _told_enough(self, slots: Slots) -> Bools:
+        full: Bools = self._full[self._store.partitions.of(slots)]
         return full

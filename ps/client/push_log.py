@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ps.partitions import Slots
+from ps.partitions import Bools, Int64, Slots
 from ps.store import Token
 
 
@@ -18,9 +17,9 @@ class PendingPush:
 
     token: Token
     slots: Slots
-    increments: NDArray[np.int64]
+    increments: Int64
     """int64[u], packed accumulators."""
-    fresh: NDArray[np.bool_] | None
+    fresh: Bools | None
     """bool[u]: slots that nobody was known to have pushed."""
     on_done: Callable[[], object] = lambda: None
     last: bool = False
@@ -37,7 +36,7 @@ class Resend:
     """A push to send again, and to whom."""
 
     push: PendingPush
-    partitions: NDArray[np.bool_]
+    partitions: Bools
     """bool[partitions], at least one."""
 
 
@@ -52,12 +51,12 @@ class PushLog:
         self.can_restart = False
         """Whether the data shard can be trained again from what the partitions have."""
 
-    def begin(self, applied: NDArray[np.int64]) -> None:
+    def begin(self, applied: Int64) -> None:
         """Go on from what every partition has, int64[partitions], whoever pushed it."""
         self.forgotten = np.where(applied > self.acknowledged, applied, self.forgotten)
         self.acknowledged = np.maximum(applied, self.acknowledged)
 
-    def acknowledge(self, push: PendingPush, partitions: NDArray[np.bool_]) -> None:
+    def acknowledge(self, push: PendingPush, partitions: Bools) -> None:
         """Note that these partitions, bool[partitions], have the push."""
         np.maximum(self.acknowledged, push.token.number, out=self.acknowledged, where=partitions)
 
@@ -65,7 +64,7 @@ class PushLog:
         """Note that the push is not kept any more."""
         np.maximum(self.forgotten, push.token.number, out=self.forgotten)
 
-    def reconcile(self, applied: NDArray[np.int64], kept: Iterable[PendingPush]) -> list[Resend] | None:
+    def reconcile(self, applied: Int64, kept: Iterable[PendingPush]) -> list[Resend] | None:
         """What to send again, in this order, where the partitions now say that they have only `applied`.
 
         `kept` are pushes of the data shard, in the order in which they were sent first. None when a partition

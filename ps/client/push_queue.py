@@ -10,12 +10,11 @@ from time import perf_counter
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctr.errors import StoreError
 from ps.client.push_log import PendingPush, PushLog
 from ps.packed_kernels import add_matching
-from ps.partitions import Partitions, Slots
+from ps.partitions import Bools, Int64, Partitions, Slots
 from ps.store import SupersededError, Token
 from ps.wire import RedisUrl
 
@@ -45,17 +44,17 @@ class PushStore(Protocol):
     def push_packed(
         self,
         slots: Slots,
-        increments: NDArray[np.int64],
+        increments: Int64,
         token: Token,
         *,
-        expected: NDArray[np.int64] | None = None,
-        only: NDArray[np.bool_] | None = None,
-        fresh: NDArray[np.bool_] | None = None,
+        expected: Int64 | None = None,
+        only: Bools | None = None,
+        fresh: Bools | None = None,
     ) -> list[int]: ...
 
-    def take_over(self, job: str, shard: int) -> tuple[int, NDArray[np.int64]]: ...
+    def take_over(self, job: str, shard: int) -> tuple[int, Int64]: ...
 
-    def applied(self, job: str, shard: int) -> NDArray[np.int64]: ...
+    def applied(self, job: str, shard: int) -> Int64: ...
 
     def wait_replicated(self, timeout_s: float) -> bool: ...
 
@@ -97,7 +96,7 @@ class PushQueue:
         self._thread = Thread(target=self._run, name="pusher", daemon=True)
         self._thread.start()
 
-    def begin(self, shard: int, applied: NDArray[np.int64], *, can_restart: bool) -> None:
+    def begin(self, shard: int, applied: Int64, *, can_restart: bool) -> None:
         """Go on with a data shard of which every partition has this already, int64[partitions].
 
         With `can_restart`, what is lost of it and not kept here is no error: the data shard is given up, to
@@ -151,9 +150,7 @@ class PushQueue:
                     self._forget_first()
         return replicated
 
-    def overlay(
-        self, shard: int, slots: Slots, packed: NDArray[np.int64], applied: NDArray[np.int64]
-    ) -> None:
+    def overlay(self, shard: int, slots: Slots, packed: Int64, applied: Int64) -> None:
         """Add to what was pulled, int64[u], the kept pushes that it was too early for.
 
         `applied`, int64[partitions], is each partition's watermark at the pull.
@@ -230,9 +227,7 @@ class PushQueue:
                 self._resend_missing()  # other data shards may have lost pushes too
         return self._logs.get(shard) is log
 
-    def _push(
-        self, push: PendingPush, expected: NDArray[np.int64], only: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
+    def _push(self, push: PendingPush, expected: Int64, only: Bools) -> Bools:
         """Push to `only` these partitions; bool[partitions]: those of them that lack pushes before it."""
         behind = np.zeros_like(only)
         behind[

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ps.packed_kernels import add_matching, merge
-from ps.partitions import Slots, no_slots
+from ps.partitions import Int64, Slots, no_slots
 
 _EVERYWHERE = np.ones(1, np.uint8)
 _WHOLE = 63  # a shift that takes every slot to partition 0
@@ -23,12 +22,12 @@ class Residuals:
     def __len__(self) -> int:
         return self._slots.size
 
-    def overlay(self, slots: Slots, packed: NDArray[np.int64]) -> None:
+    def overlay(self, slots: Slots, packed: Int64) -> None:
         """Add the residuals of these slots to `packed`, int64[u]."""
         if len(self):
             add_matching(self._slots, self._increments, slots, packed, _EVERYWHERE, _WHOLE)
 
-    def take(self, slots: Slots, increments: NDArray[np.int64]) -> None:
+    def take(self, slots: Slots, increments: Int64) -> None:
         """Add the residuals of these slots to `increments`, int64[u], and keep them no longer."""
         if len(self) == 0:
             return
@@ -38,14 +37,14 @@ class Residuals:
         rest[at[self._slots[at] == slots]] = False
         self._slots, self._increments = self._slots[rest], self._increments[rest]
 
-    def put(self, slots: Slots, increments: NDArray[np.int64]) -> None:
+    def put(self, slots: Slots, increments: Int64) -> None:
         """Keep these too."""
         joined = no_slots(self._bits, len(self) + slots.size)
         sums = np.empty(joined.size, np.int64)
         count = merge(self._slots, self._increments, slots, increments, joined, sums)
         self._slots, self._increments = joined[:count], sums[:count]
 
-    def take_all(self) -> tuple[Slots, NDArray[np.int64]]:
+    def take_all(self) -> tuple[Slots, Int64]:
         """All residuals, which are kept no longer."""
         found = self._slots, self._increments
         self._slots, self._increments = no_slots(self._bits), np.empty(0, np.int64)

@@ -10,15 +10,8 @@ from ps.fixed_point_kernels import find_heavy, limit_heavy, pack_delta, unpack
 from ps.kernels import ascending, finite
 from ps.packed_kernels import add_to_range
 from ps.partitions import Partitions, no_slots
-from ps.wire import (
-    decode_range,
-    encode_pull,
-    encode_push,
-    parse_integers,
-    pull_size,
-    push_size,
-    skip_integers,
-)
+from ps.wire.reply_kernels import decode_range, parse_integers, skip_integers
+from ps.wire.resp_kernels import encode_pull, encode_push, pull_size, push_size
 
 
 def warm_up_requests(bits: int) -> None:

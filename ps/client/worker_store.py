@@ -15,11 +15,9 @@ from ps.client.push_log import PendingPush
 from ps.client.push_numbers import chunk_push, chunks_pushed, last_push, residual_push
 from ps.client.push_queue import PushQueue, PushStore
 from ps.client.residuals import Residuals
-from ps.partitions import Slots
+from ps.partitions import Bools, Float32, Int64, Slots
 from ps.redis import RedisStore
 from ps.store import Token
-
-Float32 = NDArray[np.float32]
 
 PUSH, SMALL, ZERO = 0, 1, 2
 """What `UpdateFilter` says of a slot: to be pushed, or kept as a residual as it changes little or nothing."""
@@ -40,15 +38,15 @@ class Pulled:
     clock: int
     least_clock: int
     """Of the slowest worker, at the pull."""
-    packed: NDArray[np.int64]
+    packed: Int64
     """int64[u], packed accumulators."""
-    applied: NDArray[np.int64]
+    applied: Int64
     """int64[partitions]: the watermarks of the shard at the pull."""
-    asked: NDArray[np.bool_] | None
+    asked: Bools | None
     """bool[u]: slots that were pulled; None: all."""
-    cached: NDArray[np.bool_] | None
+    cached: Bools | None
     """bool[u]: slots that were not pulled because the cache has them."""
-    absent: NDArray[np.bool_] | None
+    absent: Bools | None
     """bool[u]: slots that were not pulled because nobody had pushed them."""
     dense: bool
     """Whether the request travelled as ranges, so that filters have nothing to save."""
@@ -130,7 +128,7 @@ class WorkerStore:
         if not dense and self._filters.cache:
             cached = self._cache.holds(slots, clock - self._oldest)
             asked &= ~cached
-        held = int(asked.sum())
+        not_cached = int(asked.sum())
         if self._presence is not None:
             self._presence.listen()  # also to ranges, to know when enough has been told
             if not dense:
@@ -138,8 +136,8 @@ class WorkerStore:
                 asked &= ~absent
         count = int(asked.sum())
         self.counts.wanted += slots.size
-        self.counts.from_cache += slots.size - held
-        self.counts.absent += held - count
+        self.counts.from_cache += slots.size - not_cached
+        self.counts.absent += not_cached - count
         self.counts.pulled += count
         if count == slots.size:
             packed, applied = self._store.pull_packed(slots, self._job, shard)
@@ -185,9 +183,9 @@ class WorkerStore:
             fates = self._filter_updates(seen, self._store.unpacked(mine), self._filters)
             self.counts.residuals_small += int((fates == SMALL).sum())
             self.counts.residuals_zero += int((fates == ZERO).sum())
-            held = fates != PUSH
-            self._residuals.put(slots[held], increments[held])
-            slots, increments = slots[~held], increments[~held]
+            kept = fates != PUSH
+            self._residuals.put(slots[kept], increments[kept])
+            slots, increments = slots[~kept], increments[~kept]
             if len(self._residuals) > _MOST_RESIDUALS:
                 self.counts.flushed += len(self._residuals)
                 self._residuals.put(slots, increments)
@@ -224,7 +222,7 @@ class WorkerStore:
         self,
         token: Token,
         slots: Slots,
-        increments: NDArray[np.int64],
+        increments: Int64,
         on_done: Callable[[], object],
         *,
         last: bool = False,
@@ -233,7 +231,7 @@ class WorkerStore:
         fresh = None if self._presence is None else self._presence.claim(slots)
         self._queue.put(PendingPush(token, slots, increments, fresh, on_done, last))
 
-    def _add_own(self, pulled: Pulled, some: NDArray[np.bool_] | None, applied: NDArray[np.int64]) -> None:
+    def _add_own(self, pulled: Pulled, some: Bools | None, applied: Int64) -> None:
         slots: Slots = pulled.slots if some is None else pulled.slots[some]
         packed = pulled.packed if some is None else pulled.packed[some]
         self._queue.overlay(pulled.shard, slots, packed, applied)
@@ -241,7 +239,7 @@ class WorkerStore:
         if some is not None:
             pulled.packed[some] = packed
 
-    def _remember(self, pulled: Pulled, mine: NDArray[np.int64]) -> None:
+    def _remember(self, pulled: Pulled, mine: Int64) -> None:
         slots = pulled.slots
         # Without a bound, others may be so far behind that nothing would be young enough.
         clocks = np.full(mine.size, pulled.least_clock if self._bounded else pulled.clock, np.int64)

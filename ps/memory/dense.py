@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ps.kernels import pull_dense, push_dense, rows_not_zero
-from ps.partitions import Partitions, Slots, as_slots
+from ps.partitions import Float32, Int64, Partitions, Slots, as_slots
 
 
 class DenseState:
@@ -19,26 +18,17 @@ class DenseState:
         self._partitions = partitions
         self._state = np.zeros((1 << partitions.bits, width), np.float32)
 
-    def pull(
-        self, slots: Slots, cuts: NDArray[np.int64], first: int, last: int, out: NDArray[np.float32]
-    ) -> None:
+    def pull(self, slots: Slots, cuts: Int64, first: int, last: int, out: Float32) -> None:
         """Copies the state of the request's slots in these partitions to their rows of `out`."""
         pull_dense(self._state, slots, cuts[first], cuts[last], out)
 
     def push(
-        self,
-        slots: Slots,
-        delta: NDArray[np.float32],
-        cuts: NDArray[np.int64],
-        first: int,
-        last: int,
-        applied: NDArray[np.int64],
-        number: int,
+        self, slots: Slots, delta: Float32, cuts: Int64, first: int, last: int, applied: Int64, number: int
     ) -> None:
         """Adds `delta` where `applied[p] < number`, and sets that to `number` where there were slots."""
         push_dense(self._state, slots, delta, cuts, first, last, applied, number)
 
-    def not_zero(self, partition: int) -> tuple[Slots, NDArray[np.float32]]:
+    def not_zero(self, partition: int) -> tuple[Slots, Float32]:
         """The slots of one partition whose state is not all zeros, ascending, and that state; copies."""
         size = self._partitions.size
         state = self._state[partition * size : (partition + 1) * size]

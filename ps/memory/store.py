@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctr.errors import StoreError
 from ps.memory.dense import DenseState
 from ps.memory.table import TableState
-from ps.partitions import Partitions, Slots
+from ps.partitions import Float32, Int64, Partitions, Slots
 from ps.store import Token, check_delta, check_slots
 
 PARTITION_BITS = 6  # 64 partitions, or one per slot in a space smaller than that
@@ -41,13 +40,12 @@ class MemoryStore:
         self.width = width
         self._partitions = Partitions(bits, 1 << max(0, min(bits, PARTITION_BITS)))
         self._locks = [threading.Lock() for _ in range(self._partitions.count)]
-        self._applied: dict[tuple[str, int], NDArray[np.int64]] = {}
+        self._applied: dict[tuple[str, int], Int64] = {}
         kind = DenseState if bits <= MOST_DENSE_BITS else TableState
         with self._reporting_full_memory():
             self._state: DenseState | TableState | None = kind(self._partitions, width)
 
-    def pull(self, slots: Slots) -> NDArray[np.float32]:
-        """See `Store.pull`."""
+    def pull(self, slots: Slots) -> Float32:
         slots = check_slots(slots, self.bits)
         out = np.empty((slots.size, self.width), np.float32)
         cuts = self._partitions.cuts(slots)
@@ -56,14 +54,7 @@ class MemoryStore:
                 state.pull(slots, cuts, first, last, out)
         return out
 
-    def push(
-        self,
-        slots: Slots,
-        delta: NDArray[np.float32],
-        token: Token,
-        pulled: NDArray[np.float32] | None = None,
-    ) -> None:
-        """See `Store.push`."""
+    def push(self, slots: Slots, delta: Float32, token: Token, pulled: Float32 | None = None) -> None:
         slots = check_slots(slots, self.bits)
         delta = check_delta(delta, slots.size, self.width)
         cuts = self._partitions.cuts(slots)
@@ -72,13 +63,12 @@ class MemoryStore:
             with self._holding(touched) as state, self._reporting_full_memory():
                 state.push(slots, delta, cuts, first, last, applied, token.number)
 
-    def applied(self, job: str, shard: int) -> NDArray[np.int64]:
-        """See `Store.applied`."""
+    def applied(self, job: str, shard: int) -> Int64:
         with self._holding(()):
             found = self._applied.get((job, shard))
             return np.full(len(self._locks), -1, np.int64) if found is None else found.copy()
 
-    def scan(self) -> Iterator[tuple[Slots, NDArray[np.float32]]]:
+    def scan(self) -> Iterator[tuple[Slots, Float32]]:
         """See `Store.scan`; a block is one partition."""
         for p in range(len(self._locks)):
             with self._holding((p,)) as state:
@@ -87,7 +77,6 @@ class MemoryStore:
                 yield slots, values
 
     def drop(self) -> None:
-        """See `Store.drop`."""
         self.close()
 
     def close(self) -> None:
@@ -106,14 +95,14 @@ class MemoryStore:
                 "fewer bits, or train on a machine with more"
             ) from error
 
-    def _watermarks(self, job: str, shard: int) -> NDArray[np.int64]:
+    def _watermarks(self, job: str, shard: int) -> Int64:
         """The last push applied per partition; entry `p` is read and written under lock `p`."""
         found = self._applied.get((job, shard))
         if found is None:
             found = self._applied.setdefault((job, shard), np.full(len(self._locks), -1, np.int64))
         return found
 
-    def _stripes(self, cuts: NDArray[np.int64]) -> Iterator[tuple[int, int, list[int]]]:
+    def _stripes(self, cuts: Int64) -> Iterator[tuple[int, int, list[int]]]:
         """Ranges of partitions that cover the request, with those of them that have slots."""
         edges = cuts.tolist()
         count = len(self._locks)

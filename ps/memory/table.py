@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ps.memory.table_kernels import STATE_AT, move_records, pull_tables, push_tables
-from ps.partitions import Partitions, Slots, as_slots
+from ps.partitions import Float32, Int64, Partitions, Slots, as_slots
 
 SMALLEST = 16  # records in the first table of a partition
 
@@ -31,21 +30,12 @@ class TableState:
         self._capacities = np.zeros(count, np.int64)
         self._used = np.zeros(count, np.int64)
 
-    def pull(
-        self, slots: Slots, cuts: NDArray[np.int64], first: int, last: int, out: NDArray[np.float32]
-    ) -> None:
+    def pull(self, slots: Slots, cuts: Int64, first: int, last: int, out: Float32) -> None:
         """Copies the state of the request's slots in these partitions to their rows of `out`."""
         pull_tables(self._addresses, self._capacities, self._words, slots, cuts, first, last, out)
 
     def push(
-        self,
-        slots: Slots,
-        delta: NDArray[np.float32],
-        cuts: NDArray[np.int64],
-        first: int,
-        last: int,
-        applied: NDArray[np.int64],
-        number: int,
+        self, slots: Slots, delta: Float32, cuts: Int64, first: int, last: int, applied: Int64, number: int
     ) -> None:
         """Adds `delta` where `applied[p] < number`, and sets that to `number` where there were slots."""
         self._make_room(cuts, first, last)
@@ -54,7 +44,7 @@ class TableState:
             slots, delta, cuts, first, last, applied, number,
         )  # fmt: skip
 
-    def not_zero(self, partition: int) -> tuple[Slots, NDArray[np.float32]]:
+    def not_zero(self, partition: int) -> tuple[Slots, Float32]:
         """The slots of one partition whose state is not all zeros, ascending, and that state; copies."""
         table = self._tables[partition]
         # A free record has no state, so it drops out with the slots that were pushed back to zero.
@@ -64,7 +54,7 @@ class TableState:
         order = np.argsort(slots)
         return as_slots(slots[order], self._partitions.bits), state[records[order]]
 
-    def _make_room(self, cuts: NDArray[np.int64], first: int, last: int) -> None:
+    def _make_room(self, cuts: Int64, first: int, last: int) -> None:
         """Grows tables until every slot of the request would fit, were they all new.
 
         Counting which of them are new would cost as much as the push; so a table may double a push early.

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 
+Float32 = NDArray[np.float32]
+Int64 = NDArray[np.int64]
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
 
 # 2**64 divided by the golden ratio: Knuth, The Art of Computer Programming, volume 3, section 6.4.
@@ -67,13 +69,13 @@ def _find(table: NDArray[np.uint64], key: np.uint64, capacity: np.uint64) -> np.
 @njit(nogil=True, cache=True)
 def pull_tables(
     addresses: NDArray[np.uint64],
-    capacities: NDArray[np.int64],
+    capacities: Int64,
     words: int,
     slots: Slots,
-    cuts: NDArray[np.int64],
+    cuts: Int64,
     first: int,
     last: int,
-    out: NDArray[np.float32],
+    out: Float32,
 ) -> None:
     """Copies the state of the request's slots in these partitions to `out`, zeros where there is none."""
     for p in range(first, last):
@@ -93,15 +95,15 @@ def pull_tables(
 @njit(nogil=True, cache=True)
 def push_tables(
     addresses: NDArray[np.uint64],
-    capacities: NDArray[np.int64],
-    used: NDArray[np.int64],
+    capacities: Int64,
+    used: Int64,
     words: int,
     slots: Slots,
-    delta: NDArray[np.float32],
-    cuts: NDArray[np.int64],
+    delta: Float32,
+    cuts: Int64,
     first: int,
     last: int,
-    applied: NDArray[np.int64],
+    applied: Int64,
     number: int,
 ) -> None:
     """Adds `delta` in those of the partitions that have slots and not yet this push.

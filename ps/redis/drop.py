@@ -8,7 +8,17 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from ctr.errors import StoreError
-from ps.wire import BROKEN, INCARNATION, BoardPart, Command, Keys, connect, parse_redis_url, rights_hint
+from ps.wire import (
+    BROKEN,
+    INCARNATION,
+    BoardPart,
+    Command,
+    Keys,
+    RedisUrl,
+    connect,
+    parse_redis_url,
+    rights_hint,
+)
 
 CREATING, READY = b"creating", b"ready"
 """Fields of the meta hash: how far the model is; neither while it is dropped."""
@@ -33,11 +43,17 @@ def drop_incarnation(url: str, incarnation: str, job: str | None = None) -> None
         ):
             drop_model(nodes.client(), keys, found)
     except BROKEN as error:
-        raise StoreError(
-            f"{parsed}: the model could not be dropped ({error}){rights_hint(error)}."
-        ) from error
+        raise not_dropped(parsed, keys, error) from error
     finally:
         nodes.close()
+
+
+def not_dropped(url: RedisUrl, keys: Keys, error: Exception) -> StoreError:
+    """What to raise when a server broke, or refused, while a model was dropped."""
+    return StoreError(
+        f"{url}: the model {keys.model!r} could not be dropped ({error}){rights_hint(error)}; finish that "
+        "with `ctr ps drop`."
+    )
 
 
 def drop_model(client: Any, keys: Keys, incarnation: bytes) -> None:
@@ -86,8 +102,8 @@ def each(client: Any, commands: list[Command], *, errors: bool = False) -> list[
     if not commands:
         return []
     pipeline = client.pipeline(transaction=False)
-    for verb, *words in commands:
-        pipeline.execute_command(verb.decode(), *words)  # which redis-py looks up, and expects as text
+    for name, *words in commands:
+        pipeline.execute_command(name.decode(), *words)  # which redis-py looks up, and expects as text
     answers: list[Any] = pipeline.execute(raise_on_error=not errors)
     return answers
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctr.errors import StoreError
-from ps.partitions import Partitions
+from ps.partitions import Int64, Partitions
 from ps.redis.incarnation import Incarnation, read_watermarks
 from ps.redis.layout import SLOT_BYTES, allocate, body_slots
-from ps.wire import INCARNATION, STATE, Address, Channel, Keys, ReplyReader, Watermark, command, read_queued
+from ps.wire import INCARNATION, STATE, Address, Channel, ReplyReader, Watermark, command, read_queued
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +29,11 @@ class Dumps:
     """Of the partitions of one model."""
 
     def __init__(
-        self, reads: Channel, writes: Channel, keys: Keys, partitions: Partitions, incarnation: Incarnation
+        self, reads: Channel, writes: Channel, partitions: Partitions, incarnation: Incarnation
     ) -> None:
         self._reads = reads
         self._writes = writes
-        self._keys = keys
+        self._keys = incarnation.keys
         self._partitions = partitions
         self._incarnation = incarnation
         self._body_bytes = body_slots(partitions.size) * SLOT_BYTES  # of a partition's main string, at most
@@ -114,12 +113,12 @@ class Dumps:
             if length is None or length < 0:
                 return list(partitions)
             for _ in range(length):
-                link.replies.skip()
+                link.replies.status()
             return []
 
         self._writes.everywhere([dump.partition], on_node)
 
-    def sizes(self) -> NDArray[np.int64]:
+    def sizes(self) -> Int64:
         """int64[partitions]: bytes of each partition's state; checks that no node has lost its data."""
         sizes = np.zeros(self._partitions.count, np.int64)
 

@@ -143,12 +143,10 @@ def _begin(
         if b"layout" in meta:
             require_layout(keys, meta)
         raise StoreError(
-            f"the key {keys.meta.decode()!r} in this store holds something that is no model; {_RENAME}."
+            f"the key {keys.meta.decode()!r} in this store holds something that is no model; name another "
+            "model (?model=NAME), or delete the key."
         )
     return meta, ours
-
-
-_RENAME = "name another model (?model=NAME), or delete the key"
 
 
 def _is_dropped(meta: Mapping[bytes, bytes]) -> bool:

@@ -9,7 +9,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from ps.partitions import Partitions, Slots
+from ps.partitions import Int64, Partitions, Slots
 from ps.redis.incarnation import Incarnation, read_watermarks
 from ps.redis.layout import SLOT_BYTES, Offsets, density_of, is_dense, split_tail
 from ps.wire import (
@@ -21,10 +21,10 @@ from ps.wire import (
     ReplyReader,
     bitfield_read,
     command,
-    decode_range,
     read_queued,
     watermark_field,
 )
+from ps.wire.reply_kernels import decode_range
 
 _SENT_TOGETHER = 16  # requests
 _MOST_UNREAD = 16 << 20  # bytes that a node may have answered and nobody has read
@@ -69,7 +69,7 @@ class PullRequest:
             parts.append(bitfield_read(self._keys.tail(self.partition), self._tail))
         return b"".join((*parts, command(b"EXEC")))
 
-    def read(self, replies: ReplyReader, out: NDArray[np.int64], incarnation: Incarnation) -> int | None:
+    def read(self, replies: ReplyReader, out: Int64, incarnation: Incarnation) -> int | None:
         """Read the answers; the watermark's number; None when the partition is elsewhere."""
         body = self._offsets.size
         if read_queued(replies, 1 + (body > 0) + (self._tail.size > 0)) is None:
@@ -89,18 +89,16 @@ class PullRequest:
 
 
 class Pulls:
-    """From the partitions of one model, over one channel. All methods raise as `Store.pull` does."""
+    """From the partitions of one model, over one channel; see the methods of these names in `RedisStore`."""
 
-    def __init__(
-        self, channel: Channel, keys: Keys, partitions: Partitions, incarnation: Incarnation
-    ) -> None:
+    def __init__(self, channel: Channel, partitions: Partitions, incarnation: Incarnation) -> None:
         self._channel = channel
-        self._keys = keys
+        self._keys = incarnation.keys
         self._partitions = partitions
         self._incarnation = incarnation
 
-    def pull(self, slots: Slots, job: str | None, shard: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See `RedisStore.pull_packed`; `slots` are sound."""
+    def pull(self, slots: Slots, job: str | None, shard: int) -> tuple[Int64, Int64]:
+        """As `RedisStore.pull_packed`; `slots` are sound."""
         packed = np.zeros(slots.size, np.int64)
         applied = np.full(self._partitions.count, -2, np.int64)
         cuts, offsets = self._partitions.cuts(slots), self._partitions.offsets(slots)
@@ -126,8 +124,7 @@ class Pulls:
         self._channel.everywhere(np.flatnonzero(np.diff(cuts)).tolist(), on_node)
         return packed, applied
 
-    def applied(self, job: str, shard: int) -> NDArray[np.int64]:
-        """See `Store.applied`."""
+    def applied(self, job: str, shard: int) -> Int64:
         found = np.full(self._partitions.count, -1, np.int64)
 
         def note(p: int, numbers: list[int]) -> None:
@@ -136,8 +133,7 @@ class Pulls:
         self._read_watermarks(job, [shard], note)
         return found
 
-    def applied_everywhere(self, job: str, shards: Sequence[int]) -> NDArray[np.int64]:
-        """See `RedisStore.applied_everywhere`."""
+    def applied_everywhere(self, job: str, shards: Sequence[int]) -> Int64:
         least = np.full(len(shards), np.iinfo(np.int64).max)
         lock = Lock()
 
@@ -164,8 +160,7 @@ class Pulls:
             read,
         )
 
-    def inserts(self, known: NDArray[np.int64]) -> list[tuple[int, NDArray[np.uint32]]]:
-        """See `RedisStore.read_inserts`."""
+    def inserts(self, known: Int64) -> list[tuple[int, NDArray[np.uint32]]]:
         found: dict[int, NDArray[np.uint32]] = {}
 
         def read(p: int, replies: ReplyReader) -> None:

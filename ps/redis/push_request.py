@@ -147,7 +147,7 @@ def read_write(replies: ReplyReader, written: Addition) -> Outcome:
 
     def skip(integers: int | None) -> None:
         if integers is None:
-            replies.skip()
+            replies.status()
         else:
             replies.array()
             replies.skip_integers(integers)

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from time import time_ns
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctr.errors import StoreError
-from ps.partitions import Partitions, Slots
+from ps.partitions import Bools, Int64, Partitions, Slots
 from ps.redis.counters import SaturationCount
 from ps.redis.incarnation import Incarnation
 from ps.redis.layout import Offsets, density_of, is_dense, split_tail
@@ -19,7 +18,6 @@ from ps.store import SupersededError, Token
 from ps.wire import (
     Address,
     Channel,
-    Keys,
     Link,
     Patience,
     ServerError,
@@ -40,9 +38,7 @@ Make = Callable[[Address, int, int], PushRequest]
 """The request to a partition, for the node that it is on, after so many conflicts."""
 
 
-def string_push(
-    key: bytes, offsets: Offsets, increments: NDArray[np.int64], density: int, conflicts: int
-) -> StringPush:
+def string_push(key: bytes, offsets: Offsets, increments: Int64, density: int, conflicts: int) -> StringPush:
     """How increments are added to a partition's main string.
 
     As a range if they are dense, until others have come in between so often that nothing should be read
@@ -58,29 +54,29 @@ class Pushes:
     def __init__(
         self,
         channel: Channel,
-        keys: Keys,
         partitions: Partitions,
         incarnation: Incarnation,
         saturations: SaturationCount,
+        inserts_limit: int,
     ) -> None:
         self._channel = channel
-        self._keys = keys
+        self._keys = incarnation.keys
         self._partitions = partitions
         self._incarnation = incarnation
         self._saturations = saturations
+        self._inserts_limit = inserts_limit
 
     def push(
         self,
         slots: Slots,
-        increments: NDArray[np.int64],
+        increments: Int64,
         token: Token,
         *,
-        expected: NDArray[np.int64] | None,
-        only: NDArray[np.bool_] | None,
-        fresh: NDArray[np.bool_] | None,
-        inserts_limit: int,
+        expected: Int64 | None,
+        only: Bools | None,
+        fresh: Bools | None,
     ) -> list[int]:
-        """See `RedisStore.push_packed`; `slots` are sound; at most `inserts_limit` of them are logged."""
+        """See `RedisStore.push_packed`; `slots` are sound."""
         cuts = self._partitions.cuts(slots)
         where = np.diff(cuts) > 0 if only is None else only
         if not where.any():
@@ -95,7 +91,7 @@ class Pushes:
             cut = part.start + body.size
             inserts = b""
             if fresh is not None:
-                inserts = offsets[part][fresh[part]][:inserts_limit].astype("<u4").tobytes()
+                inserts = offsets[part][fresh[part]][: self._inserts_limit].astype("<u4").tobytes()
             return PushRequest(
                 keys=self._keys,
                 partition=p,
@@ -113,7 +109,7 @@ class Pushes:
 
         return self._everywhere(np.flatnonzero(where).tolist(), request, token)
 
-    def take_over(self, job: str, shard: int) -> tuple[int, NDArray[np.int64]]:
+    def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
         """See `RedisStore.take_over`."""
         applied = np.full(self._partitions.count, -1, np.int64)
         highest = 0

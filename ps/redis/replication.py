@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from ps.redis.incarnation import Incarnation
-from ps.wire import INCARNATION, Address, Channel, Keys, Link, ServerError, command, require_passing
+from ps.wire import INCARNATION, Address, Channel, Link, ServerError, command, require_passing
+
+T = TypeVar("T")
 
 
 class Replicas:
     """Of the nodes that hold one model's `count` partitions."""
 
-    def __init__(self, channel: Channel, keys: Keys, count: int, incarnation: Incarnation) -> None:
+    def __init__(self, channel: Channel, count: int, incarnation: Incarnation) -> None:
         """`channel` is the one that pushes go through."""
         self._channel = channel
-        self._keys = keys
+        self._keys = incarnation.keys
         self._count = count
         self._incarnation = incarnation
         self._with_replica: set[Address] = set()
@@ -25,66 +28,59 @@ class Replicas:
         True also for nodes that never had a replica, but not for one that has lost sight of it: that replica
         may take over all the same.
         """
-        safe = True
         wait = command(b"WAIT", b"1", b"%d" % max(1, round(timeout_s * 1000)))
 
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            nonlocal safe
-            (link,) = self._channel.nodes.links(address, 1)
+        def is_safe(address: Address, link: Link, partition: int) -> bool | None:
             found = self._look_for_replica(address, link)
             if found is None:
-                return list(partitions)
+                return None
             if not found:
-                if address in self._with_replica:
-                    safe = False
-                return []
-            watermarks = self._keys.watermarks(partitions[0])
+                return address not in self._with_replica
+            watermarks = self._keys.watermarks(partition)
             try:
                 link.send(command(b"HGET", watermarks, INCARNATION))
                 self._incarnation.check(link.replies.bulk())
                 # WAIT waits for what this connection wrote, and all that the server was told before.
                 link.send(command(b"HSET", watermarks, INCARNATION, self._incarnation.id) + wait)
-                link.replies.skip()
-                if link.replies.integer() == 0:
-                    safe = False  # not `&=`, which looks at `safe` before it waits: nodes run side by side
+                link.replies.status()
+                return link.replies.integer() > 0
             except ServerError as error:
                 require_passing(error)
-                return list(partitions)
-            return []
+                return None
 
-        self._channel.everywhere(list(range(self._count)), on_node)
-        return safe
+        return all(self._ask_nodes(is_safe))
 
     def exist(self) -> bool:
         """Whether any node has a replica that may take over from it."""
-        found = False
+        return any(self._ask_nodes(lambda address, link, _: self._look_for_replica(address, link)))
+
+    def servers(self) -> frozenset[tuple[Address, str]]:
+        """The nodes, each with the id of its process."""
+
+        def process(address: Address, link: Link, _: int) -> tuple[Address, str]:
+            link.send(command(b"INFO", b"server"))
+            info = link.replies.text().decode()
+            return address, info.partition("run_id:")[2].partition("\r")[0]
+
+        return frozenset(self._ask_nodes(process))
+
+    def _ask_nodes(self, ask: Callable[[Address, Link, int], T | None]) -> list[T]:
+        """What `ask` finds at each node, over a link to it; it is also given one of the node's partitions.
+
+        None: it is to be asked again, perhaps elsewhere.
+        """
+        found: list[T] = []
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            nonlocal found
             (link,) = self._channel.nodes.links(address, 1)
-            has_one = self._look_for_replica(address, link)
-            if has_one is None:
+            answer = ask(address, link, partitions[0])
+            if answer is None:
                 return list(partitions)
-            if has_one:
-                found = True
+            found.append(answer)
             return []
 
         self._channel.everywhere(list(range(self._count)), on_node)
         return found
-
-    def servers(self) -> frozenset[tuple[Address, str]]:
-        """The nodes, each with the id of its process."""
-        found: set[tuple[Address, str]] = set()
-
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._channel.nodes.links(address, 1)
-            link.send(command(b"INFO", b"server"))
-            info = link.replies.text().decode()
-            found.add((address, info.partition("run_id:")[2].partition("\r")[0]))
-            return []
-
-        self._channel.everywhere(list(range(self._count)), on_node)
-        return frozenset(found)
 
     def _look_for_replica(self, address: Address, link: Link) -> bool | None:
         """Whether a replica follows this primary now; None when the node is a replica itself by now."""

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from ctr.errors import StoreError
 from ps.fixed_point_kernels import FINEST_Z_BITS, Z_MOST, pack_delta, token_hash, unpack
-from ps.partitions import Slots, as_slots
+from ps.partitions import Bools, Float32, Int64, Slots, as_slots
 from ps.redis.counters import SaturationCount, Saturations, Traffic
-from ps.redis.drop import drop_model
+from ps.redis.drop import drop_model, not_dropped
 from ps.redis.dumps import Dumps, PartitionDump
 from ps.redis.layout import density_of, partitions_of
 from ps.redis.model import open_model
@@ -19,15 +19,7 @@ from ps.redis.pulls import Pulls
 from ps.redis.pushes import Pushes
 from ps.redis.replication import Replicas
 from ps.store import Token, check_delta, check_slots
-from ps.wire import (
-    BROKEN,
-    PATIENCE_S,
-    Address,
-    Channel,
-    Keys,
-    RedisUrl,
-    rights_hint,
-)
+from ps.wire import BROKEN, PATIENCE_S, Address, Channel, Keys, RedisUrl
 
 INSERTS_DENSITY = 20
 """A partition's insert log names at most one slot in so many: 0.2 bytes per slot of the store."""
@@ -36,7 +28,7 @@ _WIDTH = 2
 
 
 class RedisStore:
-    """State of width 2 (FTRL's `z` and `n`) for `2**bits` slots in one Redis or a Redis Cluster.
+    """`Store` of width 2 (FTRL's `z` and `n`) for `2**bits` slots in one Redis or a Redis Cluster.
 
     The two numbers of a slot travel as one 64-bit integer: `z` with `z_bits` fraction bits in the high half,
     `n` with 8 in the low half, rounded stochastically but repeatably (see `pack_delta`), saturating. Adding
@@ -60,7 +52,7 @@ class RedisStore:
         restoring: bool = False,
         timeout_s: float = 10.0,
         patience_s: float = PATIENCE_S,
-        on_close: Callable[[], None] = lambda: None,
+        on_close: Callable[[], object] = lambda: None,
     ) -> None:
         """Create the model `url.model` (default: `default`); with `join`, open it if it is there.
 
@@ -100,19 +92,19 @@ class RedisStore:
             self._reads.close()
             self._writes.close()
             raise
-        self._pulls = Pulls(self._reads, self.keys, self.partitions, self._incarnation)
-        self._pushes = Pushes(self._writes, self.keys, self.partitions, self._incarnation, self._saturations)
-        self._replicas = Replicas(self._writes, self.keys, self.partitions.count, self._incarnation)
-        self._dumps = Dumps(self._reads, self._writes, self.keys, self.partitions, self._incarnation)
+        self._pulls = Pulls(self._reads, self.partitions, self._incarnation)
+        self._pushes = Pushes(
+            self._writes, self.partitions, self._incarnation, self._saturations, self.inserts_limit
+        )
+        self._replicas = Replicas(self._writes, self.partitions.count, self._incarnation)
+        self._dumps = Dumps(self._reads, self._writes, self.partitions, self._incarnation)
 
     @property
     def bits(self) -> int:
-        """See `Store.bits`."""
         return self.partitions.bits
 
     @property
     def width(self) -> int:
-        """See `Store.width`."""
         return _WIDTH
 
     @property
@@ -146,20 +138,17 @@ class RedisStore:
         """How often a request met a broken connection or a changing cluster, and was repeated."""
         return self._reads.troubles + self._writes.troubles
 
-    def pull(self, slots: Slots) -> NDArray[np.float32]:
-        """See `Store.pull`."""
+    def pull(self, slots: Slots) -> Float32:
         packed, _ = self.pull_packed(slots)
         return self.unpacked(packed)
 
-    def unpacked(self, packed: NDArray[np.int64]) -> NDArray[np.float32]:
+    def unpacked(self, packed: Int64) -> Float32:
         """The state float32[u, 2] of packed accumulators int64[u]."""
         state = np.empty((packed.size, _WIDTH), np.float32)
         unpack(packed, self.z_bits, state)
         return state
 
-    def increments(
-        self, slots: Slots, delta: NDArray[np.float32], token: Token, pulled: NDArray[np.float32] | None
-    ) -> NDArray[np.int64]:
+    def increments(self, slots: Slots, delta: Float32, token: Token, pulled: Float32 | None) -> Int64:
         """What `push` adds to the packed accumulators, int64[u]: the same for the same work in every job.
 
         Raises as `push` does.
@@ -168,14 +157,11 @@ class RedisStore:
         increments = np.empty(slots.size, np.int64)
         if pulled is not None:
             pulled = check_delta(pulled, slots.size, _WIDTH)
-        # Not the job's name, which is random: the same work is to be rounded the same way every time.
-        seed = token_hash("", token.shard, token.number)
+        seed = token_hash(token.shard, token.number)
         self._saturations.add(*pack_delta(delta, pulled, slots, seed, self.z_bits, increments))
         return increments
 
-    def pull_packed(
-        self, slots: Slots, job: str | None = None, shard: int = 0
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def pull_packed(self, slots: Slots, job: str | None = None, shard: int = 0) -> tuple[Int64, Int64]:
         """The packed accumulators int64[u], and int64[partitions]: the push of `(job, shard)` applied last.
 
         Both are of one moment for each partition; -2 stands for partitions that were not asked, -1 for no
@@ -183,26 +169,19 @@ class RedisStore:
         """
         return self._pulls.pull(check_slots(slots, self.bits), job, shard)
 
-    def push(
-        self,
-        slots: Slots,
-        delta: NDArray[np.float32],
-        token: Token,
-        pulled: NDArray[np.float32] | None = None,
-    ) -> None:
-        """See `Store.push`."""
+    def push(self, slots: Slots, delta: Float32, token: Token, pulled: Float32 | None = None) -> None:
         slots = check_slots(slots, self.bits)
         self.push_packed(slots, self.increments(slots, delta, token, pulled), token)
 
     def push_packed(
         self,
         slots: Slots,
-        increments: NDArray[np.int64],
+        increments: Int64,
         token: Token,
         *,
-        expected: NDArray[np.int64] | None = None,
-        only: NDArray[np.bool_] | None = None,
-        fresh: NDArray[np.bool_] | None = None,
+        expected: Int64 | None = None,
+        only: Bools | None = None,
+        fresh: Bools | None = None,
     ) -> list[int]:
         """Add int64[u] to packed accumulators, as `Store.push` does; return the partitions left behind.
 
@@ -215,16 +194,10 @@ class RedisStore:
         Raises SupersededError when a later attempt at the data shard has begun than the token's.
         """
         return self._pushes.push(
-            check_slots(slots, self.bits),
-            increments,
-            token,
-            expected=expected,
-            only=only,
-            fresh=fresh,
-            inserts_limit=self.inserts_limit,
+            check_slots(slots, self.bits), increments, token, expected=expected, only=only, fresh=fresh
         )
 
-    def take_over(self, job: str, shard: int) -> tuple[int, NDArray[np.int64]]:
+    def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
         """Begin an attempt at a data shard: from now on, no partition adds what earlier attempts push.
 
         Returns the attempt's number, for its tokens, and int64[partitions]: the last push that each
@@ -233,11 +206,10 @@ class RedisStore:
         """
         return self._pushes.take_over(job, shard)
 
-    def applied(self, job: str, shard: int) -> NDArray[np.int64]:
-        """See `Store.applied`."""
+    def applied(self, job: str, shard: int) -> Int64:
         return self._pulls.applied(job, shard)
 
-    def applied_everywhere(self, job: str, shards: Sequence[int]) -> NDArray[np.int64]:
+    def applied_everywhere(self, job: str, shards: Sequence[int]) -> Int64:
         """int64[shards]: the last push of each of these data shards that every partition has; -1 for none.
 
         Raises as `pull` does.
@@ -251,7 +223,7 @@ class RedisStore:
         """
         return self._replicas.servers()
 
-    def read_inserts(self, known: NDArray[np.int64]) -> list[tuple[int, NDArray[np.uint32]]]:
+    def read_inserts(self, known: Int64) -> list[tuple[int, NDArray[np.uint32]]]:
         """What the partitions' insert logs say beyond the first `known[p]` entries: (partition, offsets
         uint32[k]).
 
@@ -271,7 +243,7 @@ class RedisStore:
         """Whether requests for so many slots travel as ranges, so that leaving some out saves nothing."""
         return slots * self._least_density >= 1 << self.bits
 
-    def scan(self) -> Iterator[tuple[Slots, NDArray[np.float32]]]:
+    def scan(self) -> Iterator[tuple[Slots, Float32]]:
         """See `Store.scan`; a block is one partition."""
         for p in np.flatnonzero(self._dumps.sizes()).tolist():
             packed = np.frombuffer(self.dump(p).state, ">i8").astype(np.int64)
@@ -293,10 +265,7 @@ class RedisStore:
         try:
             drop_model(self._reads.nodes.client(), self.keys, self._incarnation.id)
         except BROKEN as error:
-            raise StoreError(
-                f"{self.url}: the model {self.keys.model!r} could not be dropped ({error})"
-                f"{rights_hint(error)}; finish that with `ctr ps drop`."
-            ) from error
+            raise not_dropped(self.url, self.keys, error) from error
         self.close()
 
     def close(self) -> None:

@@ -11,16 +11,11 @@ from numpy.typing import NDArray
 
 from ps.fixed_point_kernels import find_heavy, limit_heavy
 from ps.packed_kernels import add_to_range
+from ps.partitions import Int64
 from ps.redis.layout import SLOT_BYTES, Offsets
-from ps.wire import (
-    ReplyReader,
-    bitfield_read,
-    bulk_string,
-    command,
-    decode_range,
-    encode_push,
-    push_size,
-)
+from ps.wire import ReplyReader, bitfield_read, bulk_string, command
+from ps.wire.reply_kernels import decode_range
+from ps.wire.resp_kernels import encode_push, push_size
 
 _LONGEST = 200_000  # slots in one command: Redis takes 2**20 words in one, and a slot is four
 
@@ -49,7 +44,7 @@ class SparsePush:
     range_bytes = 0
     """Bytes that are read, and written from the scratch."""
 
-    def __init__(self, key: bytes, offsets: Offsets, increments: NDArray[np.int64]) -> None:
+    def __init__(self, key: bytes, offsets: Offsets, increments: Int64) -> None:
         self.slots = offsets.size
         self._key = key
         self._offsets = offsets
@@ -60,7 +55,7 @@ class SparsePush:
         """Ask for what has to be known of the string before it is added to; empty for nothing."""
         return bitfield_read(self._key, self._offsets[self._heavy]) if self._heavy.size else b""
 
-    def read_look(self, replies: ReplyReader) -> NDArray[np.int64]:
+    def read_look(self, replies: ReplyReader) -> Int64:
         """The answer, int64[heavy], for `add`."""
         if not self._heavy.size:
             return _NONE
@@ -89,10 +84,10 @@ class SparsePush:
 class RangePush:
     """Adds to the range from the first slot to the last: reads it, adds to it here, and writes it back.
 
-    There is at least one slot.
+    As `SparsePush`, and there is at least one slot.
     """
 
-    def __init__(self, key: bytes, offsets: Offsets, increments: NDArray[np.int64]) -> None:
+    def __init__(self, key: bytes, offsets: Offsets, increments: Int64) -> None:
         self.slots = offsets.size
         self._key = key
         self._offsets = offsets
@@ -101,7 +96,6 @@ class RangePush:
         self.range_bytes = (int(offsets[-1]) - self._first + 1) * SLOT_BYTES
 
     def look(self) -> bytes:
-        """See `SparsePush.look`."""
         start = self._first * SLOT_BYTES
         return command(b"GETRANGE", self._key, b"%d" % start, b"%d" % (start + self.range_bytes - 1))
 
@@ -111,7 +105,6 @@ class RangePush:
         return np.empty(0, np.uint8) if raw is None else raw
 
     def add(self, current: NDArray[Any], scratch: NDArray[np.uint8]) -> Addition:
-        """See `SparsePush.add`."""
         heavy = _heavy_places(self._increments)
         heavy_now = np.empty(heavy.size, np.int64)
         if heavy.size:
@@ -128,7 +121,7 @@ StringPush = SparsePush | RangePush
 """What it reads first must not change before it has written."""
 
 
-def _heavy_places(increments: NDArray[np.int64]) -> NDArray[np.int64]:
+def _heavy_places(increments: Int64) -> Int64:
     """Where the heavy increments are; see `ps.fixed_point_kernels`."""
     if not increments.size:
         return _NONE
@@ -136,9 +129,7 @@ def _heavy_places(increments: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.flatnonzero(marks) if find_heavy(increments, marks) else _NONE
 
 
-def _limit(
-    increments: NDArray[np.int64], heavy: NDArray[np.int64], current: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], tuple[int, int]]:
+def _limit(increments: Int64, heavy: Int64, current: Int64) -> tuple[Int64, tuple[int, int]]:
     """The increments, of which the heavy ones go no further than the limits; and how many z and n stopped."""
     if not heavy.size:
         return increments, (0, 0)

@@ -14,7 +14,7 @@ from ctr.errors import StoreError
 from ps.servers.embedded import HASH_SLOTS, EmbeddedRedis
 from ps.servers.redis_server import RedisServer
 from ps.servers.resharding import hash_slot_of, move_hash_slots
-from ps.wire import Keys, Member, parse_members
+from ps.wire import Keys, Member
 
 _ANSWER_S = 2.0
 _PIECE = 1 << 18  # 256 KiB
@@ -149,12 +149,13 @@ class Cluster:
 
 def _members(server: RedisServer) -> list[Member]:
     """The nodes that a server knows."""
-    return parse_members(str(_ask(server, "CLUSTER", "NODES")), (server.host, server.port))
+    with _refusals():
+        return server.members(_ANSWER_S)
 
 
 def _ask(server: RedisServer, *words: str) -> Any:
-    with _refusals(), server.connect(_ANSWER_S) as client:
-        return client.execute_command(*words)
+    with _refusals():
+        return server.call(*words, timeout_s=_ANSWER_S)
 
 
 @contextmanager

@@ -9,8 +9,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 from urllib.parse import parse_qs
 
 import redis
@@ -18,7 +16,6 @@ import redis
 from ctr.errors import StoreError
 from ps.servers.redis_server import RedisServer, find_redis_server, start_all
 from ps.servers.watchdog import Watchdog
-from ps.wire import Member, parse_members
 
 MOST_SERVERS = 64
 HASH_SLOTS = 16_384
@@ -100,9 +97,7 @@ class EmbeddedRedis:
     def __enter__(self) -> EmbeddedRedis:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -139,11 +134,11 @@ class EmbeddedRedis:
 
         def meet() -> None:
             for other in others:
-                _call(other, "CLUSTER", "MEET", node.host, node.port)
+                other.call("CLUSTER", "MEET", node.host, node.port)
 
         try:
             start_all([node], bus=True)
-            name = _call(node, "CLUSTER", "MYID")
+            name = node.call("CLUSTER", "MYID")
             meet()
             _wait(others, lambda other: _is_connected(other, name), again=meet)
             _wait([node], _is_whole, again=meet)
@@ -178,16 +173,11 @@ def _new_folder() -> Path:
         raise StoreError(f"no temporary folder for the redis-servers: {error}") from error
 
 
-def _call(server: RedisServer, *words: str | int) -> Any:
-    with server.connect() as client:
-        return client.execute_command(*words)
-
-
 def _follow(shards: Sequence[Sequence[RedisServer]]) -> None:
     """Makes each shard's servers replicas of its first, and waits until they follow it."""
     for primary, *replicas in shards:
         for replica in replicas:
-            _call(replica, "REPLICAOF", primary.host, primary.port)
+            replica.call("REPLICAOF", primary.host, primary.port)
         _wait(replicas, _follows)
 
 
@@ -195,28 +185,28 @@ def _join(shards: Sequence[Sequence[RedisServer]], node_timeout_ms: str) -> None
     """Makes a cluster of servers that are new and empty, and waits until every one says that it is whole."""
     servers = [server for shard in shards for server in shard]
     for epoch, server in enumerate(servers, 1):
-        _call(server, "CONFIG", "SET", NODE_TIMEOUT, MEETING_MS)
-        _call(server, "CLUSTER", "SET-CONFIG-EPOCH", epoch)  # so that they need not settle a tie later
+        server.call("CONFIG", "SET", NODE_TIMEOUT, MEETING_MS)
+        server.call("CLUSTER", "SET-CONFIG-EPOCH", epoch)  # so that they need not settle a tie later
     for s, (primary, *_) in enumerate(shards):
         first, end = s * HASH_SLOTS // len(shards), (s + 1) * HASH_SLOTS // len(shards)
-        _call(primary, "CLUSTER", "ADDSLOTS", *range(first, end))
+        primary.call("CLUSTER", "ADDSLOTS", *range(first, end))
     _meet(servers)
     _wait(servers, lambda server: _knows(server, len(servers), 0), again=lambda: _meet(servers))
     for primary, *replicas in shards:
-        name = _call(primary, "CLUSTER", "MYID")
+        name = primary.call("CLUSTER", "MYID")
         for replica in replicas:
-            _call(replica, "CLUSTER", "REPLICATE", name)
+            replica.call("CLUSTER", "REPLICATE", name)
     count = len(servers) - len(shards)
     _wait(servers, lambda server: _knows(server, len(servers), count) and _is_whole(server))
     _wait([replica for shard in shards for replica in shard[1:]], _follows)
     for server in servers:
-        _call(server, "CONFIG", "SET", NODE_TIMEOUT, node_timeout_ms)
+        server.call("CONFIG", "SET", NODE_TIMEOUT, node_timeout_ms)
 
 
 def _meet(servers: Sequence[RedisServer]) -> None:
     for i, server in enumerate(servers):
         for other in servers[i + 1 :]:
-            _call(server, "CLUSTER", "MEET", other.host, other.port)
+            server.call("CLUSTER", "MEET", other.host, other.port)
 
 
 def _wait(
@@ -242,13 +232,9 @@ def _wait(
             time.sleep(0.02)
 
 
-def _members(server: RedisServer) -> list[Member]:
-    return parse_members(str(_call(server, "CLUSTER", "NODES")), (server.host, server.port))
-
-
 def _knows(server: RedisServer, nodes: int, replicas: int) -> bool:
     """Whether it is connected to all nodes and knows of each whether it is a replica."""
-    members = _members(server)
+    members = server.members()
     return (
         len(members) == nodes
         and all(each.connected and not each.in_trouble for each in members)
@@ -258,16 +244,16 @@ def _knows(server: RedisServer, nodes: int, replicas: int) -> bool:
 
 def _is_connected(server: RedisServer, name: str) -> bool:
     """Whether it has a link to the node of this name."""
-    return any(each.name == name and each.flags == {"master"} and each.connected for each in _members(server))
+    return any(each.name == name and each.flags == {"master"} and each.connected for each in server.members())
 
 
 def _is_whole(server: RedisServer) -> bool:
-    state = str(_call(server, "CLUSTER", "INFO")).split()
+    state = str(server.call("CLUSTER", "INFO")).split()
     return {"cluster_state:ok", f"cluster_slots_ok:{HASH_SLOTS}"} <= set(state)
 
 
 def _follows(replica: RedisServer) -> bool:
-    return bool(_call(replica, "INFO", "replication").get("master_link_status") == "up")
+    return bool(replica.call("INFO", "replication").get("master_link_status") == "up")
 
 
 def embedded_nodes(query: str) -> int:

@@ -13,12 +13,14 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from ctr.errors import StoreError
+from ps.wire import Member, parse_members
 
 HOST = "127.0.0.1"
 NAMES = ("redis-server", "valkey-server")
@@ -95,7 +97,7 @@ class RedisServer:
         self._executable = executable
         self._folder = folder
         self._settings = dict(settings)
-        self._password = password
+        self.password = password
         self._group = group
         self._process: subprocess.Popen[bytes] | None = None
         self._frozen = False
@@ -118,25 +120,29 @@ class RedisServer:
     @property
     def url(self) -> str:
         """`redis://` URL of this server alone, with the password."""
-        return f"redis://:{self._password}@{self.host}:{self.port}/0"
-
-    @property
-    def password(self) -> str:
-        """What it takes to log in."""
-        return self._password
+        return f"redis://:{self.password}@{self.host}:{self.port}/0"
 
     def connect(self, timeout_s: float = 5.0) -> redis.Redis:
         """A new client of this server alone, whose replies are text; it tries nothing twice. Close it."""
         return redis.Redis(
             host=self.host,
             port=self.port,
-            password=self._password,
+            password=self.password,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),
             protocol=2,
             decode_responses=True,
         )
+
+    def call(self, *words: str | int, timeout_s: float = 5.0) -> Any:
+        """The answer to one command. Raises redis-py's errors."""
+        with self.connect(timeout_s) as client:
+            return client.execute_command(*words)
+
+    def members(self, timeout_s: float = 5.0) -> list[Member]:
+        """The nodes of its cluster, as it knows them. Raises redis-py's errors."""
+        return parse_members(str(self.call("CLUSTER", "NODES", timeout_s=timeout_s)), (self.host, self.port))
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Sends a signal; after SIGKILL, and SIGTERM to one that is not frozen, returns when it has ended."""
@@ -227,8 +233,8 @@ class RedisServer:
             "bind": self.host,
             "port": str(self.port),
             "protected-mode": "yes",
-            "requirepass": self._password,
-            "masterauth": self._password,
+            "requirepass": self.password,
+            "masterauth": self.password,
         }
         path = self._folder / CONFIG_FILE
         path.unlink(missing_ok=True)

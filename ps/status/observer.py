@@ -10,7 +10,7 @@ from typing import Any
 from redis.exceptions import AskError, MovedError, OutOfMemoryError
 
 from ctr.errors import StoreError
-from ps.board import JOB_FACTS, job_of, pairs, view_of, view_reads
+from ps.board import JOB_FACTS, job_of, pairs, read_reports, view_of, view_reads
 from ps.redis import require_layout
 from ps.status.clients import NodeClients, side_by_side
 from ps.status.node import NodeLook, reason
@@ -67,21 +67,14 @@ class StoreObserver:
 
         To be called after `look`, as `prepared_updates`. Raises StoreError when they cannot be read.
         """
-        key = self._keys.board(BoardPart.REPORTS)
-        if names is None:
-            found = pairs(self._answer(key, b"HGETALL"))
-            return {name.decode(): blob for name, blob in found.items()}
-        if not names:
-            return {}
-        blobs = self._answer(key, b"HMGET", *(name.encode() for name in names))
-        return {name: blob for name, blob in zip(names, blobs, strict=True) if blob is not None}
+        return read_reports(self._answer, self._keys.board(BoardPart.REPORTS), names)
 
     def prepared_updates(self, board: BoardStatus) -> dict[int, bytes]:
         """By rank: the update that was prepared last, if there is one. Raises as `reports` does."""
         updates = {}
         prefix = f"{board.job.incarnation}:".encode()
         for rank in range(board.job.ranks):
-            found = pairs(self._answer(self._keys.rank(rank), b"HGETALL"))
+            found = pairs(self._answer((b"HGETALL", self._keys.rank(rank))))
             rounds = {int(name[len(prefix) :]): name for name in found if name.startswith(prefix)}
             if rounds:
                 updates[rank] = found[rounds[max(rounds)]]
@@ -209,13 +202,14 @@ class StoreObserver:
             return None
         return BoardStatus(job, view_of(reads, answers))
 
-    def _answer(self, key: bytes, verb: bytes, *words: bytes) -> list[bytes]:
-        """Of the node that holds a key."""
+    def _answer(self, command: Command) -> list[bytes]:
+        """Of the node that holds the command's key."""
+        key = command[1]
         address = self._topology.owner_of(key)
         if address is None:
             raise StoreError(f"{self._url}: no node holds {key.decode()}.")
         try:
-            (answer,) = self._nodes.ask(address, [(verb, key, *words)])
+            (answer,) = self._nodes.ask(address, [command])
         except BROKEN as error:
             raise StoreError(f"{self._url}: {key.decode()} cannot be read ({error}).") from error
         return list(answer)

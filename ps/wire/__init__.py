@@ -7,13 +7,6 @@ from ps.wire.link import Link
 from ps.wire.nodes import Nodes, connect
 from ps.wire.patience import BROKEN, PATIENCE_S, Patience, require_passing, rights_hint
 from ps.wire.replies import ReplyReader, ServerError
-from ps.wire.reply_kernels import decode_range, parse_integers, skip_integers
-from ps.wire.resp_kernels import (
-    encode_pull,
-    encode_push,
-    pull_size,
-    push_size,
-)
 from ps.wire.topology import Member, Primary, Topology, cluster_topology, parse_members, single_server
 from ps.wire.transactions import Command, Decision, Transactions
 from ps.wire.url import Address, RedisUrl, host_port, is_near, parse_redis_url
@@ -45,20 +38,13 @@ __all__ = [
     "cluster_topology",
     "command",
     "connect",
-    "decode_range",
-    "encode_pull",
-    "encode_push",
     "host_port",
     "is_near",
-    "parse_integers",
     "parse_members",
     "parse_redis_url",
-    "pull_size",
-    "push_size",
     "read_queued",
     "require_passing",
     "rights_hint",
     "single_server",
-    "skip_integers",
     "watermark_field",
 ]

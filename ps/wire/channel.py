@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from threading import RLock
 
 from ctr.errors import StoreError
 from ps.wire.keys import Keys
@@ -27,7 +27,7 @@ class Channel:
         self.url = url
         self.patience_s = patience_s
         self.nodes: Nodes = connect(url, keys, timeout_s)
-        self._lock = Lock()
+        self._lock = RLock()
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="node")
         self._closed = False
         self.troubles = 0
@@ -39,7 +39,7 @@ class Channel:
         What is broken or passing is tried for `patience_s`. Raises StoreError, also when it is closed.
         """
         with self._lock:
-            self._require_open()
+            self.require_open()
             todo = partitions
 
             def attempt() -> None:
@@ -91,7 +91,8 @@ class Channel:
     def require_open(self) -> None:
         """Raise StoreError when the channel is closed."""
         with self._lock:
-            self._require_open()
+            if self._closed:
+                raise StoreError(f"{self.url}: the store is closed.")
 
     def close(self) -> bool:
         """Close all connections; False when that was done before."""
@@ -102,10 +103,6 @@ class Channel:
             self._pool.shutdown()
             self.nodes.close()
             return True
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise StoreError(f"{self.url}: the store is closed.")
 
     def _round(self, partitions: list[int], on_node: OnNode) -> tuple[list[int], Exception | None]:
         problem: Exception | None = None

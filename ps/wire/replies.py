@@ -11,6 +11,7 @@ from redis.connection import ConnectionInterface
 from redis.exceptions import ConnectionError as BrokenConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
+from ps.partitions import Int64
 from ps.wire.reply_kernels import parse_integers, skip_integers
 
 _CHUNK = 1 << 18  # 256 KiB asked of the socket at a time
@@ -46,24 +47,23 @@ class ReplyReader:
         self.refused: ServerError | None = None
         """The last error reply."""
 
-    def integers(self, out: NDArray[np.int64]) -> None:
+    def integers(self, out: Int64) -> None:
         """Read one integer reply per element of `out`, int64[n]."""
-        count = 0
-        while count < out.size:
-            at, count = parse_integers(self._buffer, self._at, self._end, out, count)
-            if at < 0:
-                raise BrokenConnection("the server answered something else than integers")
-            self._at = at
-            if count < out.size:
-                if self._at < self._end and self._buffer[self._at] == ord("-"):
-                    raise self._refusal(self._line())
-                self._fill()
+        self._each_integer(
+            out.size, lambda count: parse_integers(self._buffer, self._at, self._end, out, count)
+        )
 
     def skip_integers(self, wanted: int) -> None:
         """Pass over so many integer replies."""
+        self._each_integer(
+            wanted, lambda count: skip_integers(self._buffer, self._at, self._end, wanted, count)
+        )
+
+    def _each_integer(self, wanted: int, kernel: Callable[[int], tuple[int, int]]) -> None:
+        """Run `kernel`, which goes on from a count to another and the position after it, up to `wanted`."""
         count = 0
         while count < wanted:
-            at, count = skip_integers(self._buffer, self._at, self._end, wanted, count)
+            at, count = kernel(count)
             if at < 0:
                 raise BrokenConnection("the server answered something else than integers")
             self._at = at
@@ -99,15 +99,11 @@ class ReplyReader:
         return self._header(b":")
 
     def status(self) -> bytes:
-        """Read a status such as `OK`; raises ServerError for an error reply."""
+        """Read a reply of one line such as `OK`; raises ServerError for an error reply."""
         line = self._line()
         if line[:1] == b"-":
             raise self._refusal(line)
         return line[1:]
-
-    def skip(self) -> None:
-        """Pass over a reply of one line; raises ServerError for an error reply."""
-        self.status()
 
     def reply(self) -> Any:
         """Read any reply: bytes, int, None or a list of such; in a list, errors are ServerErrors.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 
+Int64 = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
 LONGEST_INTEGER = 23
@@ -25,9 +26,7 @@ _BLOCK = 512  # bytes that skip_integers looks at in one vectorised step
 
 
 @njit(nogil=True, cache=True)
-def parse_integers(
-    buffer: Bytes, start: int, end: int, out: NDArray[np.int64], count: int
-) -> tuple[int, int]:
+def parse_integers(buffer: Bytes, start: int, end: int, out: Int64, count: int) -> tuple[int, int]:
     """Reads the integer replies in `buffer[start:end]` to `out[count:]`, as many as are complete and fit.
 
     Returns the position after the last, and the new count. Call again from that position when more bytes
@@ -112,7 +111,7 @@ def skip_integers(buffer: Bytes, start: int, end: int, wanted: int, count: int) 
 
 
 @njit(nogil=True, cache=True)
-def decode_range(raw: Bytes, offsets: NDArray[np.uint32], first_offset: int, out: NDArray[np.int64]) -> None:
+def decode_range(raw: Bytes, offsets: NDArray[np.uint32], first_offset: int, out: Int64) -> None:
     """Reads the integers at `offsets` out of a GETRANGE reply that begins with the one at `first_offset`.
 
     No offset is below `first_offset`. The string ends after the last integer that was ever added to: what

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 
+Int64 = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
+Offsets = NDArray[np.uint32]
 
 
 def _text(text: bytes) -> Bytes:
@@ -36,7 +38,7 @@ _HASH, _DOLLAR, _STAR, _ZERO = 35, 36, 42, 48
 
 
 @njit(nogil=True, cache=True)
-def pull_size(offsets: NDArray[np.uint32], key: Bytes) -> int:
+def pull_size(offsets: Offsets, key: Bytes) -> int:
     """Bytes that `encode_pull` writes for this request."""
     size = np.uint64(_command_size(_BITFIELD_RO, key, 2 + 3 * offsets.size))
     for i in range(offsets.size):
@@ -45,7 +47,7 @@ def pull_size(offsets: NDArray[np.uint32], key: Bytes) -> int:
 
 
 @njit(nogil=True, cache=True)
-def push_size(offsets: NDArray[np.uint32], increments: NDArray[np.int64], key: Bytes) -> int:
+def push_size(offsets: Offsets, increments: Int64, key: Bytes) -> int:
     """Bytes that `encode_push` writes for this request."""
     size = np.uint64(_command_size(_BITFIELD, key, 2 + 4 * offsets.size))
     for i in range(offsets.size):
@@ -195,7 +197,7 @@ def _put_command(buffer: Bytes, at: np.uint64, name: Bytes, key: Bytes, argument
 
 
 @njit(nogil=True, cache=True)
-def encode_pull(buffer: Bytes, at: int, key: Bytes, offsets: NDArray[np.uint32]) -> int:
+def encode_pull(buffer: Bytes, at: int, key: Bytes, offsets: Offsets) -> int:
     """Writes `BITFIELD_RO key GET i64 #offset ...` at `buffer[at:]`, which has `pull_size` bytes of room.
 
     Returns the position after it. The reply is an array of `offsets.size` integers.
@@ -207,9 +209,7 @@ def encode_pull(buffer: Bytes, at: int, key: Bytes, offsets: NDArray[np.uint32])
 
 
 @njit(nogil=True, cache=True)
-def encode_push(
-    buffer: Bytes, at: int, key: Bytes, offsets: NDArray[np.uint32], increments: NDArray[np.int64]
-) -> int:
+def encode_push(buffer: Bytes, at: int, key: Bytes, offsets: Offsets, increments: Int64) -> int:
     """Writes `BITFIELD key INCRBY i64 #offset increment ...` at `buffer[at:]`, of `push_size` bytes of room.
 
     Returns the position after it. The reply is an array of `offsets.size` integers, the new values.

@@ -37,21 +37,13 @@ class Transactions:
     refuses.
     """
 
-    def __init__(
-        self,
-        nodes: Nodes,
-        url: RedisUrl,
-        *,
-        patience_s: float,
-        slow_s: float = float("inf"),
-        of: str = "the job board",
-    ) -> None:
+    def __init__(self, nodes: Nodes, url: RedisUrl, *, patience_s: float, of: str = "the job board") -> None:
         """`of` says in messages what is read and written."""
         self._nodes = nodes
         self._of = of
         self._url = url
         self._patience_s = patience_s
-        self.slow_s = slow_s
+        self.slow_s = float("inf")
         """Seconds for an answer from which it is taken for trouble."""
         self._idle: dict[Address, deque[Link]] = {}
         self.last_trouble = -float("inf")
@@ -66,10 +58,7 @@ class Transactions:
         return self._patiently(key, lambda link: _checked(self._execute(link, commands)))
 
     def update(
-        self,
-        watched: Sequence[bytes],
-        reads: Sequence[Command],
-        decide: Callable[[list[Any]], Decision[T]],
+        self, watched: Sequence[bytes], reads: Sequence[Command], decide: Callable[[list[Any]], Decision[T]]
     ) -> T:
         """Read, decide, write: on the node of the first `watched` key.
 

@@ -140,7 +140,7 @@ class RequestContract:
             store.push(slots, ones(slots), Token("job", 3, chunk))
         assert set(store.pull(slots).ravel().tolist()) == {2}
 
-    def test_jobs_and_shards_have_their_own_records(self, store_factory: StoreFactory) -> None:
+    def test_jobs_and_shards_have_their_own_watermarks(self, store_factory: StoreFactory) -> None:
         store = store_factory(8)
         slots = slots_of(8, [9])
         for token in [Token("a", 0, 5), Token("a", 1, 0), Token("b", 0, 0), Token("a:0", 0, 0)]:

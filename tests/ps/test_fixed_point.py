@@ -1,4 +1,4 @@
-"""Floats as integers of fixed point, and back."""
+"""Accumulators as fixed-point integers: rounding, limits, and nothing that overflows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.reference import fixed_point
 
 pytestmark = pytest.mark.kernel
 
-TOKEN = token_hash("job", 3, 14)
+TOKEN = token_hash(3, 14)
 FLOAT_MAX = float(np.finfo(np.float32).max)
 NASTY = [
     0.0,
@@ -161,7 +161,7 @@ def test_rounding_depends_on_the_token_and_the_slot_alone() -> None:
     assert packed(delta, None, slots.astype(np.uint64))[0] == whole
     assert packed(delta[500:600], None, slots[500:600])[0] == whole[500:600]
     assert packed(delta[::-1].copy(), None, slots[::-1].copy())[0] == whole[::-1]
-    other, _ = packed(delta, None, slots, token=token_hash("job", 3, 15))
+    other, _ = packed(delta, None, slots, token=token_hash(3, 15))
     assert 1000 < np.count_nonzero(np.array(other) != whole) < 2000
 
 
@@ -175,11 +175,11 @@ def test_the_random_bits_are_those_of_splitmix64() -> None:
 
 
 def test_a_token_has_its_own_hash() -> None:
-    parts = [("job", 0, 0), ("job", 0, 1), ("job", 1, 0), ("", 0, 0), ("bö", 2**63 - 1, 0), ("jo", 0, 0)]
+    parts = [(0, 0), (0, 1), (1, 0), (2**63 - 1, 0), (0, 2**63 - 1)]
     hashes = {token_hash(*part) for part in parts}
     assert len(hashes) == len(parts)
     assert {type(number) for number in hashes} == {np.uint64}
-    assert token_hash("job", 0, 0) == token_hash("job", 0, 0)
+    assert token_hash(0, 0) == token_hash(0, 0)
 
 
 # Limits

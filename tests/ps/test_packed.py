@@ -1,4 +1,4 @@
-"""Two numbers packed into one integer."""
+"""Kernels over packed increments and strings of them, against plain references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store protocol, and the stores that `open_store` opens."""
+"""Tokens, URLs of stores, and the kernels that check requests."""
 
 from __future__ import annotations
 

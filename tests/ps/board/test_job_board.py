@@ -115,7 +115,7 @@ class TestJob:
         board.create("old", b"", shards=5, ranks=2)
         worker = board.register("here")
         board.claim(worker)
-        board.prepare(1, 3, b"move")
+        board.prepare(1, 3, b"update")
         board.announce_prepared(1, 3)
         board.report("r", b"")
         board.pause(3)
@@ -189,7 +189,7 @@ class TestJob:
         view = board.look()
         assert (view.state, view.message) == ("failed", "der Grund: ü")
 
-    def test_hold(self, board: JobBoard) -> None:
+    def test_pause(self, board: JobBoard) -> None:
         board.create("job", b"", shards=1, ranks=1)
         worker = board.register("here")
         for at in (0, 17, None):
@@ -213,7 +213,7 @@ class TestJob:
         board.claim_ranks(worker)
         board.advance(worker, 0, 1, 1)
         for rank in range(5):
-            board.prepare(rank, 0, b"move")
+            board.prepare(rank, 0, b"update")
             board.announce_prepared(rank, 0)
         board.report("r", b"")
         board.pause(1)
@@ -279,7 +279,7 @@ class TestQueue:
         worker = board.register("here")
         over = Event()
 
-        def beat() -> None:
+        def renew() -> None:
             while not over.is_set():
                 assert board.heartbeat(worker)
                 assert board.clock_gate(worker).live
@@ -294,7 +294,7 @@ class TestQueue:
             finally:
                 over.set()
 
-        at_once(beat, beat, work)
+        at_once(renew, renew, work)
         assert board.look().finished == 60
 
     def test_a_claim_whose_answer_was_lost(self, board: JobBoard) -> None:
@@ -346,7 +346,7 @@ class TestQueue:
 
         until(alone)
 
-    def test_a_beat_renews_the_lease(self, board: JobBoard) -> None:
+    def test_a_heartbeat_renews_the_lease(self, board: JobBoard) -> None:
         board.create("job", b"", shards=1)
         worker = board.register("here")
 
@@ -544,21 +544,21 @@ class TestRanks:
         board.create("job", b"", shards=9, ranks=2)
         dead, heir = board.register("dead"), board.register("heir")
         assert (board.claim_ranks(dead), board.claim_ranks(heir)) == ([0], [1])
-        board.prepare(0, 4, b"move")
+        board.prepare(0, 4, b"update")
         board.announce_prepared(0, 4)
         board.expire(dead)
         assert board.claim_ranks(dead) == []
         assert board.look().ranks[0].owner is None
         assert board.claim_ranks(heir) == [0, 1]
         assert board.rank_gate(heir).prepared == (4, -1)
-        assert board.prepare(0, 4, b"another") == b"move"
+        assert board.prepare(0, 4, b"another") == b"update"
         newcomer = board.register("newcomer")
         assert board.claim_ranks(newcomer) == []
         assert board.claim_ranks(heir) == [0]
         assert board.claim_ranks(heir) == [0]  # the free one is for the newcomer
         assert board.claim_ranks(newcomer) == [1]
 
-    def test_the_first_stage_counts(self, url: str, board: JobBoard, boards: Boards) -> None:
+    def test_the_first_prepared_update_counts(self, url: str, board: JobBoard, boards: Boards) -> None:
         board.create("job", b"", shards=9, ranks=2)
         late = boards(url)
         assert board.prepared(1, 0) is None
@@ -575,7 +575,7 @@ class TestRanks:
         assert board.prepared(1, 1) == b""
         assert board.prepare(1, 7, b"x" * 3_000_000) == b"x" * 3_000_000
 
-    def test_many_stage_at_once(self, url: str, board: JobBoard, boards: Boards) -> None:
+    def test_many_prepare_at_once(self, url: str, board: JobBoard, boards: Boards) -> None:
         board.create("job", b"", shards=9, ranks=1)
         counted: list[list[bytes | None]] = [[] for _ in range(4)]
         together = Barrier(4)
@@ -587,9 +587,9 @@ class TestRanks:
                 counted[w].append(own.prepare(0, round_, b"%d of %d" % (round_, w)))
 
         at_once(*(lambda w=w: work(w) for w in range(4)))
-        for round_, moves in enumerate(zip(*counted, strict=True)):
-            assert len(set(moves) - {None}) == 1
-            assert re.fullmatch(b"%d of [0-3]" % round_, next(move for move in moves if move is not None))
+        for round_, updates in enumerate(zip(*counted, strict=True)):
+            assert len(set(updates) - {None}) == 1
+            assert re.fullmatch(b"%d of [0-3]" % round_, next(each for each in updates if each is not None))
 
     def test_announcements_only_grow(self, board: JobBoard) -> None:
         board.create("job", b"", shards=9, ranks=2)

@@ -86,7 +86,7 @@ def test_answers_that_never_come(start_redis: StartRedis, boards: Boards) -> Non
                 assert board.advance(worker, shard, 6, claim.clock + 1)
                 assert shard == 4 or board.done(worker, shard)
             board.release(worker, 4)
-            assert board.prepare(0, 3, b"move") == b"move"
+            assert board.prepare(0, 3, b"update") == b"update"
             board.announce_prepared(0, 3)
             board.announce_pushed(0, 3)
             board.report("r", b"report")
@@ -129,8 +129,8 @@ def test_frozen_again_and_again(start_redis: StartRedis, boards: Boards) -> None
             assert claim.progress == 0
             assert own.heartbeat(worker)
             assert own.advance(worker, claim.shard, 1, claim.clock + 1)
-            move = own.prepare(0, claim.shard, b"%d" % claim.shard)
-            assert move in (None, b"%d" % claim.shard)
+            update = own.prepare(0, claim.shard, b"%d" % claim.shard)
+            assert update in (None, b"%d" % claim.shard)
             own.announce_prepared(0, claim.shard)
             own.report(f"{claim.shard}", b"done")
             assert own.done(worker, claim.shard)
@@ -168,7 +168,7 @@ def test_a_freeze_kills_no_workers(start_redis: StartRedis, boards: Boards) -> N
     view = board.look()
     assert [w.lease_left_s < 0 for w in view.workers] == [True, True]
     assert board.heartbeat(other)
-    until(lambda: [w.id for w in board.look().workers] == [other])  # the one that does not beat
+    until(lambda: [w.id for w in board.look().workers] == [other])  # the other sends no heartbeats
     assert not board.heartbeat(worker)
 
 
@@ -233,12 +233,12 @@ def test_memory_limit(start_redis: StartRedis, boards: Boards) -> None:
     board = boards(servers.url)
     board.create("job", b"", shards=9, ranks=20)
 
-    def stage_all() -> None:
+    def prepare_all() -> None:
         for rank in range(20):
             board.prepare(rank, 0, bytes(1_000_000))
 
     with pytest.raises(StoreError, match="memory limit"):
-        stage_all()
+        prepare_all()
     assert board.job() is not None
 
 

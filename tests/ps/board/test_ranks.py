@@ -10,7 +10,7 @@ from ps.board.ranks import share_ranks
 
 @given(
     ranks=st.integers(1, 12),
-    events=st.lists(st.tuples(st.sampled_from(["enter", "die", "claim"]), st.integers(0, 9)), max_size=40),
+    events=st.lists(st.tuples(st.sampled_from(["join", "die", "claim"]), st.integers(0, 9)), max_size=40),
     reserve=st.booleans(),
 )
 def test_ranks_are_shared_evenly_whoever_comes_and_goes(
@@ -21,16 +21,16 @@ def test_ranks_are_shared_evenly_whoever_comes_and_goes(
 
     def claim(worker: str, *, reserve_untouched: bool) -> bool:
         before = sum(owner == worker for owner in owners.values())
-        move = share_ranks(worker, owners, ranks, live, reserve_untouched=reserve_untouched)
-        assert not any(owners.get(rank) in live for rank in move.take)
-        assert all(owners[rank] == worker for rank in move.give)
-        assert before - len(move.give) >= min(before, 1)
-        owners.update(dict.fromkeys(move.take, worker))
-        owners.update(dict.fromkeys(move.give, ""))
-        return bool(move.take or move.give)
+        share = share_ranks(worker, owners, ranks, live, reserve_untouched=reserve_untouched)
+        assert not any(owners.get(rank) in live for rank in share.take)
+        assert all(owners[rank] == worker for rank in share.give)
+        assert before - len(share.give) >= min(before, 1)
+        owners.update(dict.fromkeys(share.take, worker))
+        owners.update(dict.fromkeys(share.give, ""))
+        return bool(share.take or share.give)
 
     for number, (event, who) in enumerate(events):
-        if event == "enter":
+        if event == "join":
             live.append(f"worker {number}")
         elif live and event == "die":
             live.remove(live[who % len(live)])

@@ -1,4 +1,4 @@
-"""The cache of a worker: what it still knows, and when it asks again."""
+"""`WorkerCache` against a dict, and what ages out of it."""
 
 from __future__ import annotations
 

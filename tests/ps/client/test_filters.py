@@ -1,4 +1,4 @@
-"""The filters of pulls and pushes."""
+"""What filters report to have saved."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_travels_in_the_end_is_not_saved(
     assert told["kkt"] == {"keys": saved[1], "bytes": saved[1] * PUSH_BYTES}
 
 
-def test_what_holds_anything_back() -> None:
+def test_which_filters_keep_residuals() -> None:
     assert not Filters(cache=True, presence=True).keeps_residuals
     assert Filters(residuals=1e-9).keeps_residuals
     assert Filters(kkt=True).keeps_residuals

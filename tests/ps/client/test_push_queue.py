@@ -1,7 +1,7 @@
 """`PushQueue` sends in order, behind, and again what a failover has lost.
 
 A failover to a replica that lags is played by giving partitions back what they held before: their state and
-their record, as one, which is what such a replica has.
+their watermarks, as one, which is what such a replica has.
 """
 
 from __future__ import annotations

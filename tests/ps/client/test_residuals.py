@@ -1,4 +1,4 @@
-"""Residuals: increments that a worker keeps instead of pushing them."""
+"""`Residuals` against a dict of sums."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ps.client.residuals import Residuals
 
-move = st.dictionaries(st.integers(0, 15), st.integers(-(2**63), 2**63 - 1), max_size=10)
+rows_of_a_step = st.dictionaries(st.integers(0, 15), st.integers(-(2**63), 2**63 - 1), max_size=10)
 
 
 def arrays_of(rows: dict[int, int], bits: int) -> tuple[np.ndarray, np.ndarray]:
@@ -21,27 +21,27 @@ def wrapped(number: int) -> int:
 
 
 @settings(max_examples=150)
-@given(moves=st.lists(st.tuples(st.booleans(), move), max_size=8), bits=st.sampled_from([4, 34]))
-def test_nothing_is_lost_or_doubled(moves: list[tuple[bool, dict[int, int]]], bits: int) -> None:
-    held, reference = Residuals(bits), dict[int, int]()
-    for put, rows in moves:
+@given(steps=st.lists(st.tuples(st.booleans(), rows_of_a_step), max_size=8), bits=st.sampled_from([4, 34]))
+def test_nothing_is_lost_or_doubled(steps: list[tuple[bool, dict[int, int]]], bits: int) -> None:
+    residuals, reference = Residuals(bits), dict[int, int]()
+    for put, rows in steps:
         slots, increments = arrays_of(rows, bits)
         if put:
-            held.put(slots, increments)
+            residuals.put(slots, increments)
             for n, increment in rows.items():
                 reference[n] = wrapped(reference.get(n, 0) + increment)
         else:
             seen = increments.copy()
-            held.overlay(slots, seen)
-            held.take(slots, increments)
+            residuals.overlay(slots, seen)
+            residuals.take(slots, increments)
             assert np.array_equal(seen, increments)
             expected = [wrapped(rows[n] + reference.pop(n, 0)) for n in sorted(rows)]
             assert increments.tolist() == expected
-        assert len(held) == len(reference)
-    slots, increments = held.take_all()
+        assert len(residuals) == len(reference)
+    slots, increments = residuals.take_all()
     expected_slots, expected_increments = arrays_of(reference, bits)
     assert np.array_equal(slots, expected_slots)
     assert slots.dtype == expected_slots.dtype
     assert np.array_equal(increments, expected_increments)
-    assert len(held) == 0
-    assert held.take_all()[0].size == 0
+    assert len(residuals) == 0
+    assert residuals.take_all()[0].size == 0

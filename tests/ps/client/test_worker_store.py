@@ -135,7 +135,7 @@ def test_a_dense_chunk_between_sparse_ones(redis_url: str) -> None:
     assert worker.counts.from_cache >= 6
 
 
-def test_a_push_between_hearing_the_news_and_pulling(redis_url: str) -> None:
+def test_a_push_between_reading_the_insert_logs_and_pulling(redis_url: str) -> None:
     """The pull is in another thread: a push may arrive in the middle of it."""
 
     class Interrupted(RedisStore):
@@ -260,7 +260,7 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
     store = opened(redis_url, 20)
     worker = worker_of(store, ALL)
     slots = np.array([1, 2, 3, 4], np.uint32)
-    # Pushed always; small every other time; zero throughout, by a large and by a small move.
+    # Pushed always; small every other time; zero throughout, by a large and by a small update.
     steps = np.array([[5, 5], [0.625, 0], [0.0625, 8], [0, 0.25]], np.float32)
     for clock in range(4):
         pulled = worker.pull(slots, 0, clock, clock)
@@ -277,7 +277,7 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
     store.drop()
 
 
-def test_too_large_residuals_are_pushed(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_residuals_are_pushed(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ps.client.worker_store._MOST_RESIDUALS", 100)
     store, expected = opened(redis_url, 16), ExpectedSums(16)
     worker = worker_of(store, Filters(residuals=1e9))
@@ -290,7 +290,7 @@ def test_too_large_residuals_are_pushed(redis_url: str, monkeypatch: pytest.Monk
     store.drop()
 
 
-def test_news_stay_short(redis_url: str) -> None:
+def test_insert_logs_stay_short(redis_url: str) -> None:
     """Of a store that is pushed as ranges by many, each telling of the same slots."""
     bits, model = 14, "short-inserts"
     store = opened(redis_url, bits, model)

@@ -1,4 +1,4 @@
-"""The contract of a store, for the one in memory."""
+"""`MemoryStore`: the contract of all stores, and what only memory has to keep."""
 
 from __future__ import annotations
 

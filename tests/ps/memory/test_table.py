@@ -1,4 +1,4 @@
-"""The hash table of the store in memory."""
+"""The hash tables of large spaces against a dict."""
 
 from __future__ import annotations
 

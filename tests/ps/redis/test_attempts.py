@@ -1,4 +1,4 @@
-"""Several attempts at one data shard: what one has pushed or kept as a residual, no other adds again.
+"""Several attempts at one data shard: what one has pushed or keeps as residuals, no other adds again.
 
 Chunk `c` adds `4**c` units to the first number of its slots: its digit in the sum tells how often it counts.
 """
@@ -48,15 +48,15 @@ def chunk_slots(number: int) -> Slots:
 class Attempt:
     """A worker that trains the data shard 0, and keeps half of everything as residuals, by chance."""
 
-    def __init__(self, store: RedisStore, seed: int, *, holding: bool = True) -> None:
+    def __init__(self, store: RedisStore, seed: int, *, residuals: bool = True) -> None:
         self.store, self.number = store, 0
         chances = np.random.default_rng(seed)
 
-        def filter_updates(seen: NDArray[np.float32], *_: object) -> NDArray[np.uint8]:
+        def half(seen: NDArray[np.float32], *_: object) -> NDArray[np.uint8]:
             return np.where(chances.random(len(seen)) < 0.5, SMALL, PUSH).astype(np.uint8)
 
-        filters = Filters(cache=False, presence=False, residuals=1.0 if holding else 0.0)
-        self.worker = WorkerStore(store, "job", filters=filters, staleness=2, filter_updates=filter_updates)
+        filters = Filters(cache=False, presence=False, residuals=1.0 if residuals else 0.0)
+        self.worker = WorkerStore(store, "job", filters=filters, staleness=2, filter_updates=half)
 
     def begin(self) -> int:
         self.number = self.worker.begin(0)
@@ -141,7 +141,7 @@ def test_an_heir_of_a_worker_that_was_frozen(stores: Callable[[], RedisStore], s
 
 def test_what_a_dead_worker_had_pushed_and_a_server_loses(stores: Callable[[], RedisStore]) -> None:
     """The heir notices, and trains it again."""
-    dead, heir = Attempt(stores(), 0, holding=False), Attempt(stores(), 1, holding=False)
+    dead, heir = Attempt(stores(), 0, residuals=False), Attempt(stores(), 1, residuals=False)
     dead.begin()
     dead.train(3)
     dead.worker._queue.flush()

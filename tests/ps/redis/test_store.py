@@ -268,7 +268,7 @@ class TestPacked:
         yield store
         store.drop()
 
-    def test_a_pull_tells_the_record_of_each_partition(self, store: RedisStore) -> None:
+    def test_a_pull_tells_the_watermark_of_each_partition(self, store: RedisStore) -> None:
         for chunk, slot in [(0, 3), (4, 40), (5, 3)]:
             store.push_packed(np.array([slot], np.uint32), np.array([7]), Token("job", 2, chunk))
         packed, applied = store.pull_packed(np.array([3, 4, 40, 900], np.uint32), "job", 2)
@@ -303,7 +303,7 @@ class TestPacked:
         assert not store.push_packed(slots, np.ones(3, np.int64), Token("job", 0, 1), only=only & False)
         assert store.applied("job", 0).max() == 0
 
-    def test_news_are_read_on_from_where_one_was(self, store: RedisStore) -> None:
+    def test_insert_logs_are_read_on_from_where_one_was(self, store: RedisStore) -> None:
         slots, heard = np.array([3, 5, 40, 900], np.uint32), np.zeros(64, np.int64)
         fresh = np.array([True, False, True, True])
         for _ in range(2):  # a repeated push tells nothing again
@@ -315,7 +315,7 @@ class TestPacked:
         store.push_packed(slots, np.ones(4, np.int64), Token("job", 0, 1), fresh=~fresh)
         assert [(p, offsets.tolist()) for p, offsets in store.read_inserts(heard)] == [(0, [5])]
 
-    def test_news_that_are_long_enough_are_cut(self, server: EmbeddedRedis) -> None:
+    def test_insert_logs_that_are_long_enough_are_cut(self, server: EmbeddedRedis) -> None:
         store = opened(server.url, bits=16)  # partitions of 1024 slots, and inserts of 51
         slots = np.arange(1024, dtype=np.uint32)
         store.push_packed(slots, np.ones(1024, np.int64), Token("job", 0, 0), fresh=slots >= 0)
@@ -350,7 +350,7 @@ class TestDumps:
         assert scanned(other) == scanned(store)
         other.drop()
 
-    def test_news_tell_of_what_was_restored(self, store: RedisStore) -> None:
+    def test_insert_logs_tell_of_what_was_restored(self, store: RedisStore) -> None:
         slots = np.array([64, 66, 127, 128], np.uint32)
         store.push_packed(slots, np.array([1, 1, 1, 0]), Token("job", 0, 0))
         for p in (0, 1, 2):

@@ -442,7 +442,7 @@ def test_a_server_that_does_not_do_is_named(on_path: Callable, script: str, said
         find_redis_server()
 
 
-def test_the_path_comes_first_and_old_servers_are_passed_over(on_path: Callable) -> None:
+def test_the_path_comes_first_and_old_servers_are_skipped(on_path: Callable) -> None:
     valkey = on_path("valkey-server", SAYS.format("Valkey", "8.1.3"))
     on_path("redis-server", SAYS.format("Redis", "5.0.7"))
     assert find_redis_server() == valkey

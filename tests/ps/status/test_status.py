@@ -108,7 +108,7 @@ class TestOneServer:
         assert node.partitions == tuple(range(64))
         assert node.partition_bytes == 64 * PARTITION_BYTES
         assert node.keys is not None
-        assert node.keys >= 1 + 2 * 64  # the description; a state and a record each
+        assert node.keys >= 1 + 2 * 64  # the description; a state and watermarks each
         assert node.version is not None
         assert node.memory_used is not None
         assert (found.partition_balance, found.byte_balance) == (1, 1)
@@ -149,7 +149,7 @@ class TestOneServer:
         push(own.url)  # only what has a time to live goes, and nothing of a model has
 
     def test_a_part_that_was_deleted(self, redis_url: str, look: Look) -> None:
-        """As by eviction: its record is there, its state is not."""
+        """As by eviction: its watermarks are there, its state is not."""
         push(redis_url)
         with redis.Redis.from_url(redis_url) as client:
             client.delete(KEYS.state(5))
@@ -422,7 +422,7 @@ class TestBoard:
         assert found is not None
         assert observer.prepared_updates(found) == {2: b"round 10"}
 
-    def test_it_buries_nobody(
+    def test_it_expires_nobody(
         self, redis_url: str, boards: Boards, observers: Callable[..., StoreObserver]
     ) -> None:
         """Though the worker is long overdue, and the observer has been there all the time."""

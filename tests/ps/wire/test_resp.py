@@ -1,4 +1,4 @@
-"""Redis commands as bytes."""
+"""The Redis protocol as kernels write and read it, against a plain reference."""
 
 from __future__ import annotations
 
