@@ -113,9 +113,7 @@ class JobBoard:
         """
         begun = max(progress, default=-1) + 1 if begun is None else begun
         key, token = self._key, secrets.token_hex(8).encode()
-        commands: list[Command] = [
-            (b"HSET", key[BoardPart.JOB], b"begun", b"%d" % begun, b"restored", token),
-        ]
+        commands: list[Command] = [(b"HSET", key[BoardPart.JOB], b"begun", b"%d" % begun, b"restored", token)]
         commands += self._queue.restoration(progress)
         commands += self._ranks.restoration(ranks_pushed)
 

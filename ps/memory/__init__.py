@@ -2,6 +2,4 @@
 
 from ps.memory.store import MemoryStore
 
-__all__ = [
-    "MemoryStore",
-]
+__all__ = ["MemoryStore"]

@@ -89,7 +89,7 @@ class PullRequest:
 
 
 class Pulls:
-    """From the partitions of one model, over one channel; see the methods of these names in `RedisStore`."""
+    """From the partitions of one model, over one channel; `RedisStore` says what the methods do."""
 
     def __init__(self, channel: Channel, partitions: Partitions, incarnation: Incarnation) -> None:
         self._channel = channel
