@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         Filters,
         PendingPush,
         Pulled,
+        PushPacked,
         PushQueue,
-        PushStore,
         WorkerStore,
         warm_up_requests,
     )
@@ -43,8 +43,8 @@ __all__ = [
     "Partitions",
     "PendingPush",
     "Pulled",
+    "PushPacked",
     "PushQueue",
-    "PushStore",
     "RankGate",
     "RedisStore",
     "RedisUrl",
@@ -66,7 +66,7 @@ __getattr__ = lazy_face(
     __name__,
     {
         "board": "BoardView Claim ClockGate Job JobBoard RankGate",
-        "client": "DEFAULT_FILTERS FilterCounts Filters PushQueue PendingPush Pulled PushStore WorkerStore"
+        "client": "DEFAULT_FILTERS FilterCounts Filters PushQueue PendingPush Pulled PushPacked WorkerStore"
         " warm_up_requests",
         "redis": "ModelExistsError PartitionDump RedisStore Saturations",
         "wire": "RedisUrl parse_redis_url",

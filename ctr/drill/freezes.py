@@ -15,7 +15,7 @@ from time import monotonic, sleep
 import numpy as np
 
 from ctr.drill.fault_plan import went_on
-from ctr.drill.ledger import Ledger, LedgerStore, Push
+from ctr.drill.ledger import Ledger, LedgerWriter, Push
 from ctr.drill.proof import Proof, StoreSums, prove
 from ps import PendingPush, PushQueue, RedisStore, Token, parse_redis_url
 from ps.servers import EmbeddedRedis, RedisServer
@@ -163,8 +163,8 @@ class _Trial:
         """Push random numbers to random slots until it is over, and all that was begun to its end."""
         store = self._stores[client]
         numbers = np.random.default_rng([self._chosen.getrandbits(32), client])
-        ledger = LedgerStore(store, self._folder / f"client-{client}.jsonl")
-        queue = PushQueue(ledger, _JOB)
+        ledger = LedgerWriter(store, self._folder / f"client-{client}.jsonl")
+        queue = PushQueue(store, _JOB, ledger)
         done = partial(self._has_arrived, client)
         try:
             chunk = 0

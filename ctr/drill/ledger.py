@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from features import Slots
-from ps import Partitions, PushStore, RedisUrl, Token
+from ps import PushPacked, RedisStore, Token
 
 FOLDER = "CTR_LEDGER"
 """Environment variable: the folder that every worker keeps its ledger in."""
@@ -77,14 +77,14 @@ def _hashed(slots: Slots) -> UInt64:
     return (bits ^ (bits >> np.uint64(31))) | np.uint64(1)
 
 
-class LedgerStore:
-    """Wraps a store for a push queue, and writes down what it is asked to push before and after it does.
+class LedgerWriter:
+    """Wraps `RedisStore.push_packed`, and writes down what it is asked to push before and after it does.
 
     A line is in the file before a push is sent, so a worker may be killed at any moment. A push takes at
     least `pace_s`.
     """
 
-    def __init__(self, store: PushStore, path: Path, pace_s: float = 0.0) -> None:
+    def __init__(self, store: RedisStore, path: Path, pace_s: float = 0.0) -> None:
         """Lines are added to `path`. Raises DataError when that cannot be done."""
         self._store = store
         self._path = path
@@ -93,17 +93,7 @@ class LedgerStore:
         self._next = 0.0
         self._write({})
 
-    @property
-    def url(self) -> RedisUrl:
-        """See `RedisStore.url`."""
-        return self._store.url
-
-    @property
-    def partitions(self) -> Partitions:
-        """See `RedisStore.partitions`."""
-        return self._store.partitions
-
-    def push_packed(
+    def __call__(
         self,
         slots: Slots,
         increments: NDArray[np.int64],
@@ -113,10 +103,9 @@ class LedgerStore:
         only: NDArray[np.bool_] | None = None,
         fresh: NDArray[np.bool_] | None = None,
     ) -> list[int]:
-        """See `RedisStore.push_packed`."""
         sleep(max(self._next - monotonic(), 0.0))
         self._next = monotonic() + self._pace_s
-        cuts = self.partitions.cuts(slots)
+        cuts = self._store.partitions.cuts(slots)
         touched = np.diff(cuts) > 0
         totals, checks = np.zeros((2, touched.size), np.uint64)
         totals[touched], checks[touched] = sums_of(
@@ -133,27 +122,6 @@ class LedgerStore:
         self._write({"done": number, "at": monotonic(), "arrived": arrived})
         return behind
 
-    @property
-    def troubles(self) -> int:
-        """See `RedisStore.troubles`."""
-        return self._store.troubles
-
-    def take_over(self, job: str, shard: int) -> tuple[int, NDArray[np.int64]]:
-        """See `RedisStore.take_over`."""
-        return self._store.take_over(job, shard)
-
-    def applied(self, job: str, shard: int) -> NDArray[np.int64]:
-        """See `Store.applied`."""
-        return self._store.applied(job, shard)
-
-    def wait_replicated(self, timeout_s: float) -> bool:
-        """See `RedisStore.wait_replicated`."""
-        return self._store.wait_replicated(timeout_s)
-
-    def has_replicas(self) -> bool:
-        """See `RedisStore.has_replicas`."""
-        return self._store.has_replicas()
-
     def _write(self, line: Mapping[str, Any]) -> None:
         try:
             with self._path.open("ab", buffering=0) as file:
@@ -162,12 +130,12 @@ class LedgerStore:
             raise DataError(f"{self._path}: the ledger cannot be written ({error}).") from error
 
 
-def in_ledger(store: PushStore, worker: str) -> PushStore:
-    """The store, wrapped in a `LedgerStore` if the environment asks for ledgers."""
+def in_ledger(store: RedisStore, worker: str) -> PushPacked:
+    """The store's `push_packed`, wrapped in a `LedgerWriter` if the environment asks for ledgers."""
     folder = os.environ.get(FOLDER)
     if not folder:
-        return store
-    return LedgerStore(store, Path(folder, f"{worker}.jsonl"), float(os.environ.get(PACE, "0")))
+        return store.push_packed
+    return LedgerWriter(store, Path(folder, f"{worker}.jsonl"), float(os.environ.get(PACE, "0")))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from ctr.workers.polling import Polling
 from ctr.workers.prepared_update import PreparedUpdate
 from ctr.workers.report import TELL_EVERY_S, WorkerReport
 from features import Chunk
-from ps import FilterCounts, JobBoard, PendingPush, PushQueue, PushStore, RankGate, RedisStore, Token
+from ps import FilterCounts, JobBoard, PendingPush, PushPacked, PushQueue, RankGate, RedisStore, Token
 from ps.partitions import no_slots
 
 _POLL_S = 0.001
@@ -50,9 +50,9 @@ class BspWorker:
         store: RedisStore,
         job: JobDescription,
         job_id: str,
-        pushes: PushStore | None = None,
+        push: PushPacked | None = None,
     ) -> None:
-        """`pushes` is where pushes go, if it is not the store itself but something that wraps it."""
+        """`push` is what pushes go through, if it is not the store's own method."""
         self.examples = 0
         """Trained here; some of these updates may have come too late to count."""
         self._counts = FilterCounts()
@@ -66,7 +66,7 @@ class BspWorker:
         self._readers = RankReaders(job, self._timings)
         self._prepared: dict[int, _Prepared] = {}
         """By rank."""
-        self._queue = PushQueue(pushes or store, job_id)
+        self._queue = PushQueue(store, job_id, push)
         self._asked = 0
         """How often it has asked whether it may go on: it does while it waits for others."""
         self._has_replicas = store.has_replicas()

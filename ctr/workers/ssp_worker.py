@@ -21,7 +21,7 @@ from ctr.workers.description import JobDescription
 from ctr.workers.polling import Polling
 from ctr.workers.report import TELL_EVERY_S, WorkerReport
 from features import Chunk, ExampleSource
-from ps import Claim, ClockGate, JobBoard, Pulled, PushStore, RedisStore, WorkerStore
+from ps import Claim, ClockGate, JobBoard, Pulled, PushPacked, RedisStore, WorkerStore
 
 _POLL_S = 0.002
 _ANNOUNCE_EVERY = 25  # pauses
@@ -81,9 +81,9 @@ class SspWorker:
         source: ExampleSource,
         job: JobDescription,
         job_id: str,
-        pushes: PushStore | None = None,
+        push: PushPacked | None = None,
     ) -> None:
-        """`pushes` is where pushes go, if it is not the store itself but something that wraps it."""
+        """`push` is what pushes go through, if it is not the store's own method."""
         self.learner = Learner(job.safe_adding)
         self.examples = 0
         """Trained here, of chunks that are in the store and that the board knows of."""
@@ -98,7 +98,7 @@ class SspWorker:
             filters=job.filters,
             staleness=job.bound,
             filter_updates=job.optimizer_in(0).filter_updates,
-            pushes=pushes,
+            push=push,
         )
         self._worker_id = ""
         self._replicated = True

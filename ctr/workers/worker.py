@@ -17,12 +17,12 @@ from ctr.workers.description import JobDescription
 from ctr.workers.heartbeat import Heartbeat
 from ctr.workers.report import WorkerReport, host, progress_report, report_failure, report_stall
 from ctr.workers.ssp_worker import SspWorker
-from ps import Job, JobBoard, PushStore, RedisStore, RedisUrl, warm_up_requests
+from ps import Job, JobBoard, PushPacked, RedisStore, RedisUrl, warm_up_requests
 
 FAILURE_REPORT_S = 2.0
 """How long a process that has failed tries to tell the others."""
-Wrap = Callable[[PushStore, str], PushStore]
-"""Gets the store and the name of its worker, and gives the store that it pushes to."""
+Wrap = Callable[[RedisStore, str], PushPacked]
+"""Gets the store and the name of its worker, and gives what the worker pushes with."""
 
 _BEATS = 5  # in the time of a lease
 
@@ -33,15 +33,15 @@ def take_part(
     *,
     lease_s: float | None = None,
     stop: Event,
-    wrap: Wrap = lambda store, _: store,
+    wrap: Wrap = lambda store, _: store.push_packed,
 ) -> WorkerReport:
     """Work on the job of the model that `url` names until it is over, or until `stop` is set.
 
-    `job_id` makes sure that it is that job; `lease_s` is the job's unless it is given; `wrap` is for
-    the store that it pushes to. Raises StoreError when
-    there is no such job, when it has failed, or the store fails. What goes wrong at work ends the whole job,
-    as every worker would meet it; but not what goes wrong before, such as input that is not found, nor that
-    which a worker meets whose lease has run out: then it was the only one.
+    `job_id` makes sure that it is that job; `lease_s` is the job's unless it is given; `wrap` may wrap
+    `RedisStore.push_packed`. Raises StoreError when there is no such job, when it has failed, or the store
+    fails. What goes wrong at work ends the whole job, as every worker would meet it; but not what goes wrong
+    before, such as input that is not found, nor that which a worker meets whose lease has run out: then it
+    was the only one.
     """
     board = JobBoard(url, lease_s=lease_s)
     try:
@@ -79,13 +79,13 @@ def _work(
         create=False,
     )
     try:
-        pushes = wrap(store, name)
+        push = wrap(store, name)
         warm_up_requests(spec.bits)
         warm_up(source, spec.bits, job.optimizer_in(0), job.safe_adding, job.workers)
         if job.ranks:
-            worker: BspWorker | SspWorker = BspWorker(board, store, job, found.id, pushes)
+            worker: BspWorker | SspWorker = BspWorker(board, store, job, found.id, push)
         else:
-            worker = SspWorker(board, store, source, job, found.id, pushes)
+            worker = SspWorker(board, store, source, job, found.id, push)
         try:
 
             def tell() -> None:

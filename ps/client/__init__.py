@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from ps.client.filters import DEFAULT_FILTERS, FilterCounts, Filters
     from ps.client.push_log import PendingPush
     from ps.client.push_numbers import chunk_push, chunks_pushed, last_push
-    from ps.client.push_queue import LOST, PushQueue, PushStore
+    from ps.client.push_queue import LOST, PushPacked, PushQueue
     from ps.client.warm_up import warm_up_requests
     from ps.client.worker_store import Pulled, WorkerStore
 
@@ -19,8 +19,8 @@ __all__ = [
     "Filters",
     "PendingPush",
     "Pulled",
+    "PushPacked",
     "PushQueue",
-    "PushStore",
     "WorkerStore",
     "chunk_push",
     "chunks_pushed",
@@ -34,7 +34,7 @@ __getattr__ = lazy_face(
         "filters": "DEFAULT_FILTERS FilterCounts Filters",
         "push_log": "PendingPush",
         "push_numbers": "chunk_push chunks_pushed last_push",
-        "push_queue": "LOST PushQueue PushStore",
+        "push_queue": "LOST PushQueue PushPacked",
         "warm_up": "warm_up_requests",
         "worker_store": "Pulled WorkerStore",
     },

@@ -14,9 +14,9 @@ import numpy as np
 from ctr.errors import StoreError
 from ps.client.push_log import PendingPush, PushLog
 from ps.packed_kernels import add_matching
-from ps.partitions import Bools, Int64, Partitions, Slots
+from ps.partitions import Bools, Int64, Slots
+from ps.redis import RedisStore
 from ps.store import SupersededError, Token
-from ps.wire import RedisUrl
 
 LOST = (
     "a server has lost pushes that it had acknowledged, and they are not kept here any more: a replica that "
@@ -29,19 +29,10 @@ _WAITING = 2  # pushes that may wait to be sent, before `put` waits itself
 _LEAST_KEPT = 4  # pushes, for `overlay`
 
 
-class PushStore(Protocol):
-    """What a push queue asks of a store: `RedisStore`, which says what each means, or one that wraps it."""
+class PushPacked(Protocol):
+    """`RedisStore.push_packed`, or what wraps it."""
 
-    @property
-    def url(self) -> RedisUrl: ...
-
-    @property
-    def partitions(self) -> Partitions: ...
-
-    @property
-    def troubles(self) -> int: ...
-
-    def push_packed(
+    def __call__(
         self,
         slots: Slots,
         increments: Int64,
@@ -51,14 +42,6 @@ class PushStore(Protocol):
         only: Bools | None = None,
         fresh: Bools | None = None,
     ) -> list[int]: ...
-
-    def take_over(self, job: str, shard: int) -> tuple[int, Int64]: ...
-
-    def applied(self, job: str, shard: int) -> Int64: ...
-
-    def wait_replicated(self, timeout_s: float) -> bool: ...
-
-    def has_replicas(self) -> bool: ...
 
 
 class PushQueue:
@@ -74,12 +57,16 @@ class PushQueue:
     What it keeps also serves `overlay`: a worker's own pushes show in what it pulled before they arrived.
     """
 
-    def __init__(self, store: PushStore, job: str, keep_bytes: int = 256 << 20) -> None:
+    def __init__(
+        self, store: RedisStore, job: str, push: PushPacked | None = None, *, keep_bytes: int = 256 << 20
+    ) -> None:
+        """`push` is what pushes go through, if it is not the store's own method."""
         self.seconds = 0.0
         """Spent sending."""
         self.sent_again = 0
         """Partitions' shares of pushes that had been lost."""
         self._store = store
+        self._push_packed = push or store.push_packed
         self._job = job
         self._keep_bytes = keep_bytes if store.has_replicas() else 0
         self._sent: deque[PendingPush] = deque()
@@ -231,7 +218,7 @@ class PushQueue:
         """Push to `only` these partitions; bool[partitions]: those of them that lack pushes before it."""
         behind = np.zeros_like(only)
         behind[
-            self._store.push_packed(
+            self._push_packed(
                 push.slots, push.increments, push.token, expected=expected, only=only, fresh=push.fresh
             )
         ] = True

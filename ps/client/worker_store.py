@@ -13,7 +13,7 @@ from ps.client.filters import FilterCounts, Filters
 from ps.client.presence import Presence
 from ps.client.push_log import PendingPush
 from ps.client.push_numbers import chunk_push, chunks_pushed, last_push, residual_push
-from ps.client.push_queue import PushQueue, PushStore
+from ps.client.push_queue import PushPacked, PushQueue
 from ps.client.residuals import Residuals
 from ps.partitions import Bools, Float32, Int64, Slots
 from ps.redis import RedisStore
@@ -70,11 +70,11 @@ class WorkerStore:
         filters: Filters,
         staleness: int | None,
         filter_updates: UpdateFilter,
-        pushes: PushStore | None = None,
+        push: PushPacked | None = None,
     ) -> None:
         """`staleness` bounds the age of cached slots in clocks; None: no bound but that of the cache.
 
-        `pushes` is where pushes go, if it is not the store itself but something that wraps it.
+        `push` is what pushes go through, if it is not the store's own method.
         """
         self.counts = FilterCounts()
         self._store = store
@@ -83,8 +83,7 @@ class WorkerStore:
         self._bounded = staleness is not None
         self._oldest = _LONGEST_CACHED if staleness is None else staleness
         self._filter_updates = filter_updates
-        self._pushes = pushes or store
-        self._queue = PushQueue(self._pushes, job)
+        self._queue = PushQueue(store, job, push)
         self._cache = WorkerCache(store.bits)
         self._residuals = Residuals(store.bits)
         self._presence = Presence(store) if filters.presence else None
@@ -109,7 +108,7 @@ class WorkerStore:
 
         Raises StoreError as `push` does.
         """
-        self._attempt, self._had = self._pushes.take_over(self._job, shard)
+        self._attempt, self._had = self._store.take_over(self._job, shard)
         self._queue.begin(shard, self._had, can_restart=True)
         return chunks_pushed(int(self._had.min()))
 

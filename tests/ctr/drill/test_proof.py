@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ctr.drill.ledger import Ledger, LedgerStore, Push, Share, sums_of
+from ctr.drill.ledger import Ledger, LedgerWriter, Push, Share, sums_of
 from ctr.drill.proof import Proof, StoreSums, prove, sent_again
 from ctr.errors import DataError
 from ps import PartitionDump, RedisStore, Slots, Token, parse_redis_url
@@ -32,12 +32,12 @@ class Trial:
     folder: Path
     pushed: dict[tuple[int, int], tuple[Slots, NDArray[np.int64]]] = field(default_factory=dict)
 
-    def worker(self, name: str = "one") -> LedgerStore:
-        return LedgerStore(self.store, self.folder / f"{name}.jsonl")
+    def worker(self, name: str = "one") -> LedgerWriter:
+        return LedgerWriter(self.store, self.folder / f"{name}.jsonl")
 
     def push(
         self,
-        worker: LedgerStore,
+        worker: LedgerWriter,
         shard: int,
         chunk: int,
         seed: int | None = None,
@@ -48,7 +48,7 @@ class Trial:
         increments = rng.integers(-(1 << 20), 1 << 20, slots.size) << 32
         increments += rng.integers(0, 1 << 12, slots.size)
         self.pushed[shard, chunk] = slots, increments
-        assert worker.push_packed(slots, increments, Token(JOB, shard, chunk), only=only) == []
+        assert worker(slots, increments, Token(JOB, shard, chunk), only=only) == []
 
     def dumps(self) -> list[PartitionDump]:
         return [self.store.dump(p) for p in range(self.store.partitions.count)]
