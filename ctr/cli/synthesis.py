@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -54,4 +55,4 @@ def synth(
         f"best reachable log loss {made.best_logloss:.5f}; "
         f"always predicting the base rate gives {made.base_logloss:.5f}",
     ]
-    report(lines, made.to_json(), json)
+    report(lines, asdict(made), json)

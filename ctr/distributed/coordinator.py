@@ -95,7 +95,6 @@ class Coordinator:
         """`resume` is a checkpoint that was restored into the store. Raises StoreError as `JobBoard` does.
 
         `chunks_before` is for the result: those that went into the state that the job goes on from.
-
         `on_pass` is called with the number of a pass, from 1, when it is over and another follows; see
         `PassEnds` for what is in the store then.
         `job_id` is a new job's; a resumed one keeps its own, by which the store knows its pushes.
@@ -213,14 +212,15 @@ class Coordinator:
                 return self._result(watch, seconds, interrupted=True)
             self._passes.look(view)
             if not any_alive and not view.workers:
-                self._raise_for_dead(workers, watch.dead)
+                told_last = "; ".join(watch.dead) or "all have ended"
+                raise workers.failure() or StoreError(f"no worker is left ({told_last}).")
             if watch.idle_s() > self.board.lease_s:
                 self._raise_for_stalls(watch)
             for problem in (*(heart.failure for heart in hearts), self._checkpoints.problem):
                 if problem is not None:
                     raise problem
             if watch.began is not None and perf_counter() - told > _LIVES_EVERY_S:
-                on_progress(progress_of(self.board, self._plan, self._resumed, watch.seconds()))
+                on_progress(progress_of(self.board, self._plan, self._resumed))
                 told = perf_counter()
             self._checkpoints.take_if_due(watch.seconds(), workers.alive)
             sleep(_POLL_S)
@@ -234,12 +234,6 @@ class Coordinator:
             for worker in view.workers:
                 if worker.host == dead.host:
                     self.board.expire(worker.id)
-
-    def _raise_for_dead(self, workers: WorkerProcesses, dead: list[str]) -> None:
-        failure = workers.failure()
-        if failure is not None:
-            raise failure
-        raise StoreError(f"no worker is left ({'; '.join(dead) or 'all have ended'}).")
 
     def _raise_for_stalls(self, watch: _Watch) -> None:
         """There are processes, but none of them works; raise if that is because they do not get on."""

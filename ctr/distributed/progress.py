@@ -19,19 +19,16 @@ class Progress:
     examples: int
     resumed: int
     """Of these, those of before a resumption."""
-    seconds: float
     fraction: float
     """Of the whole job, 0 to 1."""
     logloss: float
     """Over the examples of this pass so far: progressive in a first pass; NaN before any."""
     later_pass: bool
     """Whether these examples have been learnt before: then it is training loss."""
-    workers: int
-    """Live ones."""
 
 
-def progress_of(board: JobBoard, plan: DataPlan, resumed: int, seconds: float) -> Progress:
-    """Of the job on the board, `seconds` after its beginning; `resumed` examples are those of before."""
+def progress_of(board: JobBoard, plan: DataPlan, resumed: int) -> Progress:
+    """Of the job on the board; `resumed` examples are those of before."""
     view = board.look()
     done = sum(JobPosition.of(view).examples(plan))
     told = board.reports([f"life:{worker.id}" for worker in view.workers])
@@ -43,9 +40,7 @@ def progress_of(board: JobBoard, plan: DataPlan, resumed: int, seconds: float) -
     return Progress(
         examples=done,
         resumed=resumed,
-        seconds=seconds,
         fraction=min(done / max(plan.rows * plan.passes, 1), 1.0),
         logloss=losses / total if total else float("nan"),
         later_pass=later,
-        workers=len(view.workers),
     )

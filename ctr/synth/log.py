@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,10 +43,6 @@ class SynthSummary:
     entropy: float
     """What `best_logloss` is on average over all labels that could have been drawn."""
     size_bytes: int
-
-    def to_json(self) -> dict[str, int | float]:
-        """The fields as JSON values."""
-        return asdict(self)
 
 
 def write_click_log(

@@ -61,7 +61,6 @@ class Forked:
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill it with -9."""
         self.send_signal(signal.SIGKILL)
 
     def _look(self, timeout_s: float) -> int | None:
@@ -145,7 +144,6 @@ class ForkServer:
             return not self._hear(0)
 
     def close(self) -> None:
-        """End it."""
         with self._lock:
             self._over = True
             self._line.close()

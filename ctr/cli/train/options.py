@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from ctr.cli.options import MOST_SECONDS, Consistency, finite
 
-_IN_REDIS = "Parameters in Redis"
+_in_redis = partial(typer.Option, rich_help_panel="Parameters in Redis")
 
 OutOption = Annotated[
     Path,
@@ -154,48 +155,44 @@ StoreOption = Annotated[
 
 ConsistencyOption = Annotated[
     Consistency | None,
-    typer.Option(
+    _in_redis(
         "--consistency",
         help="bsp: rounds, the same result to the bit every time; ssp: no worker is more than --staleness "
         "chunks ahead of the slowest; asp: no worker waits. Default: bsp in memory, else ssp.",
         show_default=False,
-        rich_help_panel=_IN_REDIS,
     ),
 ]
 
 StalenessOption = Annotated[
     int,
-    typer.Option(
+    _in_redis(
         "--staleness",
         min=0,
         help="With ssp: chunks that a worker may be ahead of the slowest.",
-        rich_help_panel=_IN_REDIS,
     ),
 ]
 
 CacheOption = Annotated[
     bool | None,
-    typer.Option(
+    _in_redis(
         "--cache/--no-cache",
         help="Do not pull again what was pulled within the staleness bound. Default: on; off with bsp.",
         show_default=False,
-        rich_help_panel=_IN_REDIS,
     ),
 ]
 
 PresenceOption = Annotated[
     bool | None,
-    typer.Option(
+    _in_redis(
         "--presence/--no-presence",
         help="Do not pull what no worker has pushed yet. Default: on; off with bsp.",
         show_default=False,
-        rich_help_panel=_IN_REDIS,
     ),
 ]
 
 ResidualsOption = Annotated[
     float | None,
-    typer.Option(
+    _in_redis(
         "--residuals",
         "--hold-back",
         min=0,
@@ -204,67 +201,61 @@ ResidualsOption = Annotated[
         help="Keep a slot's change with its worker, as a residual, while the others would gain less than "
         "this by it, per chunk. Default: 0, never.",
         show_default=False,
-        rich_help_panel=_IN_REDIS,
     ),
 ]
 
 KktOption = Annotated[
     bool | None,
-    typer.Option(
+    _in_redis(
         "--kkt/--no-kkt",
         help="Keep changes with their worker that leave a weight at zero; with --l1. Default: off.",
         show_default=False,
-        rich_help_panel=_IN_REDIS,
     ),
 ]
 
 CheckpointOption = Annotated[
     Path | None,
-    typer.Option(
+    _in_redis(
         "--checkpoint",
         metavar="DIR",
         help="Write checkpoints here.",
         show_default=False,
-        rich_help_panel=_IN_REDIS,
     ),
 ]
 
 CheckpointEveryOption = Annotated[
     str,
-    typer.Option(
+    _in_redis(
         "--checkpoint-every",
         metavar="TIME",
         help="Time between checkpoints, such as 30s or 5m.",
-        rich_help_panel=_IN_REDIS,
     ),
 ]
 
 ResumeOption = Annotated[
     bool,
-    typer.Option("--resume", help="Go on from the checkpoint in --checkpoint.", rich_help_panel=_IN_REDIS),
+    _in_redis("--resume", help="Go on from the checkpoint in --checkpoint."),
 ]
 
 LeaseOption = Annotated[
     float | None,
-    typer.Option(
+    _in_redis(
         "--lease",
         min=0.5,
         max=MOST_SECONDS,
         callback=finite,
         help="Seconds without a heartbeat after which a worker counts as dead. Default: 10.",
         show_default=False,
-        rich_help_panel=_IN_REDIS,
     ),
 ]
 
 StallTimeoutOption = Annotated[
     float,
-    typer.Option(
+    _in_redis(
         "--stall-timeout",
         min=1,
         metavar="SECONDS",
         help="A worker that is alive but makes no progress for so long, such as one whose disk hangs, counts "
         "as dead.",
-        rich_help_panel=_IN_REDIS,
     ),
 ]
