@@ -1,19 +1,17 @@
-"""A worker: find a chunk's slots, pull their state, train on the local copy, hand back the difference."""
+"""`Learner`: trains chunks on local copies of their state, and hands back the difference."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
-from time import perf_counter
 
 import numpy as np
 
 from ctr.errors import ModelError
 from ctr.learn.optimizer import Float32, Optimizer
 from ctr.metrics import Metrics
-from features import Batch, Chunk, ExampleSource, Slots, warm_up_localize
+from features import Chunk, ExampleSource, warm_up_localize
 from features.batches import localize
-from ps import MemoryStore, Store, Token
+from ps import MemoryStore, Token
 
 _WARM_UP_ROWS = 16
 
@@ -42,18 +40,6 @@ class Timings:
     def to_json(self) -> dict[str, float]:
         """Seconds by part."""
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What one chunk wants to add to the store."""
-
-    slots: Slots
-    """uint32|uint64[u], sorted, unique."""
-    delta: Float32
-    """float32[u, width]."""
-    pulled: Float32
-    """float32[u, width]: the state it starts from."""
 
 
 @dataclass(slots=True)
@@ -112,54 +98,12 @@ class Learner:
         return delta
 
 
-@dataclass(slots=True)
-class Worker:
-    """Trains chunks against a store; one object per thread."""
-
-    store: Store
-    learner: Learner
-    timings: Timings = field(default_factory=Timings)
-
-    def train(
-        self,
-        examples: Batch | Chunk,
-        optimizer: Optimizer,
-        *,
-        number: int,
-        first_pass: bool,
-        peers: int,
-        on_pulled: Callable[[], object],
-    ) -> Update:
-        """Train one chunk, as `Learner.learn`; `on_pulled` is called once its state has been read.
-
-        The update is not pushed: the caller decides when, and in which order with those of others.
-        """
-        started = perf_counter()
-        try:
-            chunk = localize(examples)
-            found = perf_counter()
-            before = self.store.pull(chunk.slots)
-        finally:
-            on_pulled()  # also after a failure: the others are waiting
-        pulled = perf_counter()
-        delta = self.learner.learn(
-            chunk, before, optimizer, number=number, first_pass=first_pass, peers=peers
-        )
-        self.timings.unique += found - started
-        self.timings.pull += pulled - found
-        self.timings.train += perf_counter() - pulled
-        return Update(chunk.slots, delta, before)
-
-
-def warm_up(source: ExampleSource, bits: int, optimizer: Optimizer, safe_adding: float, workers: int) -> None:
+def warm_up(source: ExampleSource, bits: int, optimizer: Optimizer, safe_adding: float) -> None:
     """Compile, or load from the cache, every kernel of the loop, on a store that is thrown away."""
     warm_up_localize(bits)
-    batch = source.sample(_WARM_UP_ROWS)
-    scratch = MemoryStore(bits=bits, width=optimizer.width)
-    worker = Worker(scratch, Learner(safe_adding))
-    for peers in {1, min(workers, 2)}:
-        update = worker.train(
-            batch, optimizer, number=0, first_pass=True, peers=peers, on_pulled=lambda: None
-        )
-        scratch.push(update.slots, update.delta, Token("warm-up", 0, peers))
-    worker.learner.progressive.summary()
+    chunk = localize(source.sample(_WARM_UP_ROWS))
+    scratch, learner = MemoryStore(bits=bits, width=optimizer.width), Learner(safe_adding)
+    before = scratch.pull(chunk.slots)
+    delta = learner.learn(chunk, before, optimizer, number=0, first_pass=True, peers=1)
+    scratch.push(chunk.slots, delta, Token("warm-up", 0, 0))
+    learner.progressive.summary()

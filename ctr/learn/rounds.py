@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count, islice
-from threading import Barrier, Event
+from threading import Event
 from time import perf_counter
 from uuid import uuid4
 
 import numpy as np
 
 from ctr.errors import DataError, ModelError
-from ctr.learn.learner import Learner, Timings, Update, Worker, warm_up
+from ctr.learn.learner import warm_up
 from ctr.learn.optimizer import Float32, Optimizer
 from ctr.learn.result import TrainResult
+from ctr.learn.team import Task, Team
 from ctr.metrics import Metrics
 from ctr.prefetch import Prefetch, ReaderHangs
-from features import Batch, Chunk, ExampleSource
-from ps import Slots, Store, Token
+from features import ExampleSource
+from ps import Slots, Store
 from ps.partitions import no_slots
 
 
@@ -43,11 +43,17 @@ class TrainSettings:
             raise ModelError(f"safe-adding is {self.safe_adding}: give a number from 0 to 1.")
 
 
+_BLOCK = 65_536  # examples in a block of a hashed data set
+
+
 def default_chunk(workers: int, rows: Callable[[], int], *, in_memory: bool = True) -> int:
     """The chunk for so many workers; `rows` is asked for the number of examples only if that matters.
 
-    In memory, one worker loses nothing by large chunks. Several see each other's updates only from round
-    to round, so the data should give them some 25 rounds.
+    In memory it is a block of a hashed data set, which is read as it is; to cut one up takes as long as to
+    train it. One worker loses nothing by large chunks. Several see each other's updates only from round to
+    round: of the log loss on 900,000 synthetic rows, two lose 0.08% with 7 rounds, eight 0.09%. Data that has
+    less than 6 rounds of blocks is cut into some 25: on 48,000 real rows, eight lose 0.1% with 25 rounds and
+    0.8% with 6.
 
     Through Redis a larger chunk moves fewer slots per example: with one worker, 65,536 examples a chunk make
     1.0M examples/s, 262,144 make 2.1M, and the same model, as long as there are chunks enough to overlap.
@@ -55,7 +61,9 @@ def default_chunk(workers: int, rows: Callable[[], int], *, in_memory: bool = Tr
     0.4% (measured on synthetic rows).
     """
     if in_memory:
-        return 65_536 if workers == 1 else min(max(rows() // (25 * workers), 256), 16_384)
+        if workers == 1 or (total := rows()) >= 6 * workers * _BLOCK:
+            return _BLOCK
+        return min(max(total // (25 * workers), 256), _BLOCK)
     if workers == 1:
         return min(max(rows() // 8, 65_536), 262_144)
     return min(max(rows() // (8 * workers), 256), 131_072)
@@ -91,9 +99,8 @@ def train(
 ) -> TrainResult:
     """Train `store` on the rows of `source` before `stop_row`.
 
-    Chunks are dealt to the workers in rounds (bulk-synchronous): in a round every worker pulls the same
-    state, and the updates are pushed in the workers' order. So the result depends on the data and the
-    settings alone, never on how fast a thread was. With one worker it is sequential FTRL.
+    Chunks are dealt to the workers in rounds (bulk-synchronous, see `Team`). So the result depends on the
+    data and the settings alone, never on how fast a thread was. With one worker it is sequential FTRL.
 
     `passes_before` counts earlier passes that went into the store's state (see `Optimizer.in_pass`), and
     `chunks_before` their chunks: rounding depends on a chunk's number, so that the job comes to what one job
@@ -119,7 +126,7 @@ def train(
         stop=stop or Event(),
         on_pass=on_pass,
     )
-    warm_up(source, store.bits, optimizer, settings.safe_adding, settings.workers)
+    warm_up(source, store.bits, optimizer, settings.safe_adding)
     return job.run()
 
 
@@ -130,18 +137,6 @@ def read_out(store: Store) -> tuple[Slots, Float32]:
         return no_slots(store.bits), np.empty((0, store.width), np.float32)
     slots: Slots = np.concatenate([slots for slots, _ in parts])
     return slots, np.concatenate([state for _, state in parts])
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """One chunk to train, and the optimizer's settings in its pass."""
-
-    examples: Batch | Chunk
-    optimizer: Optimizer
-    number: int
-    """Of the pass, from 1."""
-    chunk: int
-    """Its number in the job."""
 
 
 @dataclass(slots=True)
@@ -159,7 +154,7 @@ class _Job:
     on_pass: Callable[[int, tuple[Slots, Float32]], object] | None
     waited_s: float = 0.0
     """For `on_pass`."""
-    workers: list[Worker] = field(init=False)
+    team: Team = field(init=False)
     name: str = field(default_factory=lambda: uuid4().hex)
     examples: int = 0
     chunks: int = 0
@@ -168,24 +163,23 @@ class _Job:
     passes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.passes = self.passes_before + 1
-        self.workers = [
-            Worker(self.store, Learner(self.settings.safe_adding)) for _ in range(self.settings.workers)
-        ]
+        self.passes = self.first_pass
+        self.team = Team(self.store, self.name, self.settings.workers, self.settings.safe_adding)
+
+    @property
+    def first_pass(self) -> int:
+        return self.passes_before + 1
 
     def run(self) -> TrainResult:
         started = perf_counter()
-        depth = 2 * self.settings.workers
+        workers = self.settings.workers
         try:
-            with (
-                Prefetch(self._tasks(), depth, self.stop) as tasks,
-                ThreadPoolExecutor(self.settings.workers) as pool,
-            ):
+            with Prefetch(self._tasks(), 2 * workers, self.stop) as tasks, self.team:
                 clock, reported = 0, started
-                while not self.stop.is_set() and (dealt := list(islice(tasks, self.settings.workers))):
+                while not self.stop.is_set() and (dealt := list(islice(tasks, workers))):
                     if dealt[0].number > self.passes:
                         self._end_pass(self.passes)
-                    self._round(dealt, clock, pool)
+                    self.team.learn(dealt, clock, first_pass=self.first_pass)
                     if dealt[0].number < dealt[-1].number:
                         self._end_pass(dealt[0].number)
                     clock += 1
@@ -201,16 +195,13 @@ class _Job:
         seconds = perf_counter() - started - self.waited_s
         if self.examples == 0 and not self.stop.is_set():
             raise DataError("the input has no row to learn from: check the file, or the hold-out fraction.")
-        timings = Timings()
-        for worker in self.workers:
-            timings.add(worker.timings)
-        progressive = self._merged([worker.learner.progressive for worker in self.workers])
+        progressive = self._merged([learner.progressive for learner in self.team.learners])
         return TrainResult(
             examples=self.examples,
             seconds=seconds,
             rows=progressive.examples,
             progressive=progressive,
-            timings=timings,
+            timings=self.team.timings,
             passes=self.passes,
             chunks=self.chunks_before + self.chunks,
             interrupted=interrupted,
@@ -223,49 +214,14 @@ class _Job:
         self.on_pass(number - self.passes_before, read_out(self.store))
         self.waited_s += perf_counter() - started
 
-    def _tasks(self) -> Iterator[_Task]:
+    def _tasks(self) -> Iterator[Task]:
         chunks = count(self.chunks_before)
         for epoch in range(self.settings.epochs):
             self.epoch = epoch
             number = self.passes_before + epoch + 1
             optimizer = self.optimizer.in_pass(number)
             for examples in self.source.batches(self.settings.chunk, stop=self.stop_row):
-                yield _Task(examples, optimizer, number, next(chunks))
-
-    def _round(self, dealt: list[_Task], clock: int, pool: ThreadPoolExecutor) -> None:
-        """Every worker trains one chunk on the same state; then the updates are added, in order."""
-        if len(dealt) == 1:
-            self._push(0, self._train(self.workers[0], dealt[0], 1, lambda: None), clock)
-            return
-        # A worker may push as soon as all have pulled, while slower ones still train.
-        all_pulled = Barrier(len(dealt) + 1)
-        running = [
-            pool.submit(self._train, worker, task, len(dealt), all_pulled.wait)
-            for worker, task in zip(self.workers, dealt, strict=False)
-        ]
-        try:
-            all_pulled.wait()
-        except BaseException:
-            all_pulled.abort()  # or the workers would wait for this thread for ever
-            raise
-        for index, future in enumerate(running):
-            self._push(index, future.result(), clock)
-
-    def _push(self, index: int, update: Update, clock: int) -> None:
-        started = perf_counter()
-        self.store.push(update.slots, update.delta, Token(self.name, index, clock), update.pulled)
-        self.workers[index].timings.push += perf_counter() - started
-
-    def _train(self, worker: Worker, task: _Task, peers: int, on_pulled: Callable[[], object]) -> Update:
-        first_pass = task.number == self.passes_before + 1
-        return worker.train(
-            task.examples,
-            task.optimizer,
-            number=task.chunk,
-            first_pass=first_pass,
-            peers=peers,
-            on_pulled=on_pulled,
-        )
+                yield Task(examples, optimizer, number, next(chunks))
 
     @staticmethod
     def _merged(parts: list[Metrics]) -> Metrics:
@@ -280,9 +236,8 @@ class _Job:
             fraction = (self.epoch + self.source.fraction_read) / self.settings.epochs
         else:
             fraction = self.examples / max(self.stop_row * self.settings.epochs, 1)
-        in_first = self.passes == self.passes_before + 1
-        learners = [worker.learner for worker in self.workers]
-        parts = [each.progressive if in_first else each.later_passes for each in learners]
+        first = self.passes == self.first_pass
+        parts = [each.progressive if first else each.later_passes for each in self.team.learners]
         return TrainProgress(
-            self.examples, seconds, min(fraction, 1.0), self._merged(parts).logloss, not in_first
+            self.examples, seconds, min(fraction, 1.0), self._merged(parts).logloss, not first
         )

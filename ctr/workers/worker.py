@@ -81,7 +81,7 @@ def _work(
     try:
         push = wrap(store, name)
         warm_up_requests(spec.bits)
-        warm_up(source, spec.bits, job.optimizer_in(0), job.safe_adding, job.workers)
+        warm_up(source, spec.bits, job.optimizer_in(0), job.safe_adding)
         if job.ranks:
             worker: BspWorker | SspWorker = BspWorker(board, store, job, found.id, push)
         else:

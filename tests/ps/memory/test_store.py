@@ -63,6 +63,23 @@ def test_large_requests_of_several_threads(bits: int, spread: int) -> None:
     assert np.array_equal(store.pull(slots), np.column_stack([3 * counts, 3 * counts]))
 
 
+@pytest.mark.parametrize("bits", [20, 30])
+def test_a_push_in_parts_that_share_no_partition(bits: int) -> None:
+    """Several threads push one update, each its own partitions: it is applied once, however often they do."""
+    store = MemoryStore(bits, 2)
+    slots = np.unique(np.random.default_rng(bits).integers(0, 2**bits, 60_000)).astype(np.uint32)
+    cuts = np.searchsorted(slots, np.arange(5, dtype=np.uint64) << np.uint64(bits - 2))
+
+    def work(part: int) -> None:
+        share = slots[cuts[part] : cuts[part + 1]]
+        for _ in range(2):
+            store.push(share, ones(share), Token("job", 3, 0))
+
+    at_once(*[lambda part=part: work(part) for part in range(4)])
+    assert set(store.pull(slots).ravel().tolist()) == {1}
+    assert (store.applied("job", 3) == 0).all()
+
+
 def test_threads_that_grow_the_same_tables() -> None:
     store = MemoryStore(40, 2)
     pieces = np.arange(40_000, dtype=np.uint64).reshape(20, 2000) << np.uint64(24)

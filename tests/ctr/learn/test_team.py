@@ -1,0 +1,126 @@
+"""A round of several workers against what each learns alone, and what one that fails leaves behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ctr.errors import ModelError
+from ctr.learn.ftrl import Ftrl
+from ctr.learn.learner import Learner
+from ctr.learn.rounds import default_chunk, read_out
+from ctr.learn.team import Task, Team
+from features import Chunk, Slots
+from features.batches import localize
+from ps import MemoryStore, Partitions, Token
+from tests.examples import random_batch
+
+BITS = 10
+CLOCK = 7
+
+
+def chunks(count: int, bits: int = BITS, **settings: Any) -> list[Chunk]:
+    return [localize(random_batch(200, seed=seed, bits=bits, **settings)) for seed in range(count)]
+
+
+def tasks(examples: list[Chunk]) -> list[Task]:
+    return [Task(each, Ftrl(), number=1, chunk=chunk) for chunk, each in enumerate(examples)]
+
+
+@pytest.mark.parametrize("bits", [BITS, 34])
+@pytest.mark.parametrize(("workers", "count"), [(1, 1), (2, 2), (3, 3), (3, 2), (5, 1), (8, 8)])
+def test_a_round_adds_what_each_worker_learns_alone(workers: int, count: int, bits: int) -> None:
+    """To the bit: in every slot, the updates are added in the workers' order."""
+    start, *examples = chunks(1 + count, bits, values=True, weights=True)
+    stores = [MemoryStore(bits, 2) for _ in range(2)]
+    for store in stores:
+        delta = np.full((start.slots.size, 2), 0.3, np.float32)
+        store.push(start.slots, delta, Token("start", 0, 0))
+    with Team(stores[0], "job", workers, 0.75) as team:
+        team.learn(tasks(examples), CLOCK, first_pass=1)
+
+    learners = [Learner(0.75) for _ in examples]
+    updates = [
+        learner.learn(chunk, stores[1].pull(chunk.slots), Ftrl(), number=number, first_pass=True, peers=count)
+        for number, (learner, chunk) in enumerate(zip(learners, examples, strict=True))
+    ]
+    for worker, (chunk, update) in enumerate(zip(examples, updates, strict=True)):
+        stores[1].push(chunk.slots, update, Token("job", worker, CLOCK))
+    (slots, found), (expected_slots, expected) = map(read_out, stores)
+    assert np.array_equal(slots, expected_slots)
+    assert np.array_equal(found, expected)
+    assert [each.progressive.logloss for each in team.learners[:count]] == [
+        each.progressive.logloss for each in learners
+    ]
+    for worker in range(count):
+        assert np.array_equal(*(store.applied("job", worker) for store in stores))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_a_round_that_is_pushed_again_is_not_added_again(workers: int) -> None:
+    examples, store = chunks(workers), MemoryStore(BITS, 2)
+    with Team(store, "job", workers, 0.75) as team:
+        team.learn(tasks(examples), CLOCK, first_pass=1)
+        once = read_out(store)[1]
+        team.learn(tasks(examples), CLOCK, first_pass=1)
+        assert np.array_equal(read_out(store)[1], once)
+        team.learn(tasks(examples), CLOCK + 1, first_pass=1)
+        assert not np.array_equal(read_out(store)[1], once)
+
+
+@pytest.mark.parametrize("spread", [1, 64], ids=["everywhere", "one partition"])
+def test_every_worker_pushes_partitions_of_its_own(spread: int) -> None:
+    """And about as much as the others, where the slots are in many partitions."""
+    pushed: dict[int, list[Slots]] = {}
+
+    class Noting(MemoryStore):
+        """Notes what each push holds, by its first number: those of one worker's share come in order."""
+
+        def push(
+            self,
+            slots: Slots,
+            delta: NDArray[np.float32],
+            token: Token,
+            pulled: NDArray[np.float32] | None = None,
+        ) -> None:
+            pushed.setdefault(token.shard, []).append(slots)
+            super().push(slots, delta, token, pulled)
+
+    rng = np.random.default_rng(0)
+    examples = []
+    for _ in range(3):
+        slots = np.unique(rng.integers(0, (1 << 16) // spread, 6_000)).astype(np.uint32)
+        indices = np.arange(slots.size, dtype=np.uint32)
+        labels = np.ones(slots.size, np.float32)
+        examples.append(Chunk(np.arange(slots.size + 1), slots, indices, labels=labels))
+    with Team(Noting(16, 2), "job", 3, 0.75) as team:
+        team.learn(tasks(examples), CLOCK, first_pass=1)
+    for worker, chunk in enumerate(examples):
+        shares = pushed[worker]
+        assert len(shares) == 3
+        assert np.array_equal(np.sort(np.concatenate(shares)), chunk.slots)
+        places = [set(Partitions(16, 64).of(share).tolist()) for share in shares]
+        assert sum(len(each) for each in places) == len(set().union(*places))
+        if spread == 1:
+            sizes = [share.size for share in shares]
+            assert max(sizes) - min(sizes) < chunk.slots.size / 10
+
+
+def test_a_worker_that_fails_fails_the_round_and_nothing_is_pushed() -> None:
+    examples, store = chunks(4, values=True), MemoryStore(BITS, 2)
+    assert examples[3].values is not None
+    examples[3].values[:] = 1e30
+    with Team(store, "job", 4, 0.75) as team, pytest.raises(ModelError, match="diverged"):
+        team.learn(tasks(examples), CLOCK, first_pass=1)
+    assert read_out(store)[0].size == 0
+
+
+def test_chunks_of_much_data_are_blocks() -> None:
+    assert default_chunk(1, lambda: 1_000) == 65_536
+    assert default_chunk(2, lambda: 1_000_000) == 65_536
+    assert default_chunk(2, lambda: 500_000) == 10_000  # 25 rounds
+    assert default_chunk(8, lambda: 1_000_000) == 5_000
+    assert default_chunk(8, lambda: 10_000) == 256
