@@ -1,10 +1,9 @@
 """Numba kernels that find the distinct slots of a batch and rewrite it to indices into them.
 
 Two ways. A *dense* one marks slots in a bitmap and ranks each by the marks below it; it needs no sort, and
-is the faster one as long as the bitmap has no more words than the batch has features. A *sparse* one numbers
-the slots with a hash table in the order they turn up, and sorts only the distinct ones afterwards.
-
-`merge` makes one list of the sorted slots of two pieces, for `features/batches/join.py`.
+is the faster one as long as the bitmap fits into the caches and has no more words than the batch has
+features. A *sparse* one numbers the slots of a piece of the batch with a hash table in the order they turn
+up, sorts only the distinct ones, and merges the pieces.
 """
 
 from __future__ import annotations

@@ -85,6 +85,20 @@ def test_far_more_distinct_slots_than_the_first_table_holds() -> None:
     check(one_row(rng.integers(0, 2**40, 200_000).tolist(), np.uint64))
 
 
+@pytest.mark.large
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+def test_more_features_than_are_numbered_at_once(dtype: type) -> None:
+    """Three pieces: some slots are in all of them, others in one."""
+    rng = np.random.default_rng(1)
+    slots = rng.zipf(1.3, 2_200_000).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    slots = (slots >> np.uint64(8 * (8 - dtype().nbytes))).astype(dtype)
+    chunk = localize(Batch(np.array([0, slots.size]), slots))
+    unique, indices = np.unique(slots, return_inverse=True)
+    assert chunk.slots.dtype == dtype
+    assert np.array_equal(chunk.slots, unique)
+    assert np.array_equal(chunk.indices, indices)
+
+
 def test_a_strided_or_read_only_array_is_taken_too() -> None:
     slots = np.array([7, 1, 7, 2, 9, 3], np.uint32)
     strided = Batch(np.array([0, 3]), slots[::2])
