@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import chain, count, islice
 from threading import Event
 from time import perf_counter
 from uuid import uuid4
@@ -176,12 +176,13 @@ class _Job:
         try:
             with Prefetch(self._tasks(), 2 * workers, self.stop) as tasks, self.team:
                 clock, reported = 0, started
-                while not self.stop.is_set() and (dealt := list(islice(tasks, workers))):
-                    if dealt[0].number > self.passes:
+                while not self.stop.is_set() and (first := next(tasks, None)) is not None:
+                    if first.number > self.passes:
                         self._end_pass(self.passes)
-                    self.team.learn(dealt, clock, first_pass=self.first_pass)
-                    if dealt[0].number < dealt[-1].number:
-                        self._end_pass(dealt[0].number)
+                    others = islice(tasks, workers - 1)
+                    dealt = self.team.learn(chain([first], others), clock, first_pass=self.first_pass)
+                    if first.number < dealt[-1].number:
+                        self._end_pass(first.number)
                     clock += 1
                     self.examples += sum(len(task.examples) for task in dealt)
                     self.chunks += len(dealt)

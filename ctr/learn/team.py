@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from time import perf_counter
 from typing import TypeVar
 
@@ -17,6 +19,7 @@ from features.batches import localize
 from ps import Partitions, Store, Token
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +47,21 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
+class _Pulled:
+    task: Task
+    chunk: Chunk
+    state: Float32
+    """float32[u, width], of the chunk's slots."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Worker:
     learner: Learner
     timings: Timings = field(default_factory=Timings)
 
 
 class Team:
-    """`workers` threads, the caller's among them. Leaving the `with` block ends the others.
+    """`workers` threads. Leaving the `with` block ends them.
 
     In a round every worker trains a chunk on the same state. Then each adds what all of them have learnt, in
     their order, to partitions of its own. So what a round comes to does not depend on how fast a thread is.
@@ -62,7 +73,7 @@ class Team:
         self._job = job
         self._partitions = Partitions(store.bits, store.applied(job, 0).size)
         self._workers = [_Worker(Learner(safe_adding)) for _ in range(workers)]
-        self._pool = ThreadPoolExecutor(max(workers - 1, 1), "worker")
+        self._pool = ThreadPoolExecutor(workers, "worker")
 
     def __enter__(self) -> Team:
         return self
@@ -83,48 +94,53 @@ class Team:
             sums.add(worker.timings)
         return sums
 
-    def learn(self, tasks: Sequence[Task], clock: int, *, first_pass: int) -> None:
-        """Learn a round, the `clock`-th: at most one task per worker. `first_pass`: the number of that pass.
+    def learn(self, tasks: Iterable[Task], clock: int, *, first_pass: int) -> list[Task]:
+        """Learn a round, the `clock`-th, of at most one task per worker; return its tasks.
 
-        Raises the errors of `Learner.learn`, then nothing is pushed, and of the store.
+        A worker starts as soon as its task is there. `first_pass`: the number of that pass.
+
+        Raises the errors of `tasks` and of `Learner.learn`, then nothing is pushed, and of the store.
         """
-        peers = len(tasks)
-        updates = self._together(lambda at: self._train(at, tasks[at], peers, first_pass), peers)
-        edges = self._share(updates)
+        pulled = self._together(self._pull, tasks)
+        peers = len(pulled)
+        updates = self._together(partial(self._train, peers=peers, first_pass=first_pass), pulled)
+        self._together(partial(self._push, updates, clock), self._share(updates))
+        return [each.task for each in pulled]
 
-        def push(at: int) -> None:
-            started = perf_counter()
-            for worker, (update, cuts) in enumerate(zip(updates, edges, strict=True)):
-                share = slice(cuts[at], cuts[at + 1])
-                # Every partition is in one share: so each gets the updates in order, and each of them once.
-                token = Token(self._job, worker, clock)
-                self._store.push(update.slots[share], update.delta[share], token, update.pulled[share])
-            self._workers[at].timings.push += perf_counter() - started
-
-        self._together(push, peers)
-
-    def _train(self, at: int, task: Task, peers: int, first_pass: int) -> Update:
-        worker = self._workers[at]
+    def _pull(self, at: int, task: Task) -> _Pulled:
+        timings = self._workers[at].timings
         started = perf_counter()
         chunk = localize(task.examples)
         found = perf_counter()
-        before = self._store.pull(chunk.slots)
-        pulled = perf_counter()
+        state = self._store.pull(chunk.slots)
+        timings.unique += found - started
+        timings.pull += perf_counter() - found
+        return _Pulled(task, chunk, state)
+
+    def _train(self, at: int, pulled: _Pulled, *, peers: int, first_pass: int) -> Update:
+        worker, task = self._workers[at], pulled.task
+        started = perf_counter()
         delta = worker.learner.learn(
-            chunk,
-            before,
+            pulled.chunk,
+            pulled.state,
             task.optimizer,
             number=task.chunk,
             first_pass=task.number == first_pass,
             peers=peers,
         )
-        worker.timings.unique += found - started
-        worker.timings.pull += pulled - found
-        worker.timings.train += perf_counter() - pulled
-        return Update(chunk.slots, delta, before)
+        worker.timings.train += perf_counter() - started
+        return Update(pulled.chunk.slots, delta, pulled.state)
 
-    def _share(self, updates: list[Update]) -> list[list[int]]:
-        """Per update, where the slots of each worker's partitions begin, and where the last one's end.
+    def _push(self, updates: list[Update], clock: int, at: int, shares: list[slice]) -> None:
+        started = perf_counter()
+        for worker, (update, share) in enumerate(zip(updates, shares, strict=True)):
+            # Every partition is in one worker's shares: it gets the updates in order, and each of them once.
+            token = Token(self._job, worker, clock)
+            self._store.push(update.slots[share], update.delta[share], token, update.pulled[share])
+        self._workers[at].timings.push += perf_counter() - started
+
+    def _share(self, updates: list[Update]) -> list[list[slice]]:
+        """Per worker, what it pushes of each update: the slots of its partitions.
 
         The workers have about as many slots to push as each other.
         """
@@ -132,14 +148,17 @@ class Team:
         below = cuts.sum(axis=0)
         wanted = np.arange(1, len(updates)) * below[-1] // len(updates)
         bounds = [0, *np.searchsorted(below, wanted), self._partitions.count]
-        found: list[list[int]] = cuts[:, bounds].tolist()
-        return found
+        edges = cuts[:, bounds].T.tolist()
+        return [[slice(*ends) for ends in zip(*each, strict=True)] for each in pairwise(edges)]
 
-    def _together(self, step: Callable[[int], T], workers: int) -> list[T]:
-        """What `step` gives each of so many workers, all at the same time."""
-        others = [self._pool.submit(step, at) for at in range(1, workers)]
+    def _together(self, step: Callable[[int, T], U], items: Iterable[T]) -> list[U]:
+        """What `step` gives each worker for its item: all at the same time, from when the item is there."""
+        if len(self._workers) == 1:
+            return [step(at, item) for at, item in enumerate(items)]
+        running: list[Future[U]] = []
         try:
-            first = step(0)
+            for at, item in enumerate(items):
+                running.append(self._pool.submit(step, at, item))
         finally:
-            wait(others)
-        return [first, *(other.result() for other in others)]
+            wait(running)
+        return [each.result() for each in running]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ctr.errors import ModelError
+from ctr.errors import DataError, ModelError
 from ctr.learn.ftrl import Ftrl
 from ctr.learn.learner import Learner
 from ctr.learn.rounds import default_chunk, read_out
@@ -107,6 +109,38 @@ def test_every_worker_pushes_partitions_of_its_own(spread: int) -> None:
         if spread == 1:
             sizes = [share.size for share in shares]
             assert max(sizes) - min(sizes) < chunk.slots.size / 10
+
+
+def test_a_worker_starts_when_its_chunk_is_there() -> None:
+    """Not when the others' are: so workers of a slow reader share its time."""
+    pulled = Event()
+
+    class Noting(MemoryStore):
+        """Notes that something was pulled."""
+
+        def pull(self, slots: Slots) -> NDArray[np.float32]:
+            pulled.set()
+            return super().pull(slots)
+
+    def one_after_the_other() -> Iterator[Task]:
+        for task in tasks(chunks(2)):
+            yield task
+            assert pulled.wait(60)
+
+    with Team(Noting(BITS, 2), "job", 2, 0.75) as team:
+        assert len(team.learn(one_after_the_other(), CLOCK, first_pass=1)) == 2
+
+
+def test_an_error_of_the_reader_leaves_the_store_as_it_was() -> None:
+    store = MemoryStore(BITS, 2)
+
+    def torn() -> Iterator[Task]:
+        yield from tasks(chunks(2))
+        raise DataError("clicks.tsv:17: torn")
+
+    with Team(store, "job", 3, 0.75) as team, pytest.raises(DataError, match="torn"):
+        team.learn(torn(), CLOCK, first_pass=1)
+    assert read_out(store)[0].size == 0
 
 
 def test_a_worker_that_fails_fails_the_round_and_nothing_is_pushed() -> None:
