@@ -3,6 +3,8 @@
 Numba compares a cached kernel with the file that it was written in, not with the files of the kernels that it
 calls. After an update such a caller would go on computing the old result: hash to other slots, for instance,
 than the kernels compiled afresh. Here a digest of every kernel source is part of the cache's path.
+
+And what is in the cache is loaded without all that Numba could compile, which takes longer than the kernels.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any, TypeVar
 
 import numba
 from numba.core import caching
+from numba.core.runtime.nrt import rtsys
 
 FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
 """What LLVM may do to float arithmetic where a kernel asks for it: reorder sums, fuse multiply-adds, multiply
@@ -28,21 +31,17 @@ _PACKAGES = ("api", "ctr", "features", "ps")
 _KEEP_S = 24 * 3600
 """A folder of other sources stays for this long after its last kernel: another process may run on them."""
 
-_config: Any = numba.config
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def njit(**options: Any) -> Callable[[_Function], _Function]:
-    """`numba.njit(**options)`, with our cache if it is to be cached."""
+def njit(*, cache: bool = False, **options: Any) -> Callable[[_Function], _Function]:
+    """`numba.njit`, with our cache if it is to be cached."""
 
     def compiled(function: _Function) -> _Function:
-        # Numba chooses a cache's place while it decorates. Other people's functions keep their own places.
-        before = _config.CACHE_LOCATOR_CLASSES
-        _config.CACHE_LOCATOR_CLASSES = _LOCATORS
-        try:
-            return numba.njit(**options)(function)  # type: ignore[no-any-return]
-        finally:
-            _config.CACHE_LOCATOR_CLASSES = before
+        kernel = numba.njit(**options)(function)
+        if cache and kernel is not function:  # as it is with NUMBA_DISABLE_JIT
+            kernel._cache = _KernelCache(function)  # type: ignore[no-untyped-call]
+        return kernel  # type: ignore[no-any-return]
 
     return compiled
 
@@ -92,4 +91,20 @@ class UserWide(_ByDigest, caching.UserWideCacheLocator):
     """In the user's cache folder, where the others cannot be written to."""
 
 
-_LOCATORS = ",".join(f"{__name__}.{locator.__name__}" for locator in (UserProvided, InTree, UserWide))
+class _Placed(caching.CompileResultCacheImpl):
+    """Numba's, in our places."""
+
+    _locator_classes = [UserProvided, InTree, UserWide]  # noqa: RUF012  (as Numba declares it)
+
+
+class _KernelCache(caching.FunctionCache):
+    """Numba's, except that what is in it is loaded without what only compiling needs."""
+
+    _impl_class = _Placed
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        # Numba first loads all that it could compile, and SciPy for that. When it does compile, it does so
+        # once more; for what is compiled already, its runtime is enough.
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
