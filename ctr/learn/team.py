@@ -35,18 +35,6 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
-    """What one chunk wants to add to the store."""
-
-    slots: Slots
-    """uint32|uint64[u], sorted, unique."""
-    delta: Float32
-    """float32[u, width]."""
-    pulled: Float32
-    """float32[u, width]: the state it starts from."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Pulled:
     task: Task
     chunk: Chunk
@@ -103,8 +91,9 @@ class Team:
         """
         pulled = self._together(self._pull, tasks)
         peers = len(pulled)
-        updates = self._together(partial(self._train, peers=peers, first_pass=first_pass), pulled)
-        self._together(partial(self._push, updates, clock), self._share(updates))
+        deltas = self._together(partial(self._train, peers=peers, first_pass=first_pass), pulled)
+        shares = self._share([each.chunk.slots for each in pulled])
+        self._together(partial(self._push, clock, pulled, deltas), shares)
         return [each.task for each in pulled]
 
     def _pull(self, at: int, task: Task) -> _Pulled:
@@ -117,7 +106,7 @@ class Team:
         timings.pull += perf_counter() - found
         return _Pulled(task, chunk, state)
 
-    def _train(self, at: int, pulled: _Pulled, *, peers: int, first_pass: int) -> Update:
+    def _train(self, at: int, pulled: _Pulled, *, peers: int, first_pass: int) -> Float32:
         worker, task = self._workers[at], pulled.task
         started = perf_counter()
         delta = worker.learner.learn(
@@ -129,24 +118,26 @@ class Team:
             peers=peers,
         )
         worker.timings.train += perf_counter() - started
-        return Update(pulled.chunk.slots, delta, pulled.state)
+        return delta
 
-    def _push(self, updates: list[Update], clock: int, at: int, shares: list[slice]) -> None:
+    def _push(
+        self, clock: int, pulled: list[_Pulled], deltas: list[Float32], at: int, shares: list[slice]
+    ) -> None:
         started = perf_counter()
-        for worker, (update, share) in enumerate(zip(updates, shares, strict=True)):
+        for worker, (before, delta, share) in enumerate(zip(pulled, deltas, shares, strict=True)):
             # Every partition is in one worker's shares: it gets the updates in order, and each of them once.
             token = Token(self._job, worker, clock)
-            self._store.push(update.slots[share], update.delta[share], token, update.pulled[share])
+            self._store.push(before.chunk.slots[share], delta[share], token, before.state[share])
         self._workers[at].timings.push += perf_counter() - started
 
-    def _share(self, updates: list[Update]) -> list[list[slice]]:
-        """Per worker, what it pushes of each update: the slots of its partitions.
+    def _share(self, slots: list[Slots]) -> list[list[slice]]:
+        """Per worker, what it pushes of each update to these slots: that to its partitions.
 
         The workers have about as many slots to push as each other.
         """
-        cuts = np.array([self._partitions.cuts(update.slots) for update in updates])
+        cuts = np.array([self._partitions.cuts(each) for each in slots])
         below = cuts.sum(axis=0)
-        wanted = np.arange(1, len(updates)) * below[-1] // len(updates)
+        wanted = np.arange(1, len(slots)) * below[-1] // len(slots)
         bounds = [0, *np.searchsorted(below, wanted), self._partitions.count]
         edges = cuts[:, bounds].T.tolist()
         return [[slice(*ends) for ends in zip(*each, strict=True)] for each in pairwise(edges)]
