@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-inp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help install demo test fuzz kernels kernels-checked kernels-python check format bench bench-ps drill wheel clean
+.PHONY: help install demo test fuzz kernels kernels-checked kernels-python check format bench bench-ps bench-wide drill wheel clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -64,6 +64,9 @@ bench: $(VENV)/.bench ## Speed beside Vowpal Wabbit, memory and start-up, in one
 
 bench-ps: $(VENV)/.bench ## Parameters in Redis: requests, memory, training beside Vowpal Wabbit
 	$(BIN)/python -m benchmarks parameters --rows 2000000 --rounds 3
+
+bench-wide: $(VENV)/.bench ## The same with 2**28 slots and ten million rows (10 GB on disk, about 10 minutes)
+	$(BIN)/python -m benchmarks wide
 
 drill: install ## Break Redis clusters while they train: is any update lost or doubled? (about 10 minutes)
 	$(BIN)/ctr drill --rounds 3 --freezes 100

@@ -1,11 +1,11 @@
-"""`python -m benchmarks [KIND ...]`: startup, speed, memory and accuracy when none is named; parameters."""
+"""`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; parameters, wide only when named."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from benchmarks import accuracy, memory, parameters, speed, startup
+from benchmarks import accuracy, memory, parameters, speed, startup, wide
 
 KINDS = ("startup", "speed", "memory", "accuracy")
 
@@ -14,10 +14,14 @@ def main() -> None:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "kinds", nargs="*", choices=[*KINDS, "parameters", []], help="what to measure; default: everything"
+        "kinds",
+        nargs="*",
+        choices=[*KINDS, "parameters", "wide", []],
+        help="what to measure; default: everything",
     )
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows for speed")
     parser.add_argument("--memory-rows", type=int, default=5_000_000, help="rows for memory")
+    parser.add_argument("--wide-rows", type=int, default=10_000_000, help="rows for wide (10 GB)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
     parser.add_argument("--folder", type=Path, default=Path("bench-data"), help="for the data (3 GB)")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="real data for accuracy")
@@ -37,6 +41,8 @@ def main() -> None:
         parameters.measure_training(options.folder, options.rows, options.rounds)
         parameters.measure_filters(options.folder, options.rows // 2)
         parameters.measure_workers(options.folder, options.rows // 2)
+    if "wide" in kinds:
+        wide.measure(options.folder, options.wide_rows)
 
 
 if __name__ == "__main__":

@@ -20,18 +20,17 @@ from ps.servers import EmbeddedRedis
 BITS = 24
 SLOTS = 100_000
 WIDE_BITS = 26
-OFF = ["--no-cache", "--no-presence"]
+OFF = ["--no-cache", "--no-presence", "--defer", 0]
 L1 = ["--l1", 1]
 FILTERS: tuple[tuple[str, list[object]], ...] = (
     ("none", [*OFF]),
-    ("cache", ["--cache", "--no-presence"]),
-    ("presence", ["--no-cache", "--presence"]),
-    ("residuals 0.01", [*OFF, "--residuals", 0.01]),
-    ("defaults (cache, presence)", []),
-    ("defaults, residuals 0.01", ["--residuals", 0.01]),
+    ("cache", ["--cache", "--no-presence", "--defer", 0]),
+    ("presence", ["--no-cache", "--presence", "--defer", 0]),
+    ("defer 0.01", ["--no-cache", "--no-presence", "--defer", 0.01]),
+    ("defaults (cache, presence, defer 0.01)", []),
     ("none, l1 1", [*OFF, *L1]),
     ("kkt, l1 1", [*OFF, *L1, "--kkt"]),
-    ("all four, l1 1", [*L1, "--residuals", 0.01, "--kkt"]),
+    ("all four, l1 1", [*L1, "--defer", 0.01, "--kkt"]),
 )
 
 

@@ -35,11 +35,11 @@ def bucket(cell: str) -> str:
     return str(value if value <= 2 else 2 + math.floor(math.log(value) ** 2))
 
 
-def learn(text: Path, cache: Path | None = None) -> float:
+def learn(text: Path, cache: Path | None = None, bits: int = BITS) -> float:
     """Seconds of one pass of VW `--ftrl` with ctr's default settings, from text or from its binary cache."""
     command = [sys.executable, "-m", "vowpalwabbit", "--quiet", "--data", str(text)]
     command += ["--ftrl", "--ftrl_alpha", "0.1", "--ftrl_beta", "1", "--loss_function", "logistic"]
-    command += ["--bit_precision", str(BITS), "--final_regressor", str(text.with_suffix(".model"))]
+    command += ["--bit_precision", str(bits), "--final_regressor", str(text.with_suffix(".model"))]
     if cache is not None:
         command += ["--cache_file", str(cache)]
     return run(command)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         WorkerStore,
         warm_up_requests,
     )
-    from ps.redis import ModelExistsError, PartitionDump, RedisStore, Saturations
+    from ps.redis import Logged, ModelExistsError, PartitionDump, RedisStore, Saturations
     from ps.wire import RedisUrl, parse_redis_url
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Filters",
     "Job",
     "JobBoard",
+    "Logged",
     "MemoryStore",
     "ModelExistsError",
     "PartitionDump",
@@ -68,7 +69,7 @@ __getattr__ = lazy_face(
         "board": "BoardView Claim ClockGate Job JobBoard RankGate",
         "client": "DEFAULT_FILTERS FilterCounts Filters PushQueue PendingPush Pulled PushPacked WorkerStore"
         " warm_up_requests",
-        "redis": "ModelExistsError PartitionDump RedisStore Saturations",
+        "redis": "Logged ModelExistsError PartitionDump RedisStore Saturations",
         "wire": "RedisUrl parse_redis_url",
     },
 )

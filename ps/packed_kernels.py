@@ -24,7 +24,7 @@ Slots = NDArray[np.uint32] | NDArray[np.uint64]
 
 _BLOCK = 1 << 14  # bytes of a string that are copied, and then added to while they are in the nearest cache
 
-_MASK = np.array([0, -1], np.int64)
+
 """What 0 and 1 keep of an integer. Looked up, because LLVM makes an expression for it a branch."""
 
 _FEW = 16  # times fewer slots on one side, and a search for each is faster than a merge
@@ -57,6 +57,13 @@ def add_to_range(raw: Bytes, first_offset: int, offsets: Offsets, increments: In
             _add_at(out, place, increments[done])
             done += np.uint64(1)
         begin = end
+
+
+@njit(nogil=True, cache=True)
+def add_scattered(string: Bytes, offsets: NDArray[np.uint32], increments: NDArray[np.int64]) -> None:
+    """Adds to the integers at these offsets of a whole string, in any order; an offset may come again."""
+    for i in range(np.uint64(offsets.size)):
+        _add_at(string, np.uint64(offsets[i]) * np.uint64(8), increments[i])
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -127,76 +134,106 @@ def _match(
 
 
 @njit(nogil=True, cache=True)
-def merge(
+def find_slots(rows: Slots, slots: Slots, at: Int64, found: Bytes) -> None:
+    """Writes where each of `slots` is among `rows`, or would be, and 1 if it is there, else 0."""
+    j = np.uint64(0)
+    for i in range(np.uint64(slots.size)):
+        j = _search(rows, j, np.uint64(slots[i]))
+        at[i] = np.int64(j)
+        found[i] = j < np.uint64(rows.size) and rows[j] == slots[i]
+
+
+@njit(nogil=True, cache=True)
+def merge_newer(
     a_slots: Slots,
-    a_increments: Int64,
+    a_packed: Int64,
+    a_clocks: Int64,
     b_slots: Slots,
-    b_increments: Int64,
+    b_packed: Int64,
+    b_clocks: Int64,
+    oldest: int,
     out_slots: Slots,
-    out_increments: Int64,
+    out_packed: Int64,
+    out_clocks: Int64,
 ) -> int:
-    """Writes the slots that are in `a` or `b`, and their increments, added up where a slot is in both.
+    """Writes the rows of `b`, and those of `a` whose slots are not in `b`, but none before `oldest`.
 
-    Increments of 0 stay. The outputs have room for all of `a` and `b`, and are arrays of their own. Returns
-    how many slots were written: what lies behind them is of no meaning.
+    Outputs have room for all of both. Returns how many rows were written.
     """
-    a_end, b_end = np.uint64(a_slots.size), np.uint64(b_slots.size)
-    a_half, b_half = _halve(a_slots, b_slots)
-    i, j, k = np.uint64(0), np.uint64(0), np.uint64(0)
-    i2, j2, k2 = a_half, b_half, a_half + b_half
-    while i < a_half and j < b_half and i2 < a_end and j2 < b_end:
-        i, j = _join(a_slots, a_increments, b_slots, b_increments, out_slots, out_increments, i, j, k)
-        i2, j2 = _join(a_slots, a_increments, b_slots, b_increments, out_slots, out_increments, i2, j2, k2)
-        k += np.uint64(1)
-        k2 += np.uint64(1)
-    while i < a_half and j < b_half:
-        i, j = _join(a_slots, a_increments, b_slots, b_increments, out_slots, out_increments, i, j, k)
-        k += np.uint64(1)
-    k = _copy(a_slots, a_increments, i, a_half, out_slots, out_increments, k)
-    k = _copy(b_slots, b_increments, j, b_half, out_slots, out_increments, k)
-    while i2 < a_end and j2 < b_end:
-        i2, j2 = _join(a_slots, a_increments, b_slots, b_increments, out_slots, out_increments, i2, j2, k2)
-        k2 += np.uint64(1)
-    k2 = _copy(a_slots, a_increments, i2, a_end, out_slots, out_increments, k2)
-    k2 = _copy(b_slots, b_increments, j2, b_end, out_slots, out_increments, k2)
-    return int(np.int64(_copy(out_slots, out_increments, a_half + b_half, k2, out_slots, out_increments, k)))
+    i, k = np.uint64(0), np.uint64(0)
+    for j in range(np.uint64(b_slots.size)):
+        slot = b_slots[j]
+        while i < np.uint64(a_slots.size) and a_slots[i] < slot:
+            out_slots[k], out_packed[k], out_clocks[k] = a_slots[i], a_packed[i], a_clocks[i]
+            k += np.uint64(a_clocks[i] >= oldest)
+            i += np.uint64(1)
+        i += np.uint64(i < np.uint64(a_slots.size) and a_slots[i] == slot)
+        out_slots[k], out_packed[k], out_clocks[k] = slot, b_packed[j], b_clocks[j]
+        k += np.uint64(b_clocks[j] >= oldest)
+    for rest in range(i, np.uint64(a_slots.size)):
+        out_slots[k], out_packed[k], out_clocks[k] = a_slots[rest], a_packed[rest], a_clocks[rest]
+        k += np.uint64(a_clocks[rest] >= oldest)
+    return int(np.int64(k))
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _join(
-    a_slots: Slots,
-    a_increments: Int64,
-    b_slots: Slots,
-    b_increments: Int64,
-    out_slots: Slots,
-    out_increments: Int64,
-    i: np.uint64,
-    j: np.uint64,
-    k: np.uint64,
-) -> tuple[np.uint64, np.uint64]:
-    """One step of `merge`, which writes entry `k`: the next `i` and `j`."""
-    a, b = np.uint64(a_slots[i]), np.uint64(b_slots[j])
-    from_a, from_b = np.uint64(a <= b), np.uint64(b <= a)
-    out_slots[k] = min(a, b)
-    out_increments[k] = (a_increments[i] & _MASK[from_a]) + (b_increments[j] & _MASK[from_b])
-    return i + from_a, j + from_b
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _copy(
+@njit(nogil=True, cache=True)
+def add_logged(
+    log_slots: Slots,
+    log_increments: NDArray[np.int64],
+    log_folds: NDArray[np.int32],
     slots: Slots,
-    increments: Int64,
-    begin: np.uint64,
-    end: np.uint64,
+    packed: NDArray[np.int64],
+    folds: NDArray[np.int64],
+    shift: int,
+) -> None:
+    """Adds to `packed`, the integers of `slots`, what a log of sorted slots has for them, each perhaps often.
+
+    But only entries whose `log_folds` is at least `folds` of their partition, `slot >> shift`.
+    """
+    i = np.uint64(0)
+    for j in range(np.uint64(slots.size)):
+        slot = np.uint64(slots[j])
+        i = _search(log_slots, i, slot)
+        while i < np.uint64(log_slots.size) and np.uint64(log_slots[i]) == slot:
+            chosen = log_folds[i] >= folds[slot >> np.uint64(shift)]
+            packed[j] += log_increments[i] & -np.int64(chosen)
+            i += np.uint64(1)
+
+
+@njit(nogil=True, cache=True)
+def merge_logged(
+    a_slots: Slots,
+    a_increments: NDArray[np.int64],
+    a_folds: NDArray[np.int32],
+    b_slots: Slots,
+    b_increments: NDArray[np.int64],
+    b_folds: NDArray[np.int64],
+    folds: NDArray[np.int64],
+    shift: int,
     out_slots: Slots,
-    out_increments: Int64,
-    at: np.uint64,
-) -> np.uint64:
-    """Copies `begin..end` to `at`, ascending, also down within an array; returns the position after it."""
-    for i in range(begin, end):
-        out_slots[at + (i - begin)] = slots[i]
-        out_increments[at + (i - begin)] = increments[i]
-    return at + (max(begin, end) - begin)
+    out_increments: NDArray[np.int64],
+    out_folds: NDArray[np.int32],
+) -> int:
+    """Writes the entries of `a` whose `a_folds` is at least their partition's `folds`, and all of `b`.
+
+    `b_folds`, like `folds`, is by partition. Outputs have room for all of both. Returns how many entries
+    were written.
+    """
+    j, k = np.uint64(0), np.uint64(0)
+    for i in range(np.uint64(a_slots.size)):
+        slot = np.uint64(a_slots[i])
+        while j < np.uint64(b_slots.size) and np.uint64(b_slots[j]) < slot:
+            out_slots[k], out_increments[k] = b_slots[j], b_increments[j]
+            out_folds[k] = b_folds[np.uint64(b_slots[j]) >> np.uint64(shift)]
+            j += np.uint64(1)
+            k += np.uint64(1)
+        out_slots[k], out_increments[k], out_folds[k] = a_slots[i], a_increments[i], a_folds[i]
+        k += np.uint64(a_folds[i] >= folds[slot >> np.uint64(shift)])
+    for rest in range(j, np.uint64(b_slots.size)):
+        out_slots[k], out_increments[k] = b_slots[rest], b_increments[rest]
+        out_folds[k] = b_folds[np.uint64(b_slots[rest]) >> np.uint64(shift)]
+        k += np.uint64(1)
+    return int(np.int64(k))
 
 
 @njit(nogil=True, cache=True, inline="always")

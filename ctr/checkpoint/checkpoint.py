@@ -26,7 +26,7 @@ from ctr.prefetch import Prefetch
 from ps import PartitionDump, RedisStore
 
 FORMAT = "ctr checkpoint"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MANIFEST = "manifest.json"
 
 PARTITIONS = "partitions.arrow"

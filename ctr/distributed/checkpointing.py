@@ -57,7 +57,7 @@ class CheckpointTaker:
         self._thread: Thread | None = None
         self._last = perf_counter()
         # Otherwise the store may be read while it changes: what is ahead of the position has its tokens.
-        self._exact = bool(job.ranks) or job.workers == 1 or job.filters.keeps_residuals
+        self._exact = bool(job.ranks) or job.workers == 1
 
     def begin(self) -> None:
         """The time to the first checkpoint begins."""

@@ -173,7 +173,7 @@ class _Trial:
                 # A slot has room for them all: what is limited would not be what the ledger has.
                 increments = numbers.integers(-(1 << 20), 1 << 20, slots.size) << 32
                 increments += numbers.integers(0, 1 << 12, slots.size)
-                queue.put(PendingPush(Token(_JOB, client, chunk), slots, increments, None, done))
+                queue.put(PendingPush(Token(_JOB, client, chunk), slots, increments, on_done=done))
                 chunk += 1
                 sleep(_PAUSE_S)
             queue.flush()

@@ -18,7 +18,6 @@ from ctr.synth import write_click_log
 from ctr.workers import JobDescription, WorkerProcesses, absolute, filters_for
 from features import BLOCK_ROWS, DatasetSource, RawSource, load_spec, write_dataset
 from ps import RedisStore, parse_redis_url
-from ps.client import chunk_push
 
 _SPEC = "criteo"
 _HELD_OUT = 0.2  # of the rows
@@ -113,7 +112,7 @@ class DrillJob:
             ranks = range(self.description.ranks)
             return {(rank, number) for rank in ranks for number in range(self.plan.rounds_of(rank))}
         shards = range(self.plan.shards)
-        return {(shard, chunk_push(n)) for shard in shards for n in range(self.plan.chunks_of(shard))}
+        return {(shard, n) for shard in shards for n in range(self.plan.chunks_of(shard))}
 
     def chunks_before(self, checkpoint: Checkpoint) -> set[tuple[int, int]]:
         """Those of them that a checkpoint says are in it."""
@@ -125,5 +124,5 @@ class DrillJob:
         return {
             (shard, chunk)
             for shard, chunk in self.all_chunks()
-            if shard < begun and (shard not in progress or chunk < chunk_push(progress[shard]))
+            if shard < begun and (shard not in progress or chunk < progress[shard])
         }

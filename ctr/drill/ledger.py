@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from features import Slots
-from ps import PushPacked, RedisStore, Token
+from ps import Logged, PushPacked, RedisStore, Token
 
 FOLDER = "CTR_LEDGER"
 """Environment variable: the folder that every worker keeps its ledger in."""
@@ -101,23 +101,33 @@ class LedgerWriter:
         *,
         expected: NDArray[np.int64] | None = None,
         only: NDArray[np.bool_] | None = None,
-        fresh: NDArray[np.bool_] | None = None,
+        logged: Logged | None = None,
+        crowd: bool = False,
+        folds: NDArray[np.int64] | None = None,
     ) -> list[int]:
         sleep(max(self._next - monotonic(), 0.0))
         self._next = monotonic() + self._pace_s
-        cuts = self._store.partitions.cuts(slots)
-        touched = np.diff(cuts) > 0
-        totals, checks = np.zeros((2, touched.size), np.uint64)
-        totals[touched], checks[touched] = sums_of(
-            slots, increments, np.append(cuts[:-1][touched], slots.size)
-        )
-        where = np.flatnonzero(touched if only is None else only)
+        totals, checks = np.zeros((2, self._store.partitions.count), np.uint64)
+        added = [(slots, increments)]
+        if logged is not None:
+            added.append((logged.slots, logged.increments))
+        anywhere = np.zeros(totals.size, np.bool_)
+        for some_slots, some_increments in added:
+            cuts = self._store.partitions.cuts(some_slots)
+            touched = np.diff(cuts) > 0
+            sums = sums_of(some_slots, some_increments, np.append(cuts[:-1][touched], some_slots.size))
+            totals[touched] += sums[0]
+            checks[touched] += sums[1]
+            anywhere |= touched
+        where = np.flatnonzero(anywhere if only is None else only)
         shares = list(zip(where.tolist(), totals[where].tolist(), checks[where].tolist(), strict=True))
         number = next(self._numbers)
         self._write(
             {"push": number, "at": monotonic(), "shard": token.shard, "chunk": token.number, "adds": shares}
         )
-        behind = self._store.push_packed(slots, increments, token, expected=expected, only=only, fresh=fresh)
+        behind = self._store.push_packed(
+            slots, increments, token, expected=expected, only=only, logged=logged, crowd=crowd, folds=folds
+        )
         arrived = [p for p, *_ in shares if p not in set(behind)]
         self._write({"done": number, "at": monotonic(), "arrived": arrived})
         return behind

@@ -102,7 +102,7 @@ class Ftrl(Optimizer):
     def filter_updates(self, seen: Float32, mine: Float32, filters: Filters) -> NDArray[np.uint8]:
         """Which slots' updates are worth pushing, see `Optimizer` and the kernel."""
         out = np.empty(seen.shape[0], np.uint8)
-        least = np.float32(filters.residuals)
+        least = np.float32(filters.defer)
         kernels.filter_updates(seen, mine, *self._numbers(), least, filters.kkt and self.l1 > 0, out)
         return out
 

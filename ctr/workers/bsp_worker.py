@@ -189,8 +189,7 @@ class BspWorker:
     ) -> PreparedUpdate:
         """What a rank's chunk of a round adds, and what the learner says then; before it said `evaluated`."""
         started = perf_counter()
-        packed, _ = self._store.pull_packed(chunk.slots)
-        before = self._store.unpacked(packed)
+        before = self._store.pull(chunk.slots)
         pulled = perf_counter()
         shard = self._plan.place(rank, round_)
         pass_ = self._plan.pass_of(shard)
@@ -243,7 +242,7 @@ class BspWorker:
             return  # else another attempt at this rank was faster
         update = PreparedUpdate.from_bytes(blob, self._store.bits)
         token = Token(self._job_id, rank, round_)
-        self._queue.put(PendingPush(token, update.slots, update.increments, None))
+        self._queue.put(PendingPush(token, update.slots, update.increments))
         self._queue.flush()
         if self._has_replicas:
             self._wait_replicated()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ps.client import last_push
-
 
 @dataclass(frozen=True, slots=True)
 class DataPlan:
@@ -49,8 +47,8 @@ class DataPlan:
         return -(-(stop - start) // self.chunk)
 
     def end_of(self, shard: int) -> int:
-        """The number of the push that follows all others of a shard."""
-        return last_push(self.chunks_of(shard))
+        """The number of a shard's last push."""
+        return self.chunks_of(shard) - 1
 
     def rounds_of(self, rank: int) -> int:
         """Chunks that a rank trains in all."""

@@ -170,8 +170,8 @@ def filters_for(consistency: Consistency, chosen: Mapping[str, Any]) -> Filters:
 
     Raises ModelError for filters that a BSP job cannot have.
     """
-    if not isfinite(chosen.get("residuals", 0.0)):
-        raise ModelError("--residuals is not a number: give nats, such as 0.01, or 0.")
+    if not isfinite(chosen.get("defer", 0.0)):
+        raise ModelError("--defer is not a number: give nats, such as 0.01, or 0.")
     if consistency != "bsp":
         return replace(DEFAULT_FILTERS, **chosen)
     wrong = [name.replace("_", "-") for name, value in chosen.items() if value]

@@ -187,7 +187,10 @@ class SspWorker:
                 work.lost = True  # so that the puller does not wait for others, who may wait for this worker
                 raise
             started = perf_counter()
-            self._store.flush(shard, self._plan.chunks_of(shard) if finished else work.number, last=finished)
+            if finished:
+                self._store.finish(shard, self._plan.chunks_of(shard))
+            else:
+                self._store.flush(shard)
             self._replicated = self._store.wait_replicated()
             self._timings.wait += perf_counter() - started
         if finished and not self._store.gave_up(shard):
@@ -206,7 +209,7 @@ class SspWorker:
                 coming = puller.submit(self._next, work, chunks, work.clock + 1)
                 self._train(work, ready)
             elif ready is _NoChunk.PAUSE:
-                self._store.flush(work.shard, work.number)
+                self._store.flush(work.shard)
                 self._wait_out_pause()
                 coming = puller.submit(self._next, work, chunks, work.clock)
             else:
@@ -228,7 +231,8 @@ class SspWorker:
         self._timings.train += trained - started
         number, work.number, work.clock = work.number, work.number + 1, work.clock + 1
         arrived = partial(self._arrived, work, (work.number, work.clock), len(ready.chunk))
-        self._store.push(ready.pulled, state, delta, number, arrived)
+        last = work.number == self._plan.chunks_of(work.shard)
+        self._store.push(ready.pulled, state, delta, number, arrived, last=last)
         self._timings.wait += perf_counter() - trained
 
     def _next(self, work: _InWork, chunks: Iterator[Chunk | None], clock: int) -> _Ready | _NoChunk:

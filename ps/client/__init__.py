@@ -1,4 +1,4 @@
-"""What one worker puts before a store: cache, presence, residuals and the push queue."""
+"""What one worker puts before a store: cache, presence, its own log and the push queue."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,6 @@ from ctr.lazy import lazy_face
 if TYPE_CHECKING:
     from ps.client.filters import DEFAULT_FILTERS, FilterCounts, Filters
     from ps.client.push_log import PendingPush
-    from ps.client.push_numbers import chunk_push, chunks_pushed, last_push
     from ps.client.push_queue import LOST, PushPacked, PushQueue
     from ps.client.warm_up import warm_up_requests
     from ps.client.worker_store import Pulled, WorkerStore
@@ -22,9 +21,6 @@ __all__ = [
     "PushPacked",
     "PushQueue",
     "WorkerStore",
-    "chunk_push",
-    "chunks_pushed",
-    "last_push",
     "warm_up_requests",
 ]
 
@@ -33,7 +29,6 @@ __getattr__ = lazy_face(
     {
         "filters": "DEFAULT_FILTERS FilterCounts Filters",
         "push_log": "PendingPush",
-        "push_numbers": "chunk_push chunks_pushed last_push",
         "push_queue": "LOST PushQueue PushPacked",
         "warm_up": "warm_up_requests",
         "worker_store": "Pulled WorkerStore",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ps.packed_kernels import find_slots, merge_newer
 from ps.partitions import Bools, Int64, Slots, no_slots
 
 _Rows = tuple[Slots, Int64, Int64]
@@ -38,25 +39,14 @@ class WorkerCache:
 
     def keep(self, slots: Slots, packed: Int64, clocks: Int64, oldest: int) -> None:
         """Cache these, in place of what was known of them, and drop what is older than `oldest`."""
-        old_slots, old_packed, old_clocks = self._rows
-        replaced = np.zeros(old_slots.size, np.bool_)
-        at, found = _find(self._rows, slots)
-        replaced[at[found]] = True
-        old = ~replaced & (old_clocks >= oldest)
-        new = clocks >= oldest
-        joined = np.concatenate([old_slots[old], slots[new]])
-        order = np.argsort(joined, kind="stable")  # two sorted runs: merged in one sweep
-        self._rows = (
-            joined[order],
-            np.concatenate([old_packed[old], packed[new]])[order],
-            np.concatenate([old_clocks[old], clocks[new]])[order],
-        )
+        room = self._rows[0].size + slots.size
+        out = np.empty(room, slots.dtype), np.empty(room, np.int64), np.empty(room, np.int64)
+        count = merge_newer(*self._rows, slots, packed, clocks, oldest, *out)
+        self._rows = out[0][:count], out[1][:count], out[2][:count]
 
 
 def _find(rows: _Rows, slots: Slots) -> tuple[Int64, Bools]:
-    """Where slots are among the rows, and which of them are."""
-    at = np.searchsorted(rows[0], slots).astype(np.int64)
-    if rows[0].size == 0:
-        return at, np.zeros(slots.size, np.bool_)
-    at = np.minimum(at, rows[0].size - 1)
-    return at, rows[0][at] == slots
+    """Where slots are among the rows, and which of them are; the place of one that is not has no meaning."""
+    at, found = np.empty(slots.size, np.int64), np.empty(slots.size, np.uint8)
+    find_slots(rows[0], slots, at, found)
+    return at, found.view(np.bool_)

@@ -12,6 +12,9 @@ ABSENT_BYTES = 31
 PUSH_BYTES = 79
 """Of one slot added to by itself: `INCRBY i64 #1234567 -1234567890123`, and the sum in reply."""
 
+LOG_BYTES = 12
+"""Of one slot in a log."""
+
 
 @dataclass(frozen=True, slots=True)
 class Filters:
@@ -21,25 +24,23 @@ class Filters:
     """Do not pull a slot again that was pulled within the staleness bound."""
     presence: bool = False
     """Do not pull slots that nobody has pushed yet."""
-    residuals: float = 0.0
-    """Keep a slot's change as a residual while others would gain less than so many nats by it, per chunk."""
+    defer: float = 0.0
+    """Append a slot's change to its partition's log, from which others see it later, while they would gain
+    less than so many nats by it, per chunk."""
     kkt: bool = False
-    """Do not push a slot whose weight is zero and stays zero."""
+    """The same for a slot whose weight is zero and stays zero."""
 
     @property
-    def keeps_residuals(self) -> bool:
-        """Whether some increments are kept as residuals."""
-        return self.residuals > 0 or self.kkt
+    def defers(self) -> bool:
+        """Whether some increments go to logs."""
+        return self.defer > 0 or self.kkt
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-DEFAULT_FILTERS = Filters(cache=True, presence=True)
-"""What a job uses unless others are chosen.
-
-`residuals` measures faster (`make bench-ps`), but a worker that is killed takes its residuals along.
-"""
+DEFAULT_FILTERS = Filters(cache=True, presence=True, defer=0.01)
+"""What a job uses unless others are chosen."""
 
 
 @dataclass(slots=True)
@@ -53,13 +54,13 @@ class FilterCounts:
     absent: int = 0
     """Not pulled, because nobody had pushed them."""
     pushed: int = 0
-    """Increments that went to the store, residuals included."""
-    residuals_small: int = 0
-    """Times that a slot's increment became a residual for being small."""
-    residuals_zero: int = 0
-    """Times that it became one because the weight stays zero."""
-    flushed: int = 0
-    """Residuals that were pushed at the end of a data shard, or because they were too many."""
+    """Increments that were added to the state, each by itself or as part of a range."""
+    deferred_small: int = 0
+    """Increments that went to logs because others would gain little by them."""
+    deferred_zero: int = 0
+    """Those that did because the weight stays zero."""
+    named: int = 0
+    """Slots that logs name for being new, whose increments were added to the state."""
 
     def add(self, other: FilterCounts) -> None:
         for name in _NAMES:
@@ -67,17 +68,14 @@ class FilterCounts:
 
     def to_json(self) -> dict[str, Any]:
         """The counts, and for each filter the keys and the bytes that it saved (the latter estimated)."""
-        held = self.residuals_small + self.residuals_zero
-        # A residual travels once, in the end.
-        small = self.residuals_small - round(self.flushed * self.residuals_small / held) if held else 0
-        zero = self.residuals_zero - (self.flushed - (self.residuals_small - small)) if held else 0
+        saved = PUSH_BYTES - LOG_BYTES
         return {
             **{name: getattr(self, name) for name in _NAMES},
             "saved": {
                 "cache": {"keys": self.from_cache, "bytes": self.from_cache * PULL_BYTES},
                 "presence": {"keys": self.absent, "bytes": self.absent * ABSENT_BYTES},
-                "residuals": {"keys": small, "bytes": small * PUSH_BYTES},
-                "kkt": {"keys": zero, "bytes": zero * PUSH_BYTES},
+                "defer": {"keys": self.deferred_small, "bytes": self.deferred_small * saved},
+                "kkt": {"keys": self.deferred_zero, "bytes": self.deferred_zero * saved},
             },
         }
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ps.partitions import Bools, Int64, Slots
+from ps.redis import Logged
 from ps.store import Token
 
 
@@ -19,16 +20,21 @@ class PendingPush:
     slots: Slots
     increments: Int64
     """int64[u], packed accumulators."""
-    fresh: Bools | None
-    """bool[u]: slots that nobody was known to have pushed."""
+    logged: Logged | None = None
+    """What goes to logs."""
+    crowd: bool = False
+    """Whether all slots count as pushed from now on."""
     on_done: Callable[[], object] = lambda: None
     last: bool = False
     """Whether it is the last of its data shard."""
+    folds: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """int64[partitions], while it is sent: how often each one's log had been folded before; -1: not sent."""
 
     @property
     def size(self) -> int:
         """Bytes that it keeps."""
-        return self.slots.nbytes + self.increments.nbytes
+        logged = () if self.logged is None else (self.logged.slots, self.logged.increments)
+        return sum(each.nbytes for each in (self.slots, self.increments, *logged))
 
 
 @dataclass(frozen=True, slots=True)

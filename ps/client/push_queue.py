@@ -12,10 +12,11 @@ from typing import Protocol
 import numpy as np
 
 from ctr.errors import StoreError
+from ps.client.own_log import OwnLog
 from ps.client.push_log import PendingPush, PushLog
 from ps.packed_kernels import add_matching
 from ps.partitions import Bools, Int64, Slots
-from ps.redis import RedisStore
+from ps.redis import Logged, RedisStore
 from ps.store import SupersededError, Token
 
 LOST = (
@@ -40,7 +41,9 @@ class PushPacked(Protocol):
         *,
         expected: Int64 | None = None,
         only: Bools | None = None,
-        fresh: Bools | None = None,
+        logged: Logged | None = None,
+        crowd: bool = False,
+        folds: Int64 | None = None,
     ) -> list[int]: ...
 
 
@@ -61,6 +64,8 @@ class PushQueue:
         self, store: RedisStore, job: str, push: PushPacked | None = None, *, keep_bytes: int = 256 << 20
     ) -> None:
         """`push` is what pushes go through, if it is not the store's own method."""
+        self.log = OwnLog(store.partitions)
+        """What pushes that are not kept any more have left in logs."""
         self.seconds = 0.0
         """Spent sending."""
         self.sent_again = 0
@@ -105,6 +110,7 @@ class PushQueue:
             self._wait_for(lambda: len(self._waiting) < _WAITING and not self._closed)
             if push.token.shard in self._given_up:
                 return
+            push.folds = np.full(self._store.partitions.count, -1, np.int64)
             self._waiting.append(push)
             self._changed.notify_all()
 
@@ -145,11 +151,36 @@ class PushQueue:
         with self._changed:
             kept = [push for push in (*self._sent, *self._waiting) if push.token.shard == shard]
         for push in kept:
-            missing = applied < push.token.number
-            if missing.any():
-                mask = missing.view(np.uint8)
-                shift = self._store.partitions.shift
-                add_matching(push.slots, push.increments, slots, packed, mask, shift)
+            self._add(push, slots, packed, applied < push.token.number)
+
+    def overlay_logs(
+        self,
+        shard: int,
+        slots: Slots,
+        packed: Int64,
+        applied: Int64,
+        folds: Int64,
+        *,
+        kept: bool = False,
+    ) -> None:
+        """The same with what is in logs that were folded so often, or about to be appended to them.
+
+        With `kept`, only of pushes that are kept.
+        """
+        with self._changed:  # a push goes from what is kept to the log
+            for push in (*self._sent, *self._waiting):
+                if push.logged is not None:
+                    unseen = folds <= push.folds
+                    if push.token.shard == shard:
+                        unseen |= applied < push.token.number
+                    self._add(push.logged, slots, packed, unseen)
+            if not kept:
+                self.log.overlay(slots, packed, folds)
+
+    def _add(self, added: PendingPush | Logged, slots: Slots, packed: Int64, where: Bools) -> None:
+        if where.any():
+            mask, shift = where.view(np.uint8), self._store.partitions.shift
+            add_matching(added.slots, added.increments, slots, packed, mask, shift)
 
     def close(self) -> None:
         """Stop the thread; what has not been sent is lost, unless `flush` came before."""
@@ -219,7 +250,14 @@ class PushQueue:
         behind = np.zeros_like(only)
         behind[
             self._push_packed(
-                push.slots, push.increments, push.token, expected=expected, only=only, fresh=push.fresh
+                push.slots,
+                push.increments,
+                push.token,
+                expected=expected,
+                only=only,
+                logged=push.logged,
+                crowd=push.crowd,
+                folds=push.folds,
             )
         ] = True
         return behind
@@ -271,6 +309,8 @@ class PushQueue:
     def _forget_first(self) -> None:
         """Keep the oldest push no longer."""
         push = self._sent.popleft()
+        if push.logged is not None:
+            self.log.put(push.logged, push.folds)
         if push.last:  # whoever ends the job looks whether the store has all of it
             self._logs.pop(push.token.shard, None)
         else:

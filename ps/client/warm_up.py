@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps.client.presence_kernels import mark, unmarked
-from ps.client.residuals import Residuals
+from ps.bitmap_kernels import mark, unmarked
+from ps.client.cache import WorkerCache
+from ps.client.own_log import OwnLog
 from ps.fixed_point_kernels import find_heavy, limit_heavy, pack_delta, unpack
 from ps.kernels import ascending, finite
-from ps.packed_kernels import add_to_range
+from ps.packed_kernels import add_scattered, add_to_range
 from ps.partitions import Partitions, no_slots
+from ps.redis import Logged
 from ps.wire.reply_kernels import decode_range, parse_integers, skip_integers
 from ps.wire.resp_kernels import encode_pull, encode_push, pull_size, push_size
 
@@ -28,11 +30,15 @@ def warm_up_requests(bits: int) -> None:
     unpack(packed, 13, state)
     for pulled in (None, delta):
         pack_delta(delta, pulled, slots, np.uint64(0), 13, packed)
-    residuals = Residuals(bits)
+    log, folds = OwnLog(Partitions(max(bits, 1), 1)), np.zeros(1, np.int64)
     for _ in range(2):
-        residuals.put(slots, packed)
-        residuals.take(slots, packed)
-        residuals.put(slots, packed)
+        log.put(Logged(slots, packed), folds)
+        log.overlay(slots, packed, folds)
+    cache = WorkerCache(bits)
+    for _ in range(2):
+        cache.keep(slots, packed, packed, 0)
+        cache.holds(slots, 0)
+    add_scattered(np.zeros(16, np.uint8), np.arange(2, dtype=np.uint32), packed)
     seen, absent = np.zeros(1, np.uint8), np.empty(2, np.uint8)
     mark(seen, slots, 0)
     unmarked(seen, slots, 0, absent)

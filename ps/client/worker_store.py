@@ -12,20 +12,19 @@ from ps.client.cache import WorkerCache
 from ps.client.filters import FilterCounts, Filters
 from ps.client.presence import Presence
 from ps.client.push_log import PendingPush
-from ps.client.push_numbers import chunk_push, chunks_pushed, last_push, residual_push
 from ps.client.push_queue import PushPacked, PushQueue
-from ps.client.residuals import Residuals
-from ps.partitions import Bools, Float32, Int64, Slots
-from ps.redis import RedisStore
+from ps.fixed_point_kernels import find_heavy
+from ps.partitions import Bools, Float32, Int64, Slots, no_slots
+from ps.redis import Logged, RedisStore
 from ps.store import Token
 
 PUSH, SMALL, ZERO = 0, 1, 2
-"""What `UpdateFilter` says of a slot: to be pushed, or kept as a residual as it changes little or nothing."""
+"""What `UpdateFilter` says of a slot: to be pushed, or deferred as it changes little or nothing."""
 
 UpdateFilter = Callable[[Float32, Float32, Filters], NDArray[np.uint8]]
 """Of the state float32[u, 2] that others see, and the state with all of this worker's updates: uint8[u]."""
 
-_MOST_RESIDUALS = 1 << 22  # slots
+_MOST_LOGGED = 1 << 25  # entries of a worker that are not folded yet: 16 or 20 bytes each
 _LONGEST_CACHED = 8  # chunks that a slot may be used without pulling it, where staleness has no bound
 
 
@@ -42,6 +41,8 @@ class Pulled:
     """int64[u], packed accumulators."""
     applied: Int64
     """int64[partitions]: the watermarks of the shard at the pull."""
+    folds: Int64
+    """int64[partitions], as in `PulledState`."""
     asked: Bools | None
     """bool[u]: slots that were pulled; None: all."""
     cached: Bools | None
@@ -50,6 +51,8 @@ class Pulled:
     """bool[u]: slots that were not pulled because nobody had pushed them."""
     dense: bool
     """Whether the request travelled as ranges, so that filters have nothing to save."""
+    logged: Int64
+    """int64[u], once it is completed: what is only in logs of what this worker has added."""
 
 
 class WorkerStore:
@@ -84,10 +87,11 @@ class WorkerStore:
         self._oldest = _LONGEST_CACHED if staleness is None else staleness
         self._filter_updates = filter_updates
         self._queue = PushQueue(store, job, push)
+        self._folds = np.full(store.partitions.count, -1, np.int64)  # of what was pulled last
         self._cache = WorkerCache(store.bits)
-        self._residuals = Residuals(store.bits)
         self._presence = Presence(store) if filters.presence else None
         self._attempt = 0
+        self._ended = -1  # data shard whose last push was made here
         self._had = np.full(store.partitions.count, -1, np.int64)
 
     @property
@@ -104,13 +108,13 @@ class WorkerStore:
         """Begin with a data shard, or go on with one that others began; how many chunks of it are whole.
 
         Nothing that others push of it is added from now on. So it is certain what each partition has of it:
-        that is neither pushed nor kept as a residual again, though others may need the chunk trained again.
+        that is not pushed again, though others may need the chunk trained again.
 
         Raises StoreError as `push` does.
         """
         self._attempt, self._had = self._store.take_over(self._job, shard)
         self._queue.begin(shard, self._had, can_restart=True)
-        return chunks_pushed(int(self._had.min()))
+        return int(self._had.min()) + 1
 
     def gave_up(self, shard: int) -> bool:
         """Whether another worker has begun with the data shard, or pushes were lost: it is to be released."""
@@ -129,7 +133,7 @@ class WorkerStore:
             asked &= ~cached
         not_cached = int(asked.sum())
         if self._presence is not None:
-            self._presence.listen()  # also to ranges, to know when enough has been told
+            self._presence.listen()  # also to ranges, to know when they are crowded
             if not dense:
                 absent = self._presence.absent(slots) & asked
                 asked &= ~absent
@@ -139,20 +143,44 @@ class WorkerStore:
         self.counts.absent += not_cached - count
         self.counts.pulled += count
         if count == slots.size:
-            packed, applied = self._store.pull_packed(slots, self._job, shard)
-            return Pulled(slots, shard, clock, least_clock, packed, applied, None, None, None, dense)
-        packed = np.zeros(slots.size, np.int64)
-        packed[asked], applied = self._store.pull_packed(slots[asked], self._job, shard)
-        return Pulled(slots, shard, clock, least_clock, packed, applied, asked, cached, absent, dense)
+            found = self._store.pull_packed(slots, self._job, shard)
+            packed = found.packed
+        else:
+            found = self._store.pull_packed(slots[asked], self._job, shard)
+            packed = np.zeros(slots.size, np.int64)
+            packed[asked] = found.packed
+        some = None if count == slots.size else asked
+        return Pulled(
+            slots=slots,
+            shard=shard,
+            clock=clock,
+            least_clock=least_clock,
+            packed=packed,
+            applied=found.applied,
+            folds=found.folds,
+            asked=some,
+            cached=cached,
+            absent=absent,
+            dense=dense,
+            logged=np.zeros(slots.size, np.int64),
+        )
 
     def complete(self, pulled: Pulled) -> Float32:
         """Complete what was pulled, with this worker's own pushes; the state float32[u, 2]."""
-        self._add_own(pulled, pulled.asked, pulled.applied)
+        self._add_own(pulled, pulled.asked, pulled.applied, pulled.folds)
         if pulled.absent is not None:
-            # They were absent before the rest was pulled: a push that is in the rest may be missing here.
-            self._add_own(pulled, pulled.absent, np.full_like(pulled.applied, -1))
+            # They were absent before the rest was pulled: a push that is in the rest may be missing here. Not
+            # one that is not kept any more.
+            nothing = np.full_like(pulled.applied, -1)
+            self._add_own(pulled, pulled.absent, nothing, nothing, kept=True)
         if pulled.cached is not None:
             pulled.packed[pulled.cached] = self._cache.read(pulled.slots[pulled.cached])[0]
+            logged = np.zeros(int(pulled.cached.sum()), np.int64)
+            self._queue.overlay_logs(
+                pulled.shard, pulled.slots[pulled.cached], logged, pulled.applied, self._folds
+            )
+            pulled.logged[pulled.cached] = logged
+        np.maximum(self._folds, pulled.folds, out=self._folds)
         return self._store.unpacked(pulled.packed)
 
     def push(
@@ -160,47 +188,67 @@ class WorkerStore:
         pulled: Pulled,
         state: Float32,
         delta: Float32,
-        chunk: int,
+        number: int,
         on_done: Callable[[], object] = lambda: None,
+        *,
+        last: bool = False,
     ) -> None:
         """Push what training added to the completed `state`, behind; `on_done` is called when it has arrived.
 
-        `chunk` is the chunk's number in the data shard. Raises as `Store.push` does, and what an earlier push
-        raised.
+        `number` is the chunk's in the data shard, of which it may be the `last`. Raises as `Store.push` does,
+        and what an earlier push raised.
         """
-        token = Token(self._job, pulled.shard, chunk_push(chunk), self._attempt)
+        token = Token(self._job, pulled.shard, number, self._attempt)
         slots = pulled.slots
         increments = self._store.increments(slots, delta, token, state)
-        if self._had.max() >= token.number:  # some partitions have it, from others or before a failover
-            increments[(self._had >= token.number)[self._store.partitions.of(slots)]] = 0
+        if self._had.max() >= number:  # some partitions have it, from others or before a failover
+            increments[(self._had >= number)[self._store.partitions.of(slots)]] = 0
         mine = pulled.packed + increments
-        self._residuals.take(slots, increments)
         if self._filters.cache:
             self._remember(pulled, mine)
-        if self._filters.keeps_residuals and not pulled.dense:
-            seen = self._store.unpacked(mine - increments)
-            fates = self._filter_updates(seen, self._store.unpacked(mine), self._filters)
-            self.counts.residuals_small += int((fates == SMALL).sum())
-            self.counts.residuals_zero += int((fates == ZERO).sum())
-            kept = fates != PUSH
-            self._residuals.put(slots[kept], increments[kept])
-            slots, increments = slots[~kept], increments[~kept]
-            if len(self._residuals) > _MOST_RESIDUALS:
-                self.counts.flushed += len(self._residuals)
-                self._residuals.put(slots, increments)
-                slots, increments = self._residuals.take_all()
-        self._send(token, slots, increments, on_done)
+        pushed = np.ones(slots.size, np.bool_)
+        if self._filters.defers and not pulled.dense and len(self._queue.log) < _MOST_LOGGED:
+            pushed = self._must_be_seen(pulled, increments, mine)
+        named = ~pushed & (increments != 0)
+        if self._presence is not None and not pulled.dense:
+            named |= self._presence.claim(slots)
+        self.counts.pushed += int(pushed.sum())
+        self.counts.named += int((named & pushed).sum())
+        push = PendingPush(
+            token,
+            slots[pushed],
+            increments[pushed],
+            Logged(slots[named], np.where(pushed, 0, increments)[named]),
+            crowd=self._presence is not None and pulled.dense,
+            on_done=on_done,
+            last=last,
+        )
+        if last:
+            self._ended = pulled.shard
+        self._queue.put(push)
 
-    def flush(self, shard: int, chunks: int, *, last: bool = False) -> None:
-        """Push the residuals, as the data shard's first `chunks` chunks left them, and wait for all pushes.
+    def _must_be_seen(self, pulled: Pulled, increments: Int64, mine: Int64) -> Bools:
+        """bool[u]: slots whose increments others should see soon."""
+        seen = self._store.unpacked(mine - increments - pulled.logged)
+        fates = self._filter_updates(seen, self._store.unpacked(mine), self._filters)
+        heavy = np.empty(fates.size, np.uint8)
+        find_heavy(increments, heavy)
+        fates[heavy.view(np.bool_)] = PUSH
+        self.counts.deferred_small += int(((fates == SMALL) & (increments != 0)).sum())
+        self.counts.deferred_zero += int(((fates == ZERO) & (increments != 0)).sum())
+        must: Bools = fates == PUSH
+        return must
 
-        The `last` one of a data shard is pushed in any case: a partition that has it has all of the shard.
-        """
-        if len(self._residuals) or last:
-            self.counts.flushed += len(self._residuals)
-            number = last_push(chunks) if last else residual_push(chunks)
-            token = Token(self._job, shard, number, self._attempt)
-            self._send(token, *self._residuals.take_all(), lambda: None, last=last)
+    def finish(self, shard: int, chunks: int) -> None:
+        """Wait for all pushes of a data shard of so many chunks, of which bad rows may have left fewer."""
+        if self._ended != shard:
+            nothing = no_slots(self._store.bits), np.empty(0, np.int64)
+            token = Token(self._job, shard, chunks - 1, self._attempt)
+            self._queue.put(PendingPush(token, *nothing, last=True))
+        self.flush(shard)
+
+    def flush(self, shard: int) -> None:
+        """Wait for all pushes."""
         self._queue.flush()
         if self._queue.gave_up(shard):  # some of what is in the cache may never count
             self._cache = WorkerCache(self._store.bits)
@@ -211,32 +259,35 @@ class WorkerStore:
 
     def wait_replicated(self) -> bool:
         """See `PushQueue.wait_replicated`."""
-        return self._queue.wait_replicated()
+        folds = self._folds.copy()
+        replicated = self._queue.wait_replicated()
+        if replicated:  # else a failover may lose a fold
+            self._queue.log.forget(folds)
+        return replicated
 
     def close(self) -> None:
         """Stop pushing."""
         self._queue.close()
 
-    def _send(
+    def _add_own(
         self,
-        token: Token,
-        slots: Slots,
-        increments: Int64,
-        on_done: Callable[[], object],
+        pulled: Pulled,
+        some: Bools | None,
+        applied: Int64,
+        folds: Int64,
         *,
-        last: bool = False,
+        kept: bool = False,
     ) -> None:
-        self.counts.pushed += slots.size
-        fresh = None if self._presence is None else self._presence.claim(slots)
-        self._queue.put(PendingPush(token, slots, increments, fresh, on_done, last))
-
-    def _add_own(self, pulled: Pulled, some: Bools | None, applied: Int64) -> None:
         slots: Slots = pulled.slots if some is None else pulled.slots[some]
         packed = pulled.packed if some is None else pulled.packed[some]
+        logged = np.zeros(slots.size, np.int64)
+        self._queue.overlay_logs(pulled.shard, slots, logged, applied, folds, kept=kept)
         self._queue.overlay(pulled.shard, slots, packed, applied)
-        self._residuals.overlay(slots, packed)
-        if some is not None:
-            pulled.packed[some] = packed
+        packed += logged
+        if some is None:
+            pulled.logged[:] = logged
+        else:
+            pulled.packed[some], pulled.logged[some] = packed, logged
 
     def _remember(self, pulled: Pulled, mine: Int64) -> None:
         slots = pulled.slots

@@ -3,12 +3,17 @@
 from ps.redis.counters import Saturations
 from ps.redis.drop import drop_incarnation
 from ps.redis.dumps import PartitionDump
+from ps.redis.log import Logged
 from ps.redis.model import ModelExistsError, require_layout
+from ps.redis.pulls import News, PulledState
 from ps.redis.store import RedisStore
 
 __all__ = [
+    "Logged",
     "ModelExistsError",
+    "News",
     "PartitionDump",
+    "PulledState",
     "RedisStore",
     "Saturations",
     "drop_incarnation",

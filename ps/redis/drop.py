@@ -90,7 +90,7 @@ def drop_model(client: Any, keys: Keys, incarnation: bytes) -> None:
 
 def partition_keys(keys: Keys, partition: int) -> tuple[bytes, ...]:
     """All of a partition; its watermarks first."""
-    return tuple(key(partition) for key in (keys.watermarks, keys.state, keys.tail, keys.inserts))
+    return tuple(key(partition) for key in (keys.watermarks, keys.state, keys.tail, keys.log, keys.present))
 
 
 def batches(partitions: range | list[int]) -> Iterator[range | list[int]]:

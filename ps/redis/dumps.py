@@ -9,9 +9,22 @@ import numpy as np
 
 from ctr.errors import StoreError
 from ps.partitions import Int64, Partitions
+from ps.redis.drop import partition_keys
 from ps.redis.incarnation import Incarnation, read_watermarks
 from ps.redis.layout import SLOT_BYTES, allocate, body_slots
-from ps.wire import INCARNATION, STATE, Address, Channel, ReplyReader, Watermark, command, read_queued
+from ps.redis.log import add_entries
+from ps.wire import (
+    CROWDED,
+    FOLDS,
+    INCARNATION,
+    STATE,
+    Address,
+    Channel,
+    ReplyReader,
+    Watermark,
+    command,
+    read_queued,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +61,10 @@ class Dumps:
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._reads.nodes.links(address, 1)
             watermarks = command(b"HGETALL", self._keys.watermarks(partition))
-            state = command(b"GET", self._keys.state(partition))
-            link.send(watermarks + state + command(b"GET", self._keys.tail(partition)) + watermarks)
+            keys = (name(partition) for name in (self._keys.state, self._keys.tail, self._keys.log))
+            link.send(watermarks, *(command(b"GET", key) for key in keys), watermarks)
             before = _watermarks(link.replies)
-            state, tail = link.replies.text(), link.replies.text()
+            state, tail, log = (link.replies.text() for _ in range(3))
             if before != _watermarks(link.replies):  # somebody has pushed in between
                 return on_node(address, partitions)
             incarnation = before.pop(INCARNATION, None)
@@ -59,6 +72,13 @@ class Dumps:
             self._incarnation.check_state(before.pop(STATE, None) is not None, len(state))
             if tail:
                 state = state.ljust(self._body_bytes, b"\0") + tail
+            if log:
+                whole = np.zeros(self._partitions.size * SLOT_BYTES, np.uint8)
+                whole[: len(state)] = np.frombuffer(state, np.uint8)
+                add_entries(log, whole)
+                state = whole.tobytes()
+            before.pop(FOLDS, None)
+            before.pop(CROWDED, None)
             # Not the attempts: they are those of workers that end with this store.
             marks = {field.decode(): Watermark.from_bytes(value) for field, value in before.items()}
             applied = {field: mark.number for field, mark in marks.items() if mark.number >= 0}
@@ -68,8 +88,8 @@ class Dumps:
         self._reads.everywhere([partition], on_node)
         return found[-1]
 
-    def restore(self, dump: PartitionDump, inserts_limit: int) -> None:
-        """Make a partition of a new model hold what was dumped, with at most so many inserts.
+    def restore(self, dump: PartitionDump) -> None:
+        """Make a partition of a new model hold what was dumped.
 
         Raises StoreError when the partition is of another creation of the model by now: whoever made that one
         has it.
@@ -80,13 +100,13 @@ class Dumps:
                 f"partition {dump.partition} was dumped with {len(dump.state)} bytes, not {whole}."
             )
         watermarks, state = self._keys.watermarks(dump.partition), self._keys.state(dump.partition)
-        tail, inserts = self._keys.tail(dump.partition), self._keys.inserts(dump.partition)
+        tail, present = self._keys.tail(dump.partition), self._keys.present(dump.partition)
         body, rest = memoryview(dump.state)[: self._body_bytes], dump.state[self._body_bytes :]
         look = command(b"WATCH", watermarks) + command(b"HGET", watermarks, INCARNATION)
-        commands = command(b"MULTI") + command(b"DEL", watermarks, state, tail, inserts)
-        used = np.flatnonzero(np.frombuffer(dump.state, np.int64))[:inserts_limit]
-        if used.size:
-            commands += command(b"SET", inserts, used.astype("<u4").tobytes())
+        commands = command(b"MULTI") + command(b"DEL", *partition_keys(self._keys, dump.partition))
+        used = np.frombuffer(dump.state, np.int64) != 0
+        if used.any():
+            commands += command(b"SET", present, np.packbits(used, bitorder="little").tobytes())
         if rest:
             commands += command(b"SET", tail, rest)
         after = b""
@@ -99,7 +119,7 @@ class Dumps:
         for name, number in dump.applied.items():
             fields += [name.encode(), b"%d" % number]
         after += command(b"HSET", watermarks, *fields) + command(b"EXEC")
-        count = 2 + bool(used.size) + 2 * bool(dump.state) + bool(rest)
+        count = 2 + bool(used.any()) + 2 * bool(dump.state) + bool(rest)
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._writes.nodes.links(address, 1)
@@ -119,22 +139,22 @@ class Dumps:
         self._writes.everywhere([dump.partition], on_node)
 
     def sizes(self) -> Int64:
-        """int64[partitions]: bytes of each partition's state; checks that no node has lost its data."""
+        """int64[partitions]: bytes of each partition's state and log; checks that no node has lost its."""
         sizes = np.zeros(self._partitions.count, np.int64)
 
         def ask(p: int) -> bytes:
-            state, tail = self._keys.state(p), self._keys.tail(p)
+            keys = (name(p) for name in (self._keys.state, self._keys.tail, self._keys.log))
             head = command(b"HMGET", self._keys.watermarks(p), INCARNATION, STATE)
-            return head + command(b"STRLEN", state) + command(b"STRLEN", tail)
+            return head + b"".join(command(b"STRLEN", key) for key in keys)
 
         def read(p: int, replies: ReplyReader) -> None:
             def had_state() -> bool:
                 read_watermarks(replies, self._incarnation, 0)
                 return replies.bulk() is not None
 
-            had, state, tail = replies.all_of(had_state, replies.integer, replies.integer)
+            had, state, *rest = replies.all_of(had_state, *[replies.integer] * 3)
             self._incarnation.check_state(had, state)
-            sizes[p] = state + tail
+            sizes[p] = state + sum(rest)
 
         self._reads.ask_each(range(self._partitions.count), ask, read)
         return sizes

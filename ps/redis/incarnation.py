@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
-from ps.wire import Keys, RedisUrl, ReplyReader, Watermark
+from ps.wire import CROWDED, FOLDS, INCARNATION, STATE, Keys, RedisUrl, ReplyReader, Watermark, command
+
+_NO_FIELD = b"-"  # of the watermarks; no job is called that
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,32 @@ class Incarnation:
                 "Training stops here; set maxmemory-policy to noeviction, and start again or resume from a "
                 "checkpoint."
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a partition's watermarks say."""
+
+    mark: Watermark
+    """A data shard's."""
+    had_state: bool
+    """Whether anybody has pushed to its main string."""
+    folds: int
+    """How often its log has been folded into its state."""
+    crowded: bool
+    """Whether every slot counts as pushed."""
+
+
+def ask_facts(keys: Keys, partition: int, field: bytes = _NO_FIELD) -> bytes:
+    """Ask for the facts of a partition, with the watermark in this field, if any."""
+    return command(b"HMGET", keys.watermarks(partition), INCARNATION, field, STATE, FOLDS, CROWDED)
+
+
+def read_facts(replies: ReplyReader, incarnation: Incarnation) -> Facts:
+    """The answer to `ask_facts`; raises as `read_watermarks` does."""
+    (mark,) = read_watermarks(replies, incarnation)
+    had_state, folds, crowded = replies.bulk() is not None, replies.bulk(), replies.bulk()
+    return Facts(mark, had_state, 0 if folds is None else int(folds.tobytes()), crowded is not None)
 
 
 def read_watermarks(replies: ReplyReader, incarnation: Incarnation, shards: int = 1) -> list[Watermark]:

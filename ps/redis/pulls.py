@@ -1,17 +1,19 @@
-"""`Pulls`: what is read of the partitions of one model: state, watermarks, insert logs."""
+"""`Pulls`: what is read of the partitions of one model: state, watermarks, logs."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ps.partitions import Int64, Partitions, Slots
-from ps.redis.incarnation import Incarnation, read_watermarks
+from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts, read_watermarks
 from ps.redis.layout import SLOT_BYTES, Offsets, density_of, is_dense, split_tail
+from ps.redis.log import ENTRY
 from ps.wire import (
     INCARNATION,
     Address,
@@ -54,10 +56,10 @@ class PullRequest:
 
     def encode(self) -> bytes:
         """The commands: watermark and state, read at one moment."""
-        watermarks, state = self._keys.watermarks(self.partition), self._keys.state(self.partition)
+        state = self._keys.state(self.partition)
         parts: list[bytes | memoryview] = [
             command(b"MULTI"),
-            command(b"HMGET", watermarks, INCARNATION, self._field),
+            ask_facts(self._keys, self.partition, self._field),
         ]
         if self._ranged:
             first, last = int(self._offsets[0]), int(self._offsets[-1])
@@ -69,12 +71,12 @@ class PullRequest:
             parts.append(bitfield_read(self._keys.tail(self.partition), self._tail))
         return b"".join((*parts, command(b"EXEC")))
 
-    def read(self, replies: ReplyReader, out: Int64, incarnation: Incarnation) -> int | None:
-        """Read the answers; the watermark's number; None when the partition is elsewhere."""
+    def read(self, replies: ReplyReader, out: Int64, incarnation: Incarnation) -> Facts | None:
+        """Read the answers; what the watermarks say, None when the partition is elsewhere."""
         body = self._offsets.size
         if read_queued(replies, 1 + (body > 0) + (self._tail.size > 0)) is None:
             return None
-        (mark,) = read_watermarks(replies, incarnation)
+        facts = read_facts(replies, incarnation)
         if self._ranged:
             raw = replies.bulk()
             if raw is not None:
@@ -85,7 +87,34 @@ class PullRequest:
         if self._tail.size:
             replies.array()
             replies.integers(out[body:])
-        return mark.number
+        return facts
+
+
+@dataclass(frozen=True, slots=True)
+class PulledState:
+    """What was pulled; of each partition, everything is of one moment."""
+
+    packed: Int64
+    """int64[u], packed accumulators, without what is still in logs."""
+    applied: Int64
+    """int64[partitions]: the last push of a data shard that is applied, -1 for none; -2: not asked."""
+    folds: Int64
+    """int64[partitions]: how often the log had been folded into the state; -1: not asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Of one partition: which slots have been pushed."""
+
+    partition: int
+    folds: int
+    """How often the log has been folded."""
+    crowded: bool
+    """Whether every slot counts as pushed."""
+    named: NDArray[np.uint32]
+    """The offsets that the log names; if it has not been folded since, only those that were not known."""
+    present: NDArray[np.uint8] | None
+    """The slots that folded logs have named, as `Keys.present` has them; None if they were known."""
 
 
 class Pulls:
@@ -97,10 +126,11 @@ class Pulls:
         self._partitions = partitions
         self._incarnation = incarnation
 
-    def pull(self, slots: Slots, job: str | None, shard: int) -> tuple[Int64, Int64]:
-        """As `RedisStore.pull_packed`; `slots` are sound."""
+    def pull(self, slots: Slots, job: str | None, shard: int) -> PulledState:
+        """See `RedisStore.pull_packed`; `slots` are sound."""
         packed = np.zeros(slots.size, np.int64)
         applied = np.full(self._partitions.count, -2, np.int64)
+        folds = np.full(self._partitions.count, -1, np.int64)
         cuts, offsets = self._partitions.cuts(slots), self._partitions.offsets(slots)
         field = _NO_FIELD if job is None else watermark_field(job, shard)
 
@@ -114,15 +144,15 @@ class Pulls:
             moved = []
             for request in _sent_ahead(link, requests):
                 p = request.partition
-                number = request.read(link.replies, packed[cuts[p] : cuts[p + 1]], self._incarnation)
-                if number is None:
+                facts = request.read(link.replies, packed[cuts[p] : cuts[p + 1]], self._incarnation)
+                if facts is None:
                     moved.append(p)
                 else:
-                    applied[p] = number
+                    applied[p], folds[p] = facts.mark.number, facts.folds
             return moved
 
         self._channel.everywhere(np.flatnonzero(np.diff(cuts)).tolist(), on_node)
-        return packed, applied
+        return PulledState(packed, applied, folds)
 
     def applied(self, job: str, shard: int) -> Int64:
         found = np.full(self._partitions.count, -1, np.int64)
@@ -160,18 +190,38 @@ class Pulls:
             read,
         )
 
-    def inserts(self, known: Int64) -> list[tuple[int, NDArray[np.uint32]]]:
-        found: dict[int, NDArray[np.uint32]] = {}
+    def news(self, known: Int64, folds: Int64) -> list[News]:
+        """See `RedisStore.read_news`."""
+        found: list[News] = []
+        todo = list(range(self._partitions.count))
+        anew: set[int] = set(np.flatnonzero(folds < 0).tolist())  # known of nothing, or folded since
+
+        def ask(p: int) -> bytes:
+            facts, log = ask_facts(self._keys, p), self._keys.log(p)
+            if p in anew:
+                return facts + command(b"GET", self._keys.present(p)) + command(b"GET", log) + facts
+            return facts + command(b"GETRANGE", log, b"%d" % (ENTRY.itemsize * known[p]), b"-1") + facts
 
         def read(p: int, replies: ReplyReader) -> None:
-            found[p] = np.frombuffer(replies.text(), "<u4").astype(np.uint32)
+            def facts() -> Facts:
+                return read_facts(replies, self._incarnation)
 
-        self._channel.ask_each(
-            range(self._partitions.count),
-            lambda p: command(b"GETRANGE", self._keys.inserts(p), b"%d" % (4 * known[p]), b"-1"),
-            read,
-        )
-        return [(p, offsets) for p, offsets in found.items() if offsets.size]
+            if p in anew:
+                before, bits, log, after = replies.all_of(facts, replies.text, replies.text, facts)
+                present, expected = np.frombuffer(bits, np.uint8), before.folds
+            else:
+                before, log, after = replies.all_of(facts, replies.text, facts)
+                present, expected = None, folds[p]
+            if before.folds == after.folds == expected:
+                todo.remove(p)
+                named = np.ascontiguousarray(np.frombuffer(log, ENTRY)["offset"])
+                found.append(News(p, after.folds, after.crowded, named, present))
+            else:
+                anew.add(p)
+
+        while todo:
+            self._channel.ask_each(list(todo), ask, read)
+        return found
 
 
 def _sent_ahead(link: Link, requests: Sequence[PullRequest]) -> Iterator[PullRequest]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -10,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ps.redis.incarnation import Incarnation, read_watermarks
+from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts
 from ps.redis.layout import allocate
-from ps.redis.string_push import Addition, SparsePush, StringPush
-from ps.wire import INCARNATION, STATE, Keys, ReplyReader, Watermark, command, read_queued
+from ps.redis.string_push import SparsePush, StringPush
+from ps.wire import CROWDED, STATE, Keys, ReplyReader, Watermark, command, read_queued
 
 
 class Outcome(Enum):
@@ -36,15 +37,25 @@ class Outcome(Enum):
 class Found:
     """What a partition was found to have when its watermarks began to be watched."""
 
-    mark: Watermark
-    """The data shard's."""
-    had_state: bool
-    """Whether anybody has pushed to its main string."""
+    facts: Facts
     length: int
     """Of the main string, in bytes."""
     tail: NDArray[Any]
     body: NDArray[Any]
     """What the pushes to these strings asked for."""
+
+
+@dataclass(slots=True)
+class Write:
+    """A transaction that has been begun."""
+
+    parts: Sequence[bytes | memoryview]
+    answers: Sequence[int | None]
+    """Of its commands: an array of so many integers, or None for one line."""
+    limited: tuple[int, int] = (0, 0)
+    """Slots whose z and whose n come to their limits."""
+    logs: bool = False
+    """Whether the last command appends to the log, and answers with its length."""
 
 
 @dataclass(slots=True)
@@ -65,17 +76,24 @@ class PushRequest:
     field: bytes
     """Of the data shard's watermark."""
     number: int | None
-    """None: only the attempt is written."""
+    """Of the push; None: only the attempt is written."""
     attempt: int = 0
     expected: int = -1
-    """The last push that the partition has acknowledged before."""
-    inserts: bytes = b""
-    """Appended to the partition's insert log."""
+    """The last push that the partition has acknowledged."""
+    log: bytes = b""
+    """Appended to the partition's log."""
+    crowd: bool = False
+    """Whether every slot is to count as pushed from now on."""
+
+    @property
+    def range_bytes(self) -> int:
+        """Bytes that are read, and written from the scratch."""
+        return self.body.range_bytes
 
     def look(self) -> list[bytes | memoryview]:
         """Watch the watermarks, and ask for what is written next to depend on."""
         watermarks = self.keys.watermarks(self.partition)
-        head = command(b"WATCH", watermarks) + command(b"HMGET", watermarks, INCARNATION, self.field, STATE)
+        head = command(b"WATCH", watermarks) + ask_facts(self.keys, self.partition, self.field)
         # What a range reads comes last: it is a view that the next answer would overwrite.
         return [
             head + command(b"STRLEN", self.keys.state(self.partition)),
@@ -89,33 +107,30 @@ class PushRequest:
         Raises StoreError when the node has lost the partition.
         """
 
-        def watermark() -> tuple[Watermark, bool]:
-            (mark,) = read_watermarks(replies, incarnation)
-            return mark, replies.bulk() is not None
-
-        _, (mark, had_state), length, tail, body = replies.all_of(
+        _, facts, length, tail, body = replies.all_of(
             replies.status,
-            watermark,
+            lambda: read_facts(replies, incarnation),
             replies.integer,
             lambda: self.tail.read_look(replies),
             lambda: self.body.read_look(replies),
         )
-        incarnation.check_state(had_state, length)
-        return Found(mark, had_state, length, tail, body)
+        incarnation.check_state(facts.had_state, length)
+        return Found(facts, length, tail, body)
 
     def next_step(self, found: Found) -> Outcome:
         """READY when the partition is to be written now; else the push to it ends here, by UNWATCH."""
-        if self.attempt and found.mark.attempt > self.attempt:
+        mark = found.facts.mark
+        if self.attempt and mark.attempt > self.attempt:
             return Outcome.SUPERSEDED
-        if self.number is not None and found.mark.number >= self.number:
+        if self.number is not None and mark.number >= self.number:
             return Outcome.DONE
-        if found.mark.number < self.expected:
+        if mark.number < self.expected:
             return Outcome.BEHIND
         return Outcome.READY
 
-    def write(self, found: Found, scratch: NDArray[np.uint8]) -> Addition:
+    def write(self, found: Found, scratch: NDArray[np.uint8]) -> Write:
         """The transaction, between MULTI and EXEC; for `scratch`, see `SparsePush.add`."""
-        watermarks = self.keys.watermarks(self.partition)
+        watermarks, facts = self.keys.watermarks(self.partition), found.facts
         parts: list[bytes | memoryview] = [command(b"MULTI")]
         answers: list[int | None] = []
         if self.body.slots and found.length == 0:
@@ -125,25 +140,31 @@ class PushRequest:
         for addition in additions:
             parts += addition.parts
             answers += addition.answers
-        mark = Watermark(found.mark.number if self.number is None else self.number, self.attempt)
-        state = (STATE, b"1") if self.body.slots and not found.had_state else ()
-        parts.append(command(b"HSET", watermarks, self.field, mark.to_bytes(), *state))
+        mark = Watermark(facts.mark.number if self.number is None else self.number, self.attempt)
+        fields = [self.field, mark.to_bytes()]
+        if self.body.slots and not facts.had_state:
+            fields += [STATE, b"1"]
+        if self.crowd and not facts.crowded:
+            fields += [CROWDED, b"1"]
+        parts.append(command(b"HSET", watermarks, *fields))
         answers.append(None)
-        if self.inserts:
-            parts.append(command(b"APPEND", self.keys.inserts(self.partition), self.inserts))
-            answers.append(None)
+        if self.log:
+            parts.append(command(b"APPEND", self.keys.log(self.partition), self.log))
         parts.append(command(b"EXEC"))
         (z, n), (tail_z, tail_n) = (addition.limited for addition in additions)
-        return Addition(parts, answers, (z + tail_z, n + tail_n))
+        return Write(parts, answers, (z + tail_z, n + tail_n), bool(self.log))
 
 
-def read_write(replies: ReplyReader, written: Addition) -> Outcome:
-    """Read all answers to `PushRequest.write`; then raises ServerError if there is an error among them."""
-    length = read_queued(replies, len(written.answers))
+def read_write(replies: ReplyReader, written: Write) -> tuple[Outcome, int]:
+    """Read all answers to a transaction; what became of it, and the bytes of the log, 0 if it has none.
+
+    Raises ServerError if there is an error among them.
+    """
+    length = read_queued(replies, len(written.answers) + written.logs)
     if length is None:
-        return Outcome.ELSEWHERE
+        return Outcome.ELSEWHERE, 0
     if length < 0:
-        return Outcome.CONFLICT
+        return Outcome.CONFLICT, 0
 
     def skip(integers: int | None) -> None:
         if integers is None:
@@ -152,5 +173,6 @@ def read_write(replies: ReplyReader, written: Addition) -> Outcome:
             replies.array()
             replies.skip_integers(integers)
 
-    replies.all_of(*(partial(skip, integers) for integers in written.answers))
-    return Outcome.DONE
+    lines = [partial(skip, integers) for integers in written.answers]
+    *_, log_bytes = replies.all_of(*lines, replies.integer if written.logs else lambda: 0)
+    return Outcome.DONE, log_bytes

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import time_ns
+from typing import Any
 
 import numpy as np
 
 from ctr.errors import StoreError
 from ps.partitions import Bools, Int64, Partitions, Slots
 from ps.redis.counters import SaturationCount
-from ps.redis.incarnation import Incarnation
+from ps.redis.fold import FoldRequest
+from ps.redis.incarnation import Facts, Incarnation
 from ps.redis.layout import Offsets, density_of, is_dense, split_tail
-from ps.redis.push_request import Outcome, PushRequest, read_write
-from ps.redis.string_push import Addition, RangePush, SparsePush, StringPush
+from ps.redis.log import ENTRY, Logged, entries_of, fold_from
+from ps.redis.push_request import Outcome, PushRequest, Write, read_write
+from ps.redis.string_push import RangePush, SparsePush, StringPush
 from ps.store import SupersededError, Token
 from ps.wire import (
     Address,
@@ -34,8 +37,11 @@ _PAUSE_S = 0.001
 _LONGEST_PAUSE = 50  # times that
 _TAKE_OVER_PAUSE_S = 0.1  # more than taking over all partitions takes
 
-Make = Callable[[Address, int, int], PushRequest]
+Request = PushRequest | FoldRequest
+Make = Callable[[Address, int, int], Request]
 """The request to a partition, for the node that it is on, after so many conflicts."""
+NoteWrite = Callable[[int, Facts, int], object]
+"""Told of a partition that is being written, what it was found to have, and its log's bytes afterwards."""
 
 
 def string_push(key: bytes, offsets: Offsets, increments: Int64, density: int, conflicts: int) -> StringPush:
@@ -57,14 +63,12 @@ class Pushes:
         partitions: Partitions,
         incarnation: Incarnation,
         saturations: SaturationCount,
-        inserts_limit: int,
     ) -> None:
         self._channel = channel
         self._keys = incarnation.keys
         self._partitions = partitions
         self._incarnation = incarnation
         self._saturations = saturations
-        self._inserts_limit = inserts_limit
 
     def push(
         self,
@@ -74,24 +78,27 @@ class Pushes:
         *,
         expected: Int64 | None,
         only: Bools | None,
-        fresh: Bools | None,
+        logged: Logged | None,
+        crowd: bool,
+        folds: Int64 | None,
     ) -> list[int]:
         """See `RedisStore.push_packed`; `slots` are sound."""
         cuts = self._partitions.cuts(slots)
-        where = np.diff(cuts) > 0 if only is None else only
+        logged = logged or Logged(slots[:0], increments[:0])
+        log_cuts = self._partitions.cuts(logged.slots)
+        where = np.diff(cuts) + np.diff(log_cuts) > 0 if only is None else only
         if not where.any():
             self._channel.require_open()
             return []
         offsets = self._partitions.offsets(slots)
+        log_offsets = self._partitions.offsets(logged.slots)
         field, size = watermark_field(token.job, token.shard), self._partitions.size
+        long_logs: list[int] = []
 
         def request(address: Address, p: int, conflicts: int) -> PushRequest:
             part = slice(cuts[p], cuts[p + 1])
             body, tail = split_tail(offsets[part], size)
-            cut = part.start + body.size
-            inserts = b""
-            if fresh is not None:
-                inserts = offsets[part][fresh[part]][: self._inserts_limit].astype("<u4").tobytes()
+            cut, log = part.start + body.size, slice(log_cuts[p], log_cuts[p + 1])
             return PushRequest(
                 keys=self._keys,
                 partition=p,
@@ -104,10 +111,25 @@ class Pushes:
                 number=token.number,
                 attempt=token.attempt,
                 expected=-1 if expected is None else int(expected[p]),
-                inserts=inserts,
+                log=entries_of(log_offsets[log], logged.increments[log]),
+                crowd=crowd,
             )
 
-        return self._everywhere(np.flatnonzero(where).tolist(), request, token)
+        def note_write(p: int, facts: Facts, log_bytes: int) -> None:
+            if folds is not None:
+                folds[p] = facts.folds
+            if log_bytes >= fold_from(size) * ENTRY.itemsize:
+                long_logs.append(p)
+
+        behind = self._everywhere(np.flatnonzero(where).tolist(), request, token, note_write=note_write)
+        if long_logs:
+            self.fold(long_logs)
+        return behind
+
+    def fold(self, partitions: list[int]) -> None:
+        """Add the logs of these partitions to their states. Raises as `push` does."""
+        size = self._partitions.size
+        self._everywhere(partitions, lambda _, p, conflicts: FoldRequest(self._keys, p, size), None)
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
         """See `RedisStore.take_over`."""
@@ -156,19 +178,20 @@ class Pushes:
         self,
         partitions: list[int],
         make: Make,
-        token: Token,
+        token: Token | None,
         note: Callable[[int, Watermark], object] = lambda *_: None,
+        note_write: NoteWrite = lambda *_: None,
     ) -> list[int]:
         """Send requests until each has an outcome; the partitions that are behind.
 
-        `note` is told of every watermark that is found. Raises SupersededError, and StoreError when others
-        come in between all the time.
+        `note` is told of every watermark that is found, `note_write` of every partition that is written.
+        Raises SupersededError, and StoreError when others come in between all the time.
         """
         behind: list[int] = []
 
         def on_node(address: Address, share: Sequence[int]) -> list[int]:
             requests = [make(address, p, 0) for p in share]
-            most = max(each.body.range_bytes for each in requests)
+            most = max(each.range_bytes for each in requests)
             at_a_time = _LINKS if most == 0 else max(1, min(_LINKS, _MOST_AT_A_TIME // most))
             again: list[int] = []
             for first in range(0, len(requests), at_a_time):
@@ -176,10 +199,10 @@ class Pushes:
                 conflicts, patience = 0, Patience(self._channel.patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
                 while wave:
                     links = self._channel.nodes.links(address, len(wave))
-                    by_outcome = self._wave(links, wave, note)
+                    by_outcome = self._wave(links, wave, note, note_write)
                     again += by_outcome[Outcome.ELSEWHERE]
                     behind.extend(by_outcome[Outcome.BEHIND])
-                    if by_outcome[Outcome.SUPERSEDED]:
+                    if by_outcome[Outcome.SUPERSEDED] and token is not None:
                         raise SupersededError(self._channel.url, token)
                     if not by_outcome[Outcome.CONFLICT]:
                         break
@@ -200,41 +223,47 @@ class Pushes:
         )
 
     def _wave(
-        self, links: list[Link], wave: list[PushRequest], note: Callable[[int, Watermark], object]
+        self,
+        links: list[Link],
+        wave: list[Request],
+        note: Callable[[int, Watermark], object],
+        note_write: NoteWrite,
     ) -> dict[Outcome, list[int]]:
-        """Push to one partition over each link; the partitions by what became of it."""
+        """Write to one partition over each link; the partitions by what became of it."""
         by_outcome: dict[Outcome, list[int]] = {outcome: [] for outcome in Outcome}
         for link, each in zip(links, wave, strict=True):
             link.send(*each.look())
-        scratch = np.empty(max(each.body.range_bytes for each in wave), np.uint8)
-        written: list[tuple[Link, PushRequest, Addition]] = []
+        scratch = np.empty(max(each.range_bytes for each in wave), np.uint8)
+        written: list[tuple[Link, int, Facts, Write]] = []
         looked_at: list[Link] = []
         for link, each in zip(links, wave, strict=True):
             try:
-                found = each.read_look(link.replies, self._incarnation)
+                found: Any = each.read_look(link.replies, self._incarnation)
             except ServerError as error:
                 require_passing(error)
                 by_outcome[Outcome.ELSEWHERE].append(each.partition)
                 continue
-            note(each.partition, found.mark)
+            note(each.partition, found.facts.mark)
             outcome = each.next_step(found)
             if outcome is Outcome.READY:
                 transaction = each.write(found, scratch)
+                note_write(each.partition, found.facts, 0)  # before it may be seen
                 link.send(*transaction.parts)
-                written.append((link, each, transaction))
+                written.append((link, each.partition, found.facts, transaction))
             else:
                 link.send(command(b"UNWATCH"))
                 looked_at.append(link)
                 by_outcome[outcome].append(each.partition)
-        for link, each, transaction in written:
+        for link, p, facts, transaction in written:
             try:
-                outcome = read_write(link.replies, transaction)
+                outcome, log_bytes = read_write(link.replies, transaction)
             except ServerError as error:
                 require_passing(error)
-                outcome = Outcome.ELSEWHERE
-            by_outcome[outcome].append(each.partition)
+                outcome, log_bytes = Outcome.ELSEWHERE, 0
+            by_outcome[outcome].append(p)
             if outcome is Outcome.DONE:
                 self._saturations.add(*transaction.limited)
+                note_write(p, facts, log_bytes)
         for link in looked_at:
             link.replies.status()
         return by_outcome

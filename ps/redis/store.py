@@ -14,15 +14,13 @@ from ps.redis.counters import SaturationCount, Saturations, Traffic
 from ps.redis.drop import drop_model, not_dropped
 from ps.redis.dumps import Dumps, PartitionDump
 from ps.redis.layout import density_of, partitions_of
+from ps.redis.log import Logged
 from ps.redis.model import open_model
-from ps.redis.pulls import Pulls
+from ps.redis.pulls import News, PulledState, Pulls
 from ps.redis.pushes import Pushes
 from ps.redis.replication import Replicas
 from ps.store import Token, check_delta, check_slots
 from ps.wire import BROKEN, PATIENCE_S, Address, Channel, Keys, RedisUrl
-
-INSERTS_DENSITY = 20
-"""A partition's insert log names at most one slot in so many: 0.2 bytes per slot of the store."""
 
 _WIDTH = 2
 
@@ -93,9 +91,7 @@ class RedisStore:
             self._writes.close()
             raise
         self._pulls = Pulls(self._reads, self.partitions, self._incarnation)
-        self._pushes = Pushes(
-            self._writes, self.partitions, self._incarnation, self._saturations, self.inserts_limit
-        )
+        self._pushes = Pushes(self._writes, self.partitions, self._incarnation, self._saturations)
         self._replicas = Replicas(self._writes, self.partitions.count, self._incarnation)
         self._dumps = Dumps(self._reads, self._writes, self.partitions, self._incarnation)
 
@@ -111,11 +107,6 @@ class RedisStore:
     def largest_z(self) -> float:
         """Where `z` stops, on both sides of 0."""
         return Z_MOST * 2.0**-self.z_bits
-
-    @property
-    def inserts_limit(self) -> int:
-        """Entries from which a partition's insert log has told enough: all of its slots count as pushed."""
-        return max(self.partitions.size // INSERTS_DENSITY, 16)
 
     @property
     def incarnation(self) -> str:
@@ -138,9 +129,9 @@ class RedisStore:
         """How often a request met a broken connection or a changing cluster, and was repeated."""
         return self._reads.troubles + self._writes.troubles
 
-    def pull(self, slots: Slots) -> Float32:
-        packed, _ = self.pull_packed(slots)
-        return self.unpacked(packed)
+    def pull(self, slots: Slots) -> NDArray[np.float32]:
+        """See `Store.pull`; without what workers have left in logs, see `fold`."""
+        return self.unpacked(self.pull_packed(slots).packed)
 
     def unpacked(self, packed: Int64) -> Float32:
         """The state float32[u, 2] of packed accumulators int64[u]."""
@@ -161,11 +152,10 @@ class RedisStore:
         self._saturations.add(*pack_delta(delta, pulled, slots, seed, self.z_bits, increments))
         return increments
 
-    def pull_packed(self, slots: Slots, job: str | None = None, shard: int = 0) -> tuple[Int64, Int64]:
-        """The packed accumulators int64[u], and int64[partitions]: the push of `(job, shard)` applied last.
+    def pull_packed(self, slots: Slots, job: str | None = None, shard: int = 0) -> PulledState:
+        """The packed accumulators of slots, and what their partitions have of `(job, shard)`.
 
-        Both are of one moment for each partition; -2 stands for partitions that were not asked, -1 for no
-        push. Raises as `Store.pull` does.
+        Raises as `Store.pull` does.
         """
         return self._pulls.pull(check_slots(slots, self.bits), job, shard)
 
@@ -181,20 +171,30 @@ class RedisStore:
         *,
         expected: Int64 | None = None,
         only: Bools | None = None,
-        fresh: Bools | None = None,
+        logged: Logged | None = None,
+        crowd: bool = False,
+        folds: Int64 | None = None,
     ) -> list[int]:
         """Add int64[u] to packed accumulators, as `Store.push` does; return the partitions left behind.
 
         `expected`, int64[partitions], is the last push of the token's shard that each partition has
         acknowledged. One whose watermark is an earlier one has lost pushes: it is left as it is, and
         returned, so that those can be sent again first. `only`, bool[partitions], are those to push to; of
-        them, one without a slot notes the push in its watermark. `fresh`, bool[u], marks slots that the
-        partitions' insert logs are to name.
+        them, one without a slot notes the push in its watermark. `logged` goes to their logs; a log that has
+        become long is folded into the state. With `crowd`, all of their slots count as pushed from now on.
+        `folds`, int64[partitions], is told how often each one's log had been folded before.
 
         Raises SupersededError when a later attempt at the data shard has begun than the token's.
         """
         return self._pushes.push(
-            check_slots(slots, self.bits), increments, token, expected=expected, only=only, fresh=fresh
+            check_slots(slots, self.bits),
+            increments,
+            token,
+            expected=expected,
+            only=only,
+            logged=logged,
+            crowd=crowd,
+            folds=folds,
         )
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
@@ -223,13 +223,17 @@ class RedisStore:
         """
         return self._replicas.servers()
 
-    def read_inserts(self, known: Int64) -> list[tuple[int, NDArray[np.uint32]]]:
-        """What the partitions' insert logs say beyond the first `known[p]` entries: (partition, offsets
-        uint32[k]).
+    def read_news(self, known: Int64, folds: Int64) -> list[News]:
+        """Of every partition, which slots have been pushed since its log had `known` entries.
 
-        Partitions without anything new are left out.
+        Both are int64[partitions]; `folds` says how often the log had been folded then, -1 for no idea.
+        Raises as `pull` does.
         """
-        return self._pulls.inserts(known)
+        return self._pulls.news(known, folds)
+
+    def fold(self) -> None:
+        """Add all logs to the state, for whoever pulls. Raises as `push` does."""
+        self._pushes.fold(list(range(self.partitions.count)))
 
     def wait_replicated(self, timeout_s: float) -> bool:
         """See `Replicas.have_everything`."""
@@ -257,7 +261,7 @@ class RedisStore:
 
     def restore(self, dump: PartitionDump) -> None:
         """Make a partition hold what was dumped; for a model that is being made."""
-        self._dumps.restore(dump, self.inserts_limit)
+        self._dumps.restore(dump)
 
     def drop(self) -> None:
         """Delete the model from the store, and close; a later model of that name is left alone."""

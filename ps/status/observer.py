@@ -183,7 +183,7 @@ class StoreObserver:
             (b"HGET", self._keys.watermarks(partition), STATE),
             (b"STRLEN", self._keys.state(partition)),
             (b"STRLEN", self._keys.tail(partition)),
-            (b"STRLEN", self._keys.inserts(partition)),
+            (b"STRLEN", self._keys.log(partition)),
         ]
 
     def _board(self, address: Address) -> BoardStatus | None:

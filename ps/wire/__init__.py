@@ -2,7 +2,16 @@
 
 from ps.wire.channel import Channel
 from ps.wire.commands import bitfield_read, bulk_string, command, read_queued
-from ps.wire.keys import INCARNATION, STATE, BoardPart, Keys, Watermark, watermark_field
+from ps.wire.keys import (
+    CROWDED,
+    FOLDS,
+    INCARNATION,
+    STATE,
+    BoardPart,
+    Keys,
+    Watermark,
+    watermark_field,
+)
 from ps.wire.link import Link
 from ps.wire.nodes import Nodes, connect
 from ps.wire.patience import BROKEN, PATIENCE_S, Patience, require_passing, rights_hint
@@ -13,6 +22,8 @@ from ps.wire.url import Address, RedisUrl, host_port, is_near, parse_redis_url
 
 __all__ = [
     "BROKEN",
+    "CROWDED",
+    "FOLDS",
     "INCARNATION",
     "PATIENCE_S",
     "STATE",

@@ -83,9 +83,14 @@ class Keys:
         """A string: the state of the partition's last slots, see `TAIL_SLOTS`."""
         return f"ctr:{{{self.model}:{partition}}}:x".encode()
 
-    def inserts(self, partition: int) -> bytes:
-        """A string: 4 bytes for each slot that was pushed for the first time, its offset, in that order."""
-        return f"ctr:{{{self.model}:{partition}}}:n".encode()
+    def log(self, partition: int) -> bytes:
+        """A string: increments that are not in the state yet, and slots pushed for the first time; see
+        `ps/redis/log.py`."""
+        return f"ctr:{{{self.model}:{partition}}}:l".encode()
+
+    def present(self, partition: int) -> bytes:
+        """A string: a bit for each slot that a folded log has named, the lowest bit of a byte first."""
+        return f"ctr:{{{self.model}:{partition}}}:p".encode()
 
     def watermarks(self, partition: int) -> bytes:
         """A hash: the incarnation, whether there is a state, and a `Watermark` per job and data shard."""
@@ -97,6 +102,13 @@ INCARNATION = b"incarnation"
 
 STATE = b"state"
 """Field of the watermarks of a partition that has a state: one that it has lost is then no state of zeros."""
+
+
+FOLDS = b"folds"
+"""Field of the watermarks: how often the partition's log has been folded into its state."""
+
+CROWDED = b"crowded"
+"""Field of the watermarks of a partition of which every slot counts as pushed: ranges of it were."""
 
 
 def watermark_field(job: str, shard: int) -> bytes:

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps import Filters, Pulled, RedisStore, Slots, Token, WorkerStore
-from ps.client import chunk_push
 from ps.client.worker_store import PUSH, SMALL, ZERO
 from ps.partitions import slot_dtype
 
@@ -17,9 +16,9 @@ Float32 = NDArray[np.float32]
 
 
 def filter_updates(seen: Float32, mine: Float32, filters: Filters) -> NDArray[np.uint8]:
-    """Keeps small updates as residuals, and those whose first number stays small."""
+    """Defers small updates, and those whose first number stays small."""
     fates = np.full(len(seen), PUSH, np.uint8)
-    fates[np.abs(mine - seen).sum(axis=1) < filters.residuals] = SMALL
+    fates[np.abs(mine - seen).sum(axis=1) < filters.defer] = SMALL
     if filters.kkt:
         fates[np.abs(mine[:, 0]) < 0.5] = ZERO
     return fates
@@ -74,7 +73,7 @@ class ExpectedSums:
                 pulled = worker.pull(chunks[number + 1], shard, clock, clock - 1)
             self.step(worker, store, now, number, alone=alone)
             assert now.slots is slots
-        worker.flush(shard, len(chunks))
+        worker.flush(shard)
 
     def step(
         self,
@@ -91,7 +90,7 @@ class ExpectedSums:
         if alone:
             assert np.array_equal(pulled.packed, self.sums[pulled.slots])
         delta = worked(state, 1000 * pulled.shard + number)
-        token = Token("job", pulled.shard, chunk_push(number))
+        token = Token("job", pulled.shard, number)
         with self._lock:
             self.sums[pulled.slots] += store.increments(pulled.slots, delta, token, state)
         worker.push(pulled, state, delta, number, on_done)
@@ -99,6 +98,7 @@ class ExpectedSums:
     def require(self, store: RedisStore) -> None:
         """Raise AssertionError unless the store holds the sums."""
         everything = np.arange(self.sums.size, dtype=slot_dtype(store.bits))
-        packed, _ = store.pull_packed(everything)
+        store.fold()
+        packed = store.pull_packed(everything).packed
         wrong = np.flatnonzero(packed != self.sums)
         assert not wrong.size, f"{wrong.size} slots differ, the first is {wrong[0]}"

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps.client.presence_kernels import mark, unmarked
-from ps.packed_kernels import add_matching, add_to_range, merge
+from ps.bitmap_kernels import mark, unmarked
+from ps.packed_kernels import (
+    add_logged,
+    add_matching,
+    add_scattered,
+    add_to_range,
+    find_slots,
+    merge_logged,
+    merge_newer,
+)
 from tests.reference import packed as reference
 
 pytestmark = pytest.mark.kernel
@@ -107,6 +114,20 @@ def test_nothing_to_add_copies_the_string() -> None:
     assert added(b"", 0, {}, 0) == b""
 
 
+entry = st.tuples(st.integers(0, 29), int64)
+
+
+@FEW
+@given(st.binary(min_size=240, max_size=240), st.lists(entry, max_size=40))
+def test_adds_entries_in_any_order(raw: bytes, entries: list[tuple[int, int]]) -> None:
+    string, expected = np.frombuffer(bytearray(raw), np.uint8), raw
+    offsets = np.array([offset for offset, _ in entries], np.uint32)
+    add_scattered(string, offsets, np.array([number for _, number in entries], np.int64))
+    for offset, number in entries:
+        expected = reference.add_to_range(expected, 0, {offset: number}, 240)
+    assert string.tobytes() == expected
+
+
 # Merges
 
 
@@ -116,13 +137,6 @@ def matched(
     slots, numbers = arrays(target, dtype)
     add_matching(*arrays(source, dtype), slots, numbers, mask, shift)
     return paired(slots, numbers)
-
-
-def merged(a: Mapping[int, int], b: Mapping[int, int], dtype: type) -> dict[int, int]:
-    slots = np.full(len(a) + len(b), 7, dtype)
-    numbers = np.full(len(a) + len(b), 7, np.int64)
-    count = merge(*arrays(a, dtype), *arrays(b, dtype), slots, numbers)
-    return paired(slots[:count], numbers[:count])
 
 
 def check_merges(a: Mapping[int, int], b: Mapping[int, int], dtype: type) -> None:
@@ -137,9 +151,6 @@ def check_merges(a: Mapping[int, int], b: Mapping[int, int], dtype: type) -> Non
             assert matched(source, target, everywhere, 62, dtype) == reference.add_matching(
                 source, target, [1], 62
             )
-        union = merged(source, target, dtype)
-        assert union == reference.merge(source, target)
-        assert list(union) == sorted(union)
 
 
 @FEW
@@ -154,12 +165,76 @@ def test_merges_of_64_bit_slots(a: dict[int, int], b: dict[int, int]) -> None:
     check_merges(a, b, np.uint64)
 
 
+logs = st.lists(st.tuples(st.integers(0, 63), int64, st.integers(-1, 3)), max_size=40).map(sorted)
+
+
+def columns(log: list[reference.Entry], dtype: type) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    slots, numbers, folds = (np.array(column) for column in zip(*log, strict=True)) if log else ([], [], [])
+    return np.array(slots, dtype), np.array(numbers, np.int64), np.array(folds, np.int32)
+
+
 @FEW
-@given(*[increments(slot64)] * 3)
-def test_any_grouping_gives_the_same_sum(a: dict[int, int], b: dict[int, int], c: dict[int, int]) -> None:
-    left = merged(merged(a, b, np.uint64), c, np.uint64)
-    assert left == merged(a, merged(b, c, np.uint64), np.uint64)
-    assert left == merged(c, merged(b, a, np.uint64), np.uint64)
+@given(
+    logs,
+    logs,
+    increments(st.integers(0, 63)),
+    st.lists(st.integers(-1, 3), min_size=4, max_size=4),
+    st.sampled_from(DTYPES),
+)
+def test_logs_of_a_worker(
+    a: list[reference.Entry],
+    b: list[reference.Entry],
+    target: dict[int, int],
+    folds: list[int],
+    dtype: type,
+) -> None:
+    """Four partitions; all of `b` are of the same push."""
+    b = [(slot, number, 7) for slot, number, _ in {entry[0]: entry for entry in b}.values()]
+    needed, shift = np.array(folds), 4
+    slots, numbers = arrays(target, dtype)
+    add_logged(*columns(a, dtype), slots, numbers, needed, shift)
+    assert paired(slots, numbers) == reference.add_logged(a, target, folds, shift)
+    out = (
+        np.empty(len(a) + len(b), dtype),
+        np.empty(len(a) + len(b), np.int64),
+        np.empty(len(a) + len(b), np.int32),
+    )
+    new_slots, new_numbers, _ = columns(b, dtype)
+    count = merge_logged(*columns(a, dtype), new_slots, new_numbers, np.full(4, 7), needed, shift, *out)
+    assert out[0][:count].tolist() == sorted(out[0][:count].tolist())
+    merged = sorted(zip(*(each[:count].tolist() for each in out), strict=True))
+    assert merged == reference.merge_logged(a, b, folds, shift)
+
+
+rows = st.dictionaries(st.integers(0, 63), st.tuples(int64, st.integers(0, 5)), max_size=40)
+
+
+def row_arrays(entries: Mapping[int, reference.Row], dtype: type) -> list[np.ndarray]:
+    slots = sorted(entries)
+    return [
+        np.array(slots, dtype),
+        np.array([entries[slot][0] for slot in slots], np.int64),
+        np.array([entries[slot][1] for slot in slots], np.int64),
+    ]
+
+
+@FEW
+@given(rows, rows, st.integers(0, 6), st.sampled_from(DTYPES))
+def test_rows_of_a_cache(
+    a: dict[int, reference.Row], b: dict[int, reference.Row], oldest: int, dtype: type
+) -> None:
+    out = row_arrays(dict.fromkeys(range(len(a) + len(b)), (7, 7)), dtype)
+    ours, theirs = row_arrays(a, dtype), row_arrays(b, dtype)
+    count = merge_newer(*ours, *theirs, oldest, *out)
+    merged = {
+        slot: (packed, clock)
+        for slot, packed, clock in zip(*(each[:count].tolist() for each in out), strict=True)
+    }
+    assert list(merged.items()) == list(reference.merge_newer(a, b, oldest).items())
+    at, found = np.full(len(b), -1), np.full(len(b), 7, np.uint8)
+    find_slots(ours[0], theirs[0], at, found)
+    assert at.tolist() == np.searchsorted(ours[0], theirs[0]).tolist()
+    assert found.tolist() == [int(slot in a) for slot in sorted(b)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -180,10 +255,6 @@ def test_one_side_before_or_beyond_the_other(few: int, dtype: type) -> None:
     check_merges(low, high, dtype)
     check_merges(dict.fromkeys(range(few), 5), dict.fromkeys(range(few, 400 + few), 6), dtype)
     check_merges({**low, top: 1}, high, dtype)
-
-
-def test_increments_of_zero_stay() -> None:
-    assert merged({1: 0, 2: 5}, {2: -5, 3: 0}, np.uint32) == {1: 0, 2: 0, 3: 0}
 
 
 def test_adding_to_a_pulled_state_wraps_around() -> None:
@@ -257,13 +328,6 @@ def test_read_only_inputs() -> None:
     state = numbers.copy()
     add_matching(slots, numbers, slots, state, mask, 8)
     assert state.tolist() == [-2, 20]
-
-    def outputs(size: int) -> tuple[Any, Any]:
-        return np.zeros(size, np.uint32), np.zeros(size, np.int64)
-
-    union = outputs(4)
-    assert merge(slots, numbers, slots, numbers, *union) == 2
-    assert [part[:2].tolist() for part in union] == [[2, 4], [-2, 20]]
 
     bits, out = np.zeros(1, np.uint8), np.zeros(2, np.uint8)
     mark(bits, slots[:1], 0)

@@ -33,5 +33,29 @@ def merge(a: Mapping[int, int], b: Mapping[int, int]) -> dict[int, int]:
     return {slot: wrapped(a.get(slot, 0) + b.get(slot, 0)) for slot in sorted({*a, *b})}
 
 
+def merge_newer(a: Mapping[int, Row], b: Mapping[int, Row], oldest: int) -> dict[int, Row]:
+    return {slot: row for slot, row in sorted({**a, **b}.items()) if row[1] >= oldest}
+
+
+Row = tuple[int, int]
+"""Packed accumulators, and a clock."""
+
+Entry = tuple[int, int, int]
+"""Slot, increment, and how often the log had been folded."""
+
+
+def add_logged(
+    log: Sequence[Entry], packed: Mapping[int, int], folds: Sequence[int], shift: int
+) -> dict[int, int]:
+    return {
+        slot: wrapped(number + sum(add for s, add, f in log if s == slot and f >= folds[slot >> shift]))
+        for slot, number in packed.items()
+    }
+
+
+def merge_logged(a: Sequence[Entry], b: Sequence[Entry], folds: Sequence[int], shift: int) -> list[Entry]:
+    return sorted([entry for entry in a if entry[2] >= folds[entry[0] >> shift]] + list(b))
+
+
 def bits_of(marks: bytes) -> set[int]:
     return {8 * at + bit for at, byte in enumerate(marks) for bit in range(8) if byte & 1 << bit}

@@ -190,16 +190,15 @@ PresenceOption = Annotated[
     ),
 ]
 
-ResidualsOption = Annotated[
+DeferOption = Annotated[
     float | None,
     _in_redis(
-        "--residuals",
-        "--hold-back",
+        "--defer",
         min=0,
         callback=finite,
         metavar="NATS",
-        help="Keep a slot's change with its worker, as a residual, while the others would gain less than "
-        "this by it, per chunk. Default: 0, never.",
+        help="Log a slot's change, for the others to see it later, while they would gain less than this by "
+        "it, per chunk; 0: never. Default: 0.01; 0 with bsp.",
         show_default=False,
     ),
 ]
@@ -208,7 +207,7 @@ KktOption = Annotated[
     bool | None,
     _in_redis(
         "--kkt/--no-kkt",
-        help="Keep changes with their worker that leave a weight at zero; with --l1. Default: off.",
+        help="Log changes that leave a weight at zero; with --l1. Default: off.",
         show_default=False,
     ),
 ]

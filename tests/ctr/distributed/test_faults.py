@@ -97,10 +97,10 @@ class TestWorkers:
         assert result.result.examples == 3 * ROWS
         assert len(result.distributed.dead_workers) == 1
 
-    def test_residuals_of_a_killed_one_are_not_counted_twice(
+    def test_what_a_killed_one_has_logged_counts_once(
         self, start_job: StartJob, job_data: Path, redis_url: str
     ) -> None:
-        """Each example adds a quarter to the second number of its slots once, or never (residuals)."""
+        """Each example adds a quarter to the second number of its slots once."""
         small = Ftrl(alpha=1.0, beta=1e20, l1=2.0)  # weights are zero until a slot was seen some more
         filters = Filters(kkt=True)
         job = describe(job_data, consistency="asp", passes=3, ftrl=small, filters=filters)
@@ -116,9 +116,7 @@ class TestWorkers:
         found_slots, found = running.result().state
         sums = np.zeros((1 << job.feature_spec().bits, 2), np.float32)
         sums[found_slots] = found
-        more = np.round((sums[slots] - expected)[:, 1] / 0.25)
-        assert more.max() <= 0, "some examples count twice"
-        assert more.min() < 0, "it had no residuals when it was killed"
+        assert not np.round((sums[slots] - expected)[:, 1] / 0.25).any()
 
     @pytest.mark.parametrize("consistency", ["bsp", "ssp"])
     def test_one_that_wakes_up_after_it_was_taken_for_dead(

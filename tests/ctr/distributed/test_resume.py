@@ -48,7 +48,7 @@ EPOCHS = 5
 
 
 def one_worker(data: Path) -> JobDescription:
-    filters = Filters(cache=True, presence=True, residuals=1e-5)
+    filters = Filters(cache=True, presence=True, defer=1e-5)
     return describe(data, consistency="ssp", workers=1, passes=2, filters=filters)
 
 

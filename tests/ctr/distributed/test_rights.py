@@ -27,7 +27,7 @@ LISTED = re.search(
     (Path(__file__).parents[3] / "docs" / "redis.md").read_text(),
     re.DOTALL,
 )
-FILTERS = Filters(cache=True, presence=True, residuals=1e-5)
+FILTERS = Filters(cache=True, presence=True, defer=1e-5)
 
 UrlOf = Callable[..., str]
 

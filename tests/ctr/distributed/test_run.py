@@ -95,7 +95,7 @@ class TestClocks:
     def test_several_workers_lose_and_double_nothing(
         self, job_data: Path, redis_url: str, consistency: str
     ) -> None:
-        filters = Filters(cache=True, presence=True, residuals=1e-5)
+        filters = Filters(cache=True, presence=True, defer=1e-5)
         job = describe(job_data, consistency=consistency, passes=2, ftrl=ADDITIVE, filters=filters)
         state, report = in_threads(job, redis_url, 3)
         assert same_sums(state, in_memory(job)[0])
@@ -107,12 +107,12 @@ class TestClocks:
         plain, report = in_threads(job, redis_url, 1)
         for filters in (
             Filters(cache=True, presence=True),
-            Filters(cache=True, residuals=1e-4),
+            Filters(cache=True, defer=1e-4),
             Filters(presence=True, kkt=True),
         ):
             filtered, its_report = in_threads(describe(job_data, **flags, filters=filters), redis_url, 1)
             assert same(filtered, plain)
-            assert its_report.counts.pushed < report.counts.pushed or not filters.keeps_residuals
+            assert its_report.counts.pushed < report.counts.pushed or not filters.defers
         exact, logloss = in_memory(job)
         assert np.abs(weights(plain, job) - weights(exact, job)).mean() < 1e-3
         assert report.progressive.logloss == pytest.approx(logloss, abs=2e-4)

@@ -7,7 +7,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from ps import RedisStore, Slots, Token, parse_redis_url
+from ps import Logged, RedisStore, Slots, Token, parse_redis_url
 from ps.client.presence import Presence
 from ps.partitions import slot_dtype
 from tests.ps.redis_servers import StartRedis, needs_redis
@@ -26,9 +26,10 @@ def slots_of(*numbers: int, bits: int = 20) -> Slots:
     return np.array(numbers, slot_dtype(bits))
 
 
-def tell(store: RedisStore, presence: Presence, slots: Slots, chunk: int, shard: int = 0) -> None:
-    fresh = presence.claim(slots)
-    store.push_packed(slots, np.ones(slots.size, np.int64), Token("job", shard, chunk), fresh=fresh)
+def tell(store: RedisStore, presence: Presence, slots: Slots, number: int, shard: int = 0) -> None:
+    fresh = slots[presence.claim(slots)]
+    logged = Logged(fresh, np.zeros(fresh.size, np.int64))
+    store.push_packed(slots, np.ones(slots.size, np.int64), Token("job", shard, number), logged=logged)
 
 
 @pytest.fixture(params=["redis_url", "cluster_url"])
@@ -60,22 +61,30 @@ def test_slots_are_told_of_once(redis_url: str) -> None:
     presence = Presence(store)
     tell(store, presence, slots_of(1, 2), 0)
     tell(store, presence, slots_of(1, 2, 3), 1)
-    ((_, offsets),) = store.read_inserts(np.zeros(64, np.int64))
-    assert offsets.tolist() == [1, 2, 3]
+    news = store.read_news(np.zeros(64, np.int64), np.zeros(64, np.int64))
+    assert [each.named.tolist() for each in news if each.named.size] == [[1, 2, 3]]
     store.drop()
 
 
-@pytest.mark.parametrize("by", ["hearing", "telling"])
-def test_a_partition_that_is_told_enough_of_is_present(redis_url: str, by: str) -> None:
-    store = opened(redis_url, 16)  # partitions of 1024 slots, inserts of 51
+def test_slots_of_a_folded_log_are_present(redis_url: str) -> None:
+    store = opened(redis_url, 16)
+    teller, early, late = Presence(store), Presence(store), Presence(store)
+    tell(store, teller, slots_of(5, 6, 2048), 0)
+    early.listen()
+    store.fold()
+    tell(store, teller, slots_of(7), 1)
+    for presence in (early, late):
+        presence.listen()
+        assert presence.absent(slots_of(5, 6, 7, 8, 2048)).tolist() == [False, False, False, True, False]
+    store.drop()
+
+
+def test_a_crowded_partition_is_present(redis_url: str) -> None:
+    store = opened(redis_url, 16)  # partitions of 1024 slots
     teller, presence = Presence(store), Presence(store)
-    some = np.arange(0, 200, 4, dtype=np.uint32)
-    assert some.size == store.inserts_limit - 1
-    who = presence if by == "telling" else teller
-    tell(store, who, some, 0)
-    presence.listen()
-    assert presence.absent(slots_of(1, 1023, 1024)).tolist() == [True, True, True]
-    tell(store, who, slots_of(300), 1)
+    tell(store, teller, slots_of(3), 0)
+    everything = np.arange(1024, dtype=np.uint32)
+    store.push_packed(everything, np.ones(1024, np.int64), Token("job", 0, 1), crowd=True)
     presence.listen()
     assert presence.absent(slots_of(1, 1023, 1024)).tolist() == [False, False, True]
     assert presence.claim(slots_of(1, 1024)).tolist() == [False, True]
@@ -83,7 +92,7 @@ def test_a_partition_that_is_told_enough_of_is_present(redis_url: str, by: str) 
 
 
 def test_after_a_failover_everything_is_heard_again(start_redis: StartRedis) -> None:
-    """The inserts may have become shorter, and then as long as they were, of others' slots."""
+    """A log may have become shorter, and then as long as it was, of others' slots."""
     servers = start_redis()
     store = opened(servers.url, 20)
     lost, presence = Presence(store), Presence(store)
@@ -106,7 +115,7 @@ def test_restored_slots_are_present(redis_url: str) -> None:
     few = np.unique(rng.integers(0, 1024, 30)).astype(np.uint32)
     many = np.unique(rng.integers(1024, 2048, 300)).astype(np.uint32)
     slots = np.concatenate([few, many])
-    store.push_packed(slots, np.ones(slots.size, np.int64), Token("job", 0, 0))  # tells no inserts
+    store.push_packed(slots, np.ones(slots.size, np.int64), Token("job", 0, 0))  # tells no log
     for p in range(64):
         copy.restore(store.dump(p))
     presence = Presence(copy)

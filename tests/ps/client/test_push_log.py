@@ -7,16 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ps import PendingPush, Token
-from ps.client import chunk_push, chunks_pushed, last_push
 from ps.client.push_log import PushLog
-from ps.client.push_numbers import residual_push
 from ps.partitions import no_slots
 
 PARTITIONS = 4
 
 
 def push(number: int) -> PendingPush:
-    return PendingPush(Token("job", 0, number), no_slots(10), np.empty(0, np.int64), None)
+    return PendingPush(Token("job", 0, number), no_slots(10), np.empty(0, np.int64))
 
 
 def marks(*numbers: int) -> np.ndarray:
@@ -102,9 +100,3 @@ def test_after_the_resends_everything_is_there(applied: list[int], begun: list[i
     assert (found is None) == lost
     for p, have in enumerate(applied if found is not None else []):
         assert [number for number, partitions in found if p in partitions] == list(range(have + 1, 10))
-
-
-def test_numbers_ascend_from_push_to_push() -> None:
-    numbers = [chunk_push(0), residual_push(1), chunk_push(1), chunk_push(2), residual_push(3), last_push(3)]
-    assert numbers == sorted(set(numbers))
-    assert [chunks_pushed(number) for number in (-1, *numbers[:-1])] == [0, 1, 1, 2, 3, 3]

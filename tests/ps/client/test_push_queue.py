@@ -47,7 +47,7 @@ def pending(
     store: RedisStore, slots: Slots, chunk: int, increment: int = 1, shard: int = 0, on_done=lambda: None
 ) -> PendingPush:
     increments = np.full(slots.size, increment, np.int64)
-    return PendingPush(Token("job", shard, chunk), slots, increments, None, on_done)
+    return PendingPush(Token("job", shard, chunk), slots, increments, on_done=on_done)
 
 
 def slots_of(*numbers: int) -> Slots:
@@ -63,7 +63,7 @@ class TestSending:
             )
         queue.flush()
         assert done == list(range(20))
-        assert store.pull_packed(slots_of(0, 900))[0].tolist() == [1, 20]
+        assert store.pull_packed(slots_of(0, 900)).packed.tolist() == [1, 20]
         assert queue.seconds > 0
         queue.close()
 
@@ -124,7 +124,8 @@ class TestOverlay:
             queue.put(pending(store, slots_of(2, 500) if chunk % 2 else slots_of(1, 7), chunk, 10**chunk))
             queue.flush()
             pulls.append(store.pull_packed(slots, "job", 0))
-        for packed, applied in pulls:
+        for pulled in pulls:
+            packed, applied = pulled.packed, pulled.applied
             queue.overlay(0, slots, packed, applied)
             assert packed.tolist() == [101, 1010, 1010]
         queue.overlay(1, slots, packed, np.full_like(applied, -1))
@@ -133,11 +134,11 @@ class TestOverlay:
 
     def test_also_when_replicated_in_between(self, store: RedisStore) -> None:
         queue, slots = PushQueue(store, "job"), slots_of(1)
-        packed, applied = store.pull_packed(slots, "job", 0)
+        pulled = store.pull_packed(slots, "job", 0)
         queue.put(pending(store, slots, 0))
         queue.wait_replicated()
-        queue.overlay(0, slots, packed, applied)
-        assert packed.tolist() == [1]
+        queue.overlay(0, slots, pulled.packed, pulled.applied)
+        assert pulled.packed.tolist() == [1]
         queue.close()
 
 
@@ -167,10 +168,10 @@ class TestLostPushes:
                     back = int(rng.integers(1, 6))
                     lost += sum(dumps[p][-1] != dumps[p][max(-len(dumps[p]), -back)] for p in victims)
                     go_back(store, [dumps[p][max(-len(dumps[p]), -back)] for p in victims])
-                packed, applied = store.pull_packed(slots, "job", shard)
+                pulled = store.pull_packed(slots, "job", shard)
                 if shard == 0:  # of the shards before, waiting for replicas tells
-                    queue.overlay(shard, slots, packed, applied)
-                    assert np.array_equal(packed, expected.sums[slots])
+                    queue.overlay(shard, slots, pulled.packed, pulled.applied)
+                    assert np.array_equal(pulled.packed, expected.sums[slots])
         queue.wait_replicated()
         expected.require(store)
         assert (queue.sent_again > 0) == (lost > 0)
@@ -185,7 +186,7 @@ class TestLostPushes:
         go_back(store, [before])
         queue.put(pending(store, slots_of(3), 5, 10**5))
         queue.flush()
-        assert store.pull_packed(slots_of(3))[0].tolist() == [111111]
+        assert store.pull_packed(slots_of(3)).packed.tolist() == [111111]
         assert queue.sent_again == 5
         assert store.applied("job", 0)[0] == 5
         queue.close()
@@ -199,10 +200,10 @@ class TestLostPushes:
         go_back(store, [before])
         queue.put(pending(store, slots_of(3), 1, 100, shard=1))
         queue.flush()
-        assert store.pull_packed(slots_of(3))[0].tolist() == [111]
+        assert store.pull_packed(slots_of(3)).packed.tolist() == [111]
         go_back(store, [before])
         queue.wait_replicated()
-        assert store.pull_packed(slots_of(3))[0].tolist() == [111]
+        assert store.pull_packed(slots_of(3)).packed.tolist() == [111]
         queue.close()
 
     def test_that_are_not_kept_any_more_stop_the_job(self, store: RedisStore) -> None:
@@ -229,7 +230,7 @@ class TestLostPushes:
             queue.flush()
         go_back(store, [dumps[-3]])
         queue.wait_replicated()
-        assert store.pull_packed(slots_of(3))[0].tolist() == [10]
+        assert store.pull_packed(slots_of(3)).packed.tolist() == [10]
         queue.close()
         store.drop()
 
@@ -244,7 +245,7 @@ class TestLostPushes:
             queue.wait_replicated(timeout_s=0.01)
             go_back(store, [before])
             queue.wait_replicated(timeout_s=0.01)
-            assert store.pull_packed(slots_of(3))[0].tolist() == [10]
+            assert store.pull_packed(slots_of(3)).packed.tolist() == [10]
             # Not even when the primary has lost sight of the replica, which may have seen none of it.
             replica.kill()
             with primary.connect() as client:
@@ -252,7 +253,7 @@ class TestLostPushes:
             queue.wait_replicated(timeout_s=0.01)
             go_back(store, [before])
             queue.wait_replicated(timeout_s=0.01)
-            assert store.pull_packed(slots_of(3))[0].tolist() == [10]
+            assert store.pull_packed(slots_of(3)).packed.tolist() == [10]
             assert queue.sent_again == 20
             queue.close()
             store.drop()

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from ctr.errors import StoreError
 from ps import Filters, RedisStore, Slots, Token, WorkerStore, parse_redis_url
-from ps.client import chunk_push
 from tests.ps.contract import at_once, scanned
 from tests.ps.expected_sums import ExpectedSums, chunks_of, filter_updates, worked
 from tests.ps.redis_servers import StartRedis, needs_redis
@@ -22,16 +21,16 @@ pytestmark = needs_redis
 
 _names = count()
 
-ALL = Filters(cache=True, presence=True, residuals=1.0, kkt=True)
+ALL = Filters(cache=True, presence=True, defer=1.0, kkt=True)
 EACH = [
     Filters(),
     Filters(cache=True),
     Filters(presence=True),
-    Filters(residuals=1.0),
+    Filters(defer=1.0),
     Filters(kkt=True),
     ALL,
 ]
-NAMES = ["none", "cache", "presence", "residuals", "kkt", "all"]
+NAMES = ["none", "cache", "presence", "defer", "kkt", "all"]
 
 
 def opened(url: str, bits: int, model: str | None = None, **options: object) -> RedisStore:
@@ -66,8 +65,8 @@ def compare_with_a_plain_store(
                 assert np.array_equal(state, expected)
                 delta = worked(state, clock)
                 worker.push(pulled, state, delta, number)
-                plain.push(slots, delta, Token("job", shard, chunk_push(number)), expected)
-            worker.flush(shard, len(chunks))
+                plain.push(slots, delta, Token("job", shard, number), expected)
+            worker.flush(shard)
             worker.wait_replicated()
         assert scanned(store) == scanned(plain)
         return worker
@@ -158,7 +157,7 @@ def test_a_push_between_reading_the_insert_logs_and_pulling(redis_url: str) -> N
     def push() -> None:
         store.between = staticmethod(lambda: None)
         worker.push(now, state, one, 1)
-        worker.flush(0, 2)
+        worker.flush(0)
 
     store.between = staticmethod(push)
     ahead = worker.pull(both, 0, 2, 1)
@@ -245,7 +244,7 @@ def test_two_workers_at_one_shard_equal_one(redis_url: str, filters: Filters) ->
             pulled = worker.pull(slots, 0, number, number)
             state = worker.complete(pulled)
             worker.push(pulled, state, np.full((slots.size, 2), number + 1, np.float32), number)
-        worker.flush(0, len(chunks))
+        worker.flush(0)
         worker.close()
 
     at_once(lambda: work(stores[0]), lambda: work(stores[1]))
@@ -265,45 +264,59 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
     for clock in range(4):
         pulled = worker.pull(slots, 0, clock, clock)
         worker.push(pulled, worker.complete(pulled), steps, clock)
-    worker.flush(0, 4)
+    worker.flush(0)
     counts = worker.counts
-    # Absent at first, cached twice; then those are pulled that were pushed.
-    assert (counts.wanted, counts.absent, counts.from_cache, counts.pulled) == (16, 4 + 2, 8, 2)
-    assert (counts.residuals_small, counts.residuals_zero, counts.flushed, counts.pushed) == (2, 4 + 4, 2, 8)
+    # Absent at first, cached twice; then all are pulled.
+    assert (counts.wanted, counts.absent, counts.from_cache, counts.pulled) == (16, 4, 8, 4)
+    assert (counts.deferred_small, counts.deferred_zero, counts.pushed) == (1, 4 + 4, 7)
+    assert counts.named == 1
     saved = {name: saving["keys"] for name, saving in counts.to_json()["saved"].items()}
-    assert saved == {"cache": 8, "presence": 6, "residuals": 2, "kkt": 6}
+    assert saved == {"cache": 8, "presence": 4, "defer": 1, "kkt": 8}
+    store.fold()
     np.testing.assert_array_equal(store.pull(slots), 4 * steps)
     worker.close()
     store.drop()
 
 
-def test_too_many_residuals_are_pushed(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ps.client.worker_store._MOST_RESIDUALS", 100)
-    store, expected = opened(redis_url, 16), ExpectedSums(16)
-    worker = worker_of(store, Filters(residuals=1e9))
-    expected.train(worker, store, 0, chunks_of(16, [90] * 6, 1))
+def test_what_is_deferred_shows_at_once_and_is_folded_in_the_end(redis_url: str) -> None:
+    store, expected = opened(redis_url, 16), ExpectedSums(16)  # logs of up to 63 entries
+    worker = worker_of(store, Filters(defer=1e9))
+    for shard in range(4):
+        expected.train(worker, store, shard, chunks_of(16, [900] * 4, 1), clock=4 * shard)
+        worker.wait_replicated()
+    assert (worker.counts.pushed, worker.counts.deferred_small) == (0, worker.counts.wanted)
+    folds = store.pull_packed(np.arange(0, 1 << 16, 1024, dtype=np.uint32)).folds
+    assert folds.min() >= 1
+    assert len(worker._queue.log) < 64 * 64 + 5 * 900
     expected.require(store)
-    saved = worker.counts.to_json()["saved"]["residuals"]["keys"]
-    assert worker.counts.residuals_small - worker.counts.flushed == saved
-    assert worker.counts.pushed == worker.counts.wanted - saved
     worker.close()
     store.drop()
 
 
-def test_insert_logs_stay_short(redis_url: str) -> None:
-    """Of a store that is pushed as ranges by many, each telling of the same slots."""
-    bits, model = 14, "short-inserts"
-    store = opened(redis_url, bits, model)
-    everything = np.arange(1 << bits, dtype=np.uint32)
+def test_a_worker_with_a_long_log_defers_nothing(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ps.client.worker_store._MOST_LOGGED", 100)
+    store, expected = opened(redis_url, 16), ExpectedSums(16)
+    worker = worker_of(store, Filters(defer=1e9))
+    expected.train(worker, store, 0, chunks_of(16, [90] * 20, 1))
+    assert 100 < worker.counts.deferred_small < worker.counts.wanted
+    assert worker.counts.pushed == worker.counts.wanted - worker.counts.deferred_small
+    expected.require(store)
+    worker.close()
+    store.drop()
+
+
+def test_ranges_make_a_store_crowded(redis_url: str) -> None:
+    store = opened(redis_url, 14)
+    everything = np.arange(1 << 14, dtype=np.uint32)
     for number in range(3):
-        worker = worker_of(store, Filters(presence=True))
+        worker = worker_of(store, ALL)
         for clock in range(2):
             pulled = worker.pull(everything, number, clock, clock)
             worker.push(pulled, worker.complete(pulled), np.ones((everything.size, 2), np.float32), clock)
-        worker.flush(number, 2)
+        worker.flush(number)
         worker.close()
-    told = sum(offsets.size for _, offsets in store.read_inserts(np.zeros(store.partitions.count, np.int64)))
-    assert told == store.partitions.count * store.inserts_limit
+    news = store.read_news(np.zeros(64, np.int64), np.full(64, -1))
+    assert all(each.crowded and not each.named.size for each in news)
     store.drop()
 
 
@@ -351,7 +364,7 @@ def test_wrong_requests(redis_url: str) -> None:
         worker.push(pulled, worker.complete(pulled), np.full((1, 2), np.nan, np.float32), 0)
     empty = worker.pull(slots[:0], 0, 0, 0)
     worker.push(empty, worker.complete(empty), np.zeros((0, 2), np.float32), 0)
-    worker.flush(0, 1)
+    worker.flush(0)
     assert not store.pull(slots).any()
     worker.close()
     store.drop()

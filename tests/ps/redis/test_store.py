@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ps import Store, Token
+from ps import Logged, Slots, Store, Token
 from ps.redis.dumps import PartitionDump
 from ps.redis.store import RedisStore
 from ps.servers.embedded import EmbeddedRedis
@@ -205,7 +205,7 @@ def test_a_slot_costs_eight_bytes_in_whatever_order_slots_come(
         push(chunk, 0, size * (chunk + 1) // 8, many if chunk % 2 else 20)
     push(6, 0, size, many)
     push(7, 0, size, 20)
-    packed, _ = store.pull_packed(np.arange(size, 2 * size, dtype=np.uint32))
+    packed = store.pull_packed(np.arange(size, 2 * size, dtype=np.uint32)).packed
     assert np.array_equal(packed, sums)
     assert 8 * size <= used_by(server, store) <= 8.02 * size + 64
     store.restore(store.dump(1))
@@ -252,7 +252,7 @@ def test_writers_of_one_partition_at_once(server: EmbeddedRedis, step: int) -> N
     expected = np.zeros(size, np.int64)
     expected[slots] = chunks * (1 + 3 + 9 + 27)
     expected[5] += 1000
-    packed, _ = stores[0].pull_packed(np.arange(size, dtype=np.uint32))
+    packed = stores[0].pull_packed(np.arange(size, dtype=np.uint32)).packed
     assert np.array_equal(packed, expected)
     for store in stores[1:]:
         store.close()
@@ -271,14 +271,18 @@ class TestPacked:
     def test_a_pull_tells_the_watermark_of_each_partition(self, store: RedisStore) -> None:
         for chunk, slot in [(0, 3), (4, 40), (5, 3)]:
             store.push_packed(np.array([slot], np.uint32), np.array([7]), Token("job", 2, chunk))
-        packed, applied = store.pull_packed(np.array([3, 4, 40, 900], np.uint32), "job", 2)
-        assert packed.tolist() == [14, 0, 7, 0]
-        assert {p: chunk for p, chunk in enumerate(applied.tolist()) if chunk != -2} == {0: 5, 2: 4, 56: -1}
+        pulled = store.pull_packed(np.array([3, 4, 40, 900], np.uint32), "job", 2)
+        assert pulled.packed.tolist() == [14, 0, 7, 0]
+        assert {p: chunk for p, chunk in enumerate(pulled.applied.tolist()) if chunk != -2} == {
+            0: 5,
+            2: 4,
+            56: -1,
+        }
         for job, shard in (("job", 1), ("other", 2), (None, 2)):
-            packed, applied = store.pull_packed(np.array([3], np.uint32), job, shard)
-            assert (packed.tolist(), applied[0]) == ([14], -1)
-        packed, applied = store.pull_packed(np.empty(0, np.uint32), "job", 2)
-        assert (packed.size, set(applied.tolist())) == (0, {-2})
+            pulled = store.pull_packed(np.array([3], np.uint32), job, shard)
+            assert (pulled.packed.tolist(), pulled.applied[0]) == ([14], -1)
+        pulled = store.pull_packed(np.empty(0, np.uint32), "job", 2)
+        assert (pulled.packed.size, set(pulled.applied.tolist())) == (0, {-2})
 
     def test_partitions_that_lost_pushes_are_left_as_they_are(self, store: RedisStore) -> None:
         slots, ones = np.array([3, 40, 900], np.uint32), np.ones(3, np.int64)
@@ -287,40 +291,103 @@ class TestPacked:
         expected[[0, 2, 56]] = [6, 7, 2]  # as if slot 40 had lost chunk 7, and slot 900 chunk 2
         behind = store.push_packed(slots, ones, Token("job", 0, 8), expected=expected)
         assert sorted(behind) == [2, 56]
-        assert store.pull_packed(slots)[0].tolist() == [2, 1, 0]
+        assert store.pull_packed(slots).packed.tolist() == [2, 1, 0]
         assert store.applied("job", 0)[[0, 2, 56]].tolist() == [8, 6, -1]
         # A repeated push is done where it was done, whatever was expected.
         expected[0] = 10
         assert sorted(store.push_packed(slots, ones, Token("job", 0, 8), expected=expected)) == [2, 56]
         assert not store.push_packed(slots[1:], ones[1:], Token("job", 0, 8), expected=np.full(64, -1))
-        assert store.pull_packed(slots)[0].tolist() == [2, 2, 1]
+        assert store.pull_packed(slots).packed.tolist() == [2, 2, 1]
 
     def test_only_some_partitions(self, store: RedisStore) -> None:
         slots, only = np.array([3, 40, 900], np.uint32), np.zeros(64, np.bool_)
         only[[2, 5]] = True
         store.push_packed(slots, np.ones(3, np.int64), Token("job", 0, 0), only=only)
-        assert store.pull_packed(slots)[0].tolist() == [0, 1, 0]
+        assert store.pull_packed(slots).packed.tolist() == [0, 1, 0]
         assert not store.push_packed(slots, np.ones(3, np.int64), Token("job", 0, 1), only=only & False)
         assert store.applied("job", 0).max() == 0
 
-    def test_insert_logs_are_read_on_from_where_one_was(self, store: RedisStore) -> None:
-        slots, heard = np.array([3, 5, 40, 900], np.uint32), np.zeros(64, np.int64)
-        fresh = np.array([True, False, True, True])
-        for _ in range(2):  # a repeated push tells nothing again
-            store.push_packed(slots, np.ones(4, np.int64), Token("job", 0, 0), fresh=fresh)
-        inserts = {p: offsets.tolist() for p, offsets in store.read_inserts(heard)}
-        assert inserts == {0: [3], 2: [8], 56: [4]}
-        heard[[0, 2, 56]] = 1
-        assert store.read_inserts(heard) == []
-        store.push_packed(slots, np.ones(4, np.int64), Token("job", 0, 1), fresh=~fresh)
-        assert [(p, offsets.tolist()) for p, offsets in store.read_inserts(heard)] == [(0, [5])]
+    def test_logs_are_read_on_from_where_one_was(self, store: RedisStore) -> None:
+        slots, heard, folds = (
+            np.array([3, 40, 900], np.uint32),
+            np.zeros(64, np.int64),
+            np.zeros(64, np.int64),
+        )
+        nothing = slots[:0], np.empty(0, np.int64)
 
-    def test_insert_logs_that_are_long_enough_are_cut(self, server: EmbeddedRedis) -> None:
-        store = opened(server.url, bits=16)  # partitions of 1024 slots, and inserts of 51
-        slots = np.arange(1024, dtype=np.uint32)
-        store.push_packed(slots, np.ones(1024, np.int64), Token("job", 0, 0), fresh=slots >= 0)
-        ((partition, offsets),) = store.read_inserts(np.zeros(64, np.int64))
-        assert (partition, offsets.tolist()) == (0, list(range(store.inserts_limit)))
+        def log(slots: Slots, number: int) -> None:
+            store.push_packed(
+                *nothing,
+                Token("job", 0, number),
+                logged=Logged(slots, np.ones(slots.size, np.int64)),
+            )
+
+        def named() -> dict[int, list[int]]:
+            return {
+                each.partition: each.named.tolist()
+                for each in store.read_news(heard, folds)
+                if each.named.size
+            }
+
+        for _ in range(2):  # a repeated push tells nothing again
+            log(slots, 0)
+        assert named() == {0: [3], 2: [8], 56: [4]}
+        heard[[0, 2, 56]] = 1
+        assert named() == {}
+        log(np.array([5], np.uint32), 1)
+        assert named() == {0: [5]}
+
+    def test_a_log_counts_when_it_is_folded_and_in_dumps_before(self, store: RedisStore) -> None:
+        slots = np.array([3, 14, 15, 900], np.uint32)
+        store.push_packed(slots[:2], np.array([10, 20]), Token("job", 0, 0))
+        logged = Logged(slots, np.array([1, 2, 3, 4]))
+        folds = np.full(64, -1)
+        for _ in range(2):
+            store.push_packed(
+                slots[:0],
+                np.empty(0, np.int64),
+                Token("job", 0, 1),
+                logged=logged,
+                folds=folds,
+            )
+        assert np.unique(folds).tolist() == [-1, 0]
+        assert store.pull_packed(slots).packed.tolist() == [10, 20, 0, 0]
+        dumped = scanned(store)
+        store.fold()
+        pulled = store.pull_packed(slots)
+        assert pulled.packed.tolist() == [11, 22, 3, 4]
+        assert pulled.folds[[0, 56]].tolist() == [1, 1]
+        assert scanned(store) == dumped
+        store.fold()  # there is nothing to fold
+        assert store.pull_packed(slots).packed.tolist() == [11, 22, 3, 4]
+        assert store.pull_packed(slots).folds[[0, 56]].tolist() == [1, 1]
+
+    def test_a_long_log_is_folded(self, server: EmbeddedRedis) -> None:
+        store = opened(server.url, bits=16)  # partitions of 1024 slots, whose logs have up to 63 entries
+        rng = np.random.default_rng(0)
+        sums = np.zeros(1 << 16, np.int64)
+        for number in range(8):
+            slots = np.sort(rng.choice(1024, 24, replace=False)).astype(np.uint32)
+            increments = rng.integers(-1000, 1000, 24)
+            sums[slots] += increments
+            store.push_packed(
+                slots[:0],
+                increments[:0],
+                Token("job", 0, number),
+                logged=Logged(slots, increments),
+            )
+        everything = np.arange(1 << 16, dtype=np.uint32)
+        assert store.pull_packed(everything[:1]).folds[0] == 2
+        (news,) = (
+            each for each in store.read_news(np.zeros(64, np.int64), np.full(64, -1)) if each.partition == 0
+        )
+        assert news.named.size == 2 * 24
+        assert news.present is not None
+        assert set(news.named) | set(np.flatnonzero(np.unpackbits(news.present, bitorder="little"))) == set(
+            np.flatnonzero(sums)
+        )
+        store.fold()
+        assert np.array_equal(store.pull_packed(everything).packed, sums)
         store.drop()
 
 
@@ -350,13 +417,19 @@ class TestDumps:
         assert scanned(other) == scanned(store)
         other.drop()
 
-    def test_insert_logs_tell_of_what_was_restored(self, store: RedisStore) -> None:
+    def test_what_was_restored_is_present(self, store: RedisStore) -> None:
         slots = np.array([64, 66, 127, 128], np.uint32)
         store.push_packed(slots, np.array([1, 1, 1, 0]), Token("job", 0, 0))
         for p in (0, 1, 2):
             store.restore(store.dump(p))
-        inserts = [(p, offsets.tolist()) for p, offsets in store.read_inserts(np.zeros(64, np.int64))]
-        assert inserts == [(1, [0, 2, 63])]
+        news = store.read_news(np.zeros(64, np.int64), np.full(64, -1))
+        present = {
+            each.partition: np.flatnonzero(np.unpackbits(each.present, bitorder="little")).tolist()
+            for each in news
+            if each.present is not None and each.present.size
+        }
+        assert present == {1: [0, 2, 63]}
+        assert not any(each.named.size for each in news)
 
     def test_an_empty_partition(self, store: RedisStore) -> None:
         empty = store.dump(5)
@@ -477,7 +550,7 @@ class TestRefusals:
         with redis.Redis.from_url(server.url) as client:
             client.hset("ctr:{older:meta}", mapping=fields)
             for options in ({"join": True}, {"join": False}, {"join": True, "create": False}):
-                with pytest.raises(StoreError, match="layout 3, this one has layout 4"):
+                with pytest.raises(StoreError, match="layout 3, this one has layout 5"):
                     opened(server.url, model="older", **options)
             observer = StoreObserver(parse_redis_url(f"{server.url}?model=older"))
             status = observer.look()

@@ -24,7 +24,7 @@ pytestmark = [needs_redis, timing_sensitive]
 _names = count()
 NODE_TIMEOUT_S = 1.0
 BUSY_MACHINE_S = 6.0
-ALL = Filters(cache=True, presence=True, residuals=1.0, kkt=True)
+ALL = Filters(cache=True, presence=True, defer=1.0, kkt=True)
 
 
 def opened(url: str, bits: int, **options: object) -> RedisStore:
@@ -77,7 +77,7 @@ class Training:
         """Train a little more; then the store must hold the expected sums."""
         for _ in range(5):
             self.train_one()
-        self.worker.flush(0, self.number)
+        self.worker.flush(0)
         self.worker.wait_replicated()
         self.expected.require(self.store)
         self.worker.close()
@@ -315,7 +315,7 @@ def test_out_of_memory(start_redis: StartRedis) -> None:
     with servers.servers[0].connect() as client:
         client.config_set("maxmemory", "0")
     # What it says is true: each partition has a push whole, or not at all.
-    packed, _ = store.pull_packed(np.arange(1 << 20, dtype=np.uint32))
+    packed = store.pull_packed(np.arange(1 << 20, dtype=np.uint32)).packed
     assert packed.any()
     store.close()
 
