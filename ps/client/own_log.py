@@ -3,46 +3,48 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ps.packed_kernels import add_logged, merge_logged
 from ps.partitions import Int64, Partitions, Slots, no_slots
 from ps.redis import Logged
 
+_Run = tuple[Slots, Int64, NDArray[np.int32]]
+"""Entries sorted by slot: slots, increments, and how often the log had been folded before each."""
+
 
 class OwnLog:
-    """Entries of one worker, sorted by slot; a slot may have several.
+    """Entries of one worker, in runs of which each is at most half as long as the one before.
 
     A partition counts how often its log has been folded. An entry that was appended when it had been folded
-    `f` times is not in its state as long as it has been folded `f` times.
+    `f` times is not in its state as long as it has been folded `f` times. Merging runs only when they have
+    become alike (O'Neil et al., "The Log-Structured Merge-Tree", 1996) moves an entry a few times, not at
+    every push.
     """
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
-        self._slots = no_slots(partitions.bits)
-        self._increments = np.empty(0, np.int64)
-        self._folds = np.empty(0, np.int32)
+        self._runs: list[_Run] = []
         self._needed = np.full(partitions.count, -1, np.int64)
 
     def __len__(self) -> int:
-        return self._slots.size
+        return sum(slots.size for slots, *_ in self._runs)
 
     def put(self, logged: Logged, folds: Int64) -> None:
         """Add what was appended when logs had been folded so often, int64[partitions]."""
-        size = len(self) + logged.slots.size
-        out = no_slots(self._partitions.bits, size), np.empty(size, np.int64), np.empty(size, np.int32)
-        count = merge_logged(
-            *(self._slots, self._increments, self._folds),
-            *(logged.slots, logged.increments, folds),
-            self._needed,
-            self._partitions.shift,
-            *out,
-        )
-        self._slots, self._increments, self._folds = out[0][:count], out[1][:count], out[2][:count]
+        before = folds[self._partitions.of(logged.slots)].astype(np.int32)
+        self._runs.append((logged.slots, logged.increments, before))
+        while len(self._runs) > 1 and self._runs[-2][0].size <= 2 * self._runs[-1][0].size:
+            b, a = self._runs.pop(), self._runs.pop()
+            size = a[0].size + b[0].size
+            out = no_slots(self._partitions.bits, size), np.empty(size, np.int64), np.empty(size, np.int32)
+            count = merge_logged(*a, *b, self._needed, self._partitions.shift, *out)
+            self._runs.append((out[0][:count], out[1][:count], out[2][:count]))
 
     def overlay(self, slots: Slots, packed: Int64, folds: Int64) -> None:
         """Add to `packed`, int64[u], what is not in the state of partitions that are folded so often."""
-        log = self._slots, self._increments, self._folds
-        add_logged(*log, slots, packed, folds, self._partitions.shift)
+        for run in self._runs:
+            add_logged(*run, slots, packed, folds, self._partitions.shift)
 
     def forget(self, folds: Int64) -> None:
         """Keep no entry that is in the state of partitions that are folded so often, for good."""

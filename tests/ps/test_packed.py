@@ -188,19 +188,13 @@ def test_logs_of_a_worker(
     folds: list[int],
     dtype: type,
 ) -> None:
-    """Four partitions; all of `b` are of the same push."""
-    b = [(slot, number, 7) for slot, number, _ in {entry[0]: entry for entry in b}.values()]
+    """Four partitions."""
     needed, shift = np.array(folds), 4
     slots, numbers = arrays(target, dtype)
     add_logged(*columns(a, dtype), slots, numbers, needed, shift)
     assert paired(slots, numbers) == reference.add_logged(a, target, folds, shift)
-    out = (
-        np.empty(len(a) + len(b), dtype),
-        np.empty(len(a) + len(b), np.int64),
-        np.empty(len(a) + len(b), np.int32),
-    )
-    new_slots, new_numbers, _ = columns(b, dtype)
-    count = merge_logged(*columns(a, dtype), new_slots, new_numbers, np.full(4, 7), needed, shift, *out)
+    out = columns([(7, 7, 7)] * (len(a) + len(b)), dtype)
+    count = merge_logged(*columns(a, dtype), *columns(b, dtype), needed, shift, *out)
     assert out[0][:count].tolist() == sorted(out[0][:count].tolist())
     merged = sorted(zip(*(each[:count].tolist() for each in out), strict=True))
     assert merged == reference.merge_logged(a, b, folds, shift)

@@ -54,7 +54,7 @@ def add_logged(
 
 
 def merge_logged(a: Sequence[Entry], b: Sequence[Entry], folds: Sequence[int], shift: int) -> list[Entry]:
-    return sorted([entry for entry in a if entry[2] >= folds[entry[0] >> shift]] + list(b))
+    return sorted(entry for entry in (*a, *b) if entry[2] >= folds[entry[0] >> shift])
 
 
 def bits_of(marks: bytes) -> set[int]:
