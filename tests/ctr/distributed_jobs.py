@@ -143,7 +143,14 @@ def in_memory(job: JobDescription, start: State | None = None) -> tuple[State, f
     if start is not None:
         store.push(*start, Token("warm-start", 0, 0))
     settings = TrainSettings(job.workers, job.chunk, job.passes, job.safe_adding)
-    result = train(source_of(job), store, job.optimizer_in(0), settings, passes_before=job.passes_before)
+    result = train(
+        source_of(job),
+        store,
+        job.optimizer_in(0),
+        settings,
+        passes_before=job.passes_before,
+        chunks_before=1,  # so that all workers begin at once, as they do through Redis
+    )
     return read_out(store), result.progressive.logloss
 
 

@@ -202,6 +202,24 @@ def test_progressive_validation_of_several_workers_knows_their_own_moves(workers
     assert several < alone * most
 
 
+def test_a_new_model_begins_with_one_worker() -> None:
+    """Then two, then four; a model that is trained on, with all of them."""
+    batch, ends = random_batch(1_500), list[list[int]]()
+    for chunks_before in (0, 15):
+        seen: list[TrainProgress] = []
+        train(
+            BatchSource(batch, spec_of(BITS)),
+            MemoryStore(bits=BITS, width=Ftrl.width),
+            Ftrl(),
+            TrainSettings(workers=4, chunk=100),
+            chunks_before=chunks_before,
+            on_progress=seen.append,
+            progress_every_s=0,
+        )
+        ends.append([p.examples for p in seen])
+    assert ends == [[100, 300, 700, 1_100, 1_500], [400, 800, 1_200, 1_500]]
+
+
 def test_one_worker_is_untouched_by_safe_adding() -> None:
     batch = random_batch(500)
     assert state_of(run(batch, chunk=50, safe_adding=1)[0]) == state_of(
