@@ -31,6 +31,8 @@ _PACKAGES = ("api", "ctr", "features", "ps")
 _KEEP_S = 24 * 3600
 """A folder of other sources stays for this long after its last kernel: another process may run on them."""
 
+_writable: set[str] = set()
+"""Folders that have been found to be."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -62,10 +64,10 @@ def _folder_name() -> str:
 
 
 @cache
-def _remove_outdated(parent: Path) -> None:
+def _remove_outdated(parent: str) -> None:
     """Remove folders of other sources from `parent`, except what a running process may still need."""
     with suppress(OSError):  # a folder that cannot be read, or another process that does the same
-        for folder in parent.glob("kernels-*"):
+        for folder in Path(parent).glob("kernels-*"):
             if folder.name != _folder_name() and time.time() - folder.stat().st_mtime > _KEEP_S:
                 shutil.rmtree(folder)
 
@@ -74,9 +76,15 @@ class _ByDigest:
     """Puts a locator's cache into a folder that is named after the sources."""
 
     def get_cache_path(self) -> str:
-        parent = Path(super().get_cache_path())  # type: ignore[misc]
+        parent: str = super().get_cache_path()  # type: ignore[misc]
         _remove_outdated(parent)
-        return str(parent / _folder_name())
+        return os.path.join(parent, _folder_name())
+
+    def ensure_cache_path(self) -> None:
+        path = self.get_cache_path()
+        if path not in _writable or not os.path.isdir(path):  # once per folder, not for every kernel in it
+            super().ensure_cache_path()  # type: ignore[misc]
+            _writable.add(path)
 
 
 class UserProvided(_ByDigest, caching.UserProvidedCacheLocator):

@@ -9,9 +9,6 @@ from math import isnan
 from time import monotonic
 from typing import Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
 _FIRST_PLAIN_S, _PLAIN_EVERY_S = 1.0, 5.0
 
 
@@ -26,25 +23,36 @@ class Report(Protocol):
 @contextmanager
 def progress(what: str) -> Iterator[Report]:
     """Show the progress of a job on standard error until the `with` block ends."""
-    console = Console(stderr=True)
+    with (_bar if sys.stderr.isatty() else _lines)(what) as report:
+        yield report
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Report]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     started = monotonic()
-    if console.is_terminal:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:3.0f}%"),
-            TextColumn("{task.fields[facts]}"),
-            TimeRemainingColumn(),
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f}%"),
+        TextColumn("{task.fields[facts]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=1.0, facts="")
+        yield lambda rows, fraction, logloss=None, later_pass=False: bar.update(
+            task, completed=fraction, facts=_facts(rows, monotonic() - started, logloss, later_pass)
         )
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task(what, total=1.0, facts="")
-            yield lambda rows, fraction, logloss=None, later_pass=False: bar.update(
-                task, completed=fraction, facts=_facts(rows, monotonic() - started, logloss, later_pass)
-            )
-        return
+
+
+@contextmanager
+def _lines(what: str) -> Iterator[Report]:
+    started = monotonic()
     due = started + _FIRST_PLAIN_S
 
-    def plain(rows: int, fraction: float, logloss: float | None = None, later_pass: bool = False) -> None:
+    def report(rows: int, fraction: float, logloss: float | None = None, later_pass: bool = False) -> None:
         nonlocal due
         now = monotonic()
         if now < due or not rows:
@@ -56,7 +64,7 @@ def progress(what: str) -> Iterator[Report]:
         )
         sys.stderr.flush()
 
-    yield plain
+    yield report
 
 
 def _facts(rows: int, seconds: float, logloss: float | None, later_pass: bool) -> str:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
-
-_WIDEST = 1 << 16  # columns: lines are never wrapped
-_SIDES: Mapping[str, Literal["left", "right"]] = {"<": "left", ">": "right"}
+from collections.abc import Sequence
+from unicodedata import combining, east_asian_width
 
 
 def table(rows: Sequence[Sequence[str]], aligned: str) -> list[str]:
     """The rows as lines, each column as wide as its widest cell and aligned `<` or `>`."""
-    from io import StringIO
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
 
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    def cell(text: str, side: str, width: int) -> str:
+        blanks = " " * (width - _width(text))
+        return text + blanks if side == "<" else blanks + text
 
-    grid = Table.grid(padding=(0, 2))
-    for side in aligned:
-        grid.add_column(justify=_SIDES[side], no_wrap=True)
-    for row in rows:
-        grid.add_row(*map(Text, row))
-    console = Console(file=StringIO(), width=_WIDEST, color_system=None)
-    with console.capture() as shown:
-        console.print(grid)
-    return [line.rstrip() for line in shown.get().rstrip("\n").split("\n")]
+    return ["  ".join(map(cell, row, aligned, widths)).rstrip() for row in rows]
+
+
+def _width(text: str) -> int:
+    """In letters of a terminal: a Chinese one is as wide as two, an accent that stands alone has no width."""
+    return sum(0 if combining(letter) else 1 + (east_asian_width(letter) in "WF") for letter in text)

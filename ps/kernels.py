@@ -28,11 +28,10 @@ def ascending(slots: Slots) -> bool:
 
 @njit(nogil=True, cache=True)
 def finite(delta: Float32) -> bool:
-    """Whether no entry of float32[u, width] is NaN or infinite."""
+    """Whether no entry of float32[n] is NaN or infinite."""
     bad = False
-    flat = delta.reshape(-1)
-    for i in range(flat.size):
-        bad |= (flat[i] - flat[i]) != np.float32(0)
+    for i in range(delta.size):
+        bad |= (delta[i] - delta[i]) != np.float32(0)
     return not bad
 
 

@@ -138,7 +138,7 @@ def check_delta(delta: Float32, rows: int, width: int) -> Float32:
         )
     delta = delta.view()
     delta.flags.writeable = False
-    if not finite(delta):
+    if not finite(delta.reshape(-1)):
         row, k = (int(i[0]) for i in np.nonzero(~np.isfinite(delta)))
         raise StoreError(
             f"delta[{row}, {k}] is {delta[row, k]}: training has diverged; lower the learning rate, or look "

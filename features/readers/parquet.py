@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import parquet
 
 from ctr.errors import DataError
 from features.readers.block import Block, require_columns, rows_per_block
@@ -51,6 +50,8 @@ class ParquetReader:
     """Reads the needed columns of a Parquet file and brings them into text (see `text_of_column`)."""
 
     def __init__(self, path: Path) -> None:
+        from pyarrow import parquet  # here, as text has no use for it and its network file systems
+
         self._path = path
         self._rows_read = 0
         try:

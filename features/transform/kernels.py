@@ -17,7 +17,7 @@ from features.text.number_kernels import BAD_NUMBER, NUMBER, parse_number
 from features.transform import index_kernels as indices
 from features.transform.field_kernels import TILE, Tile
 from features.transform.label_kernels import BAD_LABEL, MINUS_LABEL, ZERO_LABEL, label_problem
-from features.transform.step_kernels import Made, Plan, Scratch, hash_fields, scratch_of
+from features.transform.step_kernels import Made, Plan, Scratch, hash_fields
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 _ZERO, _ONE = np.uint8(ord("0")), np.uint8(ord("1"))
@@ -46,11 +46,14 @@ def transform_rows(
     buffer: NDArray[np.uint8],
     starts: NDArray[np.int32],
     ends: NDArray[np.int32],
+    width: int,
     first_row: int,
+    last_row: int,
     status: NDArray[np.uint8],
     bad_column: NDArray[np.int32],
     plan: Plan,
     made: Made,
+    scratch: Scratch,
     indptr: NDArray[np.int64],
     slots: NDArray[Any],
     values: NDArray[np.float32],
@@ -59,27 +62,23 @@ def transform_rows(
     weights: NDArray[np.float32],
     rows: int,
 ) -> tuple[int, int]:
-    """Appends the good rows from `first_row` on to the `rows` examples that the arrays hold already.
+    """Appends the good rows of `first_row` to `last_row` (exclusive) to the `rows` examples in the arrays.
 
-    Stops when the cells end or `indptr` is full, and returns the next row and the number of examples.
-    `no_click`: see `label_problem`.
+    Stops there or when `indptr` is full, and returns the next row and the number of examples. `starts` and
+    `ends` are those of `Cells`, row by row of `width` cells. `no_click`: see `label_problem`.
     """
-    row_count, width = starts.shape
-    flat_starts, flat_ends = starts.reshape(starts.size), ends.reshape(ends.size)
-    scratch = scratch_of(plan)
-    numbers = np.empty(TILE, np.int64)
-    at = np.empty(TILE, np.uint64)
+    numbers, at = scratch.numbers, scratch.at
     row = first_row
-    while row < row_count and rows < indptr.size - 1:
+    while row < last_row and rows < indptr.size - 1:
         n = 0
         room = min(TILE, indptr.size - 1 - rows)
-        while row < row_count and n < room:
+        while row < last_row and n < room:
             if status[row] == RowStatus.OK:
                 numbers[n] = row
                 at[n] = np.uint64(row) * np.uint64(width)
                 n += 1
             row += 1
-        tile = Tile(buffer, flat_starts, flat_ends, at[:n], numbers[:n], status, bad_column)
+        tile = Tile(buffer, starts, ends, at[:n], numbers[:n], status, bad_column)
         if plan.label_column >= 0:
             _labels(tile, plan.label_column, labels[rows:], no_click)
         if plan.weight_column >= 0:

@@ -22,7 +22,7 @@ def label_problem(number: float | np.float32, no_click: NDArray[np.int8]) -> int
     """
     if number == 1.0:
         return 0
-    if number not in (0.0, -1.0):
+    if number != 0.0 and number != -1.0:  # noqa: PLR1714  (a tuple loads Numba's lists)
         return BAD_LABEL
     if no_click[0] == 1:
         no_click[0] = np.int8(number)

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from features.spec import FeatureSpec, InputField, NumberField, column_of
 from features.text import LOG_CELLS, log_cells
 from features.transform.columns import Bag, Words
+from features.transform.field_kernels import TILE
 from features.transform.hashing import hash_bytes
-from features.transform.step_kernels import CategoryPlan, CrossPlan, Made, NumberPlan, Plan
+from features.transform.step_kernels import CategoryPlan, CrossPlan, Made, NumberPlan, Plan, Scratch
 from features.transform.steps import STEPS
 
 
@@ -67,6 +68,24 @@ def made_of(first: int, rows: int, made: Sequence[tuple[int, Words | Bag]]) -> M
         values=_joined([bag.values[: bag.bounds[-1]] for bag in bags], np.float32),
         problem=problem,
         bad_column=bad_column,
+    )
+
+
+def scratch_of(plan: Plan) -> Scratch:
+    """Room for the tiles of `plan`."""
+    fields, crosses = plan.seeds.size, plan.crosses.seeds.size
+    widest = max(np.diff(plan.crosses.starts).tolist(), default=0)
+    return Scratch(
+        numbers=np.empty(TILE, np.int64),
+        at=np.empty(TILE, np.uint64),
+        hashes=np.zeros((fields + crosses, TILE), np.uint64),
+        present=np.zeros((fields + crosses, TILE), np.bool_),
+        lengths=np.zeros((fields, TILE), np.uint64),
+        negative=np.zeros((fields, TILE), np.bool_),
+        others=np.zeros((fields, TILE), np.uint64),
+        slow=np.zeros(fields, np.bool_),
+        pointed=np.zeros(fields, np.bool_),
+        parts=np.empty(8 * widest, np.uint8),
     )
 
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from ctr.numba_cache import njit
 from features.text.number_kernels import BAD_NUMBER, GARBAGE, NUMBER, edge_bucket, log_bucket, parse_number
 from features.transform.field_kernels import (
-    TILE,
     Tile,
     edge_buckets,
     find_points,
@@ -106,8 +105,12 @@ class Made(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for what is known of the cells of a tile."""
+    """Room for what is known of the rows of a tile and their cells."""
 
+    numbers: NDArray[np.int64]
+    """int64[TILE]: see `Tile`."""
+    at: NDArray[np.uint64]
+    """uint64[TILE]: see `Tile`."""
     hashes: NDArray[np.uint64]
     """uint64[f + x, TILE]: text, then numbers, then buckets, and hashes in the end."""
     present: NDArray[np.bool_]
@@ -124,25 +127,6 @@ class Scratch(NamedTuple):
     """bool[f], of categories: whether some cells have a decimal point."""
     parts: NDArray[np.uint8]
     """The bytes of the widest cross."""
-
-
-@njit(nogil=True, cache=True)
-def scratch_of(plan: Plan) -> Scratch:
-    """Room for the tiles of a plan."""
-    fields, crosses = plan.seeds.size, plan.crosses.seeds.size
-    widest = 0
-    for x in range(crosses):
-        widest = max(widest, plan.crosses.starts[x + 1] - plan.crosses.starts[x])
-    return Scratch(
-        np.zeros((fields + crosses, TILE), np.uint64),
-        np.zeros((fields + crosses, TILE), np.bool_),
-        np.zeros((fields, TILE), np.uint64),
-        np.zeros((fields, TILE), np.bool_),
-        np.zeros((fields, TILE), np.uint64),
-        np.zeros(fields, np.bool_),
-        np.zeros(fields, np.bool_),
-        np.empty(8 * widest, np.uint8),
-    )
 
 
 @njit(nogil=True, cache=True, forceinline=True)

@@ -11,6 +11,7 @@ from features.transform.hashing import xxh64, xxh64_byte
 _U0, _U1, _U2, _U3, _U4, _U5 = (np.uint64(k) for k in range(6))
 _ZERO, _POINT, _MINUS = np.uint8(ord("0")), np.uint8(ord(".")), np.uint8(ord("-"))
 _ONE, _E, _N = (np.uint8(ord(c)) for c in "1en")
+_A = np.uint8(ord("a"))
 _LOWER = np.uint8(0x20)  # turns an ASCII letter into lower case
 
 
@@ -76,7 +77,7 @@ def _whole_part(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) -> 
 def _is_nan(buffer: NDArray[np.uint8], start: np.uint64) -> bool:
     """Whether the three letters are `nan` or `NaN`."""
     n = buffer[start]
-    return bool(n | _LOWER == _N and buffer[start + _U1] == np.uint8(ord("a")) and buffer[start + _U2] == n)
+    return bool(n | _LOWER == _N and buffer[start + _U1] == _A and buffer[start + _U2] == n)
 
 
 @njit(nogil=True, cache=True)

@@ -14,7 +14,7 @@ from features.text import Cells, cells_of_rows, shown
 from features.transform.columns import Bag, Column, Words
 from features.transform.index_kernels import bad_token
 from features.transform.kernels import RowStatus, transform_rows
-from features.transform.plan import made_of, plan_of, seed_of
+from features.transform.plan import made_of, plan_of, scratch_of, seed_of
 from features.transform.step_kernels import Made
 from features.transform.steps import STEPS
 
@@ -109,18 +109,23 @@ class Transform:
         buffer = cells.buffer.view()
         buffer.flags.writeable = False
         cells = Cells(buffer, cells.starts, cells.ends)
+        starts, ends = cells.starts.reshape(-1), cells.ends.reshape(-1)
+        scratch = scratch_of(self._plan)
         row = first_row
         while row < len(cells) and builder.room > 0:
             last, made = self._make(cells, status, row, builder)
             next_row, builder.rows = transform_rows(
                 buffer,
-                cells.starts[:last],
-                cells.ends[:last],
+                starts,
+                ends,
+                len(self.columns),
                 row,
+                last,
                 status,
                 column,
                 self._plan,
                 made,
+                scratch,
                 builder.indptr,
                 builder.slots,
                 builder.values,

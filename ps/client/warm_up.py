@@ -24,7 +24,7 @@ def warm_up_requests(bits: int) -> None:
     delta = np.ones((2, 2), np.float32)
     delta.flags.writeable = False
     ascending(slots)
-    finite(delta)
+    finite(delta.reshape(-1))
     Partitions(max(bits, 1), 1).cuts(slots)
     packed, state = np.zeros(2, np.int64), np.empty((2, 2), np.float32)
     unpack(packed, 13, state)

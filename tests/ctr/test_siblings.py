@@ -84,7 +84,7 @@ import sys
 from pathlib import Path
 from ctr.jobs import TrainJob, run_train_job
 run_train_job(TrainJob(inputs=[Path("log.csv")], spec="spec.yaml", model=Path("model"), workers=2))
-heavy = "redis scipy.linalg scipy.sparse numba.np.linalg ctr.distributed.coordinator ps.board".split()
+heavy = "redis scipy.linalg numba.np.arrayobj rich ctr.distributed.coordinator ps.board".split()
 print(sorted(m for m in sys.modules if m.startswith(tuple(heavy))))
 """
     python("-c", code, cwd=tmp_path)  # compiles the kernels, if nobody has

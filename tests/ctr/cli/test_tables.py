@@ -17,6 +17,11 @@ def test_cells_are_aligned_and_lines_end_with_their_text() -> None:
     ]
 
 
+def test_letters_take_the_room_that_a_terminal_gives_them() -> None:
+    rows = [("語", "1"), ("e\u0301", "2"), ("ab", "3")]
+    assert table(rows, "<>") == ["語  1", "e\u0301   2", "ab  3"]
+
+
 def test_nothing_is_wrapped_styled_or_read_as_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setenv("FORCE_COLOR", "1")
