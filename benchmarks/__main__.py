@@ -29,7 +29,7 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     kinds = options.kinds or KINDS
     if "startup" in kinds:
-        startup.measure(options.rounds)
+        startup.measure(options.folder, options.rounds)
     if "speed" in kinds:
         speed.measure(options.folder, options.rows, options.rounds)
     if "memory" in kinds:

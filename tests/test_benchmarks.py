@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import parameters
+from benchmarks import parameters, startup
 
 
 @pytest.mark.timeout(900)  # some thirty jobs, many with workers and servers of their own
@@ -16,6 +16,8 @@ from benchmarks import parameters
 def test_every_benchmark_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(startup, "ROWS", 500)
+    monkeypatch.setattr(startup, "RUNS", 1)
     monkeypatch.setattr(parameters, "BITS", 18)
     monkeypatch.setattr(parameters, "WIDE_BITS", 20)
     # Those that name all of the options.
