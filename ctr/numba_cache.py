@@ -54,7 +54,7 @@ def _folder_name() -> str:
     digest = hashlib.sha256()
     for package in _PACKAGES:
         for folder, folders, files in os.walk(Path(__file__).parents[1] / package):
-            folders.sort()
+            folders[:] = sorted(name for name in folders if name != "__pycache__")
             for name in sorted(files):
                 if name.endswith(".py"):
                     source = Path(folder, name).read_bytes()
