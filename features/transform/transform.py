@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -70,6 +71,7 @@ class Transform:
                 f" `ctr features build`, which has it learn, and use that instead of the raw files."
             )
         self._plan = plan_of(spec, self.columns)
+        self._thread = threading.local()
         self._made_before = [
             (
                 field,
@@ -110,7 +112,8 @@ class Transform:
         buffer.flags.writeable = False
         cells = Cells(buffer, cells.starts, cells.ends)
         starts, ends = cells.starts.reshape(-1), cells.ends.reshape(-1)
-        scratch = scratch_of(self._plan)
+        if not hasattr(self._thread, "scratch"):
+            self._thread.scratch = scratch_of(self._plan)
         row = first_row
         while row < len(cells) and builder.room > 0:
             last, made = self._make(cells, status, row, builder)
@@ -125,7 +128,7 @@ class Transform:
                 column,
                 self._plan,
                 made,
-                scratch,
+                self._thread.scratch,
                 builder.indptr,
                 builder.slots,
                 builder.values,
