@@ -90,7 +90,7 @@ def pack_delta(
         if pulled is not None:
             z = np.rint(np.float64(pulled[i, 0]) * scale)
             n = np.rint(np.float64(pulled[i, 1]) * _N_SCALE)
-        bits = _mix(token_hash, np.uint64(slots[i]))
+        bits = mix(token_hash, np.uint64(slots[i]))
         dz = np.float64(delta[i, 0]) * scale
         dn = np.float64(delta[i, 1]) * _N_SCALE
         # Whole units, so that rounding up cannot pass them.
@@ -141,7 +141,7 @@ def limit_heavy(current: Int64, heavy: Int64, increments: Int64) -> tuple[int, i
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _mix(seed: np.uint64, number: np.uint64) -> np.uint64:
+def mix(seed: np.uint64, number: np.uint64) -> np.uint64:
     """The random bits at a place of a sequence: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     bits = seed + (number + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

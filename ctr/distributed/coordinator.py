@@ -169,8 +169,7 @@ class Coordinator:
         else:  # whatever the board says: it may have been lost with the pushes
             end = JobPosition.at_end(self._plan, self._job.ranks)
         while True:
-            servers = self._store.servers()
-            found = read()
+            servers, found = self._store.servers(), read()
             self._lost.require_none(end.watermarks(self._plan))
             if self._store.servers() == servers:
                 return found
@@ -286,6 +285,7 @@ class Coordinator:
             rows=examples[0],
             progressive=report.progressive,
             timings=report.timings,
+            admissions=report.admissions,
             passes=self._job.passes_before + passes,
             chunks=self._chunks_before + passes * -(-examples[0] // self._plan.chunk),
             interrupted=interrupted,

@@ -114,7 +114,7 @@ def _train(
                 too_large = adopt(store, *start)
             _await_replicas(store, stop)
             first = description.optimizer_in(0)
-            warm_up(source, store.bits, first, description.safe_adding)
+            warm_up(source, store.bits, first, description.safe_adding, description.admission)
             coordinator = Coordinator(
                 description,
                 store,

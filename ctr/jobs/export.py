@@ -142,6 +142,7 @@ def _facts(
             "epochs": description.passes,
             "workers": description.workers,
             "chunk": description.chunk,
+            "admit": description.admit,
             "interrupted": job.examples != job.examples_in_all,
         },
         "exported": {

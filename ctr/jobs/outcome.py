@@ -88,10 +88,12 @@ class TrainOutcome:
                 "chunk": settings.chunk,
                 "epochs": settings.epochs,
                 "safe_adding": settings.safe_adding,
+                "admit": settings.admit,
                 "base_rate": self.model.manifest["training"]["base_rate"],
                 "bits": self.model.spec.bits,
             },
             "worker_seconds": timings.to_json(),
+            "admission": None if settings.admit == 1 else self.result.admissions.to_json(),
             "moved": None if self.distributed is None else self._moved(self.distributed),
             "holdout": None if self.holdout is None else self.holdout.to_json(),
             "holdout_by_pass": [

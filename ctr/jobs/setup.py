@@ -86,6 +86,7 @@ class TrainSetup:
                 "epochs": settings.epochs,
                 "workers": settings.workers,
                 "chunk": settings.chunk,
+                "admit": settings.admit,
                 "chunks": result.chunks,
                 "base_rate": self.base_rate,
                 "warm_start": None if job.warm_start is None else printable(job.warm_start),
@@ -114,7 +115,7 @@ def set_up(job: TrainJob) -> TrainSetup:
         return source.count_rows() if stop_row is None else stop_row
 
     rate = _base_rate(job, source, stop_row)
-    settings = TrainSettings(job.workers, _chunk(job, rows), job.epochs, job.safe_adding)
+    settings = TrainSettings(job.workers, _chunk(job, rows), job.epochs, job.safe_adding, job.admit)
     return TrainSetup(job, source, optimizer, former, holdout, rate, settings)
 
 

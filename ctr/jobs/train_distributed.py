@@ -44,6 +44,7 @@ def describe_job(setup: TrainSetup) -> JobDescription:
         passes_before=setup.passes_before,
         workers=settings.workers,
         safe_adding=settings.safe_adding,
+        admit=settings.admit,
         consistency=consistency,
         staleness=job.staleness,
         stall_s=job.stall_s,

@@ -30,6 +30,8 @@ class TrainJob:
     """None: what suits the number of workers and rows, see `default_chunk`."""
     epochs: int = 1
     safe_adding: float = 0.75
+    admit: float = 1.0
+    """See `TrainSettings`."""
     optimizer: Mapping[str, str | float] = field(default_factory=dict)
     """What was chosen of `choose_optimizer`; the rest is as in the warm start, or else the default."""
     store: str = "memory://"

@@ -1,5 +1,6 @@
 """The optimizer, a worker's step, and rounds of threads on one machine."""
 
+from ctr.learn.admission import Admission, AdmissionCounts
 from ctr.learn.base_rate import base_rate, starting_state
 from ctr.learn.learner import Learner, Timings, warm_up
 from ctr.learn.optimizer import Float32, Optimizer
@@ -9,6 +10,8 @@ from ctr.learn.rounds import TrainSettings, default_chunk, read_out, train
 
 __all__ = [
     "OPTIMIZERS",
+    "Admission",
+    "AdmissionCounts",
     "Float32",
     "Learner",
     "Optimizer",

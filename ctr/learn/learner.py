@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 import numpy as np
 
 from ctr.errors import ModelError
+from ctr.learn.admission import EVERYTHING, Admission, AdmissionCounts
 from ctr.learn.optimizer import Float32, Optimizer
 from ctr.metrics import Metrics
 from features import Chunk, ExampleSource, warm_up_localize
@@ -60,6 +61,8 @@ class Learner:
 
     safe_adding: float
     """For so much of each other worker's examples a worker's own stand, 0 to 1."""
+    admission: Admission = EVERYTHING
+    admissions: AdmissionCounts = field(default_factory=AdmissionCounts)
     progressive: Metrics = field(default_factory=Metrics)
     """Progressive validation: over the first pass, where every example is new when it is predicted."""
     later_passes: Metrics = field(default_factory=Metrics)
@@ -92,17 +95,20 @@ class Learner:
         delta = np.subtract(state, before, out=state)
         if copies != 1:
             delta /= np.float32(copies)
+        self.admissions.add(self.admission.apply(chunk, before, delta, number))
         assert chunk.labels is not None
         metrics = self.progressive if first_pass else self.later_passes
         metrics.add(margins, chunk.labels, chunk.weights)
         return delta
 
 
-def warm_up(source: ExampleSource, bits: int, optimizer: Optimizer, safe_adding: float) -> None:
+def warm_up(
+    source: ExampleSource, bits: int, optimizer: Optimizer, safe_adding: float, admission: Admission
+) -> None:
     """Compile, or load from the cache, every kernel of the loop, on a store that is thrown away."""
     warm_up_localize(bits)
     chunk = localize(source.sample(_WARM_UP_ROWS))
-    scratch, learner = MemoryStore(bits=bits, width=optimizer.width), Learner(safe_adding)
+    scratch, learner = MemoryStore(bits=bits, width=optimizer.width), Learner(safe_adding, admission)
     before = scratch.pull(chunk.slots)
     delta = learner.learn(chunk, before, optimizer, number=0, first_pass=True, peers=1)
     scratch.push(chunk.slots, delta, Token("warm-up", 0, 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ctr.learn.admission import AdmissionCounts
 from ctr.learn.learner import Timings
 from ctr.metrics import Metrics
 
@@ -20,6 +21,8 @@ class TrainResult:
     progressive: Metrics
     """Progressive validation over the first pass: every example predicted before it was learnt."""
     timings: Timings
+    admissions: AdmissionCounts
+    """All zeros where everything was to be stored."""
     passes: int
     """Over the data, earlier ones included; the last may have been interrupted."""
     chunks: int

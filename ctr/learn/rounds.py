@@ -12,6 +12,7 @@ from uuid import uuid4
 import numpy as np
 
 from ctr.errors import DataError, ModelError
+from ctr.learn.admission import Admission
 from ctr.learn.learner import warm_up
 from ctr.learn.optimizer import Float32, Optimizer
 from ctr.learn.result import TrainResult
@@ -34,6 +35,8 @@ class TrainSettings:
     """Passes over the data."""
     safe_adding: float = 0.75
     """How far workers allow for the others, see `Learner`; 0 adds their updates as they are."""
+    admit: float = 1.0
+    """The probability that a new slot which occurs once in its chunk is stored, see `Admission`."""
 
     def __post_init__(self) -> None:
         for name in ("workers", "chunk", "epochs"):
@@ -41,6 +44,8 @@ class TrainSettings:
                 raise ModelError(f"{name} is {getattr(self, name)}: give a whole number of at least 1.")
         if not 0 <= self.safe_adding <= 1:
             raise ModelError(f"safe-adding is {self.safe_adding}: give a number from 0 to 1.")
+        if not 0 < self.admit <= 1:
+            raise ModelError(f"admit is {self.admit}: give a number above 0, at most 1.")
 
 
 _BLOCK = 65_536  # examples in a block of a hashed data set
@@ -125,7 +130,7 @@ def train(
         stop=stop or Event(),
         on_pass=on_pass,
     )
-    warm_up(source, store.bits, optimizer, settings.safe_adding)
+    warm_up(source, store.bits, optimizer, settings.safe_adding, job.admission)
     return job.run()
 
 
@@ -163,7 +168,12 @@ class _Job:
 
     def __post_init__(self) -> None:
         self.passes = self.first_pass
-        self.team = Team(self.store, self.name, self.settings.workers, self.settings.safe_adding)
+        settings = self.settings
+        self.team = Team(self.store, self.name, settings.workers, settings.safe_adding, self.admission)
+
+    @property
+    def admission(self) -> Admission:
+        return Admission(self.settings.admit, self.source.spec.seed)
 
     @property
     def first_pass(self) -> int:
@@ -201,6 +211,7 @@ class _Job:
             rows=progressive.examples,
             progressive=progressive,
             timings=self.team.timings,
+            admissions=self.team.admissions,
             passes=self.passes,
             chunks=self.chunks_before + self.chunks,
             interrupted=interrupted,

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ctr.learn.admission import EVERYTHING, Admission, AdmissionCounts
 from ctr.learn.learner import Learner, Timings
 from ctr.learn.optimizer import Float32, Optimizer
 from features import Batch, Chunk, Slots
@@ -55,12 +56,15 @@ class Team:
     their order, to partitions of its own. So what a round comes to does not depend on how fast a thread is.
     """
 
-    def __init__(self, store: Store, job: str, workers: int, safe_adding: float) -> None:
+    def __init__(
+        self, store: Store, job: str, workers: int, safe_adding: float, admission: Admission = EVERYTHING
+    ) -> None:
         """`job`: as in the tokens of what is pushed."""
         self._store = store
         self._job = job
+        self._admission = admission
         self._partitions = Partitions(store.bits, store.applied(job, 0).size)
-        self._workers = [_Worker(Learner(safe_adding)) for _ in range(workers)]
+        self._workers = [_Worker(Learner(safe_adding, admission)) for _ in range(workers)]
         self._pool = ThreadPoolExecutor(workers, "worker")
 
     def __enter__(self) -> Team:
@@ -80,6 +84,14 @@ class Team:
         sums = Timings()
         for worker in self._workers:
             sums.add(worker.timings)
+        return sums
+
+    @property
+    def admissions(self) -> AdmissionCounts:
+        """Of all workers."""
+        sums = AdmissionCounts()
+        for learner in self.learners:
+            sums.add(learner.admissions)
         return sums
 
     def learn(self, tasks: Iterable[Task], clock: int, *, first_pass: int) -> list[Task]:
@@ -127,7 +139,11 @@ class Team:
         for worker, (before, delta, share) in enumerate(zip(pulled, deltas, shares, strict=True)):
             # Every partition is in one worker's shares: it gets the updates in order, and each of them once.
             token = Token(self._job, worker, clock)
-            self._store.push(before.chunk.slots[share], delta[share], token, before.state[share])
+            slots, added, state = before.chunk.slots[share], delta[share], before.state[share]
+            if self._admission.probability < 1:  # what is left out takes no memory
+                changed = np.logical_or.reduce([column != 0 for column in added.T])
+                slots, added, state = slots[changed], added[changed], state[changed]
+            self._store.push(slots, added, token, state)
         self._workers[at].timings.push += perf_counter() - started
 
     def _share(self, slots: list[Slots]) -> list[list[slice]]:

@@ -13,7 +13,7 @@ from time import perf_counter, sleep
 
 import numpy as np
 
-from ctr.learn import Learner, Timings
+from ctr.learn import AdmissionCounts, Learner, Timings
 from ctr.workers.chunk_reader import RankReaders
 from ctr.workers.description import JobDescription
 from ctr.workers.polling import Polling
@@ -56,6 +56,7 @@ class BspWorker:
         self.examples = 0
         """Trained here; some of these updates may have come too late to count."""
         self._counts = FilterCounts()
+        self._admissions = AdmissionCounts()
         self._timings = Timings()
         self._board = board
         self._store = store
@@ -138,6 +139,7 @@ class BspWorker:
             examples=self.examples,
             timings=replace(self._timings, push=self._timings.push + self._queue.seconds),
             counts=self._counts,
+            admissions=self._admissions,
             sent_again=self._queue.sent_again,
         )
         for source in self._readers.sources:
@@ -213,15 +215,16 @@ class BspWorker:
         self._timings.train += perf_counter() - pulled
         self._counts.wanted += chunk.slots.size
         self._counts.pulled += chunk.slots.size
-        self._counts.pushed += chunk.slots.size
-        return PreparedUpdate(chunk.slots, increments, (progressive, later_passes))
+        changed = increments != 0
+        self._counts.pushed += int(changed.sum())
+        return PreparedUpdate(chunk.slots[changed], increments[changed], (progressive, later_passes))
 
     def _learner(self, rank: int, round_: int) -> tuple[Learner, tuple[bytes, bytes]]:
         """What has evaluated a rank's predictions before this round; and that as it was prepared."""
         last = self._prepared.get(rank)
         if last is not None and last.learner is not None and last.round == round_ - 1:
             return last.learner, last.evaluated
-        learner = Learner(self._job.safe_adding)
+        learner = Learner(self._job.safe_adding, self._job.admission, self._admissions)
         blob = self._board.prepared(rank, round_ - 1)
         if blob is not None:  # else this is the beginning, or where the job was resumed
             before = PreparedUpdate.from_bytes(blob, self._store.bits)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
 from ctr.errors import DataError, ModelError, StoreError
-from ctr.learn import Optimizer, optimizer_from_json
+from ctr.learn import Admission, Optimizer, optimizer_from_json
 from ctr.stall import STALL_S
 from ctr.workers.data_plan import DataPlan
 from features import DatasetSource, FeatureSpec, RawSource, open_source
@@ -77,6 +77,7 @@ class JobDescription(BaseModel):
     passes_before: int
     workers: int
     safe_adding: float
+    admit: float = 1.0
     consistency: Consistency
     staleness: int
     stall_s: float = STALL_S
@@ -103,6 +104,11 @@ class JobDescription(BaseModel):
     def optimizer_in(self, shard_pass: int) -> Optimizer:
         """The optimizer in a pass of this job, from 0."""
         return self.optimizer.in_pass(self.passes_before + shard_pass + 1)
+
+    @property
+    def admission(self) -> Admission:
+        """Which new slots are stored."""
+        return Admission(self.admit, self.feature_spec().seed)
 
     def feature_spec(self) -> FeatureSpec:
         """The feature spec."""

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from ctr.errors import CtrError, DataError, ModelError, SpecError, StoreError
-from ctr.learn import Learner, Timings
+from ctr.learn import AdmissionCounts, Learner, Timings
 from ctr.metrics import Metrics
 from ctr.workers.prepared_update import PreparedUpdate
 from features import BadRows
@@ -35,6 +35,7 @@ class WorkerReport:
     """That it has trained, in all passes; of a BSP job, some of them in vain, as another was faster."""
     timings: Timings = field(default_factory=Timings)
     counts: FilterCounts = field(default_factory=FilterCounts)
+    admissions: AdmissionCounts = field(default_factory=AdmissionCounts)
     bytes_sent: int = 0
     """To the store, by pulls and pushes."""
     bytes_received: int = 0
@@ -53,6 +54,7 @@ class WorkerReport:
         self.examples += other.examples
         self.timings.add(other.timings)
         self.counts.add(other.counts)
+        self.admissions.add(other.admissions)
         self.bytes_sent += other.bytes_sent
         self.bytes_received += other.bytes_received
         self.sent_again += other.sent_again
@@ -68,6 +70,7 @@ class WorkerReport:
                 "later_passes": base64.b64encode(self.later_passes.to_bytes()).decode(),
                 "timings": asdict(self.timings),
                 "counts": asdict(self.counts),
+                "admissions": asdict(self.admissions),
                 "bad_rows": self.bad_rows.to_json(),
                 **{name: getattr(self, name) for name in _PLAIN},
             }
@@ -81,6 +84,7 @@ class WorkerReport:
             Metrics.from_bytes(base64.b64decode(found["later_passes"])),
             timings=Timings(**found["timings"]),
             counts=FilterCounts(**found["counts"]),
+            admissions=AdmissionCounts(**found["admissions"]),
             bad_rows=BadRows.from_json(found["bad_rows"]),
             **{name: found[name] for name in _PLAIN},
         )

@@ -84,7 +84,7 @@ class SspWorker:
         push: PushPacked | None = None,
     ) -> None:
         """`push` is what pushes go through, if it is not the store's own method."""
-        self.learner = Learner(job.safe_adding)
+        self.learner = Learner(job.safe_adding, job.admission)
         self.examples = 0
         """Trained here, of chunks that are in the store and that the board knows of."""
         self._timings = Timings()
@@ -169,6 +169,7 @@ class SspWorker:
             examples=self.examples,
             timings=replace(self._timings, push=self._timings.push + self._store.push_seconds),
             counts=self._store.counts,
+            admissions=self.learner.admissions,
             sent_again=self._store.sent_again,
             bad_rows=self._source.bad_rows,
         )
@@ -278,8 +279,7 @@ class SspWorker:
         """Tell the board how far this worker is; again while it waits, as a board may come back with an old
         snapshot, and all would wait for the clock of then.
         """
-        known = self._board.advance(self._worker_id, work.shard, *work.pushed)
-        if not known:
+        if not (known := self._board.advance(self._worker_id, work.shard, *work.pushed)):
             work.lost = True
         return known
 

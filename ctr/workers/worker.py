@@ -81,7 +81,7 @@ def _work(
     try:
         push = wrap(store, name)
         warm_up_requests(spec.bits)
-        warm_up(source, spec.bits, job.optimizer_in(0), job.safe_adding)
+        warm_up(source, spec.bits, job.optimizer_in(0), job.safe_adding, job.admission)
         if job.ranks:
             worker: BspWorker | SspWorker = BspWorker(board, store, job, found.id, push)
         else:

@@ -68,9 +68,9 @@ class Presence:
             absent &= ~self._crowded[self._store.partitions.of(slots)]
         return absent
 
-    def claim(self, slots: Slots) -> Bools:
-        """bool[u]: slots for the logs to name when these are pushed; they count as present now."""
-        fresh = self.absent(slots)
+    def claim(self, slots: Slots, pushed: Bools) -> Bools:
+        """bool[u]: of the slots that are `pushed`, those for logs to name; they count as present now."""
+        fresh = self.absent(slots) & pushed
         with self._lock:
-            mark(self._bits, slots, self._shift)
+            mark(self._bits, slots if pushed.all() else slots[pushed], self._shift)
         return fresh

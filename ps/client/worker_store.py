@@ -206,12 +206,12 @@ class WorkerStore:
         mine = pulled.packed + increments
         if self._filters.cache:
             self._remember(pulled, mine)
-        pushed = np.ones(slots.size, np.bool_)
+        changed = pushed = increments != 0
         if self._filters.defers and not pulled.dense and len(self._queue.log) < _MOST_LOGGED:
-            pushed = self._must_be_seen(pulled, increments, mine)
-        named = ~pushed & (increments != 0)
+            pushed = changed & self._must_be_seen(pulled, increments, mine)
+        named = changed & ~pushed
         if self._presence is not None and not pulled.dense:
-            named |= self._presence.claim(slots)
+            named |= self._presence.claim(slots, changed)
         self.counts.pushed += int(pushed.sum())
         self.counts.named += int((named & pushed).sum())
         push = PendingPush(

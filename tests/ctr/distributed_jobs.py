@@ -24,6 +24,7 @@ from ctr.distributed.run import StoreSettings, adopt, train_distributed
 from ctr.errors import StoreError
 from ctr.learn.ftrl import Ftrl
 from ctr.learn.optimizer import Float32
+from ctr.learn.result import TrainResult
 from ctr.learn.rounds import TrainSettings, read_out, train
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model
@@ -139,19 +140,25 @@ def source_of(job: JobDescription) -> ExampleSource:
 
 def in_memory(job: JobDescription, start: State | None = None) -> tuple[State, float]:
     """What the job comes to without Redis: the state, and the log loss of progressive validation."""
+    state, result = result_in_memory(job, start)
+    return state, result.progressive.logloss
+
+
+def result_in_memory(job: JobDescription, start: State | None = None) -> tuple[State, TrainResult]:
+    """The same with all that training tells."""
     store = MemoryStore(job.feature_spec().bits, Ftrl.width)
     if start is not None:
         store.push(*start, Token("warm-start", 0, 0))
-    settings = TrainSettings(job.workers, job.chunk, job.passes, job.safe_adding)
+    settings = TrainSettings(job.workers, job.chunk, job.passes, job.safe_adding, job.admit)
     result = train(
         source_of(job),
         store,
         job.optimizer_in(0),
         settings,
         passes_before=job.passes_before,
-        chunks_before=1,  # so that all workers begin at once, as they do through Redis
+        chunks_before=int(job.workers > 1),  # so that all begin at once, as they do through Redis
     )
-    return read_out(store), result.progressive.logloss
+    return read_out(store), result
 
 
 def same(one: State, other: State) -> bool:

@@ -98,6 +98,26 @@ SafeAddingOption = Annotated[
     ),
 ]
 
+
+def _probability(value: float) -> float:
+    if not 0 < value <= 1:  # nor if it is no number
+        raise typer.BadParameter(
+            f"{value:g} is not a probability above 0: give one of at most 1, such as 0.2."
+        )
+    return value
+
+
+AdmitOption = Annotated[
+    float,
+    typer.Option(
+        "--admit",
+        metavar="P",
+        callback=_probability,
+        help="Store a feature that is new, and that occurs once in its chunk, with this probability only: a "
+        "smaller model and less to send, but what rare features say is in part forgotten.",
+    ),
+]
+
 HoldoutOption = Annotated[
     list[Path] | None,
     typer.Option(

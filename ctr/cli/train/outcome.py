@@ -17,6 +17,7 @@ def outcome_lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
         f"trained on {summary['examples']:,} examples in {summary['seconds']:.2f} s "
         f"({summary['examples_per_second']:,.0f} examples/s, {workers}, {summary['store']})",
         *_evaluation_lines(outcome),
+        *_admission_lines(summary),
         *_store_lines(summary),
         *_saved_lines(outcome),
         *bad_rows_lines(outcome.bad_rows, outcome.job.quarantine),
@@ -70,6 +71,15 @@ def _saved_lines(outcome: TrainOutcome) -> list[str]:
     if outcome.stopped:
         lines.append("stopped before it was evaluated on the hold-out; the model itself is complete")
     return lines
+
+
+def _admission_lines(summary: dict[str, Any]) -> list[str]:
+    """What `--admit` has left out."""
+    found, admit = summary["admission"], summary["settings"]["admit"]
+    if found is None:
+        return []
+    share = found["left_out"] / max(found["asked"], 1)
+    return [f"left out {share:.0%} of {some(found['asked'], 'new slot')} seen once (--admit {admit:g})"]
 
 
 def _store_lines(summary: dict[str, Any]) -> list[str]:

@@ -156,6 +156,22 @@ def test_later_passes_do_not_flatter_the_first(cli: Cli, click_log: Path, tmp_pa
     assert (once["examples"], thrice["examples"]) == (20_000, 60_000)
 
 
+def test_admission_is_told_and_kept_in_the_manifest(cli: Cli, click_log: Path, tmp_path: Path) -> None:
+    model, summary = tmp_path / "model", tmp_path / "summary.json"
+    words = ["train", "--spec", "criteo", click_log, "--model", model, "--chunk", 5_000, "--json", summary]
+    assert "left out" not in cli(*words).out
+    facts = json.loads(summary.read_bytes())
+    assert (facts["admission"], facts["settings"]["admit"]) == (None, 1)
+    everything = load_model(model)
+    done = cli(*words, "--admit", 0.25)
+    facts = json.loads(summary.read_bytes())
+    asked, left_out = facts["admission"]["asked"], facts["admission"]["left_out"]
+    assert 0.73 < left_out / asked < 0.77
+    assert f"left out {left_out / asked:.0%} of {asked:,} new slots seen once (--admit 0.25)" in done.out
+    assert facts["settings"]["admit"] == load_model(model).manifest["training"]["admit"] == 0.25
+    assert load_model(model).linear.weights.size < everything.linear.weights.size - left_out / 2
+
+
 def test_training_again_replaces_the_model(cli: Cli, click_log: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     assert cli("train", "--spec", "criteo", click_log, "--model", model).code == 0

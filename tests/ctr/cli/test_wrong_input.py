@@ -414,6 +414,16 @@ def test_numbers_without_end(cli: Cli, tmp_path: Path, model: Path, flags: list[
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("admit", ["0", "-0.5", "1.5", "nan"])
+def test_no_probability(cli: Cli, tmp_path: Path, model: Path, admit: str) -> None:
+    words = ["train", "--spec", tmp_path / "spec.yaml", tmp_path / "good.csv", "--model", tmp_path / "new"]
+    done = cli(*words, f"--admit={admit}")
+    assert done.code == 2
+    assert "--admit" in done.err
+    assert admit in done.err
+    assert not (tmp_path / "new").exists()
+
+
 def test_weights_without_their_slots(cli: Cli, tmp_path: Path, model: Path) -> None:
     """Though the checksum in the manifest is right."""
     for name, numbers in (("weights", "weights"), ("state", "state")):

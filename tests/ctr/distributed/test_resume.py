@@ -53,7 +53,9 @@ def one_worker(data: Path) -> JobDescription:
 
 
 class TestStopped:
-    @pytest.mark.parametrize(("consistency", "seed"), [("ssp", 1), ("ssp", 2), ("bsp", 3)])
+    @pytest.mark.parametrize(
+        ("consistency", "seed", "admit"), [("ssp", 1, 1), ("ssp", 2, 0.5), ("bsp", 3, 0.5)]
+    )
     def test_it_goes_on_to_the_same_bits(
         self,
         start_job: StartJob,
@@ -63,9 +65,11 @@ class TestStopped:
         tmp_path: Path,
         consistency: str,
         seed: int,
+        admit: float,
     ) -> None:
         """One worker, or rounds of two; from one Redis to a cluster."""
         job = one_worker(job_data) if consistency == "ssp" else describe(job_data, passes=2)
+        job = job.model_copy(update={"admit": admit})
         whole, report = undisturbed(job, redis_url)
         settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
         running = start_job(job, redis_url, checkpoints=settings)
@@ -93,6 +97,8 @@ class TestStopped:
             assert evaluated.logloss == pytest.approx(expected.logloss, rel=1e-12)
             assert evaluated.summary().auc == pytest.approx(expected.summary().auc, rel=1e-12)
         assert told.report.examples == 2 * job.rows
+        assert told.report.admissions == report.admissions
+        assert (report.admissions.left_out > 0) == (admit < 1)
 
     def test_with_other_workers(
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
@@ -158,6 +164,7 @@ class TestStopped:
         for change, told in (
             ({"chunk": 99}, "chunk 200, this one 99"),
             ({"passes": 51}, "passes 50, this one 51"),
+            ({"admit": 0.5}, r"admit 1\.0, this one 0\.5"),
             ({"rows": 2_000}, "rows 2950"),
             ({"consistency": "bsp"}, "consistency ssp"),
             ({"optimizer": Ftrl(alpha=0.2)}, r"optimizer alpha 0\.1, this one 0\.2"),

@@ -21,7 +21,7 @@ from ctr.learn.learner import Learner
 from ctr.workers.ssp_worker import SspWorker
 from ctr.workers.worker import take_part
 from features import FeatureSpec
-from ps import BoardView, Filters, JobBoard, RedisStore, parse_redis_url
+from ps import DEFAULT_FILTERS, BoardView, Filters, JobBoard, RedisStore, parse_redis_url
 from ps.status.observer import StoreObserver
 from tests.ctr.conftest import Cli
 from tests.ctr.distributed_jobs import (
@@ -36,6 +36,7 @@ from tests.ctr.distributed_jobs import (
     in_threads,
     process_of,
     pushed,
+    result_in_memory,
     same,
     same_sums,
     source_of,
@@ -157,6 +158,56 @@ class TestClocks:
                 peers.clear()
                 board.leave(at_work)
             board.leave(idle)
+
+
+class TestAdmission:
+    """`--admit`: what is left out is what training in memory leaves out."""
+
+    def test_the_slots_of_training_in_memory(self, job_data: Path, redis_url: str) -> None:
+        job = describe(job_data, consistency="ssp", workers=1, admit=0.3)
+        state, report = in_threads(job, redis_url, 1)
+        exact, result = result_in_memory(job)
+        assert np.array_equal(state[0], exact[0])
+        assert np.abs(weights(state, job) - weights(exact, job)).mean() < 1e-3
+        assert report.admissions == result.admissions
+        assert 0.65 < report.admissions.left_out / report.admissions.asked < 0.75
+        everything, _ = in_memory(describe(job_data, consistency="ssp", workers=1))
+        assert len(state[0]) < 0.7 * len(everything[0])
+
+    def test_in_rounds_it_is_the_same_for_any_number_of_workers(self, job_data: Path, redis_url: str) -> None:
+        job = describe(job_data, workers=3, admit=0.3)
+        (one, report), (three, its_report) = (in_threads(job, redis_url, count) for count in (1, 3))
+        assert same(one, three)
+        assert its_report.admissions == report.admissions
+        counts = report.counts
+        assert 0.99 < counts.pushed / (counts.wanted - report.admissions.left_out) <= 1
+        assert 0.65 < report.admissions.left_out / report.admissions.asked < 0.75
+
+    def test_filters_change_nothing_and_what_is_left_out_does_not_travel(
+        self, job_data: Path, redis_url: str
+    ) -> None:
+        flags = {"consistency": "ssp", "workers": 1, "passes": 2, "admit": 0.3}
+        plain, report = in_threads(describe(job_data, **flags), redis_url, 1)
+        counts = report.counts
+        # All else is pushed, but for the few updates that are rounded to nothing.
+        assert 0.99 < counts.pushed / (counts.wanted - report.admissions.left_out) <= 1
+        for filters in (Filters(presence=True), Filters(cache=True, presence=True, defer=1e-4)):
+            filtered, told = in_threads(describe(job_data, **flags, filters=filters), redis_url, 1)
+            assert same(filtered, plain)
+            assert told.admissions == report.admissions
+            counts = told.counts
+            assert counts.pushed + counts.deferred_small == report.counts.pushed
+            named = counts.named + counts.deferred_small
+            assert len(plain[0]) <= named if filters.defers else len(plain[0]) == counts.named
+
+    def test_several_processes_add_up(self, start_job: StartJob, job_data: Path, redis_url: str) -> None:
+        job = describe(job_data, consistency="ssp", admit=0.3, filters=DEFAULT_FILTERS)
+        running = start_job(job, redis_url)
+        running.gather()
+        found = running.result()
+        told = found.distributed.report.admissions
+        assert found.result.admissions == told
+        assert 0.65 < told.left_out / told.asked < 0.75
 
 
 @timing_sensitive

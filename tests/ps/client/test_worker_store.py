@@ -278,6 +278,33 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
     store.drop()
 
 
+@pytest.mark.parametrize("filters", [Filters(presence=True), ALL], ids=["presence", "all"])
+def test_a_slot_to_which_nothing_is_added_is_neither_pushed_nor_named(
+    redis_url: str, filters: Filters
+) -> None:
+    store = opened(redis_url, 20)
+    worker, other = (worker_of(store, filters) for _ in range(2))
+    slots = np.array([5, 900, 70_000], np.uint32)
+    for number, nothing_to in enumerate((900, 5)):
+        pulled = worker.pull(slots, 0, number, number)
+        delta = np.full((3, 2), 3, np.float32)
+        delta[slots == nothing_to] = 0
+        worker.push(pulled, worker.complete(pulled), delta, number)
+        worker.flush(0)
+        counts = worker.counts
+        assert (counts.wanted, counts.pushed) == (3 * (number + 1), 2 * (number + 1))
+        assert counts.named == 2 + number
+        assert counts.deferred_small == counts.deferred_zero == 0
+        here = other.pull(slots, 1, number, number)
+        assert here.absent is not None
+        assert slots[here.absent].tolist() == ([900] if nothing_to == 900 else [])
+    assert (store.applied("job", 0) == 1).all()
+    assert store.pull(slots).tolist() == [[3, 3], [3, 3], [6, 6]]
+    worker.close()
+    other.close()
+    store.drop()
+
+
 def test_what_is_deferred_shows_at_once_and_is_folded_in_the_end(redis_url: str) -> None:
     store, expected = opened(redis_url, 16), ExpectedSums(16)  # logs of up to 63 entries
     worker = worker_of(store, Filters(defer=1e9))
