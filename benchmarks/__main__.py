@@ -1,11 +1,11 @@
-"""`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; parameters, wide only when named."""
+"""`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; when named parameters, plan, wide."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from benchmarks import accuracy, memory, parameters, speed, startup, wide
+from benchmarks import accuracy, memory, parameters, plan, speed, startup, wide
 
 KINDS = ("startup", "speed", "memory", "accuracy")
 
@@ -16,7 +16,7 @@ def main() -> None:
     parser.add_argument(
         "kinds",
         nargs="*",
-        choices=[*KINDS, "parameters", "wide", []],
+        choices=[*KINDS, "parameters", "plan", "wide", []],
         help="what to measure; default: everything",
     )
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows for speed")
@@ -41,6 +41,8 @@ def main() -> None:
         parameters.measure_training(options.folder, options.rows, options.rounds)
         parameters.measure_filters(options.folder, options.rows // 2)
         parameters.measure_workers(options.folder, options.rows // 2)
+    if "plan" in kinds:
+        plan.measure(options.folder, options.rows // 2, options.rounds)
     if "wide" in kinds:
         wide.measure(options.folder, options.wide_rows)
 

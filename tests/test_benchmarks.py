@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import parameters, startup
+from benchmarks import parameters, plan, startup
 
 
 @pytest.mark.timeout(900)  # some thirty jobs, many with workers and servers of their own
@@ -24,7 +24,9 @@ def test_every_benchmark_runs(
     some = [case for case in parameters.FILTERS if case[0] in ("cache", "presence", "all four, l1 1")]
     assert len(some) == 3
     monkeypatch.setattr(parameters, "FILTERS", some)
-    kinds = ["startup", "speed", "memory", "accuracy", "parameters"]
+    monkeypatch.setattr(plan, "BITS", (22,))
+    monkeypatch.setattr(plan, "CASES", [(1, 1)])
+    kinds = ["startup", "speed", "memory", "accuracy", "parameters", "plan"]
     options = ["--rows", "500", "--memory-rows", "500", "--rounds", "1", "--folder", str(tmp_path)]
     options += ["--data", str(tmp_path / "none")]
     monkeypatch.setattr(sys, "argv", ["benchmarks", *kinds, *options])
@@ -38,5 +40,6 @@ def test_every_benchmark_runs(
         "left out",
         "weights/s",
         "2 Redis",
+        "predicted",
     ):
         assert figure in out

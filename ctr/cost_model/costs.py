@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 
@@ -15,23 +15,37 @@ class Costs:
     """The figures that the estimate rests on; each field's metadata has its `unit` and `meaning`.
 
     Times are from a shared machine with Redis 6.2 and 7.0 over loopback: good for ratios and for orders of
-    magnitude.
+    magnitude. Slots are those of synthetic rows of the Criteo spec, 39 features each.
     """
 
-    unique_slots: float = _cost(
-        2.6, "per example", "distinct features of a chunk of 65,536 examples (Criteo, 39 features each)"
+    recurring: float = _cost(
+        1.72, "per example", "features of a chunk of 65,536 examples that are in other chunks, too"
     )
-    unique_exponent: float = _cost(
-        0.28, "power of 65,536 / chunk", "how that shrinks as chunks grow (fitted to synthetic rows)"
+    recurring_knee: float = _cost(
+        142_000, "examples", "a chunk with more than these has most of the features that recur"
+    )
+    recurring_exponent: float = _cost(
+        0.28, "power of 65,536 / chunk", "how recurring features shrink as chunks grow, below the knee"
+    )
+    known_span: float = _cost(
+        598_000, "examples", "chunks so large know 1/e of their recurring features from before the last chunk"
+    )
+    known_exponent: float = _cost(1.3, "power of chunk / span", "how that shrinks as chunks grow")
+    cached: float = _cost(0.5, "of known slots", "not pulled, because they were within the staleness bound")
+    added: float = _cost(
+        0.107,
+        "per example",
+        "slots of a chunk of 65,536 whose changes are not deferred; shrinks as recurring",
     )
     slot_ram: float = _cost(
-        8.25,
+        8.02,
         "bytes per slot",
         "state in Redis, in whole partitions, however few of a partition's slots are touched",
     )
-    seen_ram: float = _cost(
-        6, "bytes per touched slot", "the list of slots ever pushed: 4, and the room it grows into, estimated"
-    )
+    present_ram: float = _cost(0.125, "bytes per slot", "which slots folded logs have named, in Redis")
+    log_entry: int = _cost(12, "bytes per entry", "of a log, in Redis and on the wire")
+    fold_density: int = _cost(16, "slots", "a log is folded when it has an entry for one in so many")
+    log_slack: int = _cost(1 << 20, "bytes per log", "room that Redis gives a growing string ahead, at most")
     node_ram: float = _cost(10e6, "bytes per Redis", "an empty server")
     request_ram: float = _cost(
         75, "bytes per slot in flight", "a worker's requests and replies one by one, while in Redis"
@@ -48,12 +62,26 @@ class Costs:
     unique_ram: float = _cost(
         80, "bytes per unique slot and copy", "slot, state before and after, message, estimated"
     )
-    pull_us: float = _cost(0.45, "us per slot", "servers' time of a pull one by one, client included")
-    push_us: float = _cost(0.74, "us per slot", "servers' time of a push one by one, client included")
-    range_read_ns: float = _cost(0.5, "ns per byte", "servers' time of a pull of whole ranges")
-    range_write_ns: float = _cost(1.0, "ns per byte", "servers' time of a push of whole ranges (read, write)")
-    pull_partition_us: float = _cost(43, "us per partition", "fixed part of a pull, client included")
-    push_partition_us: float = _cost(100, "us per partition", "fixed part of a push, client included")
+    own_log_ram: float = _cost(20, "bytes per entry", "what a worker has in logs that are not folded yet")
+    own_log_entries: int = _cost(1 << 25, "entries", "with so many there, a worker defers no more")
+    pull_us: float = _cost(0.39, "us per slot", "a Redis's time of a pull one by one")
+    push_us: float = _cost(0.65, "us per slot", "a Redis's time of a push one by one")
+    log_us: float = _cost(0.015, "us per entry", "a Redis's time of appending to a log")
+    range_read_ns: float = _cost(0.35, "ns per byte", "a Redis's time of reading whole ranges")
+    range_write_ns: float = _cost(0.8, "ns per byte", "a Redis's time of reading and writing whole ranges")
+    allocate_ns: float = _cost(0.75, "ns per byte", "a Redis's time of making a partition's string, once")
+    pull_partition_us: float = _cost(5, "us per partition", "a Redis's time, fixed part of a pull")
+    push_partition_us: float = _cost(25, "us per partition", "a Redis's time, fixed part of a push")
+    news_partition_us: float = _cost(4, "us per partition", "a Redis's time, fixed part of reading its log")
+    worker_pull_us: float = _cost(0.06, "us per slot", "a worker's time of a pull one by one")
+    worker_push_us: float = _cost(0.09, "us per slot", "a worker's time of a push one by one")
+    worker_log_us: float = _cost(0.025, "us per entry", "a worker's time of appending to a log")
+    worker_range_ns: float = _cost(0.6, "ns per byte", "a worker's time of reading and writing whole ranges")
+    worker_pull_partition_us: float = _cost(38, "us per partition", "a worker's time, fixed part of a pull")
+    worker_push_partition_us: float = _cost(75, "us per partition", "a worker's time, fixed part of a push")
+    worker_news_partition_us: float = _cost(33, "us per partition", "a worker's time, fixed part of a log")
+    hear_us: float = _cost(0.012, "us per entry", "a worker's time of learning that a slot has been pushed")
+    hear_fold_ns: float = _cost(13, "ns per slot", "a worker's time of reading a bitmap after a fold")
     near_density: int = _cost(
         64, "slots", "on one machine: a partition travels as a range once one slot in so many is touched"
     )
@@ -62,11 +90,22 @@ class Costs:
     pull_reply: int = _cost(19, "bytes per slot", "its reply (4 where the slot is still empty)")
     push_request: int = _cost(54, "bytes per slot", "on the wire, a push one by one: request")
     push_reply: int = _cost(19, "bytes per slot", "its reply")
-    train_us: float = _cost(0.13, "us per example and core", "learning, at 39 features per example")
-    read_us: float = _cost(
-        0.03, "us per example and core", "reading and finding unique slots, at 39 features"
+    train_us: float = _cost(
+        0.15, "us per example", "learning, where a chunk has 180,000 unique slots, which fit a cache"
     )
+    train_exponent: float = _cost(0.6, "power of unique slots / 180,000", "how that grows with larger chunks")
+    read_us: float = _cost(0.03, "us per example", "reading blocks of a hashed data set")
+    merge_us: float = _cost(0.1, "us per example", "making a chunk of several blocks, or of parts")
+    slot_us: float = _cost(0.17, "us per unique slot", "completing what was pulled, and what is to be pushed")
+    ranged_slot_us: float = _cost(0.04, "us per unique slot", "the same where whole ranges travel")
+    find_us: float = _cost(0.04, "us per unique slot", "which slots need not be pulled")
     startup_s: float = _cost(2, "s", "start of processes and loading of compiled code, roughly")
+
+    def slower(self, times: float) -> Costs:
+        """The costs of a machine on which everything takes so many times as long."""
+        units = {f.name: f.metadata["unit"].split()[0] for f in fields(self)}
+        timed = [name for name, unit in units.items() if unit in ("us", "ns", "s")]
+        return replace(self, **{name: getattr(self, name) * times for name in timed})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,26 +1,19 @@
-"""What a job through Redis will cost: the model beside data, encoders and a measured run; `ctr ps plan`."""
+"""What a job through Redis will cost: the model beside encoders, drawn numbers and measured runs."""
 
 from __future__ import annotations
 
-import json
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from ctr.cli.ps.plan import plan
-from ctr.cost_model import LEAST_ROUNDS, Bound, Costs, Workload, assumptions, default_bits, estimate, variants
-from ctr.cost_model.estimates import busiest_share, unique_features
+from ctr.cost_model import LEAST_ROUNDS, Bound, Costs, Workload, default_bits, estimate, variants
+from ctr.cost_model.estimates import busiest_share
 from ctr.cost_model.workload import LARGEST_PARTITION_BITS, LEAST_PARTITIONS
 from ctr.learn.rounds import default_chunk
-from features import RawSource, load_spec
-from features.batches import localize
 from ps.redis import layout as redis_layout
 from ps.wire.resp_kernels import pull_size, push_size
 
@@ -30,7 +23,7 @@ def workload(**changes: Any) -> Workload:
     return Workload(**{**usual, **changes})
 
 
-LARGE = {"features": 10**8, "examples": 10**9, "bits": 29}
+LARGE = {"features": 10**8, "examples": 10**9, "bits": 29, "chunk": 1 << 20}
 
 
 # --- the parts ---
@@ -49,7 +42,7 @@ def test_the_layout_is_that_of_the_store() -> None:
     assert LEAST_PARTITIONS == redis_layout.LEAST_PARTITIONS
     assert Costs().near_density == redis_layout.NEAR_DENSITY
     assert Costs().far_density == redis_layout.FAR_DENSITY
-    assert default_chunk(2, lambda: 2 * LEAST_ROUNDS * 1_000) == 1_000
+    assert default_chunk(2, lambda: 2 * LEAST_ROUNDS * 1_000, in_memory=False) == 1_000
 
 
 @pytest.mark.parametrize(
@@ -57,21 +50,6 @@ def test_the_layout_is_that_of_the_store() -> None:
 )
 def test_partitions(bits: int, partitions: int) -> None:
     assert workload(bits=bits).partitions == partitions
-
-
-def test_unique_slots_are_those_of_a_click_log(click_log: Path) -> None:
-    source = RawSource(load_spec("criteo"), [click_log])
-    for chunk in (1_000, 5_000, 20_000):
-        found = localize(next(source.batches(chunk))).slots.size
-        asked = estimate(workload(chunk=chunk))
-        assert asked.unique_slots * chunk == pytest.approx(found, rel=0.12)
-
-
-@pytest.mark.parametrize("chunk", [1, 10, 65_536, 10**9])
-@pytest.mark.parametrize("features", [1, 1_000, 10**9])
-def test_unique_features_stay_within_what_there_is(chunk: int, features: int) -> None:
-    found = unique_features(workload(features=features), chunk, Costs())
-    assert 0 < found <= min(features, 39 * chunk)
 
 
 @pytest.mark.parametrize(("features", "bits"), [(2_000, 10), (30_000, 17), (1, 1), (2, 40)])
@@ -109,16 +87,18 @@ def test_bytes_on_the_wire_are_those_of_the_encoders() -> None:
 # --- the whole ---
 
 
-def test_a_measured_job() -> None:
-    """One worker and one Redis on two cores, 2**22 slots, 1,000,000 rows: 0.5 to 1.2 million a second."""
-    expected = estimate(workload(examples=10**6, cores=2))
-    assert 0.5e6 < expected.examples_per_second < 1.2e6
-    assert expected.bound is Bound.STORE
-    assert expected.ranged
-    # and with small chunks one by one, where 110,000 to 170,000 a second were measured
-    small = estimate(workload(examples=10**6, cores=2, chunk=8_192))
-    assert 0.1e6 < small.examples_per_second < 0.25e6
-    assert not small.ranged
+@pytest.mark.parametrize(
+    ("changes", "least", "most"),
+    [
+        ({"bits": 22, "features": 1_296_000, "examples": 10**6, "chunk": 125_000}, 1.2e6, 2.1e6),
+        ({"bits": 28, "features": 10_080_000, "examples": 9_500_000, "chunk": 262_144}, 0.9e6, 1.6e6),
+    ],
+)
+def test_measured_jobs(changes: dict[str, Any], least: float, most: float) -> None:
+    """One worker and one Redis on two cores, synthetic rows."""
+    expected = estimate(workload(**changes, cores=2))
+    assert least < expected.examples_per_second < most
+    assert expected.ranged == (changes["bits"] == 22)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +106,7 @@ def test_a_measured_job() -> None:
     [
         ({**LARGE, "workers": 8}, Bound.STORE),
         ({**LARGE, "nodes": 500, "network_gbit": 25}, Bound.WORKER),
+        ({**LARGE, "nodes": 500, "chunk": 65_536, "network_gbit": 25}, Bound.REQUESTS),
         ({**LARGE, "workers": 8, "nodes": 8, "network_gbit": 0.1}, Bound.NETWORK),
         ({**LARGE, "workers": 8, "nodes": 8, "cores": 2}, Bound.CORES),
     ],
@@ -138,22 +119,40 @@ def test_twice_of_what_bounds_it_helps() -> None:
     def speed(**changes: Any) -> float:
         return estimate(workload(**LARGE, **changes)).examples_per_second
 
-    assert speed(workers=8, nodes=2) > 1.7 * speed(workers=8, nodes=1)
+    served = {"workers": 32, "network_gbit": 100}
+    assert speed(**served, nodes=2) > 1.5 * speed(**served, nodes=1)  # the busier has more than half
     fast = {"nodes": 500, "network_gbit": 25}
-    assert speed(workers=2, **fast) == pytest.approx(2 * speed(workers=1, **fast), rel=0.01)
-    assert speed(workers=16) == pytest.approx(speed(workers=8), rel=0.01)
+    assert speed(workers=2, **fast) == pytest.approx(2 * speed(workers=1, **fast), rel=0.05)
+    assert speed(workers=16) == pytest.approx(speed(workers=8), rel=0.2)  # as every worker reads all logs
 
 
 def test_memory() -> None:
     one = estimate(workload(**LARGE))
-    assert one.state_ram == pytest.approx(2**29 * 8.25, rel=0.15)
+    # 8.02 bytes, 1/8 for the bitmap, 12/16 for entries of the log, and 1/2 that Redis gives it ahead
+    assert one.state_ram == pytest.approx(2**29 * 9.4, rel=0.01)
     assert one.state_ram < one.node_ram < one.snapshot_ram
     many = estimate(workload(**LARGE, nodes=8))
     assert one.state_ram / 8 <= many.state_ram < one.state_ram / 5
     assert many.primaries_ram < 8 * many.node_ram
-    assert estimate(workload(**LARGE, chunk=262_144)).worker_ram > 1.5 * one.worker_ram
+    smaller = estimate(workload(**{**LARGE, "chunk": 65_536}))
+    assert one.worker_ram > 1.5 * smaller.worker_ram
     # a few features in a vast model make few of its strings
     assert estimate(workload(features=100, bits=40)).state_ram < 100 * 2**21 * 9
+
+
+def test_larger_chunks_save_what_is_fixed_per_partition() -> None:
+    small, large = (estimate(workload(**{**LARGE, "chunk": chunk})) for chunk in (1 << 18, 1 << 20))
+    assert large.store_partitions_s == pytest.approx(small.store_partitions_s / 4, rel=0.01)
+    assert large.worker_partitions_s == pytest.approx(small.worker_partitions_s / 4, rel=0.01)
+    assert large.store_partitions_s < large.store_s
+    assert large.worker_partitions_s < large.requests_s
+
+
+def test_a_slower_machine_takes_longer_by_as_much() -> None:
+    job = workload(**LARGE, workers=8, cores=2)
+    once, thrice = estimate(job), estimate(job, Costs().slower(3))
+    assert thrice.total_s == pytest.approx(3 * once.total_s)
+    assert (thrice.node_ram, thrice.bytes_out) == (once.node_ram, once.bytes_out)
 
 
 def test_passes_repeat_the_training_and_not_the_start() -> None:
@@ -163,9 +162,18 @@ def test_passes_repeat_the_training_and_not_the_start() -> None:
 
 
 def test_one_chunk_overlaps_with_nothing() -> None:
-    expected = estimate(workload(examples=50_000, nodes=4))
+    expected = estimate(workload(examples=50_000, nodes=4, cores=100))
     training = 50_000 / expected.examples_per_second
-    assert training == pytest.approx(expected.worker_s + expected.store_s)
+    assert training >= expected.worker_s + expected.allocate_s
+    assert training == pytest.approx(expected.worker_s + expected.fill_s + expected.allocate_s)
+    assert expected.fill_s > 0
+
+
+def test_short_data_shards_cost_overlap() -> None:
+    """With few chunks for each worker, data shards are short, and nothing overlaps from one to the next."""
+    few, many = (estimate(workload(workers=2, examples=n, chunk=65_536)) for n in (2**20, 2**25))
+    assert few.drained_s / few.worker_s > 2 * many.drained_s / many.worker_s
+    assert estimate(workload(examples=10 * 65_536)).drained_s == 0  # a single one
 
 
 @given(
@@ -189,7 +197,9 @@ def test_any_job_has_a_finite_price(**figures: Any) -> None:
     assert 0 <= expected.colliding <= 1
     assert 0 < expected.unique_slots <= job.features_per_example * (1 + 1e-9)
     assert expected.unique_slots * min(job.chunk, job.examples) <= job.slots * (1 + 1e-9)
-    busy = max(expected.store_s, expected.worker_s, expected.network_s, expected.cores_s)
+    assert expected.pulled_slots <= expected.unique_slots * (1 + 1e-9)
+    assert expected.added_slots + expected.logged_slots == pytest.approx(expected.unique_slots)
+    busy = max(expected.requests_s, expected.store_s, expected.worker_s, expected.network_s, expected.cores_s)
     assert expected.total_s >= job.passes * busy
     slower = estimate(Workload(**{**figures, "passes": job.passes + 1}))
     assert slower.total_s >= expected.total_s
@@ -229,118 +239,3 @@ def test_figures_that_make_no_sense(name: str, value: float) -> None:
     option = name.removesuffix("_gbit").replace("_", "-")
     with pytest.raises(ValueError, match=f"--{option} .*: give a number from .* to "):
         workload(**{name: value})
-
-
-# --- the command ---
-
-app = typer.Typer()
-app.command()(plan)
-ASKED = ["--features", "1e6", "--examples", "10_000_000", "--workers", "2", "--nodes", "2"]
-
-
-def run(*words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, list(words), env={"COLUMNS": "200", "TERM": "dumb"})
-    assert done.exception is None or isinstance(done.exception, SystemExit)
-    return done.exit_code, done.output
-
-
-def test_plan_prints_figures_advice_and_assumptions() -> None:
-    code, out = run(*ASKED)
-    assert code == 0
-    assert "2**22 slots in 64 partitions; 21.2% of the features share a slot" in out
-    assert "bound by store" in out
-    assert "helps most: twice the nodes" in out
-    assert "with one replica each" in out
-    for name in variants(workload()):
-        assert f"\n{name} " in out
-    for assumed in assumptions(Costs()).values():
-        assert f"{assumed.unit}: {assumed.meaning}" in out
-
-
-def test_plan_for_programs() -> None:
-    done = CliRunner().invoke(app, [*ASKED, "--cores", "2", "--json", "-"])
-    assert done.exit_code == 0
-    facts = json.loads(done.stdout)  # the lines for people went to standard error
-    assert "bound by" in done.stderr
-    assert facts["workload"]["bits"] == 22
-    assert facts["workload"]["partitions"] == 64
-    job = Workload(features=10**6, examples=10**7, workers=2, nodes=2, bits=22, cores=2)
-    assert facts["estimate"]["total_s"] == estimate(job).total_s
-    assert facts["variants"].keys() == variants(job).keys() - {"as asked"}
-    assert facts["assumptions"]["slot_ram"]["value"] == Costs().slot_ram
-    assert facts["assumptions"]["slot_ram"]["unit"] == "bytes per slot"
-
-
-@pytest.mark.parametrize("written", ["1000000", "1e6", "1_000_000", "1,000,000", "1.0E6"])
-def test_numbers_as_people_write_them(written: str, tmp_path: Path) -> None:
-    summary = tmp_path / "plan.json"
-    assert run("--features", written, "--examples", written, "--json", str(summary))[0] == 0
-    facts = json.loads(summary.read_bytes())["workload"]
-    assert (facts["features"], facts["examples"], facts["workers"], facts["nodes"]) == (10**6, 10**6, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--features", "0"], "--features 0: give a number from 1"),
-        (["--features=-5"], "--features -5: give a number from 1"),
-        (["--features", "1e13"], "--features 10,000,000,000,000: give a number from 1"),
-        (["--features", "1e999999999"], "is no whole number"),
-        (["--features", "many"], "is no whole number"),
-        (["--features", "1.5"], "is no whole number"),
-        (["--features", "nan"], "is no whole number"),
-        (["--features", ""], "is no whole number"),
-        (["--examples", "0"], "--examples 0: give a number from 1"),
-        (["--workers", "0"], "--workers 0"),
-        (["--workers", "1e6"], "from 1 to 10,000"),
-        (["--nodes", "5000"], "from 1 to 1,000"),
-        (["--bits", "0"], "--bits 0: give a number from 1 to 40"),
-        (["--bits", "41"], "--bits 41: give a number from 1 to 40"),
-        (["--chunk", "0"], "--chunk 0"),
-        (["--network", "nan"], "--network nan"),
-        (["--network", "0"], "--network 0"),
-        (["--passes", "0"], "--passes 0"),
-        (["--cores", "0"], "--cores 0"),
-        (["--features-per-example", "0"], "--features-per-example 0"),
-    ],
-)
-def test_bad_input_is_refused_with_its_limits(words: list[str], message: str) -> None:
-    code, out = run(*ASKED, *words)
-    assert code == 2
-    assert message in out
-    assert "Traceback" not in out
-
-
-@pytest.mark.parametrize(
-    ("words", "advice"),
-    [
-        (["--workers", "1"], "helps most: 4 times the chunk"),
-        (["--workers", "8"], "helps most: twice the nodes"),  # a larger chunk would cost accuracy
-        (
-            ["--features", "1e8", "--examples", "1e9", "--workers", "1", "--shards", "500"],
-            "twice the workers",
-        ),
-        (["--examples", "1000"], "most of the time goes to start and end"),
-    ],
-)
-def test_plan_advises(words: list[str], advice: str) -> None:
-    code, out = run(*ASKED, *words)
-    assert code == 0
-    assert advice in out.split("\n\n")[1]
-
-
-@pytest.mark.parametrize(
-    ("words", "warning"),
-    [
-        (["--examples", "1e5", "--workers", "8"], "6 workers will be idle"),
-        (["--examples", "1e6", "--workers", "4"], "see each other's updates only 4 times per pass"),
-        (["--bits", "18"], "most features share their slot"),
-        (["--examples", "1000"], "cannot hold more than 39,000 features"),
-        (["--nodes", "100"], "64 partitions cannot be spread over more nodes"),
-    ],
-)
-def test_plan_warns(words: list[str], warning: str) -> None:
-    code, out = run(*ASKED, *words)
-    assert code == 0
-    assert warning in out
-    assert "warning" not in run("--features", "1e8", "--examples", "1e9")[1]

@@ -1,0 +1,118 @@
+"""`ChunkCosts`: what one chunk takes of the servers, of its worker and of the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ctr.cost_model.costs import Costs
+from ctr.cost_model.slots import ChunkSlots, occupied
+from ctr.cost_model.workload import MEASURED_CHUNK, MEASURED_FEATURES, Workload
+
+SLOT_BYTES: Final = 8
+_US, _NS = 1e-6, 1e-9
+_TRAINED_SLOTS: Final = 180_000
+"""The unique slots of a chunk at which `Costs.train_us` was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkCosts:
+    """Of one chunk, its share of what is done now and then included. Times in seconds."""
+
+    store_s: float
+    """All servers, together."""
+    partitions_s: float
+    """Of it what does not depend on how many slots of a partition are asked for."""
+    train_s: float
+    """The worker's training thread: completing, training, and preparing the push."""
+    read_s: float
+    """Its reading thread."""
+    requests_s: float
+    """Its threads that pull and push, which are Python and do not run at the same time."""
+    worker_partitions_s: float
+    """Of it what does not depend on how many slots of a partition are asked for."""
+    out_bytes: float
+    """From the worker to servers."""
+    in_bytes: float
+
+
+def logged_entries(workload: Workload, chunk: int, found: ChunkSlots) -> float:
+    """Entries that a pass appends to logs."""
+    return found.logged * workload.examples / chunk
+
+
+def folds(workload: Workload, entries: float, costs: Costs) -> float:
+    """How often every log is folded by so many entries."""
+    return float(entries * costs.fold_density // workload.slots)
+
+
+def chunk_costs(workload: Workload, chunk: int, found: ChunkSlots, costs: Costs) -> ChunkCosts:
+    """What a chunk costs, on average over the job."""
+    share = workload.features_per_example / MEASURED_FEATURES
+    larger = max(found.unique / _TRAINED_SLOTS, 0.1) ** costs.train_exponent
+    slot_us = costs.ranged_slot_us if found.ranged else costs.slot_us
+    train_s = (chunk * costs.train_us * larger * share + found.unique * slot_us) * _US
+    merged = 0.0 if chunk == MEASURED_CHUNK else costs.merge_us  # blocks of a data set are as large
+    read_s = chunk * (costs.read_us + merged) * share * _US
+    if found.ranged:
+        return _ranged(workload, costs, train_s, read_s)
+    return _one_by_one(workload, chunk, found, costs, train_s, read_s)
+
+
+def _fixed(touched: float, costs: Costs) -> tuple[float, float]:
+    """Of the servers and of the worker, for a pull and a push of so many partitions."""
+    store_us = costs.pull_partition_us + costs.push_partition_us
+    worker_us = costs.worker_pull_partition_us + costs.worker_push_partition_us
+    return touched * store_us * _US, touched * worker_us * _US
+
+
+def _ranged(workload: Workload, costs: Costs, train_s: float, read_s: float) -> ChunkCosts:
+    span = workload.slots * SLOT_BYTES
+    fixed_s, worker_fixed_s = _fixed(workload.partitions, costs)
+    return ChunkCosts(
+        store_s=span * (costs.range_read_ns + costs.range_write_ns) * _NS + fixed_s,
+        partitions_s=fixed_s,
+        train_s=train_s,
+        read_s=read_s,
+        requests_s=span * costs.worker_range_ns * _NS + worker_fixed_s,
+        worker_partitions_s=worker_fixed_s,
+        out_bytes=float(span),
+        in_bytes=2.0 * span,  # a push reads the range first
+    )
+
+
+def _one_by_one(
+    workload: Workload, chunk: int, found: ChunkSlots, costs: Costs, train_s: float, read_s: float
+) -> ChunkCosts:
+    # Every worker hears of every entry, and of all bitmaps after a fold.
+    heard = found.logged * workload.active_workers
+    per_chunk = chunk / workload.examples
+    folded = folds(workload, logged_entries(workload, chunk, found), costs) * workload.slots * per_chunk
+    bitmaps = folded * workload.active_workers  # slots of folded partitions that a worker reads
+    news_bytes = heard * costs.log_entry + bitmaps / 8
+    touched = occupied(workload.partitions, found.unique)
+    fixed_s, worker_fixed_s = _fixed(touched, costs)
+    fixed_s += workload.partitions * costs.news_partition_us * _US
+    worker_fixed_s += workload.partitions * costs.worker_news_partition_us * _US
+    store_us = found.pulled * costs.pull_us + found.added * costs.push_us + found.logged * costs.log_us
+    store_ns = folded * SLOT_BYTES * costs.range_write_ns + news_bytes * costs.range_read_ns
+    worker_us = found.pulled * costs.worker_pull_us + found.added * costs.worker_push_us
+    worker_us += found.logged * costs.worker_log_us + found.unique * costs.find_us + heard * costs.hear_us
+    worker_ns = folded * SLOT_BYTES * costs.worker_range_ns + bitmaps * costs.hear_fold_ns
+    log_bytes = found.logged * costs.log_entry
+    return ChunkCosts(
+        store_s=store_us * _US + store_ns * _NS + fixed_s,
+        partitions_s=fixed_s,
+        train_s=train_s,
+        read_s=read_s,
+        requests_s=worker_us * _US + worker_ns * _NS + worker_fixed_s,
+        worker_partitions_s=worker_fixed_s,
+        out_bytes=found.pulled * costs.pull_request
+        + found.added * costs.push_request
+        + log_bytes
+        + folded * SLOT_BYTES,
+        in_bytes=found.pulled * costs.pull_reply
+        + found.added * costs.push_reply
+        + news_bytes
+        + folded * SLOT_BYTES,
+    )

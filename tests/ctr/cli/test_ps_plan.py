@@ -1,0 +1,151 @@
+"""`ctr ps plan`: what it prints, what it writes, what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ctr.cli.ps.plan import plan
+from ctr.cost_model import Costs, Workload, assumptions, estimate, variants
+from ctr.learn import default_chunk
+
+app = typer.Typer()
+app.command()(plan)
+ASKED = ["--features", "1e6", "--examples", "10_000_000", "--workers", "2", "--nodes", "2"]
+
+
+def run(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(words), env={"COLUMNS": "200", "TERM": "dumb"})
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    return done.exit_code, done.output
+
+
+def test_the_six_lines_that_matter_come_first() -> None:
+    code, out = run(*ASKED)
+    assert code == 0
+    names = ["time", "speed", "each Redis", "each worker", "network", "slots"]
+    lines = out.splitlines()
+    assert len(lines) == 6
+    assert all(line.startswith(f"{name} ") for name, line in zip(names, lines, strict=True))
+    assert "bound by" in lines[0]
+    assert "2**22; 21.2% of the features share a slot" in lines[5]
+    assert run(*ASKED, "--verbose")[1].startswith(out)
+
+
+def test_the_rest_is_under_verbose() -> None:
+    code, out = run(*ASKED, "--verbose")
+    assert code == 0
+    assert "2**22 slots in 64 partitions" in out
+    assert "helps most: " in out
+    assert "with one replica each" in out
+    assert "fixed costs per partition" in out
+    for name in variants(Workload(features=1, examples=1, workers=1, nodes=1, bits=1)):
+        assert f"\n{name} " in out
+    for assumed in assumptions(Costs()).values():
+        assert f"{assumed.unit}: {assumed.meaning}" in out
+    sparse = run("--features", "1e9", "--examples", "1e9", "--verbose")[1]
+    assert "go to logs" in sparse
+
+
+def test_plan_for_programs() -> None:
+    done = CliRunner().invoke(app, [*ASKED, "--cores", "2", "--json", "-"])
+    assert done.exit_code == 0
+    facts = json.loads(done.stdout)  # the lines for people went to standard error
+    assert "bound by" in done.stderr
+    assert facts["workload"]["bits"] == 22
+    assert facts["workload"]["partitions"] == 64
+    chunk = default_chunk(2, lambda: 10**7, in_memory=False)
+    job = Workload(features=10**6, examples=10**7, workers=2, nodes=2, bits=22, chunk=chunk, cores=2)
+    assert facts["workload"]["chunk"] == chunk
+    assert facts["estimate"]["total_s"] == estimate(job).total_s
+    assert facts["variants"].keys() == variants(job).keys() - {"as asked"}
+    assert facts["assumptions"]["slot_ram"]["value"] == Costs().slot_ram
+    assert facts["assumptions"]["slot_ram"]["unit"] == "bytes per slot"
+
+
+@pytest.mark.parametrize("written", ["1000000", "1e6", "1_000_000", "1,000,000", "1.0E6"])
+def test_numbers_as_people_write_them(written: str, tmp_path: Path) -> None:
+    summary = tmp_path / "plan.json"
+    assert run("--features", written, "--examples", written, "--json", str(summary))[0] == 0
+    facts = json.loads(summary.read_bytes())["workload"]
+    assert (facts["features"], facts["examples"], facts["workers"], facts["nodes"]) == (10**6, 10**6, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--features", "0"], "--features 0: give a number from 1"),
+        (["--features=-5"], "--features -5: give a number from 1"),
+        (["--features", "1e13"], "--features 10,000,000,000,000: give a number from 1"),
+        (["--features", "1e999999999"], "is no whole number"),
+        (["--features", "many"], "is no whole number"),
+        (["--features", "1.5"], "is no whole number"),
+        (["--features", "nan"], "is no whole number"),
+        (["--features", ""], "is no whole number"),
+        (["--examples", "0"], "--examples 0: give a number from 1"),
+        (["--workers", "0"], "--workers 0"),
+        (["--workers", "1e6"], "from 1 to 10,000"),
+        (["--nodes", "5000"], "from 1 to 1,000"),
+        (["--bits", "0"], "--bits 0: give a number from 1 to 40"),
+        (["--bits", "41"], "--bits 41: give a number from 1 to 40"),
+        (["--chunk", "0"], "--chunk 0"),
+        (["--network", "nan"], "--network nan"),
+        (["--network", "0"], "--network 0"),
+        (["--passes", "0"], "--passes 0"),
+        (["--cores", "0"], "--cores 0"),
+        (["--features-per-example", "0"], "--features-per-example 0"),
+    ],
+)
+def test_bad_input_is_refused_with_its_limits(words: list[str], message: str) -> None:
+    code, out = run(*ASKED, *words)
+    assert code == 2
+    assert message in out
+    assert "Traceback" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["--workers", "1", "--chunk", "65536"], "helps most: 4 times the chunk"),
+        (  # a larger chunk would cost accuracy
+            [
+                *("--features", "1e8", "--examples", "1e9", "--network", "100"),
+                *("--workers", "64", "--shards", "1", "--chunk", "1e6"),
+            ],
+            "helps most: twice the nodes",
+        ),
+        (
+            ["--features", "1e8", "--examples", "1e9", "--workers", "1", "--shards", "500"],
+            "twice the workers",
+        ),
+        (["--examples", "1000"], "most of the time goes to start and end"),
+    ],
+)
+def test_plan_advises(words: list[str], advice: str) -> None:
+    code, out = run(*ASKED, "--verbose", *words)
+    assert code == 0
+    assert advice in out
+
+
+@pytest.mark.parametrize(
+    ("words", "warning"),
+    [
+        (["--examples", "1e5", "--workers", "8", "--chunk", "65536"], "6 workers will be idle"),
+        (
+            ["--examples", "1e6", "--workers", "4", "--chunk", "65536"],
+            "see each other's updates only 4 times per pass",
+        ),
+        (["--bits", "18"], "most features share their slot"),
+        (["--examples", "1000"], "cannot hold more than 39,000 features"),
+        (["--nodes", "100"], "64 partitions cannot be spread over more nodes"),
+    ],
+)
+def test_plan_warns(words: list[str], warning: str) -> None:
+    code, out = run(*ASKED, *words)
+    assert code == 0
+    assert warning in out
+    assert "warning" not in run("--features", "1e8", "--examples", "1e9")[1]

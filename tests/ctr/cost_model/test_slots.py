@@ -1,0 +1,84 @@
+"""Which slots a chunk has, and what becomes of them, beside what was counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ctr.cost_model import Costs, Workload
+from ctr.cost_model.slots import PRESENCE_BITS, chunk_slots, unique_features
+from features import RawSource, load_spec
+from features.batches import localize
+from ps.client import presence
+from ps.redis import log as redis_log
+
+
+def workload(features: int, examples: int, bits: int = 28, workers: int = 1) -> Workload:
+    return Workload(features=features, examples=examples, bits=bits, workers=workers, nodes=1, cores=2)
+
+
+SYNTHETIC = workload(10_004_000, 9_437_184)
+"""Of `ctr synth --rows 10000000 --seed 11`, hashed to 2**28 slots, the first 144 blocks of 65,536."""
+
+
+def test_constants_are_those_of_the_store() -> None:
+    assert presence._MOST_BITS == PRESENCE_BITS
+    assert Costs().log_entry == redis_log.ENTRY.itemsize
+    assert Costs().fold_density == redis_log._DENSITY
+
+
+def test_unique_slots_are_those_of_a_click_log(click_log: Path) -> None:
+    source = RawSource(load_spec("criteo"), [click_log])
+    rows = 20_000
+    features = localize(next(source.batches(rows))).slots.size
+    for chunk in (1_000, 5_000, rows):
+        found = localize(next(source.batches(chunk))).slots.size
+        expected = unique_features(workload(features, rows), chunk, Costs())
+        assert expected == pytest.approx(found, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "unique"),
+    [(256, 12.1), (4_096, 5.99), (65_536, 2.75), (131_072, 2.23), (524_288, 1.50), (1_048_576, 1.285)],
+)
+def test_unique_slots_of_many_rows(chunk: int, unique: float) -> None:
+    assert chunk_slots(SYNTHETIC, chunk, Costs()).unique / chunk == pytest.approx(unique, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "pulled", "cached"),
+    [(131_072, 0.53, 0.46), (262_144, 0.17, 0.34), (524_288, 0.02, 0.14), (1_048_576, 0.013, 0.010)],
+)
+def test_known_slots_of_many_rows(chunk: int, pulled: float, cached: float) -> None:
+    found = chunk_slots(SYNTHETIC, chunk, Costs())
+    assert (found.pulled + found.cached) / chunk == pytest.approx(pulled + cached, abs=0.05)
+
+
+@pytest.mark.parametrize("chunk", [1, 10, 65_536, 10**9])
+@pytest.mark.parametrize("features", [1, 1_000, 10**9])
+def test_unique_features_stay_within_what_there_is(chunk: int, features: int) -> None:
+    found = unique_features(workload(features, 10**9), chunk, Costs())
+    assert 0 < found <= min(features, 39 * chunk)
+
+
+def test_what_is_dense_travels_whole() -> None:
+    found = chunk_slots(workload(10**6, 10**7, bits=22), 262_144, Costs())
+    assert found.ranged
+    assert found.pulled == found.added == found.unique
+    assert found.logged == found.absent == found.cached == 0
+
+
+def test_neighbours_that_share_a_bit_look_alike() -> None:
+    """Features come one by one at random; those whose bit others have set are pulled in vain."""
+    rng = np.random.default_rng(0)
+    pushed, bits = 40_000, 10_000
+    seen, told = np.zeros(bits, np.bool_), 0
+    for bit in rng.integers(0, bits, pushed):
+        told += not seen[bit]
+        seen[bit] = True
+    scale = (1 << PRESENCE_BITS) // bits
+    job = workload(pushed * scale, pushed * scale, bits=PRESENCE_BITS + 6)
+    found = chunk_slots(job, 1 << 20, Costs())
+    assert found.absent / found.unique == pytest.approx(told / pushed, rel=0.05)
