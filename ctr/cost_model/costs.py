@@ -69,7 +69,7 @@ class Costs:
     log_us: float = _cost(0.015, "us per entry", "a Redis's time of appending to a log")
     range_read_ns: float = _cost(0.35, "ns per byte", "a Redis's time of reading whole ranges")
     range_write_ns: float = _cost(0.8, "ns per byte", "a Redis's time of reading and writing whole ranges")
-    allocate_ns: float = _cost(0.75, "ns per byte", "a Redis's time of making a partition's string, once")
+    allocate_ns: float = _cost(0.3, "ns per byte", "a Redis's time of making a partition's string, once")
     pull_partition_us: float = _cost(5, "us per partition", "a Redis's time, fixed part of a pull")
     push_partition_us: float = _cost(25, "us per partition", "a Redis's time, fixed part of a push")
     news_partition_us: float = _cost(4, "us per partition", "a Redis's time, fixed part of reading its log")
@@ -81,7 +81,8 @@ class Costs:
     worker_push_partition_us: float = _cost(75, "us per partition", "a worker's time, fixed part of a push")
     worker_news_partition_us: float = _cost(33, "us per partition", "a worker's time, fixed part of a log")
     hear_us: float = _cost(0.012, "us per entry", "a worker's time of learning that a slot has been pushed")
-    hear_fold_ns: float = _cost(13, "ns per slot", "a worker's time of reading a bitmap after a fold")
+    hear_fold_ns: float = _cost(1.5, "ns per slot", "a worker's time of reading a bitmap after a fold")
+    hear_present_us: float = _cost(0.35, "us per slot that the bitmap has", "the same, of the slots it names")
     near_density: int = _cost(
         64, "slots", "on one machine: a partition travels as a range once one slot in so many is touched"
     )

@@ -114,7 +114,7 @@ def test_bad_input_is_refused_with_its_limits(words: list[str], message: str) ->
         (  # a larger chunk would cost accuracy
             [
                 *("--features", "1e8", "--examples", "1e9", "--network", "100"),
-                *("--workers", "64", "--shards", "1", "--chunk", "1e6"),
+                *("--workers", "64", "--shards", "1", "--chunk", "1e6", "--bits", "33"),
             ],
             "helps most: twice the nodes",
         ),

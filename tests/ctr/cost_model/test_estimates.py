@@ -23,7 +23,8 @@ def workload(**changes: Any) -> Workload:
     return Workload(**{**usual, **changes})
 
 
-LARGE = {"features": 10**8, "examples": 10**9, "bits": 29, "chunk": 1 << 20}
+LARGE = {"features": 10**8, "examples": 10**9, "bits": 33, "chunk": 1 << 20}
+FOLDED = {**LARGE, "bits": 29}  # logs become so long that they are folded
 
 
 # --- the parts ---
@@ -105,8 +106,8 @@ def test_measured_jobs(changes: dict[str, Any], least: float, most: float) -> No
     ("changes", "bound"),
     [
         ({**LARGE, "workers": 8}, Bound.STORE),
-        ({**LARGE, "nodes": 500, "network_gbit": 25}, Bound.WORKER),
-        ({**LARGE, "nodes": 500, "chunk": 65_536, "network_gbit": 25}, Bound.REQUESTS),
+        ({**LARGE, "nodes": 500, "network_gbit": 25, "chunk": 1 << 23}, Bound.WORKER),
+        ({**LARGE, "nodes": 500, "network_gbit": 25}, Bound.REQUESTS),
         ({**LARGE, "workers": 8, "nodes": 8, "network_gbit": 0.1}, Bound.NETWORK),
         ({**LARGE, "workers": 8, "nodes": 8, "cores": 2}, Bound.CORES),
     ],
@@ -127,17 +128,26 @@ def test_twice_of_what_bounds_it_helps() -> None:
 
 
 def test_memory() -> None:
-    one = estimate(workload(**LARGE))
+    one = estimate(workload(**FOLDED))
     # 8.02 bytes, 1/8 for the bitmap, 12/16 for entries of the log, and 1/2 that Redis gives it ahead
     assert one.state_ram == pytest.approx(2**29 * 9.4, rel=0.01)
     assert one.state_ram < one.node_ram < one.snapshot_ram
-    many = estimate(workload(**LARGE, nodes=8))
+    many = estimate(workload(**FOLDED, nodes=8))
     assert one.state_ram / 8 <= many.state_ram < one.state_ram / 5
     assert many.primaries_ram < 8 * many.node_ram
-    smaller = estimate(workload(**{**LARGE, "chunk": 65_536}))
+    smaller = estimate(workload(**{**FOLDED, "chunk": 65_536}))
     assert one.worker_ram > 1.5 * smaller.worker_ram
     # a few features in a vast model make few of its strings
     assert estimate(workload(features=100, bits=40)).state_ram < 100 * 2**21 * 9
+
+
+def test_folds_cost_servers_and_workers() -> None:
+    longer = estimate(workload(**{**FOLDED, "examples": 2 * FOLDED["examples"]}))
+    once, spared = estimate(workload(**FOLDED)), estimate(workload(**FOLDED), Costs(fold_density=1))
+    assert once.store_s > spared.store_s
+    assert once.requests_s > spared.requests_s
+    assert once.bytes_in > spared.bytes_in
+    assert longer.state_ram == pytest.approx(once.state_ram)
 
 
 def test_larger_chunks_save_what_is_fixed_per_partition() -> None:
