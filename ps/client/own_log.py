@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ps.client.marks import Marks
 from ps.packed_kernels import add_logged, merge_logged
 from ps.partitions import Int64, Partitions, Slots, no_slots
 from ps.redis import Logged
@@ -25,6 +26,7 @@ class OwnLog:
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
         self._runs: list[_Run] = []
+        self._marks = Marks(partitions.bits)  # slots that may be in them
         self._needed = np.full(partitions.count, -1, np.int64)
 
     def __len__(self) -> int:
@@ -32,6 +34,7 @@ class OwnLog:
 
     def put(self, logged: Logged, folds: Int64) -> None:
         """Add what was appended when logs had been folded so often, int64[partitions]."""
+        self._marks.add(logged.slots)
         before = folds[self._partitions.of(logged.slots)].astype(np.int32)
         self._runs.append((logged.slots, logged.increments, before))
         while len(self._runs) > 1 and self._runs[-2][0].size <= 2 * self._runs[-1][0].size:
@@ -43,8 +46,13 @@ class OwnLog:
 
     def overlay(self, slots: Slots, packed: Int64, folds: Int64) -> None:
         """Add to `packed`, int64[u], what is not in the state of partitions that are folded so often."""
+        if not self._runs:
+            return
+        here = np.flatnonzero(~self._marks.lacks(slots))
+        logged = np.zeros(here.size, np.int64)
         for run in self._runs:
-            add_logged(*run, slots, packed, folds, self._partitions.shift)
+            add_logged(*run, slots[here], logged, folds, self._partitions.shift)
+        packed[here] += logged
 
     def forget(self, folds: Int64) -> None:
         """Keep no entry that is in the state of partitions that are folded so often, for good."""

@@ -160,13 +160,8 @@ class PushQueue:
         packed: Int64,
         applied: Int64,
         folds: Int64,
-        *,
-        kept: bool = False,
     ) -> None:
-        """The same with what is in logs that were folded so often, or about to be appended to them.
-
-        With `kept`, only of pushes that are kept.
-        """
+        """The same with what is in logs that were folded so often, or about to be appended to them."""
         with self._changed:  # a push goes from what is kept to the log
             for push in (*self._sent, *self._waiting):
                 if push.logged is not None:
@@ -174,8 +169,7 @@ class PushQueue:
                     if push.token.shard == shard:
                         unseen |= applied < push.token.number
                     self._add(push.logged, slots, packed, unseen)
-            if not kept:
-                self.log.overlay(slots, packed, folds)
+            self.log.overlay(slots, packed, folds)
 
     def _add(self, added: PendingPush | Logged, slots: Slots, packed: Int64, where: Bools) -> None:
         if where.any():

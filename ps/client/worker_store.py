@@ -43,12 +43,14 @@ class Pulled:
     """int64[partitions]: the watermarks of the shard at the pull."""
     folds: Int64
     """int64[partitions], as in `PulledState`."""
+    heard: Int64
+    """int64[partitions]: how often logs had been folded when they last told which slots have a state."""
     asked: Bools | None
     """bool[u]: slots that were pulled; None: all."""
     cached: Bools | None
     """bool[u]: slots that were not pulled because the cache has them."""
     absent: Bools | None
-    """bool[u]: slots that were not pulled because nobody had pushed them."""
+    """bool[u]: slots that were not pulled because they had no state."""
     dense: bool
     """Whether the request travelled as ranges, so that filters have nothing to save."""
     logged: Int64
@@ -132,8 +134,9 @@ class WorkerStore:
             cached = self._cache.holds(slots, clock - self._oldest)
             asked &= ~cached
         not_cached = int(asked.sum())
+        heard = np.full(self._store.partitions.count, -1, np.int64)
         if self._presence is not None:
-            self._presence.listen()  # also to ranges, to know when they are crowded
+            heard = self._presence.listen()  # also to ranges, to know when they are crowded
             if not dense:
                 absent = self._presence.absent(slots) & asked
                 asked &= ~absent
@@ -158,6 +161,7 @@ class WorkerStore:
             packed=packed,
             applied=found.applied,
             folds=found.folds,
+            heard=heard,
             asked=some,
             cached=cached,
             absent=absent,
@@ -169,10 +173,8 @@ class WorkerStore:
         """Complete what was pulled, with this worker's own pushes; the state float32[u, 2]."""
         self._add_own(pulled, pulled.asked, pulled.applied, pulled.folds)
         if pulled.absent is not None:
-            # They were absent before the rest was pulled: a push that is in the rest may be missing here. Not
-            # one that is not kept any more.
-            nothing = np.full_like(pulled.applied, -1)
-            self._add_own(pulled, pulled.absent, nothing, nothing, kept=True)
+            # They were absent before the rest was pulled: a push that is in the rest may be missing here.
+            self._add_own(pulled, pulled.absent, np.full_like(pulled.applied, -1), pulled.heard)
         if pulled.cached is not None:
             pulled.packed[pulled.cached] = self._cache.read(pulled.slots[pulled.cached])[0]
             logged = np.zeros(int(pulled.cached.sum()), np.int64)
@@ -211,7 +213,7 @@ class WorkerStore:
             pushed = changed & self._must_be_seen(pulled, increments, mine)
         named = changed & ~pushed
         if self._presence is not None and not pulled.dense:
-            named |= self._presence.claim(slots, changed)
+            named[pushed] = self._presence.claim(slots[pushed])
         self.counts.pushed += int(pushed.sum())
         self.counts.named += int((named & pushed).sum())
         push = PendingPush(
@@ -275,13 +277,11 @@ class WorkerStore:
         some: Bools | None,
         applied: Int64,
         folds: Int64,
-        *,
-        kept: bool = False,
     ) -> None:
         slots: Slots = pulled.slots if some is None else pulled.slots[some]
         packed = pulled.packed if some is None else pulled.packed[some]
         logged = np.zeros(slots.size, np.int64)
-        self._queue.overlay_logs(pulled.shard, slots, logged, applied, folds, kept=kept)
+        self._queue.overlay_logs(pulled.shard, slots, logged, applied, folds)
         self._queue.overlay(pulled.shard, slots, packed, applied)
         packed += logged
         if some is None:

@@ -104,15 +104,17 @@ class PulledState:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Of one partition: which slots have been pushed."""
+    """Of one partition: which slots have a state."""
 
     partition: int
     folds: int
     """How often the log has been folded."""
     crowded: bool
     """Whether every slot counts as pushed."""
+    entries: int
+    """Of the log; if it has not been folded since, only those that were not known."""
     named: NDArray[np.uint32]
-    """The offsets that the log names; if it has not been folded since, only those that were not known."""
+    """The offsets of those that tell of a slot whose increment went straight to the state."""
     present: NDArray[np.uint8] | None
     """The slots that folded logs have named, as `Keys.present` has them; None if they were known."""
 
@@ -214,8 +216,9 @@ class Pulls:
                 present, expected = None, folds[p]
             if before.folds == after.folds == expected:
                 todo.remove(p)
-                named = np.ascontiguousarray(np.frombuffer(log, ENTRY)["offset"])
-                found.append(News(p, after.folds, after.crowded, named, present))
+                entries = np.frombuffer(log, ENTRY)
+                named = entries["offset"][entries["increment"] == 0]
+                found.append(News(p, after.folds, after.crowded, entries.size, named, present))
             else:
                 anew.add(p)
 

@@ -36,7 +36,7 @@ ChunkOption = Annotated[
         min=1,
         help="Examples that a worker trains on between reading the shared weights and adding its change "
         "to them. Default in memory: 65,536 for one worker; for several at most 16,384, and a 25th of "
-        "their rows. Through Redis: an 8th of a worker's rows, at most 262,144, for several 131,072.",
+        "their rows. Through Redis: an 8th of a worker's rows, at most 524,288.",
         show_default=False,
     ),
 ]

@@ -27,7 +27,7 @@ def slots_of(*numbers: int, bits: int = 20) -> Slots:
 
 
 def tell(store: RedisStore, presence: Presence, slots: Slots, number: int, shard: int = 0) -> None:
-    fresh = slots[presence.claim(slots, slots >= 0)]
+    fresh = slots[presence.claim(slots)]
     logged = Logged(fresh, np.zeros(fresh.size, np.int64))
     store.push_packed(slots, np.ones(slots.size, np.int64), Token("job", shard, number), logged=logged)
 
@@ -52,7 +52,7 @@ def test_slots_that_others_pushed_are_heard_of(url: str, bits: int) -> None:
     tell(store, other, slots[1:], 0, shard=1)
     one.listen()
     assert not one.absent(slots).any()
-    assert other.claim(slots, slots >= 0).tolist() == [False] * 4, "everybody knows"
+    assert other.claim(slots).tolist() == [False] * 4, "everybody knows"
     store.drop()
 
 
@@ -87,7 +87,7 @@ def test_a_crowded_partition_is_present(redis_url: str) -> None:
     store.push_packed(everything, np.ones(1024, np.int64), Token("job", 0, 1), crowd=True)
     presence.listen()
     assert presence.absent(slots_of(1, 1023, 1024)).tolist() == [False, False, True]
-    assert presence.claim(slots_of(1, 1024), np.ones(2, np.bool_)).tolist() == [False, True]
+    assert presence.claim(slots_of(1, 1024)).tolist() == [False, True]
     store.drop()
 
 

@@ -266,12 +266,12 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
         worker.push(pulled, worker.complete(pulled), steps, clock)
     worker.flush(0)
     counts = worker.counts
-    # Absent at first, cached twice; then all are pulled.
-    assert (counts.wanted, counts.absent, counts.from_cache, counts.pulled) == (16, 4, 8, 4)
+    # Absent at first, cached twice; then those are pulled that have a state.
+    assert (counts.wanted, counts.absent, counts.from_cache, counts.pulled) == (16, 4 + 2, 8, 2)
     assert (counts.deferred_small, counts.deferred_zero, counts.pushed) == (1, 4 + 4, 7)
-    assert counts.named == 1
+    assert counts.named == 2
     saved = {name: saving["keys"] for name, saving in counts.to_json()["saved"].items()}
-    assert saved == {"cache": 8, "presence": 4, "defer": 1, "kkt": 8}
+    assert saved == {"cache": 8, "presence": 6, "defer": 1, "kkt": 8}
     store.fold()
     np.testing.assert_array_equal(store.pull(slots), 4 * steps)
     worker.close()
