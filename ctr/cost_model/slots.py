@@ -4,7 +4,7 @@
   recur. Those that recur follow a power law of the chunk (Heaps' law, 0.28 from 256 to 65,536 rows; Criteo's
   own log gives 0.276 from 1,000 to 60,000) until the chunk has nearly all of them.
 - Hashing throws features into slots at random: `s = S * (1 - (1 - 1 / S)**U)`.
-- Nobody has pushed the new ones, nor what came up for the first time in the chunk before, which is still in
+- Nobody had pushed the new ones, nor what came up for the first time in the chunk before, which is still in
   work when this one is pulled. On ten million synthetic rows at 2**28 slots: 1.24, 1.31, 1.34 and 1.26 per
   example in chunks of 131,072, 262,144, 524,288 and 1,048,576, of 2.23, 1.82, 1.50 and 1.29 unique slots.
 """
@@ -19,7 +19,7 @@ from ctr.cost_model.costs import Costs
 from ctr.cost_model.workload import MEASURED_CHUNK, MEASURED_FEATURES, Workload
 
 PRESENCE_BITS: Final = 30
-"""Of a worker's bitmap of pushed slots, as in `ps.client.presence`: with more, neighbours share a bit."""
+"""Of a worker's bitmap of pushed slots, as in `ps.client.marks`: with more, neighbours share a bit."""
 
 
 @dataclass(frozen=True, slots=True)

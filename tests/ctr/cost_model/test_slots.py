@@ -11,7 +11,7 @@ from ctr.cost_model import Costs, Workload
 from ctr.cost_model.slots import PRESENCE_BITS, chunk_slots, unique_features
 from features import RawSource, load_spec
 from features.batches import localize
-from ps.client import presence
+from ps.client import marks
 from ps.redis import log as redis_log
 
 
@@ -24,7 +24,7 @@ SYNTHETIC = workload(10_004_000, 9_437_184)
 
 
 def test_constants_are_those_of_the_store() -> None:
-    assert presence._MOST_BITS == PRESENCE_BITS
+    assert marks._MOST_BITS == PRESENCE_BITS
     assert Costs().log_entry == redis_log.ENTRY.itemsize
     assert Costs().fold_density == redis_log._DENSITY
 
