@@ -81,8 +81,7 @@ class Costs:
     worker_push_partition_us: float = _cost(75, "us per partition", "a worker's time, fixed part of a push")
     worker_news_partition_us: float = _cost(33, "us per partition", "a worker's time, fixed part of a log")
     hear_us: float = _cost(0.012, "us per entry", "a worker's time of learning that a slot has been pushed")
-    hear_fold_ns: float = _cost(1.5, "ns per slot", "a worker's time of reading a bitmap after a fold")
-    hear_present_us: float = _cost(0.35, "us per slot that the bitmap has", "the same, of the slots it names")
+    hear_fold_ns: float = _cost(0.2, "ns per slot", "a worker's time of reading a bitmap after a fold")
     near_density: int = _cost(
         64, "slots", "on one machine: a partition travels as a range once one slot in so many is touched"
     )

@@ -90,7 +90,6 @@ def _one_by_one(
     times = folds(workload, logged_entries(workload, chunk, found), costs)
     folded = times * workload.slots * per_chunk
     bitmaps = folded * workload.active_workers  # slots of folded partitions that a worker reads
-    present = bitmaps * (times + 1) / 2 / costs.fold_density  # of them those that the bitmaps name
     news_bytes = heard * costs.log_entry + bitmaps / 8
     touched = occupied(workload.partitions, found.unique)
     fixed_s, worker_fixed_s = _fixed(touched, costs)
@@ -100,7 +99,6 @@ def _one_by_one(
     store_ns = folded * SLOT_BYTES * costs.range_write_ns + news_bytes * costs.range_read_ns
     worker_us = found.pulled * costs.worker_pull_us + found.added * costs.worker_push_us
     worker_us += found.logged * costs.worker_log_us + found.unique * costs.find_us + heard * costs.hear_us
-    worker_us += present * costs.hear_present_us
     worker_ns = folded * SLOT_BYTES * costs.worker_range_ns + bitmaps * costs.hear_fold_ns
     log_bytes = found.logged * costs.log_entry
     return ChunkCosts(

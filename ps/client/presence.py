@@ -44,15 +44,15 @@ class Presence:
         return self._folds.copy()
 
     def _hear(self, news: News) -> None:
-        named = np.sort(news.named)
-        if news.present is not None:
-            self._heard[news.partition] = 0
-            bits = np.unpackbits(news.present, bitorder="little")
-            named = np.union1d(named, np.flatnonzero(bits))
         partitions = self._store.partitions
-        numbers = named.astype(np.uint64) + np.uint64(news.partition << partitions.shift)
+        first = news.partition << partitions.shift
+        named = np.sort(news.named).astype(np.uint64) + np.uint64(first)
         with self._lock:
-            self._marks.add(as_slots(numbers, partitions.bits))
+            if news.present is not None:
+                self._heard[news.partition] = 0
+                if news.present.size:
+                    self._marks.add_bitmap(first, partitions.size, news.present)
+            self._marks.add(as_slots(named, partitions.bits))
         self._heard[news.partition] += news.entries
         self._folds[news.partition] = news.folds
         self._crowded[news.partition] |= news.crowded

@@ -110,7 +110,7 @@ def test_bad_input_is_refused_with_its_limits(words: list[str], message: str) ->
 @pytest.mark.parametrize(
     ("words", "advice"),
     [
-        (["--workers", "1", "--chunk", "65536"], "helps most: 4 times the chunk"),
+        (["--workers", "1", "--chunk", "16384"], "helps most: 4 times the chunk"),
         (  # a larger chunk would cost accuracy
             [
                 *("--features", "1e8", "--examples", "1e9", "--network", "100"),
