@@ -145,7 +145,7 @@ def test_a_missing_input_file(cli: Cli, tmp_path: Path, model: Path, command: st
             "See `ctr train --help`.",
         ),
         (
-            ["train", "good.csv", "--model", "m", "--hold-back", 0.01],
+            ["train", "good.csv", "--model", "m", "--defer", 0.01],
             "--checkpoint, --resume, filters and --consistency ssp and asp need the parameters in Redis; add "
             "--store, such as --store embedded://?shards=1. See `ctr train --help`.",
         ),
