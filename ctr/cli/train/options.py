@@ -35,8 +35,9 @@ ChunkOption = Annotated[
         "--chunk",
         min=1,
         help="Examples that a worker trains on between reading the shared weights and adding its change "
-        "to them. Default in memory: 65,536 for one worker; for several at most 16,384, and a 25th of "
-        "their rows. Through Redis: an 8th of a worker's rows, at most 524,288.",
+        "to them. Default in memory: 65,536; for several workers a 25th of their rows where that would "
+        "leave fewer than 6 rounds. Through Redis: an 8th of a worker's rows, at most 524,288; for several "
+        "at most 131,072, or a 16th if that is more.",
         show_default=False,
     ),
 ]
