@@ -208,29 +208,22 @@ def merge_logged(
     b_slots: Slots,
     b_increments: Int64,
     b_folds: NDArray[np.int32],
-    folds: Int64,
-    shift: int,
     out_slots: Slots,
     out_increments: Int64,
     out_folds: NDArray[np.int32],
-) -> int:
-    """Writes the entries of `a` and `b` whose folds are at least those of their partition, sorted by slot.
-
-    Outputs have room for all of both. Returns how many entries were written.
-    """
+) -> None:
+    """Writes the entries of `a` and `b`, sorted by slot; outputs have room for just these."""
     j, k = np.uint64(0), np.uint64(0)
     for i in range(np.uint64(a_slots.size)):
-        slot = a_slots[i]
-        while j < np.uint64(b_slots.size) and b_slots[j] < slot:
+        while j < np.uint64(b_slots.size) and b_slots[j] < a_slots[i]:
             out_slots[k], out_increments[k], out_folds[k] = b_slots[j], b_increments[j], b_folds[j]
-            k += np.uint64(b_folds[j] >= folds[np.uint64(b_slots[j]) >> np.uint64(shift)])
             j += np.uint64(1)
-        out_slots[k], out_increments[k], out_folds[k] = slot, a_increments[i], a_folds[i]
-        k += np.uint64(a_folds[i] >= folds[np.uint64(slot) >> np.uint64(shift)])
+            k += np.uint64(1)
+        out_slots[k], out_increments[k], out_folds[k] = a_slots[i], a_increments[i], a_folds[i]
+        k += np.uint64(1)
     for rest in range(j, np.uint64(b_slots.size)):
         out_slots[k], out_increments[k], out_folds[k] = b_slots[rest], b_increments[rest], b_folds[rest]
-        k += np.uint64(b_folds[rest] >= folds[np.uint64(b_slots[rest]) >> np.uint64(shift)])
-    return int(np.int64(k))
+        k += np.uint64(1)
 
 
 @njit(nogil=True, cache=True, inline="always")

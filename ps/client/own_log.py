@@ -27,7 +27,6 @@ class OwnLog:
         self._partitions = partitions
         self._runs: list[_Run] = []
         self._marks = Marks(partitions.bits)  # slots that may be in them
-        self._needed = np.full(partitions.count, -1, np.int64)
 
     def __len__(self) -> int:
         return sum(slots.size for slots, *_ in self._runs)
@@ -41,8 +40,8 @@ class OwnLog:
             b, a = self._runs.pop(), self._runs.pop()
             size = a[0].size + b[0].size
             out = no_slots(self._partitions.bits, size), np.empty(size, np.int64), np.empty(size, np.int32)
-            count = merge_logged(*a, *b, self._needed, self._partitions.shift, *out)
-            self._runs.append((out[0][:count], out[1][:count], out[2][:count]))
+            merge_logged(*a, *b, *out)
+            self._runs.append(out)
 
     def overlay(self, slots: Slots, packed: Int64, folds: Int64) -> None:
         """Add to `packed`, int64[u], what is not in the state of partitions that are folded so often."""
@@ -55,5 +54,8 @@ class OwnLog:
         packed[here] += logged
 
     def forget(self, folds: Int64) -> None:
-        """Keep no entry that is in the state of partitions that are folded so often, for good."""
-        self._needed = folds.copy()
+        """Drop what is in the state of partitions that are folded so often, for good."""
+        for number, run in enumerate(self._runs):
+            needed = run[2] >= folds[self._partitions.of(run[0])]
+            if not needed.all():
+                self._runs[number] = run[0][needed], run[1][needed], run[2][needed]

@@ -124,11 +124,11 @@ class PushQueue:
         with self._changed:
             self._wait_for(lambda: not self._waiting)
 
-    def wait_replicated(self, timeout_s: float = 1.0) -> bool:
+    def wait_replicated(self, timeout_s: float = 1.0, folds: Int64 | None = None) -> bool:
         """Flush, and wait up to `timeout_s` until replicas have every push too; whether they do.
 
         If there are none, it is enough that the store has every push that is kept. Pushes that are safe so
-        are kept no longer.
+        are kept no longer, and nothing of logs that had been folded so often before, int64[partitions].
         """
         self.flush()
         while True:
@@ -141,6 +141,8 @@ class PushQueue:
             with self._changed:
                 while len(self._sent) > _LEAST_KEPT:
                     self._forget_first()
+                if folds is not None:
+                    self.log.forget(folds)
         return replicated
 
     def overlay(self, shard: int, slots: Slots, packed: Int64, applied: Int64) -> None:
@@ -153,14 +155,7 @@ class PushQueue:
         for push in kept:
             self._add(push, slots, packed, applied < push.token.number)
 
-    def overlay_logs(
-        self,
-        shard: int,
-        slots: Slots,
-        packed: Int64,
-        applied: Int64,
-        folds: Int64,
-    ) -> None:
+    def overlay_logs(self, shard: int, slots: Slots, packed: Int64, applied: Int64, folds: Int64) -> None:
         """The same with what is in logs that were folded so often, or about to be appended to them."""
         with self._changed:  # a push goes from what is kept to the log
             for push in (*self._sent, *self._waiting):

@@ -261,23 +261,13 @@ class WorkerStore:
 
     def wait_replicated(self) -> bool:
         """See `PushQueue.wait_replicated`."""
-        folds = self._folds.copy()
-        replicated = self._queue.wait_replicated()
-        if replicated:  # else a failover may lose a fold
-            self._queue.log.forget(folds)
-        return replicated
+        return self._queue.wait_replicated(folds=self._folds.copy())
 
     def close(self) -> None:
         """Stop pushing."""
         self._queue.close()
 
-    def _add_own(
-        self,
-        pulled: Pulled,
-        some: Bools | None,
-        applied: Int64,
-        folds: Int64,
-    ) -> None:
+    def _add_own(self, pulled: Pulled, some: Bools | None, applied: Int64, folds: Int64) -> None:
         slots: Slots = pulled.slots if some is None else pulled.slots[some]
         packed = pulled.packed if some is None else pulled.packed[some]
         logged = np.zeros(slots.size, np.int64)

@@ -53,9 +53,5 @@ def add_logged(
     }
 
 
-def merge_logged(a: Sequence[Entry], b: Sequence[Entry], folds: Sequence[int], shift: int) -> list[Entry]:
-    return sorted(entry for entry in (*a, *b) if entry[2] >= folds[entry[0] >> shift])
-
-
 def bits_of(marks: bytes) -> set[int]:
     return {8 * at + bit for at, byte in enumerate(marks) for bit in range(8) if byte & 1 << bit}

@@ -215,6 +215,7 @@ DeferOption = Annotated[
     float | None,
     _in_redis(
         "--defer",
+        "--hold-back",
         min=0,
         callback=finite,
         metavar="NATS",
