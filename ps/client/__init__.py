@@ -6,8 +6,8 @@ from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
     from ps.client.filters import DEFAULT_FILTERS, FilterCounts, Filters
-    from ps.client.push_log import PendingPush
-    from ps.client.push_queue import LOST, PushPacked, PushQueue
+    from ps.client.push_log import PendingPush, PushPacked
+    from ps.client.push_queue import LOST, PushQueue
     from ps.client.warm_up import warm_up_requests
     from ps.client.worker_store import Pulled, WorkerStore
 
@@ -28,8 +28,8 @@ __getattr__ = lazy_face(
     __name__,
     {
         "filters": "DEFAULT_FILTERS FilterCounts Filters",
-        "push_log": "PendingPush",
-        "push_queue": "LOST PushQueue PushPacked",
+        "push_log": "PendingPush PushPacked",
+        "push_queue": "LOST PushQueue",
         "warm_up": "warm_up_requests",
         "worker_store": "Pulled WorkerStore",
     },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -35,6 +36,23 @@ class PendingPush:
         """Bytes that it keeps."""
         logged = () if self.logged is None else (self.logged.slots, self.logged.increments)
         return sum(each.nbytes for each in (self.slots, self.increments, *logged))
+
+
+class PushPacked(Protocol):
+    """`RedisStore.push_packed`, or what wraps it."""
+
+    def __call__(
+        self,
+        slots: Slots,
+        increments: Int64,
+        token: Token,
+        *,
+        expected: Int64 | None = None,
+        only: Bools | None = None,
+        logged: Logged | None = None,
+        crowd: bool = False,
+        folds: Int64 | None = None,
+    ) -> list[int]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,16 @@ from collections.abc import Callable
 from itertools import islice
 from threading import Condition, Thread
 from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 
 from ctr.errors import StoreError
 from ps.client.own_log import OwnLog
-from ps.client.push_log import PendingPush, PushLog
+from ps.client.push_log import PendingPush, PushLog, PushPacked
 from ps.packed_kernels import add_matching
 from ps.partitions import Bools, Int64, Slots
 from ps.redis import Logged, RedisStore
-from ps.store import SupersededError, Token
+from ps.store import SupersededError
 
 LOST = (
     "a server has lost pushes that it had acknowledged, and they are not kept here any more: a replica that "
@@ -28,23 +27,6 @@ LOST = (
 
 _WAITING = 2  # pushes that may wait to be sent, before `put` waits itself
 _LEAST_KEPT = 4  # pushes, for `overlay`
-
-
-class PushPacked(Protocol):
-    """`RedisStore.push_packed`, or what wraps it."""
-
-    def __call__(
-        self,
-        slots: Slots,
-        increments: Int64,
-        token: Token,
-        *,
-        expected: Int64 | None = None,
-        only: Bools | None = None,
-        logged: Logged | None = None,
-        crowd: bool = False,
-        folds: Int64 | None = None,
-    ) -> list[int]: ...
 
 
 class PushQueue:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ps.client.cache import WorkerCache
 from ps.client.filters import FilterCounts, Filters
 from ps.client.presence import Presence
-from ps.client.push_log import PendingPush
-from ps.client.push_queue import PushPacked, PushQueue
+from ps.client.push_log import PendingPush, PushPacked
+from ps.client.push_queue import PushQueue
 from ps.fixed_point_kernels import find_heavy
 from ps.partitions import Bools, Float32, Int64, Slots, no_slots
 from ps.redis import Logged, RedisStore

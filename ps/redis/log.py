@@ -17,9 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ps.bitmap_kernels import mark
 from ps.packed_kernels import add_scattered
 from ps.partitions import Slots
-from ps.redis.layout import Offsets
+from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts
+from ps.redis.layout import SLOT_BYTES, Offsets, allocate, body_slots
+from ps.redis.push_request import Outcome, Write
+from ps.wire import FOLDS, STATE, Keys, ReplyReader, bulk_string, command
 
 ENTRY = np.dtype([("offset", "<u4"), ("increment", "<i8")])
 """12 bytes: a slot, counted from the first of its partition, and what is to be added to it."""
@@ -59,3 +63,91 @@ def add_entries(raw: bytes, state: NDArray[np.uint8]) -> Offsets:
     offsets = np.ascontiguousarray(entries["offset"])
     add_scattered(state, offsets, np.ascontiguousarray(entries["increment"]))
     return offsets
+
+
+@dataclass(slots=True)
+class Unfolded:
+    """A partition whose log is to be folded."""
+
+    facts: Facts
+    log: bytes
+    present: NDArray[np.uint8]
+    """uint8[size / 8]: the slots that folded logs have named, see `Keys.present`."""
+    state: NDArray[np.uint8]
+    """All of it, tail included."""
+    allocated: bool
+    """Whether its main string is there."""
+
+
+@dataclass(slots=True)
+class FoldRequest:
+    """Reads state and log of one partition, and writes their sum; used like a `PushRequest`."""
+
+    keys: Keys
+    partition: int
+    size: int
+    """Slots of the partition."""
+
+    @property
+    def range_bytes(self) -> int:
+        """Bytes that are read, and written."""
+        return self.size * SLOT_BYTES
+
+    def look(self) -> list[bytes | memoryview]:
+        """Watch the watermarks, and read everything."""
+        p = self.partition
+        keys = self.keys.log(p), self.keys.present(p), self.keys.tail(p), self.keys.state(p)
+        watch = command(b"WATCH", self.keys.watermarks(p))
+        return [watch, ask_facts(self.keys, p), *(command(b"GET", key) for key in keys)]
+
+    def read_look(self, replies: ReplyReader, incarnation: Incarnation) -> Unfolded:
+        """See `PushRequest.read_look`."""
+        state = np.zeros(self.range_bytes, np.uint8)
+
+        def fill(start: int) -> int:
+            raw = replies.bulk()
+            if raw is None:
+                return 0
+            state[start : start + raw.size] = raw
+            return raw.size
+
+        body = body_slots(self.size) * SLOT_BYTES
+        _, facts, log, present, _, length = replies.all_of(
+            replies.status,
+            lambda: read_facts(replies, incarnation),
+            replies.text,
+            replies.text,
+            lambda: fill(body),
+            lambda: fill(0),
+        )
+        incarnation.check_state(facts.had_state, length)
+        bits = np.zeros(-(-self.size // 8), np.uint8)
+        bits[: len(present)] = np.frombuffer(present, np.uint8)
+        return Unfolded(facts, log, bits, state, length > 0)
+
+    def next_step(self, found: Unfolded) -> Outcome:
+        """READY unless somebody has folded it by now."""
+        return Outcome.READY if found.log else Outcome.DONE
+
+    def write(self, found: Unfolded, scratch: NDArray[np.uint8]) -> Write:
+        """The transaction, between MULTI and EXEC."""
+        p, body = self.partition, body_slots(self.size)
+        offsets = np.sort(add_entries(found.log, found.state))
+        state = self.keys.state(p)
+        parts: list[bytes | memoryview] = [command(b"MULTI")]
+        if not found.allocated:
+            parts.append(allocate(state, self.size))
+        head = b"*4\r\n$8\r\nSETRANGE\r\n" + bulk_string(state) + bulk_string(b"0")
+        written = found.state[: body * SLOT_BYTES]
+        parts += [head + b"$%d\r\n" % written.size, written.data, b"\r\n"]
+        commands = 3 + (not found.allocated)
+        if offsets[-1] >= body:
+            parts.append(command(b"SET", self.keys.tail(p), found.state[written.size :].tobytes()))
+            commands += 1
+        if not found.facts.crowded:
+            mark(found.present, offsets, 0)
+            parts.append(command(b"SET", self.keys.present(p), found.present.tobytes()))
+            commands += 1
+        fields = FOLDS, b"%d" % (found.facts.folds + 1), STATE, b"1"
+        parts += [command(b"DEL", self.keys.log(p)), command(b"HSET", self.keys.watermarks(p), *fields)]
+        return Write([*parts, command(b"EXEC")], [None] * commands)

@@ -11,10 +11,9 @@ import numpy as np
 from ctr.errors import StoreError
 from ps.partitions import Bools, Int64, Partitions, Slots
 from ps.redis.counters import SaturationCount
-from ps.redis.fold import FoldRequest
 from ps.redis.incarnation import Facts, Incarnation
 from ps.redis.layout import Offsets, density_of, is_dense, split_tail
-from ps.redis.log import ENTRY, Logged, entries_of, fold_from
+from ps.redis.log import ENTRY, FoldRequest, Logged, entries_of, fold_from
 from ps.redis.push_request import Outcome, PushRequest, Write, read_write
 from ps.redis.string_push import RangePush, SparsePush, StringPush
 from ps.store import SupersededError, Token
