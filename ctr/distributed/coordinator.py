@@ -113,7 +113,7 @@ class Coordinator:
         self.board = JobBoard(store.url, lease_s=lease_s)
         try:
             created = self.board.create(self.id, job.to_bytes(), shards=self._plan.shards, ranks=job.ranks)
-            self._incarnation = created.incarnation
+            self._launch = created.launch
             self._pause = JobPause(self.board, self._plan, job.ranks)
             self._passes = PassEnds(self.board, self._plan, job.ranks, self._pause, on_pass)
             position = JobPosition.of(self.board.look())
@@ -262,7 +262,7 @@ class Coordinator:
 
     def _give_up(self) -> None:
         """The job ends with an error here: tell the workers, if the store is there to be told."""
-        url, ours = self._store.url, self._incarnation
+        url, ours = self._store.url, self._launch
         with (
             suppress(StoreError),  # also when the job was resumed elsewhere while this process was frozen
             closing(JobBoard(url, timeout_s=FAILURE_REPORT_S, patience_s=FAILURE_REPORT_S)) as board,

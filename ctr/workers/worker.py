@@ -143,7 +143,7 @@ def _leave_with(error: BaseException, url: RedisUrl, found: Job, worker_id: str,
         suppress(CtrError),  # the store may not be there to be told
         closing(JobBoard(url, timeout_s=FAILURE_REPORT_S, patience_s=FAILURE_REPORT_S)) as board,
     ):
-        board.job(found.id, found.incarnation)
+        board.job(found.id, found.launch)
         if isinstance(error, CtrError) and board.heartbeat(worker_id):
             report_failure(board, name, error)
         board.leave(worker_id)

@@ -47,16 +47,16 @@ def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-JOB_FACTS = (b"incarnation", b"id", b"lease", b"description", b"shards", b"ranks")
+JOB_FACTS = (b"launch", b"id", b"lease", b"description", b"shards", b"ranks")
 """The fields of a job that never change."""
 
 
 def job_of(facts: Sequence[Any]) -> Job:
     """The job, from the answers for `JOB_FACTS` of one that is there."""
-    incarnation, name, lease, description, shards, ranks = facts
+    launch, name, lease, description, shards, ranks = facts
     name, description, shards, ranks = map(fact, (name, description, shards, ranks))
     lease_s = LEASE_S if lease is None else int(lease) / 1_000  # jobs of earlier versions tell none
-    return Job(name.decode(), incarnation.decode(), lease_s, description, int(shards), int(ranks))
+    return Job(name.decode(), launch.decode(), lease_s, description, int(shards), int(ranks))
 
 
 def marks(key: bytes, kind: str, ranks: int) -> Command:

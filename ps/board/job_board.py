@@ -64,12 +64,12 @@ class JobBoard:
         """How long a lease lasts that this process takes."""
         return self._record.lease_s
 
-    def job(self, name: str | None = None, incarnation: str | None = None) -> Job | None:
+    def job(self, name: str | None = None, launch: str | None = None) -> Job | None:
         """The job on the board; raises StoreError when `name` is given and it is none or another.
 
-        With `incarnation`, also when it is another creation of that job: one that was resumed since.
+        With `launch`, also when it is another launch of that job: one that was resumed since.
         """
-        return self._record.find(name, incarnation)
+        return self._record.find(name, launch)
 
     def close(self) -> None:
         """Close all connections; the job stays on the board."""

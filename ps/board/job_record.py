@@ -17,7 +17,7 @@ T = TypeVar("T")
 class JobRecord:
     """The job that this process created or found on the board of `url.model`.
 
-    Every request checks the random id of the job's creation, and every transaction watches it. So nobody
+    Every request checks the random id of the job's launch, and every transaction watches it. So nobody
     writes into a later job of the same name, nor into a node that has restarted empty. Thread-safe.
     """
 
@@ -30,7 +30,7 @@ class JobRecord:
         self.line = Transactions(self._nodes, url, patience_s=patience_s)
         self.key = {part: self.names.board(part) for part in BoardPart}
         self._found: Job | None = None
-        self._incarnation = b""
+        self._launch = b""
 
     @property
     def job(self) -> Job:
@@ -59,10 +59,10 @@ class JobRecord:
         """See `JobBoard.create`."""
         lease_s = LEASE_S if self._own_lease_s is None else self._own_lease_s
         created = Job(job, secrets.token_hex(8), lease_s, description, shards, ranks)
-        incarnation = created.incarnation.encode()
+        launch = created.launch.encode()
         key = self.key
         reads = [
-            (b"GET", key[BoardPart.INCARNATION]),
+            (b"GET", key[BoardPart.LAUNCH]),
             (b"HMGET", key[BoardPart.JOB], b"id", b"state", b"ranks"),
             TIME,
             (b"ZRANGE", key[BoardPart.LEASES], b"-1", b"-1", b"WITHSCORES"),
@@ -71,7 +71,7 @@ class JobRecord:
 
         def previous_ranks(found: list[Any]) -> int:
             there, (name, state, its_ranks), time, last, coordinator = found
-            if there is None or there == incarnation:  # the latter is our own request whose answer was lost
+            if there is None or there == launch:  # the latter is our own request whose answer was lost
                 return 0
             workers = bool(last) and float(last[1]) > milliseconds(time)
             if state in (b"running", b"stopping") and (workers or (coordinator and state == b"running")):
@@ -83,10 +83,10 @@ class JobRecord:
 
         def decide(found: list[Any]) -> Decision[None]:
             previous_ranks(found)
-            if found[0] == incarnation:
+            if found[0] == launch:
                 return (), lambda _: None
             facts = {
-                b"incarnation": incarnation,
+                b"launch": launch,
                 b"id": job.encode(),
                 b"lease": b"%d" % (lease_s * 1_000),
                 b"description": description,
@@ -99,13 +99,13 @@ class JobRecord:
             words = (word for fact in facts.items() for word in fact)
             commands: list[Command] = [
                 (b"DEL", *key.values()),
-                (b"SET", key[BoardPart.INCARNATION], incarnation),
+                (b"SET", key[BoardPart.LAUNCH], launch),
                 (b"HSET", key[BoardPart.JOB], *words),
                 self.coordinator_lease(lease_s),
             ]
             return commands, lambda _: None
 
-        watched = [key[part] for part in (BoardPart.INCARNATION, BoardPart.JOB, BoardPart.LEASES)]
+        watched = [key[part] for part in (BoardPart.LAUNCH, BoardPart.JOB, BoardPart.LEASES)]
         # Its updates first, as the new job's workers may come as soon as it is there.
         previous = self.line.update(watched, reads, lambda found: ((), _always(previous_ranks(found))))
         for rank in map(self.names.rank, range(previous)):
@@ -114,7 +114,7 @@ class JobRecord:
         self._remember(created)
         return created
 
-    def find(self, name: str | None = None, incarnation: str | None = None) -> Job | None:
+    def find(self, name: str | None = None, launch: str | None = None) -> Job | None:
         """See `JobBoard.job`."""
         (facts,) = self.line.ask(self.key[BoardPart.JOB], [(b"HMGET", self.key[BoardPart.JOB], *JOB_FACTS)])
         if facts[0] is None:
@@ -129,7 +129,7 @@ class JobRecord:
                 f"{self.url}: the job of the model {self.names.model!r} is {job.id!r}, not {name!r}; give "
                 "that id, or the other job's store."
             )
-        if incarnation not in (None, job.incarnation):
+        if launch not in (None, job.launch):
             raise self._another(job.id)
         self._remember(job)
         return job
@@ -138,7 +138,7 @@ class JobRecord:
         """The answers to commands that change nothing, in one round trip; `together`: all of one moment."""
         self._known()
         ask = self.line.together if together else self.line.ask
-        return self._checked(ask(self.key[BoardPart.INCARNATION], [self._get_incarnation(), *commands]))
+        return self._checked(ask(self.key[BoardPart.LAUNCH], [self._get_launch(), *commands]))
 
     def update(
         self, reads: Sequence[Command], decide: Callable[[list[Any]], Decision[T]], *watched: BoardPart
@@ -146,8 +146,8 @@ class JobRecord:
         """See `Transactions.update`."""
         self._known()
         return self.line.update(
-            [self.key[part] for part in (BoardPart.INCARNATION, *watched)],
-            [self._get_incarnation(), *reads],
+            [self.key[part] for part in (BoardPart.LAUNCH, *watched)],
+            [self._get_launch(), *reads],
             lambda found: decide(self._checked(found)),
         )
 
@@ -160,8 +160,8 @@ class JobRecord:
         self.line.close()
         self._nodes.close()
 
-    def _get_incarnation(self) -> Command:
-        return (b"GET", self.key[BoardPart.INCARNATION])
+    def _get_launch(self) -> Command:
+        return (b"GET", self.key[BoardPart.LAUNCH])
 
     def coordinator_lease(self, lease_s: float) -> Command:
         """Begins or renews the coordinator's own."""
@@ -169,19 +169,19 @@ class JobRecord:
 
     def _remember(self, job: Job) -> None:
         self._found = job
-        self._incarnation = job.incarnation.encode()
+        self._launch = job.launch.encode()
         self.line.slow_s = self.lease_s / 4
 
     def _known(self) -> bytes:
-        """The incarnation of the job that this process belongs to."""
-        return self._incarnation or self.job.incarnation.encode()
+        """The launch of the job that this process belongs to."""
+        return self._launch or self.job.launch.encode()
 
     def _checked(self, found: list[Any]) -> list[Any]:
-        """The answers without the first, which must be the job's incarnation."""
-        incarnation, *rest = found
-        if incarnation is None:
+        """The answers without the first, which must be the job's launch."""
+        launch, *rest = found
+        if launch is None:
             raise self._gone()
-        if incarnation != self._known():
+        if launch != self._known():
             raise self._another(self.job.id)
         return rest
 

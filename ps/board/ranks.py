@@ -78,8 +78,8 @@ class Ranks:
 
     def _rounds_of(self, fields: Sequence[bytes]) -> dict[int, bytes]:
         """The fields of this job's rounds, by round."""
-        incarnation = self._record.round_field(0)[:-1]
-        return {int(field[len(incarnation) :]): field for field in fields if field.startswith(incarnation)}
+        ours = self._record.round_field(0)[:-1]
+        return {int(field[len(ours) :]): field for field in fields if field.startswith(ours)}
 
 
 @dataclass(frozen=True, slots=True)

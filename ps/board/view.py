@@ -19,8 +19,8 @@ class Job:
 
     id: str
     """A resumed job keeps its own."""
-    incarnation: str
-    """The random id of this creation: a resumed job has another one."""
+    launch: str
+    """A random id of its own for each launch of the job: one that was resumed has another."""
     lease_s: float
     """The coordinator's, and that of every worker that is not told another."""
     description: bytes

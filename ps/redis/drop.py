@@ -66,7 +66,7 @@ def drop_model(client: Any, keys: Keys, incarnation: bytes) -> None:
     if found != incarnation:
         return
     client.hdel(keys.meta, READY)  # from now on it is dropped, if it was created
-    client.delete(keys.board(BoardPart.INCARNATION))  # which tells the workers
+    client.delete(keys.board(BoardPart.LAUNCH))  # which tells the workers
     (ranks,) = each(client, [(b"HGET", keys.board(BoardPart.JOB), b"ranks")], errors=True)
     if isinstance(ranks, Exception) and not is_wrong_type(ranks):
         raise ranks

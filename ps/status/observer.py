@@ -72,7 +72,7 @@ class StoreObserver:
     def prepared_updates(self, board: BoardStatus) -> dict[int, bytes]:
         """By rank: the update that was prepared last, if there is one. Raises as `reports` does."""
         updates = {}
-        prefix = f"{board.job.incarnation}:".encode()
+        prefix = f"{board.job.launch}:".encode()
         for rank in range(board.job.ranks):
             found = pairs(self._answer((b"HGETALL", self._keys.rank(rank))))
             rounds = {int(name[len(prefix) :]): name for name in found if name.startswith(prefix)}
@@ -193,7 +193,7 @@ class StoreObserver:
             return None
         job = job_of(facts)
         reads = view_reads(key, job.ranks, shards=True)
-        asked = [(b"GET", key[BoardPart.INCARNATION]), *reads.values()]
+        asked = [(b"GET", key[BoardPart.LAUNCH]), *reads.values()]
         try:
             now, *answers = self._nodes.ask(address, asked, together=True)
         except OutOfMemoryError:  # then there are no transactions, and nobody changes much

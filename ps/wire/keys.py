@@ -12,10 +12,10 @@ from enum import StrEnum
 class BoardPart(StrEnum):
     """What a job board consists of."""
 
-    INCARNATION = "incarnation"
-    """A string: the random id of the job's creation. Every write to the board watches it."""
+    LAUNCH = "launch"
+    """A string: the random id of the job's launch. Every write to the board watches it."""
     JOB = "job"
-    """A hash: incarnation, id, lease (ms), description, shards, ranks, created (ms), and what changes: state,
+    """A hash: launch, id, lease (ms), description, shards, ranks, created (ms), and what changes: state,
     message, pause, begun, restored."""
     LEASES = "leases"
     """A sorted set: until when each live worker's lease lasts, in ms of the server's clock."""

@@ -76,12 +76,12 @@ class TestJob:
     def test_one_creation_of_a_job(self, url: str, board: JobBoard, boards: Boards) -> None:
         """A job that is resumed keeps its id. Who belongs to it from before must not take it for its own."""
         before = board.create("job", b"", shards=1)
-        assert boards(url).job("job", before.incarnation) == before
+        assert boards(url).job("job", before.launch) == before
         board.stop()
         after = boards(url).create("job", b"", shards=1)
         with pytest.raises(StoreError, match="resumed"):
-            boards(url).job("job", before.incarnation)
-        assert boards(url).job("job", after.incarnation) == after
+            boards(url).job("job", before.launch)
+        assert boards(url).job("job", after.launch) == after
 
     def test_no_job(self, board: JobBoard) -> None:
         assert board.job() is None
