@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ctr.distributed.coordinator import Coordinator
     from ctr.distributed.position import JobPosition
     from ctr.distributed.progress import Progress
-    from ctr.distributed.result import DistributedFacts, Trained
+    from ctr.distributed.result import DistributedFacts
     from ctr.distributed.run import StoreSettings, train_distributed
     from ctr.distributed.status import JobStatus, WorkerStatus, job_status, needed_reports, status_to_json
 
@@ -21,7 +21,6 @@ __all__ = [
     "JobStatus",
     "Progress",
     "StoreSettings",
-    "Trained",
     "WorkerStatus",
     "job_status",
     "needed_reports",
@@ -36,7 +35,7 @@ __getattr__ = lazy_face(
         "coordinator": "Coordinator",
         "position": "JobPosition",
         "progress": "Progress",
-        "result": "DistributedFacts Trained",
+        "result": "DistributedFacts",
         "run": "StoreSettings train_distributed",
         "status": "JobStatus WorkerStatus job_status needed_reports status_to_json",
     },

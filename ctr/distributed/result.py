@@ -1,16 +1,12 @@
-"""`Trained`: what training gave, in memory or through Redis."""
+"""`DistributedFacts`: what a job through Redis tells besides its result."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ctr.learn import Float32, TrainResult
-from features import Slots
-
 if TYPE_CHECKING:  # training in memory does without
     from ctr.workers import WorkerReport
-    from ps import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +21,3 @@ class DistributedFacts:
     checkpoints: int
     failed_checkpoints: list[str]
     """Why some could not be written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What training gave, before anything is saved."""
-
-    result: TrainResult
-    state: tuple[Slots, Float32]
-    """Everything that the store held in the end."""
-    store: Store | None = None
-    """The store, open, if it still holds that: to be dropped when the state is safe elsewhere."""
-    distributed: DistributedFacts | None = None

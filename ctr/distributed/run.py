@@ -20,9 +20,9 @@ from ctr.checkpoint import Checkpoint, read_checkpoint, read_job, restore_checkp
 from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.coordinator import Coordinator
 from ctr.distributed.progress import Progress
-from ctr.distributed.result import Trained
+from ctr.distributed.result import DistributedFacts
 from ctr.errors import ModelError, StoreError
-from ctr.learn import Float32, read_out, warm_up
+from ctr.learn import Float32, Trained, read_out, warm_up
 from ctr.workers import JobDescription, WorkerProcesses, fork_server
 from features import ExampleSource, Slots
 from ps import (
@@ -66,10 +66,10 @@ def train_distributed(
     on_progress: Callable[[Progress], None] = lambda _: None,
     on_start: Callable[[WorkerProcesses], None] = lambda _: None,
     on_pass: Callable[[int, tuple[Slots, Float32]], None] | None = None,
-) -> Trained:
+) -> tuple[Trained, DistributedFacts]:
     """Train from `start`, which `chunks_before` chunks went into, or from a checkpoint.
 
-    What it returns has the store, open; it still holds everything.
+    What it returns first has the store, open; it still holds everything.
 
     `on_pass` gets the number of each pass, from 1, that is over while another follows, and everything that
     the store holds then, see `PassEnds`; training waits for it, so it should not take long.
@@ -92,7 +92,7 @@ def _train(
     on_progress: Callable[[Progress], None],
     on_start: Callable[[WorkerProcesses], None],
     on_pass: Callable[[int, tuple[Slots, Float32]], None] | None,
-) -> Trained:
+) -> tuple[Trained, DistributedFacts]:
     if description.workers > 1:
         fork_server()  # so that it loads meanwhile
     checkpoint = _checkpoint(description, settings) if settings.resume else None
@@ -138,7 +138,7 @@ def _train(
     except BaseException:
         store.close()
         raise
-    return Trained(result, state, store, told)
+    return Trained(result, state, store), told
 
 
 def _open_store(

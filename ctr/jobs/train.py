@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from ctr.distributed import Trained
+from ctr.distributed import DistributedFacts
 from ctr.errors import CtrError
 from ctr.interrupts import stop_requests
 from ctr.jobs.holdout import PassEvaluations, State
@@ -16,6 +16,7 @@ from ctr.jobs.remains import Remains
 from ctr.jobs.saving import empty_store, require_places, save_or_rescue
 from ctr.jobs.setup import TrainSetup, set_up
 from ctr.jobs.train_job import Show, TrainJob
+from ctr.learn import Trained
 from ctr.metrics import MetricSummary
 from ctr.model import Model
 from ctr.progress import progress
@@ -55,7 +56,7 @@ def _run(job: TrainJob, show: Show, stop: Event, remains: Remains) -> TrainOutco
         return setup.holdout.evaluate(setup.linear(state, setup.passes_before + number), stop)
 
     after_passes = PassEvaluations(evaluate_pass)
-    trained = _learn(setup, after_passes, show, stop, remains)
+    trained, told = _learn(setup, after_passes, show, stop, remains)
     with nullcontext() if trained.store is None else closing(trained.store):
         if trained.result.examples == 0:
             empty_store(trained.store, remains)
@@ -71,17 +72,19 @@ def _run(job: TrainJob, show: Show, stop: Event, remains: Remains) -> TrainOutco
             f"{failure} The model was trained and is in {saved_to}; only its evaluation failed."
             + (f" {left}" if left else "")
         ) from failure
-    return _outcome(setup, trained, model, saved_to, evaluation, left)
+    return _outcome(setup, trained, told, model, saved_to, evaluation, left)
 
 
 def _learn(
     setup: TrainSetup, after_passes: PassEvaluations, show: Show, stop: Event, remains: Remains
-) -> Trained:
+) -> tuple[Trained, DistributedFacts | None]:
     if setup.job.in_memory:
-        from ctr.jobs.train_memory import learn_in_memory as learn
-    else:  # which loads what training in memory does without
-        from ctr.jobs.train_distributed import learn_distributed as learn
-    return learn(setup, after_passes, show, stop, remains)
+        from ctr.jobs.train_memory import learn_in_memory
+
+        return learn_in_memory(setup, after_passes, show, stop, remains), None
+    from ctr.jobs.train_distributed import learn_distributed  # with what training in memory does without
+
+    return learn_distributed(setup, after_passes, show, stop, remains)
 
 
 @dataclass(slots=True)
@@ -112,12 +115,13 @@ def _evaluate(
 def _outcome(
     setup: TrainSetup,
     trained: Trained,
+    told: DistributedFacts | None,
     model: Model,
     saved_to: Path,
     evaluation: _Evaluation,
     left: str | None,
 ) -> TrainOutcome:
-    source, holdout, distributed = setup.source, setup.holdout, trained.distributed
+    source, holdout = setup.source, setup.holdout
     return TrainOutcome(
         job=setup.job,
         optimizer=setup.optimizer,
@@ -128,10 +132,10 @@ def _outcome(
         holdout_by_pass=evaluation.by_pass,
         model=model,
         saved_to=saved_to,
-        bad_rows=source.bad_rows if distributed is None else distributed.report.bad_rows,
+        bad_rows=source.bad_rows if told is None else told.report.bad_rows,
         warnings=source.warnings() if isinstance(source, RawSource) else [],
         holdout_bad_rows=None if holdout is None else holdout.source.bad_rows,
         stopped=trained.result.interrupted or (holdout is not None and evaluation.holdout is None),
-        distributed=distributed,
+        distributed=told,
         left_in_store=left,
     )

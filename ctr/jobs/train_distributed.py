@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from threading import Event
 
-from ctr.distributed import CheckpointSettings, StoreSettings, Trained, train_distributed
+from ctr.distributed import CheckpointSettings, DistributedFacts, StoreSettings, train_distributed
 from ctr.errors import DataError
 from ctr.jobs.holdout import PassEvaluations
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.jobs.train_job import Show, TrainJob
+from ctr.learn import Trained
 from ctr.workers import (
     CONSISTENCY,
     JobDescription,
+    WorkerReport,
     absolute,
     filters_for,
     input_bytes,
@@ -56,7 +58,7 @@ def describe_job(setup: TrainSetup) -> JobDescription:
 
 def learn_distributed(
     setup: TrainSetup, after_passes: PassEvaluations, show: Show, stop: Event, remains: Remains
-) -> Trained:
+) -> tuple[Trained, DistributedFacts]:
     """Train through Redis; the store is open and still holds everything.
 
     Raises DataError when there was nothing to learn from, and as `train_distributed` does.
@@ -67,7 +69,7 @@ def learn_distributed(
     if job.checkpoint is not None:
         checkpoints = CheckpointSettings(job.checkpoint, job.checkpoint_every_s)
     with show("training") as report:
-        trained = train_distributed(
+        trained, told = train_distributed(
             description,
             setup.source,
             StoreSettings(job.store, checkpoints, job.resume, job.lease_s),
@@ -84,15 +86,20 @@ def learn_distributed(
             trained.store.drop()
             remains.in_store = False
             raise DataError("the input has no good row to learn from: check the file, or the feature spec.")
-        _collect_bad_rows(job, description.rows, setup.source, trained, remains)
+        _collect_bad_rows(job, description.rows, setup.source, trained, told.report, remains)
     except BaseException:
         trained.store.close()
         raise
-    return trained
+    return trained, told
 
 
 def _collect_bad_rows(
-    job: TrainJob, rows: int, source: ExampleSource, trained: Trained, remains: Remains
+    job: TrainJob,
+    rows: int,
+    source: ExampleSource,
+    trained: Trained,
+    report: WorkerReport,
+    remains: Remains,
 ) -> None:
     """Write the bad rows that workers have skipped to the file of `source`, each once and in order.
 
@@ -100,9 +107,7 @@ def _collect_bad_rows(
     the same row. If they are too many, read all `rows` to count them by reason, and raise DataError.
     """
     assert trained.store is not None
-    assert trained.distributed is not None
-    did, told = trained.result, trained.distributed.report
-    bad = told.bad_rows.count
+    did, bad = trained.result, report.bad_rows.count
     if not bad or not isinstance(source, RawSource):
         return
     most, source.max_bad_fraction = source.max_bad_fraction, None
@@ -113,7 +118,7 @@ def _collect_bad_rows(
     elif job.quarantine is None:
         return
     else:
-        rows = told.bad_rows.end
+        rows = report.bad_rows.end
     for _ in source.batches(BLOCK_ROWS, 0, rows):
         pass
-    told.bad_rows = source.bad_rows
+    report.bad_rows = source.bad_rows

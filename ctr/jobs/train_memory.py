@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from threading import Event
 
-from ctr.distributed import Trained
 from ctr.jobs.holdout import PassEvaluations, State
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.jobs.train_job import Show
-from ctr.learn import read_out, train
+from ctr.learn import Trained, read_out, train
 from ps import Token, open_store
 
 

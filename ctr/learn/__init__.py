@@ -5,7 +5,7 @@ from ctr.learn.base_rate import base_rate, starting_state
 from ctr.learn.learner import Learner, Timings, warm_up
 from ctr.learn.optimizer import Float32, Optimizer
 from ctr.learn.optimizers import OPTIMIZERS, choose_optimizer, optimizer_from_json
-from ctr.learn.result import TrainResult
+from ctr.learn.result import Trained, TrainResult
 from ctr.learn.rounds import TrainSettings, default_chunk, read_out, train
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Timings",
     "TrainResult",
     "TrainSettings",
+    "Trained",
     "base_rate",
     "choose_optimizer",
     "default_chunk",

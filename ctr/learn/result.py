@@ -1,4 +1,4 @@
-"""`TrainResult`: what came of training, in memory or through Redis."""
+"""`Trained`: what training gave, in memory or through Redis; `TrainResult`: what it did for that."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from ctr.learn.admission import AdmissionCounts
 from ctr.learn.learner import Timings
+from ctr.learn.optimizer import Float32
 from ctr.metrics import Metrics
+from ps import Slots, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +33,14 @@ class TrainResult:
     """Whether examples were left when it was told to stop."""
     resumed_from: str | None = None
     """When the checkpoint was taken that the job went on from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What training gave, before anything is saved."""
+
+    result: TrainResult
+    state: tuple[Slots, Float32]
+    """Everything that the store held in the end."""
+    store: Store | None = None
+    """The store, open, if it still holds that: to be dropped when the state is safe elsewhere."""

@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 
 from ctr.distributed.checkpointing import CheckpointSettings
-from ctr.distributed.result import Trained
+from ctr.distributed.result import DistributedFacts
 from ctr.distributed.run import StoreSettings, adopt, train_distributed
 from ctr.errors import StoreError
 from ctr.learn.ftrl import Ftrl
 from ctr.learn.optimizer import Float32
-from ctr.learn.result import TrainResult
+from ctr.learn.result import Trained, TrainResult
 from ctr.learn.rounds import TrainSettings, read_out, train
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model
@@ -207,13 +207,13 @@ class RunningJob:
         self._settings = StoreSettings(url, checkpoints, resume, lease_s)
         self._start = start
         self._workers: list[WorkerProcesses] = []
-        self._outcome: list[Trained | BaseException] = []
+        self._outcome: list[tuple[Trained, DistributedFacts] | BaseException] = []
         self._thread = Thread(target=self._run, name="train_distributed")
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            found = train_distributed(
+            found, told = train_distributed(
                 self.job,
                 source_of(self.job),
                 self._settings,
@@ -223,7 +223,7 @@ class RunningJob:
                 on_progress=lambda progress: self.fractions.append(progress.fraction),
             )
             found.store.drop()
-            self._outcome.append(found)
+            self._outcome.append((found, told))
         except BaseException as error:  # noqa: BLE001  (raised by `result`)
             self._outcome.append(error)
 
@@ -238,6 +238,13 @@ class RunningJob:
 
     def result(self) -> Trained:
         """What came of it; raises what it raised."""
+        return self._end()[0]
+
+    def facts(self) -> DistributedFacts:
+        """What only a job through Redis tells; raises what it raised."""
+        return self._end()[1]
+
+    def _end(self) -> tuple[Trained, DistributedFacts]:
         self._thread.join(DEADLINE_S)
         assert self.over, "the job did not end"
         (outcome,) = self._outcome

@@ -75,7 +75,7 @@ class TestWorkers:
         assert (did.examples, did.rows) == (passes * ROWS, ROWS)
         assert did.progressive.examples == ROWS
         assert did.progressive.logloss == pytest.approx(report.progressive.logloss, rel=1e-12)
-        (dead,) = result.distributed.dead_workers
+        (dead,) = running.facts().dead_workers
         assert "signal 9" in dead
 
     @pytest.mark.parametrize(("seed", "consistency"), [(1, "ssp"), (2, "asp")])
@@ -95,7 +95,7 @@ class TestWorkers:
         result = running.result()
         assert same_sums(result.state, in_memory(job)[0])
         assert result.result.examples == 3 * ROWS
-        assert len(result.distributed.dead_workers) == 1
+        assert len(running.facts().dead_workers) == 1
 
     def test_what_a_killed_one_has_logged_counts_once(
         self, start_job: StartJob, job_data: Path, redis_url: str
@@ -137,10 +137,10 @@ class TestWorkers:
         result = running.result()
         whole = undisturbed(job, redis_url)[0] if consistency == "bsp" else in_memory(job)[0]
         assert (same if consistency == "bsp" else same_sums)(result.state, whole)
-        assert result.distributed.dead_workers == []
-        assert result.distributed.workers_seen == 2
+        assert running.facts().dead_workers == []
+        assert running.facts().workers_seen == 2
         if consistency == "bsp":
-            assert result.distributed.report.progressive.examples == ROWS
+            assert running.facts().report.progressive.examples == ROWS
 
     @pytest.mark.parametrize("consistency", ["bsp", "asp"])
     def test_the_last_one_is_killed(

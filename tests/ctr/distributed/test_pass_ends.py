@@ -29,7 +29,7 @@ def run(job: JobDescription, settings: StoreSettings, until: int = 99) -> tuple[
         if number == until:
             stop.set()
 
-    found = train_distributed(job, source_of(job), settings, start=None, stop=stop, on_pass=on_pass)
+    found, _ = train_distributed(job, source_of(job), settings, start=None, stop=stop, on_pass=on_pass)
     found.store.drop()
     return seen, found.state
 

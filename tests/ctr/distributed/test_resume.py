@@ -80,14 +80,15 @@ class TestStopped:
         position = JobPosition.from_json(read_checkpoint(settings.folder).position)
         assert first.result.interrupted
         assert first.result.examples == sum(position.examples(job.plan())) < 2 * job.rows
-        assert first.distributed.checkpoints == 1
-        evaluated = first.distributed.report
+        assert running.facts().checkpoints == 1
+        evaluated = running.facts().report
         assert evaluated.progressive.examples + evaluated.later_passes.examples == first.result.examples
 
-        second = start_job(job, cluster_url, checkpoints=settings, resume=True).result()
+        again = start_job(job, cluster_url, checkpoints=settings, resume=True)
+        second = again.result()
         assert second.result.resumed_from is not None
         assert same(second.state, whole)
-        did, told = second.result, second.distributed
+        did, told = second.result, again.facts()
         assert (did.examples, did.rows, did.passes, did.interrupted) == (2 * job.rows, job.rows, 2, False)
         for evaluated, expected in (
             (told.report.progressive, report.progressive),
@@ -112,9 +113,9 @@ class TestStopped:
         running.stop.set()
         assert running.result().result.interrupted
         job = describe(job_data, **flags, workers=1, shard_chunks=64)
-        second = start_job(job, redis_url, checkpoints=settings, resume=True).result()
-        assert same_sums(second.state, in_memory(job)[0])
-        assert second.distributed.report.examples == 3 * job.rows
+        again = start_job(job, redis_url, checkpoints=settings, resume=True)
+        assert same_sums(again.result().state, in_memory(job)[0])
+        assert again.facts().report.examples == 3 * job.rows
 
     def test_checkpoints_meanwhile_disturb_nothing(
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
@@ -133,9 +134,9 @@ class TestStopped:
                 continue  # just being replaced
         result = running.result()
         assert same(result.state, undisturbed(job, redis_url)[0])
-        assert result.distributed.report.progressive.examples == job.rows
-        assert result.distributed.checkpoints > 0
-        assert all("mine.txt" in problem for problem in result.distributed.failed_checkpoints)
+        assert running.facts().report.progressive.examples == job.rows
+        assert running.facts().checkpoints > 0
+        assert all("mine.txt" in problem for problem in running.facts().failed_checkpoints)
 
     def test_a_worker_is_killed_while_all_are_held(
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
@@ -150,7 +151,7 @@ class TestStopped:
         os.kill(process_of(view, 1), signal.SIGKILL)
         result = running.result()
         assert same(result.state, undisturbed(job, redis_url)[0])
-        assert result.distributed.report.progressive.examples == job.rows
+        assert running.facts().report.progressive.examples == job.rows
 
     def test_other_settings_are_refused(
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
@@ -184,7 +185,7 @@ class TestStopped:
         with pytest.raises(ModelError, match="another `ctr train` writes its checkpoints there"):
             start_job(job, f"{redis_url}?model=other", checkpoints=settings).result()
         running.stop.set()
-        assert running.result().distributed.checkpoints == 1
+        assert running.facts().checkpoints == 1
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
     def test_the_state_is_kept_at_the_scale_that_it_has(
@@ -211,7 +212,7 @@ class TestStopped:
         running = start_job(job, redis_url, checkpoints=settings)
         assert running.once(lambda view: pushed(view) > 10)
         running.stop.set()
-        assert running.result().distributed.checkpoints == 1
+        assert running.facts().checkpoints == 1
         lease_s, name = 2.5, read_checkpoint(settings.folder).position["job"]
         url = parse_redis_url(redis_url)
         with (

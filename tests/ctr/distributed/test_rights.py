@@ -51,7 +51,7 @@ def url_of(redis_url: str) -> Iterator[UrlOf]:
 
 def trained(job: JobDescription, url: str) -> None:
     """The job's model stays in the store."""
-    found = train_distributed(job, source_of(job), StoreSettings(url), start=None, stop=Event())
+    found, _ = train_distributed(job, source_of(job), StoreSettings(url), start=None, stop=Event())
     assert found.result.examples == job.rows
     found.store.close()
 

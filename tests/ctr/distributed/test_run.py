@@ -78,7 +78,7 @@ class TestRounds:
         assert same(result.state, undisturbed(job, redis_url)[0])
         did, (_, logloss) = result.result, in_memory(job)
         assert (did.examples, did.rows, did.passes, did.interrupted) == (job.rows, job.rows, 1, False)
-        assert (result.distributed.workers_seen, result.distributed.dead_workers) == (2, [])
+        assert (running.facts().workers_seen, running.facts().dead_workers) == (2, [])
         assert did.progressive.examples == job.rows
         assert did.progressive.logloss == pytest.approx(logloss, abs=2e-4)
 
@@ -126,7 +126,7 @@ class TestClocks:
         running = start_job(job, redis_url)
         running.gather()
         found = running.result()
-        did, told = found.result, found.distributed
+        did, told = found.result, running.facts()
         _, alone = undisturbed(describe(job_data, consistency="ssp", workers=1, passes=3), redis_url)
         assert told.report.later_passes.logloss == pytest.approx(alone.later_passes.logloss, rel=0.04)
         assert (did.examples, did.rows, told.workers_seen) == (3 * ROWS, ROWS, 2)
@@ -205,7 +205,7 @@ class TestAdmission:
         running = start_job(job, redis_url)
         running.gather()
         found = running.result()
-        told = found.distributed.report.admissions
+        told = running.facts().report.admissions
         assert found.result.admissions == told
         assert 0.65 < told.left_out / told.asked < 0.75
 
@@ -275,7 +275,7 @@ class TestJoining:
         assert went_on is not None
         assert running.once(lambda view: pushed(view) > pushed(went_on) + 25)
         running.stop.set()
-        did = running.result().distributed
+        did = running.facts()
         assert (did.workers_seen, did.dead_workers) == (5, [])
         assert [report.examples > 0 for report in stays.join()] == [True]
 
@@ -291,7 +291,7 @@ class TestJoining:
         helpers.join()
         assert helpers.errors == []
         assert same_sums(result.state, in_memory(job)[0])
-        report = result.distributed.report
+        report = running.facts().report
         assert report.progressive.examples == report.later_passes.examples == job.rows
 
     def test_there_is_no_such_job(self, cli: Cli, job_data: Path, redis_url: str) -> None:
@@ -403,7 +403,7 @@ class TestBadRows:
         self, torn: Path, job_spec: FeatureSpec, redis_url: str, consistency: str
     ) -> None:
         job = describe(torn, job_spec, on_bad_rows="skip", passes=2, consistency=consistency)
-        found = train_distributed(job, source_of(job), StoreSettings(redis_url), start=None, stop=Event())
+        found, _ = train_distributed(job, source_of(job), StoreSettings(redis_url), start=None, stop=Event())
         assert (found.result.examples, found.result.rows) == (2 * 2_947, 2_947)
         with closing(found.store), closing(StoreObserver(parse_redis_url(redis_url))) as observer:
             _, status = look(observer)
