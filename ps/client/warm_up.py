@@ -9,6 +9,7 @@ from ps.client.cache import WorkerCache
 from ps.client.own_log import OwnLog
 from ps.fixed_point_kernels import find_heavy, limit_heavy, pack_delta, unpack
 from ps.kernels import ascending, finite
+from ps.log_kernels import ENTRY_BYTES, decode_entries, encode_entries
 from ps.packed_kernels import add_scattered, add_to_range
 from ps.partitions import Partitions, no_slots
 from ps.redis import Logged
@@ -38,11 +39,14 @@ def warm_up_requests(bits: int) -> None:
     for _ in range(2):
         cache.keep(slots, packed, packed, 0)
         cache.holds(slots, 0)
-    add_scattered(np.zeros(16, np.uint8), np.arange(2, dtype=np.uint32), packed)
     seen, absent = np.zeros(1, np.uint8), np.empty(2, np.uint8)
     mark(seen, slots, 0)
     unmarked(seen, slots, 0, absent)
     offsets, key = np.arange(2, dtype=np.uint32), np.frombuffer(b"key", np.uint8)
+    entries = np.empty(2 * ENTRY_BYTES, np.uint8)
+    encode_entries(offsets, packed, entries)
+    decode_entries(np.frombuffer(entries.tobytes(), np.uint8), offsets, packed)
+    add_scattered(np.zeros(16, np.uint8), offsets, packed)
     buffer = np.empty(pull_size(offsets, key), np.uint8)
     encode_pull(buffer, 0, key, offsets)
     parse_integers(buffer, 0, 0, packed, 0)

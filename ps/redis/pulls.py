@@ -10,10 +10,11 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
+from ps.log_kernels import ENTRY_BYTES
 from ps.partitions import Int64, Partitions, Slots
 from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts, read_watermarks
 from ps.redis.layout import SLOT_BYTES, Offsets, density_of, is_dense, split_tail
-from ps.redis.log import ENTRY
+from ps.redis.log import entries_in
 from ps.wire import (
     INCARNATION,
     Address,
@@ -202,7 +203,7 @@ class Pulls:
             facts, log = ask_facts(self._keys, p), self._keys.log(p)
             if p in anew:
                 return facts + command(b"GET", self._keys.present(p)) + command(b"GET", log) + facts
-            return facts + command(b"GETRANGE", log, b"%d" % (ENTRY.itemsize * known[p]), b"-1") + facts
+            return facts + command(b"GETRANGE", log, b"%d" % (ENTRY_BYTES * known[p]), b"-1") + facts
 
         def read(p: int, replies: ReplyReader) -> None:
             def facts() -> Facts:
@@ -216,9 +217,9 @@ class Pulls:
                 present, expected = None, folds[p]
             if before.folds == after.folds == expected:
                 todo.remove(p)
-                entries = np.frombuffer(log, ENTRY)
-                named = entries["offset"][entries["increment"] == 0]
-                found.append(News(p, after.folds, after.crowded, entries.size, named, present))
+                offsets, increments = entries_in(log)
+                named = offsets[increments == 0]
+                found.append(News(p, after.folds, after.crowded, offsets.size, named, present))
             else:
                 anew.add(p)
 

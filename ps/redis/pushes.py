@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from ctr.errors import StoreError
+from ps.log_kernels import ENTRY_BYTES
 from ps.partitions import Bools, Int64, Partitions, Slots
 from ps.redis.counters import SaturationCount
 from ps.redis.incarnation import Facts, Incarnation
 from ps.redis.layout import Offsets, density_of, is_dense, split_tail
-from ps.redis.log import ENTRY, FoldRequest, Logged, entries_of, fold_from
+from ps.redis.log import FoldRequest, Logged, entries_of, fold_from
 from ps.redis.push_request import Outcome, PushRequest, Write, read_write
 from ps.redis.string_push import RangePush, SparsePush, StringPush
 from ps.store import SupersededError, Token
@@ -117,7 +118,7 @@ class Pushes:
         def note_write(p: int, facts: Facts, log_bytes: int) -> None:
             if folds is not None:
                 folds[p] = facts.folds
-            if log_bytes >= fold_from(size) * ENTRY.itemsize:
+            if log_bytes >= fold_from(size) * ENTRY_BYTES:
                 long_logs.append(p)
 
         behind = self._everywhere(np.flatnonzero(where).tolist(), request, token, note_write=note_write)

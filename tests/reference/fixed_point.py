@@ -40,7 +40,7 @@ def pack_delta(
 
 def is_heavy(increment: int) -> bool:
     n_step = increment % 2**32
-    return abs(increment - n_step >> 32) > 2**16 or n_step > 2**12
+    return not -(2**14) <= increment - n_step >> 32 < 2**14 or n_step >= 2**12
 
 
 def limited(current: int, increment: int) -> int:

@@ -12,6 +12,7 @@ from ctr.cost_model.slots import PRESENCE_BITS, chunk_slots, unique_features
 from features import RawSource, load_spec
 from features.batches import localize
 from ps.client import marks
+from ps.log_kernels import ENTRY_BYTES
 from ps.redis import log as redis_log
 
 
@@ -25,7 +26,7 @@ SYNTHETIC = workload(10_004_000, 9_437_184)
 
 def test_constants_are_those_of_the_store() -> None:
     assert marks._MOST_BITS == PRESENCE_BITS
-    assert Costs().log_entry == redis_log.ENTRY.itemsize
+    assert Costs().log_entry == ENTRY_BYTES
     assert Costs().fold_density == redis_log._DENSITY
 
 

@@ -363,12 +363,12 @@ class TestPacked:
         assert store.pull_packed(slots).folds[[0, 56]].tolist() == [1, 1]
 
     def test_a_long_log_is_folded(self, server: EmbeddedRedis) -> None:
-        store = opened(server.url, bits=16)  # partitions of 1024 slots, whose logs have up to 63 entries
+        store = opened(server.url, bits=16)  # partitions of 1024 slots, whose logs have up to 127 entries
         rng = np.random.default_rng(0)
         sums = np.zeros(1 << 16, np.int64)
         for number in range(8):
-            slots = np.sort(rng.choice(1024, 24, replace=False)).astype(np.uint32)
-            increments = rng.integers(-1000, 1000, 24)
+            slots = np.sort(rng.choice(1024, 48, replace=False)).astype(np.uint32)
+            increments = (rng.integers(-1000, 1000, 48) << 32) + rng.integers(0, 1000, 48)
             sums[slots] += increments
             store.push_packed(
                 slots[:0],
@@ -381,11 +381,11 @@ class TestPacked:
         (news,) = (
             each for each in store.read_news(np.zeros(64, np.int64), np.full(64, -1)) if each.partition == 0
         )
-        assert (news.entries, news.named.size) == (2 * 24, 0)
+        assert (news.entries, news.named.size) == (2 * 48, 0)
         assert news.present is not None
         present = np.flatnonzero(np.unpackbits(news.present, bitorder="little"))
         assert set(present) <= set(np.flatnonzero(sums))
-        assert present.size > 24
+        assert present.size > 48
         store.fold()
         assert np.array_equal(store.pull_packed(everything).packed, sums)
         store.drop()
@@ -550,7 +550,7 @@ class TestRefusals:
         with redis.Redis.from_url(server.url) as client:
             client.hset("ctr:{older:meta}", mapping=fields)
             for options in ({"join": True}, {"join": False}, {"join": True, "create": False}):
-                with pytest.raises(StoreError, match="layout 3, this one has layout 5"):
+                with pytest.raises(StoreError, match="layout 3, this one has layout 6"):
                     opened(server.url, model="older", **options)
             observer = StoreObserver(parse_redis_url(f"{server.url}?model=older"))
             status = observer.look()
