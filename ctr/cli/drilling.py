@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Annotated
 
 import typer
 
-from ctr.cli.options import MOST_SECONDS, Consistency, JsonOption, finite
+from ctr.cli.options import MOST_SECONDS, Consistency, JsonOption, finite, taking
 from ctr.cli.reporting import report, stopping
 from ctr.drill import FAULTS, DrillSettings
 
@@ -16,87 +17,62 @@ _DEFAULT = DrillSettings()
 _CONSISTENCY = Consistency(_DEFAULT.consistency)
 _ALL_FAULTS = ",".join(_DEFAULT.faults)
 
-RowsOption = Annotated[int, typer.Option("--rows", min=10_000, help="Synthetic rows to train on.")]
-SeedOption = Annotated[
-    int,
-    typer.Option(
-        "--seed", min=0, help="Seed of the data, and of the order, times and victims of the faults."
-    ),
-]
-NodesOption = Annotated[
-    int, typer.Option("--nodes", "--shards", min=3, max=20, help="Redis primaries at the beginning.")
-]
-ReplicasOption = Annotated[int, typer.Option("--replicas", min=1, max=2, help="Replicas of each primary.")]
-WorkersOption = Annotated[int, typer.Option("--workers", min=2, help="Worker processes.")]
-ConsistencyOption = Annotated[
-    Consistency,
-    typer.Option("--consistency", help="As in `ctr train`; with bsp the weights must be equal to the bit."),
-]
-FaultsOption = Annotated[
-    str,
-    typer.Option(
-        "--faults",
-        metavar="LIST",
-        help="; ".join(f"{kind}: {what}" for kind, what in FAULTS.items()) + ". Or none.",
-    ),
-]
-RoundsOption = Annotated[
-    int, typer.Option("--rounds", min=1, help="Jobs to disturb with all faults, each in another order.")
-]
-FreezesOption = Annotated[
-    int,
-    typer.Option("--freezes", min=0, help="Freezes of independent servers afterwards, up to 20 at a time."),
-]
-FreezeSecondsOption = Annotated[
-    float,
-    typer.Option(
-        "--freeze-s", min=0.1, max=MOST_SECONDS, callback=finite, help="Seconds that a freeze lasts."
-    ),
-]
-AllowanceOption = Annotated[
-    float,
-    typer.Option(
-        "--allowance-s",
-        min=0,
-        max=MOST_SECONDS,
-        callback=finite,
-        help="Seconds, besides the node timeout of 1.5 s, within which training must continue after a "
-        "primary was killed.",
-    ),
-]
-ToleranceOption = Annotated[
-    float,
-    typer.Option(
-        "--tolerance",
-        min=0,
-        callback=finite,
-        help="By how much of it the log loss may be worse than undisturbed.",
-    ),
-]
-KeepOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--keep", metavar="DIR", help="Keep data and ledgers in this new folder.", show_default=False
-    ),
-]
+
+@dataclass(frozen=True, slots=True)
+class DrillOptions:
+    """What the command line says."""
+
+    rows: Annotated[int, typer.Option(min=10_000, help="Synthetic rows to train on.")] = _DEFAULT.rows
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the data, and of the order, times and victims of the faults.")
+    ] = _DEFAULT.seed
+    nodes: Annotated[
+        int, typer.Option("--nodes", "--shards", min=3, max=20, help="Redis primaries at the beginning.")
+    ] = _DEFAULT.nodes
+    replicas: Annotated[int, typer.Option(min=1, max=2, help="Replicas of each primary.")] = _DEFAULT.replicas
+    workers: Annotated[int, typer.Option(min=2, help="Worker processes.")] = _DEFAULT.workers
+    consistency: Annotated[
+        Consistency, typer.Option(help="As in `ctr train`; with bsp the weights must be equal to the bit.")
+    ] = _CONSISTENCY
+    faults: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST", help="; ".join(f"{kind}: {what}" for kind, what in FAULTS.items()) + ". Or none."
+        ),
+    ] = _ALL_FAULTS
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Jobs to disturb with all faults, each in another order.")
+    ] = _DEFAULT.rounds
+    freezes: Annotated[
+        int, typer.Option(min=0, help="Freezes of independent servers afterwards, up to 20 at a time.")
+    ] = _DEFAULT.freezes
+    freeze_s: Annotated[
+        float, typer.Option(min=0.1, max=MOST_SECONDS, callback=finite, help="Seconds that a freeze lasts.")
+    ] = _DEFAULT.freeze_s
+    allowance_s: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=MOST_SECONDS,
+            callback=finite,
+            help="Seconds, besides the node timeout of 1.5 s, within which training must continue after a "
+            "primary was killed.",
+        ),
+    ] = _DEFAULT.allowance_s
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            min=0, callback=finite, help="By how much of it the log loss may be worse than undisturbed."
+        ),
+    ] = _DEFAULT.tolerance
+    keep: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep data and ledgers in this new folder.")
+    ] = None
+    json: JsonOption = None
 
 
-def drill(
-    rows: RowsOption = _DEFAULT.rows,
-    seed: SeedOption = _DEFAULT.seed,
-    nodes: NodesOption = _DEFAULT.nodes,
-    replicas: ReplicasOption = _DEFAULT.replicas,
-    workers: WorkersOption = _DEFAULT.workers,
-    consistency: ConsistencyOption = _CONSISTENCY,
-    faults: FaultsOption = _ALL_FAULTS,
-    rounds: RoundsOption = _DEFAULT.rounds,
-    freezes: FreezesOption = _DEFAULT.freezes,
-    freeze_s: FreezeSecondsOption = _DEFAULT.freeze_s,
-    allowance_s: AllowanceOption = _DEFAULT.allowance_s,
-    tolerance: ToleranceOption = _DEFAULT.tolerance,
-    keep: KeepOption = None,
-    json: JsonOption = None,
-) -> None:
+@taking(DrillOptions)
+def drill(told: DrillOptions) -> None:
     """Show that training loses nothing: break its servers and workers, and check the sums.
 
     Starts a Redis Cluster of its own, trains twice on synthetic rows, and during the second job kills a
@@ -106,23 +82,23 @@ def drill(
 
     Example: `ctr drill --seed 7 --keep drill`
     """
-    if keep is not None and keep.exists():
-        raise typer.BadParameter(f"--keep {keep} is there already; name a folder that is not.")
+    if told.keep is not None and told.keep.exists():
+        raise typer.BadParameter(f"--keep {told.keep} is there already; name a folder that is not.")
     settings = DrillSettings(
-        rows=rows,
-        seed=seed,
-        nodes=nodes,
-        replicas=replicas,
-        workers=workers,
-        consistency=consistency.value,
-        faults=_kinds(faults),
-        rounds=rounds,
-        freezes=freezes,
-        freeze_s=freeze_s,
-        allowance_s=allowance_s,
-        tolerance=tolerance,
+        rows=told.rows,
+        seed=told.seed,
+        nodes=told.nodes,
+        replicas=told.replicas,
+        workers=told.workers,
+        consistency=told.consistency.value,
+        faults=_kinds(told.faults),
+        rounds=told.rounds,
+        freezes=told.freezes,
+        freeze_s=told.freeze_s,
+        allowance_s=told.allowance_s,
+        tolerance=told.tolerance,
     )
-    _run(settings, keep, json)
+    _run(settings, told.keep, told.json)
 
 
 def _kinds(faults: str) -> tuple[str, ...]:

@@ -3,12 +3,45 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import MISSING, fields
 from enum import StrEnum
+from functools import wraps
+from inspect import Parameter, Signature
 from math import isfinite
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
+
+T = TypeVar("T")
+
+
+def taking(options: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
+    """Make a command of a function whose one argument is a dataclass: its fields are the options.
+
+    Typer reads them off the signature that the command is given here.
+    """
+    hints = get_type_hints(options, include_extras=True)
+    parameters = [
+        Parameter(
+            field.name,
+            Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(options)  # type: ignore[arg-type]  # which is of dataclasses
+    ]
+
+    def command_of(function: Callable[[T], None]) -> Callable[..., None]:
+        @wraps(function)
+        def command(**given: Any) -> None:
+            function(options(**given))
+
+        command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # typeshed has no such
+        return command
+
+    return command_of
 
 
 class OnBadRows(StrEnum):

@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Event
 
 from ctr.checkpoint import Checkpoint
+from ctr.defaults import SAFE_ADDING
 from ctr.distributed import CheckpointSettings, Coordinator, Progress
 from ctr.drill.ledger import keeping_ledgers
 from ctr.drill.proof import StoreSums
@@ -47,7 +48,7 @@ class DrillJob:
             passes=1,
             passes_before=0,
             workers=settings.workers,
-            safe_adding=0.75,
+            safe_adding=SAFE_ADDING,
             consistency=settings.consistency,
             staleness=settings.staleness,
             optimizer=choose_optimizer({}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ctr.defaults import STALENESS
 from ctr.drill.fault_plan import FAULTS
 
 if TYPE_CHECKING:  # the command's defaults come from here, without what it runs
@@ -25,7 +26,7 @@ class DrillSettings:
     workers: int = 3
     chunk: int = 500
     consistency: Consistency = "ssp"
-    staleness: int = 2
+    staleness: int = STALENESS
     faults: tuple[str, ...] = tuple(FAULTS)
     rounds: int = 1
     """Jobs that meet all the faults, each in another order."""

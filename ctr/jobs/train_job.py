@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from ctr.defaults import CHECKPOINT_EVERY_S, SAFE_ADDING, STALENESS, STORE
 from ctr.outputs import beside
 from ctr.progress import Report
 from ctr.stall import STALL_S
@@ -29,20 +30,20 @@ class TrainJob:
     chunk: int | None = None
     """None: what suits the number of workers and rows, see `default_chunk`."""
     epochs: int = 1
-    safe_adding: float = 0.75
+    safe_adding: float = SAFE_ADDING
     admit: float = 1.0
     """See `TrainSettings`."""
     optimizer: Mapping[str, str | float] = field(default_factory=dict)
     """What was chosen of `choose_optimizer`; the rest is as in the warm start, or else the default."""
-    store: str = "memory://"
+    store: str = STORE
     consistency: Consistency | None = None
     """None: `bsp` in memory, which can do no other, and `ssp` through Redis."""
-    staleness: int = 2
+    staleness: int = STALENESS
     """Chunks that a worker may be ahead of the slowest, with `ssp`."""
     filters: Mapping[str, bool | float] = field(default_factory=dict)
     """Settings of `Filters` that were chosen; the others are the defaults."""
     checkpoint: Path | None = None
-    checkpoint_every_s: float = 60.0
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S
     resume: bool = False
     lease_s: float | None = None
     """See `StoreSettings.lease_s`."""

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from ctr.defaults import SAFE_ADDING
 from ctr.errors import DataError, ModelError
 from ctr.learn.admission import Admission
 from ctr.learn.learner import warm_up
@@ -33,7 +34,7 @@ class TrainSettings:
     """Examples that a worker trains on between one pull and one push; see `default_chunk`."""
     epochs: int = 1
     """Passes over the data."""
-    safe_adding: float = 0.75
+    safe_adding: float = SAFE_ADDING
     """How far workers allow for the others, see `Learner`; 0 adds their updates as they are."""
     admit: float = 1.0
     """The probability that a new slot which occurs once in its chunk is stored, see `Admission`."""

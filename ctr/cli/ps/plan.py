@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctr.cli.options import JsonOption
+from ctr.cli.options import JsonOption, taking
 from ctr.cli.reporting import report
 
 if TYPE_CHECKING:
@@ -28,84 +28,60 @@ def _count(text: str | int) -> int:
     return int(number)
 
 
-FeaturesOption = Annotated[
-    int,
-    typer.Option(
-        "--features",
-        parser=_count,
-        metavar="N",
-        help="Distinct features in the data, such as 1000000 or 1e6.",
-        show_default=False,
-    ),
-]
-ExamplesOption = Annotated[
-    int,
-    typer.Option("--examples", parser=_count, metavar="N", help="Examples per pass.", show_default=False),
-]
-WorkersOption = Annotated[
-    int, typer.Option("--workers", parser=_count, metavar="N", help="Worker processes.")
-]
-NodesOption = Annotated[
-    int, typer.Option("--nodes", "--shards", parser=_count, metavar="N", help="Redis primaries.")
-]
-BitsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--bits",
-        help="The model has 2**bits slots, 1 to 40. Default: at least 4 slots per feature.",
-        show_default=False,
-    ),
-]
-ChunkOption = Annotated[
-    int | None,
-    typer.Option(
-        "--chunk",
-        parser=_count,
-        metavar="N",
-        help="Examples between a pull and a push. Default: what `ctr train` takes for so many examples and "
-        "workers.",
-        show_default=False,
-    ),
-]
-FeaturesPerExampleOption = Annotated[
-    int, typer.Option("--features-per-example", help="Features of one example.")
-]
-NetworkOption = Annotated[
-    float, typer.Option("--network", metavar="GBIT/S", help="Bandwidth of each machine.")
-]
-PassesOption = Annotated[int, typer.Option("--passes", help="Passes over the data.")]
-CoresOption = Annotated[
-    int | None,
-    typer.Option(
-        "--cores",
-        help="Everything runs on one machine with so many cores. Default: each worker and each Redis has a "
-        "machine of its own.",
-        show_default=False,
-    ),
-]
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What the command line says."""
 
-VerboseOption = Annotated[
-    bool,
-    typer.Option(
-        "--verbose", "-v", help="Also what would help, where the time goes, and all that was assumed."
-    ),
-]
+    features: Annotated[
+        int,
+        typer.Option(
+            parser=_count,
+            metavar="N",
+            help="Distinct features in the data, such as 1000000 or 1e6.",
+            show_default=False,
+        ),
+    ]
+    examples: Annotated[
+        int, typer.Option(parser=_count, metavar="N", help="Examples per pass.", show_default=False)
+    ]
+    workers: Annotated[int, typer.Option(parser=_count, metavar="N", help="Worker processes.")] = 1
+    nodes: Annotated[
+        int, typer.Option("--nodes", "--shards", parser=_count, metavar="N", help="Redis primaries.")
+    ] = 1
+    bits: Annotated[
+        int | None,
+        typer.Option(help="The model has 2**bits slots, 1 to 40. Default: at least 4 slots per feature."),
+    ] = None
+    chunk: Annotated[
+        int | None,
+        typer.Option(
+            parser=_count,
+            metavar="N",
+            help="Examples between a pull and a push. Default: what `ctr train` takes for so many examples "
+            "and workers.",
+        ),
+    ] = None
+    features_per_example: Annotated[int, typer.Option(help="Features of one example.")] = 39
+    network: Annotated[float, typer.Option(metavar="GBIT/S", help="Bandwidth of each machine.")] = 10.0
+    passes: Annotated[int, typer.Option(help="Passes over the data.")] = 1
+    cores: Annotated[
+        int | None,
+        typer.Option(
+            help="Everything runs on one machine with so many cores. Default: each worker and each Redis has "
+            "a machine of its own."
+        ),
+    ] = None
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Also what would help, where the time goes, and all that was assumed."
+        ),
+    ] = False
+    json: JsonOption = None
 
 
-def plan(
-    features: FeaturesOption,
-    examples: ExamplesOption,
-    workers: WorkersOption = 1,
-    nodes: NodesOption = 1,
-    bits: BitsOption = None,
-    chunk: ChunkOption = None,
-    features_per_example: FeaturesPerExampleOption = 39,
-    network: NetworkOption = 10.0,
-    passes: PassesOption = 1,
-    cores: CoresOption = None,
-    verbose: VerboseOption = False,
-    json: JsonOption = None,
-) -> None:
+@taking(PlanOptions)
+def plan(told: PlanOptions) -> None:
     """Estimate memory, network traffic and time of a training job through Redis; nothing is started.
 
     The figures come from a cost model with measured costs, which `--verbose` prints; filters are those that
@@ -119,24 +95,25 @@ def plan(
     from ctr.cost_model import Workload, default_bits
     from ctr.learn import default_chunk
 
+    chunk = told.chunk
     if chunk is None:
-        chunk = default_chunk(max(workers, 1), lambda: examples, in_memory=False)
+        chunk = default_chunk(max(told.workers, 1), lambda: told.examples, in_memory=False)
     try:
         workload = Workload(
-            features=features,
-            examples=examples,
-            workers=workers,
-            nodes=nodes,
-            bits=default_bits(features) if bits is None else bits,
+            features=told.features,
+            examples=told.examples,
+            workers=told.workers,
+            nodes=told.nodes,
+            bits=default_bits(told.features) if told.bits is None else told.bits,
             chunk=chunk,
-            features_per_example=features_per_example,
-            network_gbit=network,
-            passes=passes,
-            cores=cores,
+            features_per_example=told.features_per_example,
+            network_gbit=told.network,
+            passes=told.passes,
+            cores=told.cores,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    _estimate(workload, verbose, json)
+    _estimate(workload, told.verbose, told.json)
 
 
 def _estimate(workload: Workload, verbose: bool, json: Path | None) -> None:

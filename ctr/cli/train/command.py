@@ -7,22 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
-from ctr.cli.options import (
-    MOST_BAD,
-    BadRowsOption,
-    Consistency,
-    Inputs,
-    JsonOption,
-    MaxBadFraction,
-    OnBadRows,
-    SpecOption,
-    seconds_of,
-)
+from ctr.cli.options import Consistency, seconds_of, taking
 from ctr.cli.reporting import STOPPED, peak_memory_mb, report, stopping
-from ctr.cli.train import options
+from ctr.cli.train.options import TrainOptions
 from ctr.errors import ModelError
 from ctr.outputs import require_apart, require_no_part
-from ctr.stall import STALL_S
 
 if TYPE_CHECKING:
     from ctr.jobs import TrainJob
@@ -30,40 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def train(
-    inputs: Inputs,
-    model: options.OutOption,
-    spec: SpecOption = None,
-    workers: options.WorkersOption = 1,
-    chunk: options.ChunkOption = None,
-    epochs: options.EpochsOption = 1,
-    optimizer: options.OptimizerOption = None,
-    alpha: options.AlphaOption = None,
-    beta: options.BetaOption = None,
-    l1: options.L1Option = None,
-    l2: options.L2Option = None,
-    safe_adding: options.SafeAddingOption = 0.75,
-    admit: options.AdmitOption = 1.0,
-    holdout: options.HoldoutOption = None,
-    holdout_fraction: options.HoldoutFractionOption = None,
-    warm_start: options.WarmStartOption = None,
-    base_rate: options.BaseRateOption = None,
-    store: options.StoreOption = "memory://",
-    consistency: options.ConsistencyOption = None,
-    staleness: options.StalenessOption = 2,
-    cache: options.CacheOption = None,
-    presence: options.PresenceOption = None,
-    defer: options.DeferOption = None,
-    kkt: options.KktOption = None,
-    checkpoint: options.CheckpointOption = None,
-    checkpoint_every: options.CheckpointEveryOption = "60s",
-    resume: options.ResumeOption = False,
-    lease: options.LeaseOption = None,
-    stall_timeout: options.StallTimeoutOption = STALL_S,
-    on_bad_rows: BadRowsOption = OnBadRows.FAIL,
-    max_bad_fraction: MaxBadFraction = MOST_BAD,
-    json: JsonOption = None,
-) -> None:
+@taking(TrainOptions)
+def train(told: TrainOptions) -> None:
     """Train a model on raw files or on a hashed data set.
 
     In the first pass every example is predicted before the model learns from it (progressive validation), so
@@ -75,38 +32,42 @@ def train(
     - `ctr train clicks.hashed --model model --workers 2 --epochs 2`
     - `ctr train --spec my.yaml day2.csv --warm-start model --model model`
     """
+    job = _job(told)
+    _check(job)
+    require_apart(told.json, [*job.inputs, job.spec, *job.holdout])
+    require_no_part(told.json, job.model, job.checkpoint)
+    _run(job, told.json)
+
+
+def _job(told: TrainOptions) -> TrainJob:
     from ctr.jobs import TrainJob
 
-    job = TrainJob(
-        inputs=inputs,
-        spec=spec,
-        model=model,
-        optimizer=_chosen(name=optimizer, alpha=alpha, beta=beta, l1=l1, l2=l2),
-        workers=workers,
-        chunk=chunk,
-        epochs=epochs,
-        safe_adding=safe_adding,
-        admit=admit,
-        store=store,
-        consistency=None if consistency is None else consistency.value,
-        staleness=staleness,
-        filters=_chosen(cache=cache, presence=presence, defer=defer, kkt=kkt),
-        checkpoint=checkpoint,
-        checkpoint_every_s=seconds_of(checkpoint_every, "--checkpoint-every"),
-        resume=resume,
-        lease_s=lease,
-        stall_s=stall_timeout,
-        holdout=holdout or [],
-        holdout_fraction=holdout_fraction,
-        warm_start=warm_start,
-        base_rate=base_rate,
-        on_bad_rows=on_bad_rows.value,
-        max_bad_fraction=max_bad_fraction,
+    return TrainJob(
+        inputs=told.inputs,
+        spec=told.spec,
+        model=told.model,
+        optimizer=_chosen(name=told.optimizer, alpha=told.alpha, beta=told.beta, l1=told.l1, l2=told.l2),
+        workers=told.workers,
+        chunk=told.chunk,
+        epochs=told.epochs,
+        safe_adding=told.safe_adding,
+        admit=told.admit,
+        store=told.store,
+        consistency=None if told.consistency is None else told.consistency.value,
+        staleness=told.staleness,
+        filters=_chosen(cache=told.cache, presence=told.presence, defer=told.defer, kkt=told.kkt),
+        checkpoint=told.checkpoint,
+        checkpoint_every_s=seconds_of(told.checkpoint_every, "--checkpoint-every"),
+        resume=told.resume,
+        lease_s=told.lease,
+        stall_s=told.stall_timeout,
+        holdout=told.holdout or [],
+        holdout_fraction=told.holdout_fraction,
+        warm_start=told.warm_start,
+        base_rate=told.base_rate,
+        on_bad_rows=told.on_bad_rows.value,
+        max_bad_fraction=told.max_bad_fraction,
     )
-    _check(job)
-    require_apart(json, [*inputs, spec, *job.holdout])
-    require_no_part(json, model, checkpoint)
-    _run(job, json)
 
 
 def _chosen(**settings: T | None) -> dict[str, T]:
