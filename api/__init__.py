@@ -1,5 +1,3 @@
 """The prediction endpoint: a model behind HTTP."""
 
 from api.server import serve
-
-__all__ = ["serve"]

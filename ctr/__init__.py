@@ -5,8 +5,6 @@ Importing this package loads nothing heavy: the command line has to answer `--he
 
 from ctr.siblings import require_siblings as _require_siblings
 
-__all__ = ["__version__"]
-
 __version__ = "0.1.0"
 
 _require_siblings("features", "ps")  # api by `ctr serve`, which alone needs it

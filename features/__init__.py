@@ -11,30 +11,3 @@ from features.readers import BadRows, too_many
 from features.source import RawSource
 from features.spec import FeatureSpec, load_spec, parse_spec
 from features.transform import Transform
-
-__all__ = [
-    "BLOCK_ROWS",
-    "BadRows",
-    "Batch",
-    "Chunk",
-    "DatasetManifest",
-    "DatasetSource",
-    "ExampleSource",
-    "FeatureSpec",
-    "RawSource",
-    "Slots",
-    "Transform",
-    "fit",
-    "load_spec",
-    "open_source",
-    "parse_spec",
-    "remove_drafts",
-    "replace_folder",
-    "scratch_folder",
-    "shuffled",
-    "slot_counts",
-    "slot_dtype",
-    "too_many",
-    "warm_up_localize",
-    "write_dataset",
-]

@@ -27,41 +27,6 @@ if TYPE_CHECKING:
     from ps.redis import Logged, ModelExistsError, PartitionDump, RedisStore, Saturations
     from ps.wire import RedisUrl, parse_redis_url
 
-__all__ = [
-    "DEFAULT_FILTERS",
-    "LARGEST_N",
-    "BoardView",
-    "Claim",
-    "ClockGate",
-    "FilterCounts",
-    "Filters",
-    "Job",
-    "JobBoard",
-    "Logged",
-    "MemoryStore",
-    "ModelExistsError",
-    "PartitionDump",
-    "Partitions",
-    "PendingPush",
-    "Pulled",
-    "PushPacked",
-    "PushQueue",
-    "RankGate",
-    "RedisStore",
-    "RedisUrl",
-    "Saturations",
-    "Slots",
-    "Store",
-    "Token",
-    "WorkerStore",
-    "fraction_bits",
-    "open_store",
-    "parse_redis_url",
-    "require_store_url",
-    "warm_up_requests",
-    "without_password",
-]
-
 # What needs Redis is loaded by whoever asks for it: training in memory does without.
 __getattr__ = lazy_face(
     __name__,

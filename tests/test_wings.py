@@ -1,4 +1,4 @@
-"""What the contracts in pyproject.toml cannot say of the imports: faces, `__all__`, and kernels."""
+"""What the contracts in pyproject.toml cannot say of the imports: faces, whence a name comes, and kernels."""
 
 from __future__ import annotations
 
@@ -102,8 +102,27 @@ def test_a_face_re_exports_what_it_names(face: str) -> None:
     for name in SOURCES:  # a module of a face's own folder would hide what the face names like it
         if name.startswith(f"{face}."):
             import_module(name)
-    assert sorted(exported) == sorted(getattr(loaded, "__all__", []))
     assert not [name for name in exported if isinstance(getattr(loaded, name), ModuleType)]
+
+
+def test_a_name_is_imported_from_its_face_or_from_where_it_is_defined() -> None:
+    past = set()
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module in SOURCES and node.module not in FACES:
+                defined = set(definitions(node.module))
+                past |= {(name, node.module, a.name) for a in node.names if a.name not in defined}
+    assert not past
+
+
+def definitions(name: str) -> Iterator[str]:
+    """What a module defines at its top level."""
+    for node in TREES[name].body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
 
 
 def test_the_files_that_are_named_in_contributing_exist() -> None:

@@ -7,15 +7,3 @@ from ctr.checkpoint.writer import (
     require_checkpoint_or_nothing,
     sole_writer,
 )
-
-__all__ = [
-    "MANIFEST",
-    "Checkpoint",
-    "CheckpointDraft",
-    "draft_checkpoint",
-    "read_checkpoint",
-    "read_job",
-    "require_checkpoint_or_nothing",
-    "restore_checkpoint",
-    "sole_writer",
-]

@@ -3,15 +3,3 @@
 from ctr.cost_model.costs import Costs, assumptions
 from ctr.cost_model.estimates import LEAST_ROUNDS, Bound, Estimate, estimate
 from ctr.cost_model.workload import Workload, default_bits, variants
-
-__all__ = [
-    "LEAST_ROUNDS",
-    "Bound",
-    "Costs",
-    "Estimate",
-    "Workload",
-    "assumptions",
-    "default_bits",
-    "estimate",
-    "variants",
-]

@@ -13,21 +13,6 @@ if TYPE_CHECKING:
     from ctr.distributed.run import StoreSettings, train_distributed
     from ctr.distributed.status import JobStatus, WorkerStatus, job_status, needed_reports, status_to_json
 
-__all__ = [
-    "CheckpointSettings",
-    "Coordinator",
-    "DistributedFacts",
-    "JobPosition",
-    "JobStatus",
-    "Progress",
-    "StoreSettings",
-    "WorkerStatus",
-    "job_status",
-    "needed_reports",
-    "status_to_json",
-    "train_distributed",
-]
-
 __getattr__ = lazy_face(
     __name__,
     {

@@ -10,13 +10,6 @@ if TYPE_CHECKING:
     from ctr.drill.ledger import in_ledger
     from ctr.drill.settings import DrillSettings
 
-__all__ = [
-    "FAULTS",
-    "DrillSettings",
-    "in_ledger",
-    "run_drill",
-]
-
 __getattr__ = lazy_face(
     __name__,
     {

@@ -10,13 +10,6 @@ if TYPE_CHECKING:
     from ctr.jobs.train import run_train_job
     from ctr.jobs.train_job import TrainJob
 
-__all__ = [
-    "TrainJob",
-    "TrainOutcome",
-    "export_model",
-    "run_train_job",
-]
-
 __getattr__ = lazy_face(
     __name__,
     {

@@ -7,24 +7,3 @@ from ctr.learn.optimizer import Float32, Optimizer
 from ctr.learn.optimizers import OPTIMIZERS, choose_optimizer, optimizer_from_json
 from ctr.learn.result import Trained, TrainResult
 from ctr.learn.rounds import TrainSettings, default_chunk, read_out, train
-
-__all__ = [
-    "OPTIMIZERS",
-    "Admission",
-    "AdmissionCounts",
-    "Float32",
-    "Learner",
-    "Optimizer",
-    "Timings",
-    "TrainResult",
-    "TrainSettings",
-    "Trained",
-    "base_rate",
-    "choose_optimizer",
-    "default_chunk",
-    "optimizer_from_json",
-    "read_out",
-    "starting_state",
-    "train",
-    "warm_up",
-]

@@ -1,9 +1,3 @@
 """Metrics of click probabilities, accumulated in constant memory."""
 
 from ctr.metrics.metrics import Metrics, MetricSummary, entropy
-
-__all__ = [
-    "MetricSummary",
-    "Metrics",
-    "entropy",
-]

@@ -18,19 +18,6 @@ if TYPE_CHECKING:
     from ctr.model.model import Model
     from ctr.model.scoring import predict_file
 
-__all__ = [
-    "LinearModel",
-    "Model",
-    "SavedState",
-    "evaluate",
-    "load_model",
-    "load_state",
-    "predict_file",
-    "require_model_or_nothing",
-    "save_model",
-    "update_manifest",
-]
-
 __getattr__ = lazy_face(
     __name__,
     {

@@ -1,8 +1,3 @@
 """Click logs drawn from a known model."""
 
 from ctr.synth.log import truth_logloss, write_click_log
-
-__all__ = [
-    "truth_logloss",
-    "write_click_log",
-]

@@ -30,32 +30,6 @@ if TYPE_CHECKING:
     )
     from ctr.workers.worker import FAILURE_REPORT_S, take_part
 
-__all__ = [
-    "CONSISTENCY",
-    "EARLIER",
-    "FAILURE_REPORT_S",
-    "Consistency",
-    "DataPlan",
-    "Heartbeat",
-    "JobDescription",
-    "PreparedUpdate",
-    "WorkerProcesses",
-    "WorkerReport",
-    "absolute",
-    "collect",
-    "filters_for",
-    "fork_server",
-    "input_bytes",
-    "is_of_work",
-    "learnt_text",
-    "read_failure",
-    "read_stalls",
-    "serve",
-    "shard_chunks_for",
-    "skipped_rows",
-    "take_part",
-]
-
 __getattr__ = lazy_face(
     __name__,
     {

@@ -5,16 +5,3 @@ from features.batches.builder import BatchBuilder
 from features.batches.chunk import Chunk
 from features.batches.join import join_chunks
 from features.batches.localize import localize, slice_chunk, slot_counts, warm_up
-
-__all__ = [
-    "Batch",
-    "BatchBuilder",
-    "Chunk",
-    "Slots",
-    "join_chunks",
-    "localize",
-    "slice_chunk",
-    "slot_counts",
-    "slot_dtype",
-    "warm_up",
-]

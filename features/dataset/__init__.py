@@ -5,13 +5,3 @@ from features.dataset.manifest import DatasetManifest
 from features.dataset.shuffle import shuffled
 from features.dataset.source import DatasetSource
 from features.dataset.writer import BLOCK_ROWS, write_dataset
-
-__all__ = [
-    "BLOCK_ROWS",
-    "DatasetManifest",
-    "DatasetSource",
-    "Description",
-    "describe",
-    "shuffled",
-    "write_dataset",
-]

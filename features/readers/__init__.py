@@ -4,14 +4,3 @@ from features.readers.bad_rows import EARLY_ROWS, BadRows, Quarantine, require_f
 from features.readers.block import Block
 from features.readers.delimited import Labels
 from features.readers.opening import open_reader
-
-__all__ = [
-    "EARLY_ROWS",
-    "BadRows",
-    "Block",
-    "Labels",
-    "Quarantine",
-    "open_reader",
-    "require_few",
-    "too_many",
-]

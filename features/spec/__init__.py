@@ -19,24 +19,3 @@ from features.spec.fitted import (
 )
 from features.spec.model import FeatureSpec, load_spec, parse_spec
 from features.spec.source import FORMATS, Format
-
-__all__ = [
-    "FORMATS",
-    "LEARNT",
-    "SPEC",
-    "CategoryField",
-    "FeatureSpec",
-    "FittedSpec",
-    "Format",
-    "IndexField",
-    "InputField",
-    "NumberField",
-    "column_of",
-    "learnt_of",
-    "load_spec",
-    "parse_spec",
-    "read_spec_files",
-    "register_field",
-    "spec_files",
-    "spec_of_files",
-]

@@ -13,25 +13,3 @@ from features.text.scanner_kernels import (
 )
 from features.text.text_file import READ_BYTES, TextFile
 from features.text.value_text import DIGITS_BELOW
-
-__all__ = [
-    "COMPRESSED",
-    "DIGITS_BELOW",
-    "LOG_CELLS",
-    "OPEN_QUOTE",
-    "PARQUET",
-    "READ_BYTES",
-    "TEXT_AFTER_QUOTE",
-    "WRONG_COLUMNS",
-    "Cells",
-    "TextFile",
-    "cells_of_rows",
-    "count_lines",
-    "is_parquet",
-    "log_bucket",
-    "log_cells",
-    "parse_numbers",
-    "scan_plain",
-    "scan_quoted",
-    "shown",
-]

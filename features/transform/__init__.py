@@ -4,14 +4,3 @@ from features.transform.columns import Bag, Column, Words
 from features.transform.hashing import hash_bytes
 from features.transform.steps import STEPS, Step, register_step
 from features.transform.transform import Transform
-
-__all__ = [
-    "STEPS",
-    "Bag",
-    "Column",
-    "Step",
-    "Transform",
-    "Words",
-    "hash_bytes",
-    "register_step",
-]

@@ -9,22 +9,6 @@ if TYPE_CHECKING:
     from ps.board.job_board import JobBoard
     from ps.board.view import BoardView, Claim, ClockGate, Job, RankGate, WorkerView
 
-__all__ = [
-    "JOB_FACTS",
-    "BoardView",
-    "Claim",
-    "ClockGate",
-    "Job",
-    "JobBoard",
-    "RankGate",
-    "WorkerView",
-    "job_of",
-    "pairs",
-    "read_reports",
-    "view_of",
-    "view_reads",
-]
-
 __getattr__ = lazy_face(
     __name__,
     {

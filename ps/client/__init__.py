@@ -11,19 +11,6 @@ if TYPE_CHECKING:
     from ps.client.warm_up import warm_up_requests
     from ps.client.worker_store import Pulled, WorkerStore
 
-__all__ = [
-    "DEFAULT_FILTERS",
-    "LOST",
-    "FilterCounts",
-    "Filters",
-    "PendingPush",
-    "Pulled",
-    "PushPacked",
-    "PushQueue",
-    "WorkerStore",
-    "warm_up_requests",
-]
-
 __getattr__ = lazy_face(
     __name__,
     {

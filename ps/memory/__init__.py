@@ -1,5 +1,3 @@
 """The store in memory."""
 
 from ps.memory.store import MemoryStore
-
-__all__ = ["MemoryStore"]

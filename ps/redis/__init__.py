@@ -7,15 +7,3 @@ from ps.redis.log import Logged
 from ps.redis.model import ModelExistsError, require_layout
 from ps.redis.pulls import News, PulledState
 from ps.redis.store import RedisStore
-
-__all__ = [
-    "Logged",
-    "ModelExistsError",
-    "News",
-    "PartitionDump",
-    "PulledState",
-    "RedisStore",
-    "Saturations",
-    "drop_incarnation",
-    "require_layout",
-]

@@ -3,5 +3,3 @@
 from ps.servers.cluster import Cluster, Node
 from ps.servers.embedded import EmbeddedRedis, embedded_nodes
 from ps.servers.redis_server import RedisServer, find_redis_server
-
-__all__ = ["Cluster", "EmbeddedRedis", "Node", "RedisServer", "embedded_nodes", "find_redis_server"]
