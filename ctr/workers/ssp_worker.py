@@ -63,6 +63,8 @@ class _InWork:
     """Its chunks that are in the store, and the clock since then: what the board is told."""
     put_back: Chunk | None = None
     """The next chunk, where it was read and not begun because of a pause."""
+    ended: bool = False
+    """Whether its last chunk was trained."""
     lost: bool = False
     """Whether it is no longer this worker's, or training has failed: nobody waits to go on with it."""
 
@@ -188,10 +190,8 @@ class SspWorker:
                 work.lost = True  # so that the puller does not wait for others, who may wait for this worker
                 raise
             started = perf_counter()
-            if finished:
-                self._store.finish(shard, self._plan.chunks_of(shard))
-            else:
-                self._store.flush(shard)
+            if finished and not work.ended:
+                self._store.finish(shard, self._plan.end_of(shard))
             self._replicated = self._store.wait_replicated()
             self._timings.wait += perf_counter() - started
         if finished and not self._store.gave_up(shard):
@@ -210,7 +210,7 @@ class SspWorker:
                 coming = puller.submit(self._next, work, chunks, work.clock + 1)
                 self._train(work, ready)
             elif ready is _NoChunk.PAUSE:
-                self._store.flush(work.shard)
+                self._store.flush()
                 self._wait_out_pause()
                 coming = puller.submit(self._next, work, chunks, work.clock)
             else:
@@ -232,8 +232,8 @@ class SspWorker:
         self._timings.train += trained - started
         number, work.number, work.clock = work.number, work.number + 1, work.clock + 1
         arrived = partial(self._arrived, work, (work.number, work.clock), len(ready.chunk))
-        last = work.number == self._plan.chunks_of(work.shard)
-        self._store.push(ready.pulled, state, delta, number, arrived, last=last)
+        work.ended = work.number == self._plan.chunks_of(work.shard)
+        self._store.push(ready.pulled, state, delta, number, arrived, last=work.ended)
         self._timings.wait += perf_counter() - trained
 
     def _next(self, work: _InWork, chunks: Iterator[Chunk | None], clock: int) -> _Ready | _NoChunk:

@@ -6,18 +6,20 @@ from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
     from ps.client.filters import DEFAULT_FILTERS, FilterCounts, Filters
-    from ps.client.push_log import PendingPush, PushPacked
-    from ps.client.push_queue import LOST, PushQueue
+    from ps.client.pulled import Pulled
+    from ps.client.push_log import LOST, PendingPush, PushPacked
+    from ps.client.push_queue import PushQueue
     from ps.client.warm_up import warm_up_requests
-    from ps.client.worker_store import Pulled, WorkerStore
+    from ps.client.worker_store import WorkerStore
 
 __getattr__ = lazy_face(
     __name__,
     {
         "filters": "DEFAULT_FILTERS FilterCounts Filters",
-        "push_log": "PendingPush PushPacked",
-        "push_queue": "LOST PushQueue",
+        "pulled": "Pulled",
+        "push_log": "LOST PendingPush PushPacked",
+        "push_queue": "PushQueue",
         "warm_up": "warm_up_requests",
-        "worker_store": "Pulled WorkerStore",
+        "worker_store": "WorkerStore",
     },
 )

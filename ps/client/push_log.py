@@ -12,6 +12,13 @@ from ps.partitions import Bools, Int64, Slots
 from ps.redis import Logged
 from ps.store import Token
 
+LOST = (
+    "a server has lost pushes that it had acknowledged, and they are not kept here any more: a replica that "
+    "took over was too far behind, or a server came back with an old snapshot. Go on from the last "
+    "checkpoint with --resume, or start again."
+)
+"""Why a job cannot go on."""
+
 
 @dataclass(eq=False, slots=True)
 class PendingPush:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from threading import Condition, Thread
 from time import perf_counter
@@ -12,18 +12,11 @@ import numpy as np
 
 from ctr.errors import StoreError
 from ps.client.own_log import OwnLog
-from ps.client.push_log import PendingPush, PushLog, PushPacked
+from ps.client.push_log import LOST, PendingPush, PushLog, PushPacked
 from ps.packed_kernels import add_matching
 from ps.partitions import Bools, Int64, Slots
 from ps.redis import Logged, RedisStore
 from ps.store import SupersededError
-
-LOST = (
-    "a server has lost pushes that it had acknowledged, and they are not kept here any more: a replica that "
-    "took over was too far behind, or a server came back with an old snapshot. Go on from the last "
-    "checkpoint with --resume, or start again."
-)
-"""Why a job cannot go on."""
 
 _WAITING = 2  # pushes that may wait to be sent, before `put` waits itself
 _LEAST_KEPT = 4  # pushes, for `overlay`
@@ -65,6 +58,12 @@ class PushQueue:
         self._closed = False
         self._logs: dict[int, PushLog] = {}
         """By data shard, of those of which pushes may have to be sent again."""
+        self.give_ups = 0
+        """How often a data shard was given up."""
+        self.replicated = True
+        """Whether replicas had everything when they were waited for last."""
+        self.folds = np.full(store.partitions.count, -1, np.int64)
+        """int64[partitions]: how often each one's log had been folded before what was pulled last."""
         self._given_up: set[int] = set()
         self._troubles = store.troubles
         self._thread = Thread(target=self._run, name="pusher", daemon=True)
@@ -74,13 +73,15 @@ class PushQueue:
         """Go on with a data shard of which every partition has this already, int64[partitions].
 
         With `can_restart`, what is lost of it and not kept here is no error: the data shard is given up, to
-        be begun again with what the partitions have then.
+        be begun again with what the partitions have then. Others may be under way meanwhile.
         """
-        self.flush()
-        log = self._log(shard)
-        log.begin(applied)
-        log.can_restart |= can_restart
-        self._given_up.discard(shard)
+        if shard in self._logs:
+            self.flush()  # of what it has just sent it cannot be said whether `applied` is of before
+        with self._changed:
+            log = self._log(shard)
+            log.begin(applied)
+            log.can_restart |= can_restart
+            self._given_up.discard(shard)
 
     def gave_up(self, shard: int) -> bool:
         """Whether nothing more of a data shard is sent, as another worker has begun with it, or should."""
@@ -96,23 +97,21 @@ class PushQueue:
             self._waiting.append(push)
             self._changed.notify_all()
 
-    def require_sound(self) -> None:
-        """Raise what sending raised, if it did."""
-        if self._failure is not None:
-            raise self._failure
-
     def flush(self) -> None:
         """Wait until everything has been pushed. Raises what sending raised."""
         with self._changed:
             self._wait_for(lambda: not self._waiting)
 
-    def wait_replicated(self, timeout_s: float = 1.0, folds: Int64 | None = None) -> bool:
+    def wait_replicated(self, timeout_s: float = 1.0) -> bool:
         """Flush, and wait up to `timeout_s` until replicas have every push too; whether they do.
 
         If there are none, it is enough that the store has every push that is kept. Pushes that are safe so
-        are kept no longer, and nothing of logs that had been folded so often before, int64[partitions].
+        are kept no longer. The last push of a data shard has arrived only when that was waited for, too.
         """
         self.flush()
+        return self._wait_replicated(timeout_s)
+
+    def _wait_replicated(self, timeout_s: float = 1.0) -> bool:
         while True:
             replicated = self._store.wait_replicated(timeout_s)
             # In this order: a replica that takes over after that has everything, one that took over before
@@ -123,28 +122,33 @@ class PushQueue:
             with self._changed:
                 while len(self._sent) > _LEAST_KEPT:
                     self._forget_first()
-                if folds is not None:
-                    self.log.forget(folds)
+                self.log.forget(self.folds)
+        self.replicated = replicated
         return replicated
 
-    def overlay(self, shard: int, slots: Slots, packed: Int64, applied: Int64) -> None:
+    def unacknowledged(self) -> set[int]:
+        """The data shards of pushes that some partitions may not have yet."""
+        with self._changed:
+            return {push.token.shard for push in self._waiting}
+
+    def overlay(self, slots: Slots, packed: Int64, applied: Mapping[int, Int64]) -> None:
         """Add to what was pulled, int64[u], the kept pushes that it was too early for.
 
-        `applied`, int64[partitions], is each partition's watermark at the pull.
+        `applied`, int64[partitions] by data shard, are the watermarks at the pull; it has all of the others.
         """
         with self._changed:
-            kept = [push for push in (*self._sent, *self._waiting) if push.token.shard == shard]
+            kept = [push for push in (*self._sent, *self._waiting) if push.token.shard in applied]
         for push in kept:
-            self._add(push, slots, packed, applied < push.token.number)
+            self._add(push, slots, packed, applied[push.token.shard] < push.token.number)
 
-    def overlay_logs(self, shard: int, slots: Slots, packed: Int64, applied: Int64, folds: Int64) -> None:
+    def overlay_logs(self, slots: Slots, packed: Int64, applied: Mapping[int, Int64], folds: Int64) -> None:
         """The same with what is in logs that were folded so often, or about to be appended to them."""
         with self._changed:  # a push goes from what is kept to the log
             for push in (*self._sent, *self._waiting):
                 if push.logged is not None:
                     unseen = folds <= push.folds
-                    if push.token.shard == shard:
-                        unseen |= applied < push.token.number
+                    if push.token.shard in applied:
+                        unseen |= applied[push.token.shard] < push.token.number
                     self._add(push.logged, slots, packed, unseen)
             self.log.overlay(slots, packed, folds)
 
@@ -162,10 +166,14 @@ class PushQueue:
 
     def _wait_for(self, ready: Callable[[], bool]) -> None:
         self._changed.wait_for(lambda: self._failure is not None or self._closed or ready())
-        if self._failure is not None:
-            raise self._failure
+        self.require_sound()
         if not ready():
             raise StoreError(f"{self._store.url}: pushing was stopped.")
+
+    def require_sound(self) -> None:
+        """Raise what sending raised, if it did."""
+        if self._failure is not None:
+            raise self._failure
 
     def _log(self, shard: int) -> PushLog:
         if shard not in self._logs:
@@ -183,6 +191,9 @@ class PushQueue:
                 started = perf_counter()
                 sent = self._send(push)
                 self.seconds += perf_counter() - started
+                if sent and push.last:
+                    self._wait_replicated()
+                    sent = not self.gave_up(push.token.shard)
                 if sent:
                     push.on_done()
                 with self._changed:
@@ -273,6 +284,7 @@ class PushQueue:
         """Leave a data shard to whoever begins with it, and sees what every partition has."""
         with self._changed:
             self._given_up.add(shard)
+            self.give_ups += 1
             self._logs.pop(shard, None)
             self._sent = deque(push for push in self._sent if push.token.shard != shard)
             self._waiting = deque(push for push in self._waiting if push.token.shard != shard)

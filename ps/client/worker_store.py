@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ps.client.cache import WorkerCache
 from ps.client.filters import FilterCounts, Filters
 from ps.client.presence import Presence
+from ps.client.pulled import Pulled
 from ps.client.push_log import PendingPush, PushPacked
 from ps.client.push_queue import PushQueue
 from ps.fixed_point_kernels import find_heavy
@@ -28,33 +29,13 @@ _MOST_LOGGED = 1 << 25  # entries of a worker that are not folded yet: 16 or 20 
 _LONGEST_CACHED = 8  # chunks that a slot may be used without pulling it, where staleness has no bound
 
 
-@dataclass(slots=True)
-class Pulled:
-    """What a pull brought, for `WorkerStore.complete`."""
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """At a data shard."""
 
-    slots: Slots
-    shard: int
-    clock: int
-    least_clock: int
-    """Of the slowest worker, at the pull."""
-    packed: Int64
-    """int64[u], packed accumulators."""
-    applied: Int64
-    """int64[partitions]: the watermarks of the shard at the pull."""
-    folds: Int64
-    """int64[partitions], as in `PulledState`."""
-    heard: Int64
-    """int64[partitions]: how often logs had been folded when they last told which slots have a state."""
-    asked: Bools | None
-    """bool[u]: slots that were pulled; None: all."""
-    cached: Bools | None
-    """bool[u]: slots that were not pulled because the cache has them."""
-    absent: Bools | None
-    """bool[u]: slots that were not pulled because they had no state."""
-    dense: bool
-    """Whether the request travelled as ranges, so that filters have nothing to save."""
-    logged: Int64
-    """int64[u], once it is completed: what is only in logs of what this worker has added."""
+    number: int
+    had: Int64
+    """int64[partitions]: the last push that each one had when it began, -1 for none."""
 
 
 class WorkerStore:
@@ -62,9 +43,10 @@ class WorkerStore:
 
     A chunk is pulled (perhaps while the one before still trains), completed, trained, and pushed behind. What
     `complete` returns is the store's state as of the pull with all earlier pushes of this worker, as if each
-    had been waited for: the same to the bit, with filters too, as long as nobody else pushes.
+    had been waited for: the same to the bit, with filters too, as long as nobody else pushes. A data shard
+    may be begun, pulled and trained while pushes of those before are still on their way.
 
-    `pull` may be called from another thread than the rest, at most one chunk ahead, and not across shards.
+    `begin` and `pull` may be called from another thread than the rest, at most one chunk ahead.
     """
 
     def __init__(
@@ -89,12 +71,12 @@ class WorkerStore:
         self._oldest = _LONGEST_CACHED if staleness is None else staleness
         self._filter_updates = filter_updates
         self._queue = PushQueue(store, job, push)
-        self._folds = np.full(store.partitions.count, -1, np.int64)  # of what was pulled last
         self._cache = WorkerCache(store.bits)
+        self._give_ups = 0  # that the cache knows of
         self._presence = Presence(store) if filters.presence else None
-        self._attempt = 0
-        self._ended = -1  # data shard whose last push was made here
-        self._had = np.full(store.partitions.count, -1, np.int64)
+        self._first = _Attempt(0, np.full(store.partitions.count, -1, np.int64))  # where nobody takes over
+        self._attempts: dict[int, _Attempt] = {}  # at data shards of which there are pushes to come
+        self._pulled: set[int] = set()  # the data shard of the latest pull, of which a push may be to come
 
     @property
     def push_seconds(self) -> float:
@@ -106,6 +88,11 @@ class WorkerStore:
         """Shares of pushes that were sent again because a failover had lost them."""
         return self._queue.sent_again
 
+    @property
+    def replicated(self) -> bool:
+        """Whether replicas had everything when a data shard ended, or they were last waited for."""
+        return self._queue.replicated
+
     def begin(self, shard: int) -> int:
         """Begin with a data shard, or go on with one that others began; how many chunks of it are whole.
 
@@ -114,9 +101,9 @@ class WorkerStore:
 
         Raises StoreError as `push` does.
         """
-        self._attempt, self._had = self._store.take_over(self._job, shard)
-        self._queue.begin(shard, self._had, can_restart=True)
-        return int(self._had.min()) + 1
+        attempt = self._attempts[shard] = _Attempt(*self._store.take_over(self._job, shard))
+        self._queue.begin(shard, attempt.had, can_restart=True)
+        return int(attempt.had.min()) + 1
 
     def gave_up(self, shard: int) -> bool:
         """Whether another worker has begun with the data shard, or pushes were lost: it is to be released."""
@@ -140,16 +127,19 @@ class WorkerStore:
             if not dense:
                 absent = self._presence.absent(slots) & asked
                 asked &= ~absent
+        # What has been pushed of others before is in what is pulled now.
+        shards = sorted(self._queue.unacknowledged() | self._pulled | {shard})
+        self._pulled = {shard}
         count = int(asked.sum())
         self.counts.wanted += slots.size
         self.counts.from_cache += slots.size - not_cached
         self.counts.absent += not_cached - count
         self.counts.pulled += count
         if count == slots.size:
-            found = self._store.pull_packed(slots, self._job, shard)
+            found = self._store.pull_packed(slots, self._job, shards)
             packed = found.packed
         else:
-            found = self._store.pull_packed(slots[asked], self._job, shard)
+            found = self._store.pull_packed(slots[asked], self._job, shards)
             packed = np.zeros(slots.size, np.int64)
             packed[asked] = found.packed
         some = None if count == slots.size else asked
@@ -174,15 +164,15 @@ class WorkerStore:
         self._add_own(pulled, pulled.asked, pulled.applied, pulled.folds)
         if pulled.absent is not None:
             # They were absent before the rest was pulled: a push that is in the rest may be missing here.
-            self._add_own(pulled, pulled.absent, np.full_like(pulled.applied, -1), pulled.heard)
+            nothing = {shard: np.full_like(marks, -1) for shard, marks in pulled.applied.items()}
+            self._add_own(pulled, pulled.absent, nothing, pulled.heard)
         if pulled.cached is not None:
             pulled.packed[pulled.cached] = self._cache.read(pulled.slots[pulled.cached])[0]
             logged = np.zeros(int(pulled.cached.sum()), np.int64)
-            self._queue.overlay_logs(
-                pulled.shard, pulled.slots[pulled.cached], logged, pulled.applied, self._folds
-            )
+            folds = self._queue.folds
+            self._queue.overlay_logs(pulled.slots[pulled.cached], logged, pulled.applied, folds)
             pulled.logged[pulled.cached] = logged
-        np.maximum(self._folds, pulled.folds, out=self._folds)
+        np.maximum(self._queue.folds, pulled.folds, out=self._queue.folds)
         return self._store.unpacked(pulled.packed)
 
     def push(
@@ -197,14 +187,15 @@ class WorkerStore:
     ) -> None:
         """Push what training added to the completed `state`, behind; `on_done` is called when it has arrived.
 
-        `number` is the chunk's in the data shard, of which it may be the `last`. Raises as `Store.push` does,
-        and what an earlier push raised.
+        `number` is the chunk's in the data shard, of which it may be the `last`: see `finish`. Raises as
+        `Store.push` does, and what an earlier push raised.
         """
-        token = Token(self._job, pulled.shard, number, self._attempt)
+        attempt = self._attempt(pulled.shard, last)
+        token = Token(self._job, pulled.shard, number, attempt.number)
         slots = pulled.slots
         increments = self._store.increments(slots, delta, token, state)
-        if self._had.max() >= number:  # some partitions have it, from others or before a failover
-            increments[(self._had >= number)[self._store.partitions.of(slots)]] = 0
+        if attempt.had.max() >= number:  # some partitions have it, from others or before a failover
+            increments[(attempt.had >= number)[self._store.partitions.of(slots)]] = 0
         mine = pulled.packed + increments
         if self._filters.cache:
             self._remember(pulled, mine)
@@ -225,9 +216,11 @@ class WorkerStore:
             on_done=on_done,
             last=last,
         )
-        if last:
-            self._ended = pulled.shard
         self._queue.put(push)
+
+    def _attempt(self, shard: int, last: bool) -> _Attempt:
+        """That a push is made in, which may be the last one."""
+        return self._attempts.pop(shard, self._first) if last else self._attempts.get(shard, self._first)
 
     def _must_be_seen(self, pulled: Pulled, increments: Int64, mine: Int64) -> Bools:
         """bool[u]: slots whose increments others should see soon."""
@@ -241,18 +234,21 @@ class WorkerStore:
         must: Bools = fates == PUSH
         return must
 
-    def finish(self, shard: int, chunks: int) -> None:
-        """Wait for all pushes of a data shard of so many chunks, of which bad rows may have left fewer."""
-        if self._ended != shard:
-            nothing = no_slots(self._store.bits), np.empty(0, np.int64)
-            token = Token(self._job, shard, chunks - 1, self._attempt)
-            self._queue.put(PendingPush(token, *nothing, last=True))
-        self.flush(shard)
+    def finish(self, shard: int, number: int, on_done: Callable[[], object] = lambda: None) -> None:
+        """Finish a data shard without its last chunk, the one of this `number`, behind.
 
-    def flush(self, shard: int) -> None:
-        """Wait for all pushes."""
+        As bad rows may have left nothing of it, or others have pushed it. `on_done` is called when the pushes
+        before have arrived and replicas were waited for, as it is after the `last` push of another.
+        """
+        nothing = no_slots(self._store.bits), np.empty(0, np.int64)
+        token = Token(self._job, shard, number, self._attempt(shard, last=True).number)
+        self._queue.put(PendingPush(token, *nothing, on_done=on_done, last=True))
+
+    def flush(self) -> None:
+        """Wait for all pushes; nothing is pulled ahead."""
         self._queue.flush()
-        if self._queue.gave_up(shard):  # some of what is in the cache may never count
+        if self._give_ups != self._queue.give_ups:  # some of what is in the cache may never count
+            self._give_ups = self._queue.give_ups
             self._cache = WorkerCache(self._store.bits)
 
     def require_sound(self) -> None:
@@ -261,18 +257,21 @@ class WorkerStore:
 
     def wait_replicated(self) -> bool:
         """See `PushQueue.wait_replicated`."""
-        return self._queue.wait_replicated(folds=self._folds.copy())
+        self.flush()
+        return self._queue.wait_replicated()
 
     def close(self) -> None:
         """Stop pushing."""
         self._queue.close()
 
-    def _add_own(self, pulled: Pulled, some: Bools | None, applied: Int64, folds: Int64) -> None:
+    def _add_own(
+        self, pulled: Pulled, some: Bools | None, applied: Mapping[int, Int64], folds: Int64
+    ) -> None:
         slots: Slots = pulled.slots if some is None else pulled.slots[some]
         packed = pulled.packed if some is None else pulled.packed[some]
         logged = np.zeros(slots.size, np.int64)
-        self._queue.overlay_logs(pulled.shard, slots, logged, applied, folds)
-        self._queue.overlay(pulled.shard, slots, packed, applied)
+        self._queue.overlay_logs(slots, logged, applied, folds)
+        self._queue.overlay(slots, packed, applied)
         packed += logged
         if some is None:
             pulled.logged[:] = logged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,6 @@ from numpy.typing import NDArray
 
 from ctr.errors import StoreError
 from ps.wire import CROWDED, FOLDS, INCARNATION, STATE, Keys, RedisUrl, ReplyReader, Watermark, command
-
-_NO_FIELD = b"-"  # of the watermarks; no job is called that
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,8 @@ class Incarnation:
 class Facts:
     """What a partition's watermarks say."""
 
-    mark: Watermark
-    """A data shard's."""
+    marks: Sequence[Watermark]
+    """Of the data shards that were asked for."""
     had_state: bool
     """Whether anybody has pushed to its main string."""
     folds: int
@@ -53,19 +52,19 @@ class Facts:
     """Whether every slot counts as pushed."""
 
 
-def ask_facts(keys: Keys, partition: int, field: bytes = _NO_FIELD) -> bytes:
-    """Ask for the facts of a partition, with the watermark in this field, if any."""
-    return command(b"HMGET", keys.watermarks(partition), INCARNATION, field, STATE, FOLDS, CROWDED)
+def ask_facts(keys: Keys, partition: int, fields: Sequence[bytes] = ()) -> bytes:
+    """Ask for the facts of a partition, with the watermarks in these fields."""
+    return command(b"HMGET", keys.watermarks(partition), INCARNATION, *fields, STATE, FOLDS, CROWDED)
 
 
-def read_facts(replies: ReplyReader, incarnation: Incarnation) -> Facts:
-    """The answer to `ask_facts`; raises as `read_watermarks` does."""
-    (mark,) = read_watermarks(replies, incarnation)
+def read_facts(replies: ReplyReader, incarnation: Incarnation, shards: int = 0) -> Facts:
+    """The answer to `ask_facts` with so many fields; raises as `read_watermarks` does."""
+    marks = read_watermarks(replies, incarnation, shards)
     had_state, folds, crowded = replies.bulk() is not None, replies.bulk(), replies.bulk()
-    return Facts(mark, had_state, 0 if folds is None else int(folds.tobytes()), crowded is not None)
+    return Facts(marks, had_state, 0 if folds is None else int(folds.tobytes()), crowded is not None)
 
 
-def read_watermarks(replies: ReplyReader, incarnation: Incarnation, shards: int = 1) -> list[Watermark]:
+def read_watermarks(replies: ReplyReader, incarnation: Incarnation, shards: int) -> list[Watermark]:
     """The watermarks of so many data shards, from the answer to HMGET incarnation field ...
 
     What was asked for after them is still to be read. Raises StoreError as `Incarnation.check` does.

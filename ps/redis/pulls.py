@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -31,21 +31,26 @@ from ps.wire.reply_kernels import decode_range
 
 _SENT_TOGETHER = 16  # requests
 _MOST_UNREAD = 16 << 20  # bytes that a node may have answered and nobody has read
-_NO_FIELD = b"-"  # of the watermarks; no job is called that
 _INTEGER_REPLY = 22  # bytes of the longest integer as a reply
 
 
 class PullRequest:
-    """The state of some slots of one partition: asked for one by one, or as a range; with a watermark."""
+    """The state of some slots of one partition: asked for one by one, or as a range; with watermarks."""
 
     def __init__(
-        self, keys: Keys, partition: int, size: int, offsets: Offsets, field: bytes, density: int
+        self,
+        keys: Keys,
+        partition: int,
+        size: int,
+        offsets: Offsets,
+        fields: Sequence[bytes],
+        density: int,
     ) -> None:
-        """`field` is that of the watermark; from `density` on, see `is_dense`, the request is for a range."""
+        """`fields` are those of the watermarks; from `density` on, see `is_dense`, it is for a range."""
         self.partition = partition
         self._keys = keys
         self._offsets, self._tail = split_tail(offsets, size)
-        self._field = field
+        self._fields = fields
         self._ranged = is_dense(self._offsets, density)
 
     @property
@@ -56,11 +61,11 @@ class PullRequest:
         return self._offsets.size * _INTEGER_REPLY
 
     def encode(self) -> bytes:
-        """The commands: watermark and state, read at one moment."""
+        """The commands: watermarks and state, read at one moment."""
         state = self._keys.state(self.partition)
         parts: list[bytes | memoryview] = [
             command(b"MULTI"),
-            ask_facts(self._keys, self.partition, self._field),
+            ask_facts(self._keys, self.partition, self._fields),
         ]
         if self._ranged:
             first, last = int(self._offsets[0]), int(self._offsets[-1])
@@ -77,7 +82,7 @@ class PullRequest:
         body = self._offsets.size
         if read_queued(replies, 1 + (body > 0) + (self._tail.size > 0)) is None:
             return None
-        facts = read_facts(replies, incarnation)
+        facts = read_facts(replies, incarnation, len(self._fields))
         if self._ranged:
             raw = replies.bulk()
             if raw is not None:
@@ -97,8 +102,8 @@ class PulledState:
 
     packed: Int64
     """int64[u], packed accumulators, without what is still in logs."""
-    applied: Int64
-    """int64[partitions]: the last push of a data shard that is applied, -1 for none; -2: not asked."""
+    applied: Mapping[int, Int64]
+    """int64[partitions], by data shard: the last push that is applied, -1 for none; -2: not asked."""
     folds: Int64
     """int64[partitions]: how often the log had been folded into the state; -1: not asked."""
 
@@ -129,19 +134,19 @@ class Pulls:
         self._partitions = partitions
         self._incarnation = incarnation
 
-    def pull(self, slots: Slots, job: str | None, shard: int) -> PulledState:
+    def pull(self, slots: Slots, job: str, shards: Sequence[int]) -> PulledState:
         """See `RedisStore.pull_packed`; `slots` are sound."""
         packed = np.zeros(slots.size, np.int64)
-        applied = np.full(self._partitions.count, -2, np.int64)
+        applied = {shard: np.full(self._partitions.count, -2, np.int64) for shard in shards}
         folds = np.full(self._partitions.count, -1, np.int64)
         cuts, offsets = self._partitions.cuts(slots), self._partitions.offsets(slots)
-        field = _NO_FIELD if job is None else watermark_field(job, shard)
+        fields = [watermark_field(job, shard) for shard in applied]
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._channel.nodes.links(address, 1)
             density, size = density_of(address), self._partitions.size
             requests = [
-                PullRequest(self._keys, p, size, offsets[cuts[p] : cuts[p + 1]], field, density)
+                PullRequest(self._keys, p, size, offsets[cuts[p] : cuts[p + 1]], fields, density)
                 for p in partitions
             ]
             moved = []
@@ -151,7 +156,9 @@ class Pulls:
                 if facts is None:
                     moved.append(p)
                 else:
-                    applied[p], folds[p] = facts.mark.number, facts.folds
+                    folds[p] = facts.folds
+                    for marks, mark in zip(applied.values(), facts.marks, strict=True):
+                        marks[p] = mark.number
             return moved
 
         self._channel.everywhere(np.flatnonzero(np.diff(cuts)).tolist(), on_node)

@@ -93,7 +93,7 @@ class PushRequest:
     def look(self) -> list[bytes | memoryview]:
         """Watch the watermarks, and ask for what is written next to depend on."""
         watermarks = self.keys.watermarks(self.partition)
-        head = command(b"WATCH", watermarks) + ask_facts(self.keys, self.partition, self.field)
+        head = command(b"WATCH", watermarks) + ask_facts(self.keys, self.partition, [self.field])
         # What a range reads comes last: it is a view that the next answer would overwrite.
         return [
             head + command(b"STRLEN", self.keys.state(self.partition)),
@@ -109,7 +109,7 @@ class PushRequest:
 
         _, facts, length, tail, body = replies.all_of(
             replies.status,
-            lambda: read_facts(replies, incarnation),
+            lambda: read_facts(replies, incarnation, 1),
             replies.integer,
             lambda: self.tail.read_look(replies),
             lambda: self.body.read_look(replies),
@@ -119,7 +119,7 @@ class PushRequest:
 
     def next_step(self, found: Found) -> Outcome:
         """READY when the partition is to be written now; else the push to it ends here, by UNWATCH."""
-        mark = found.facts.mark
+        (mark,) = found.facts.marks
         if self.attempt and mark.attempt > self.attempt:
             return Outcome.SUPERSEDED
         if self.number is not None and mark.number >= self.number:
@@ -140,8 +140,8 @@ class PushRequest:
         for addition in additions:
             parts += addition.parts
             answers += addition.answers
-        mark = Watermark(facts.mark.number if self.number is None else self.number, self.attempt)
-        fields = [self.field, mark.to_bytes()]
+        number = facts.marks[0].number if self.number is None else self.number
+        fields = [self.field, Watermark(number, self.attempt).to_bytes()]
         if self.body.slots and not facts.had_state:
             fields += [STATE, b"1"]
         if self.crowd and not facts.crowded:

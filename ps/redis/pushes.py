@@ -24,7 +24,6 @@ from ps.wire import (
     Link,
     Patience,
     ServerError,
-    Watermark,
     command,
     require_passing,
     watermark_field,
@@ -63,12 +62,15 @@ class Pushes:
         partitions: Partitions,
         incarnation: Incarnation,
         saturations: SaturationCount,
+        links: int = _LINKS,
     ) -> None:
+        """At most so many `links` to each node."""
         self._channel = channel
         self._keys = incarnation.keys
         self._partitions = partitions
         self._incarnation = incarnation
         self._saturations = saturations
+        self._links = links
 
     def push(
         self,
@@ -149,10 +151,11 @@ class Pushes:
                 attempt=attempt,
             )
 
-        def note(p: int, found: Watermark) -> None:
+        def note(p: int, found: Facts) -> None:
             nonlocal highest
-            applied[p] = found.number
-            highest = max(highest, found.attempt)
+            (mark,) = found.marks
+            applied[p] = mark.number
+            highest = max(highest, mark.attempt)
 
         attempt = time_ns()  # above those of before, also where a server has forgotten them
         patience, tries = Patience(self._channel.patience_s, _TAKE_OVER_PAUSE_S), 0
@@ -179,12 +182,12 @@ class Pushes:
         partitions: list[int],
         make: Make,
         token: Token | None,
-        note: Callable[[int, Watermark], object] = lambda *_: None,
+        note: Callable[[int, Facts], object] = lambda *_: None,
         note_write: NoteWrite = lambda *_: None,
     ) -> list[int]:
         """Send requests until each has an outcome; the partitions that are behind.
 
-        `note` is told of every watermark that is found, `note_write` of every partition that is written.
+        `note` is told of everything that is found, `note_write` of every partition that is written.
         Raises SupersededError, and StoreError when others come in between all the time.
         """
         behind: list[int] = []
@@ -192,7 +195,7 @@ class Pushes:
         def on_node(address: Address, share: Sequence[int]) -> list[int]:
             requests = [make(address, p, 0) for p in share]
             most = max(each.range_bytes for each in requests)
-            at_a_time = _LINKS if most == 0 else max(1, min(_LINKS, _MOST_AT_A_TIME // most))
+            at_a_time = self._links if most == 0 else max(1, min(self._links, _MOST_AT_A_TIME // most))
             again: list[int] = []
             for first in range(0, len(requests), at_a_time):
                 wave = requests[first : first + at_a_time]
@@ -226,7 +229,7 @@ class Pushes:
         self,
         links: list[Link],
         wave: list[Request],
-        note: Callable[[int, Watermark], object],
+        note: Callable[[int, Facts], object],
         note_write: NoteWrite,
     ) -> dict[Outcome, list[int]]:
         """Write to one partition over each link; the partitions by what became of it."""
@@ -243,7 +246,7 @@ class Pushes:
                 require_passing(error)
                 by_outcome[Outcome.ELSEWHERE].append(each.partition)
                 continue
-            note(each.partition, found.facts.mark)
+            note(each.partition, found.facts)
             outcome = each.next_step(found)
             if outcome is Outcome.READY:
                 transaction = each.write(found, scratch)

@@ -23,6 +23,7 @@ from ps.store import Token, check_delta, check_slots
 from ps.wire import BROKEN, PATIENCE_S, Address, Channel, Keys, RedisUrl
 
 _WIDTH = 2
+_ATTEMPT_LINKS = 4  # to each node
 
 
 class RedisStore:
@@ -92,6 +93,10 @@ class RedisStore:
             raise
         self._pulls = Pulls(self._reads, self.partitions, self._incarnation)
         self._pushes = Pushes(self._writes, self.partitions, self._incarnation, self._saturations)
+        # A worker takes over one data shard while it still pushes another.
+        self._attempts = Pushes(
+            self._reads, self.partitions, self._incarnation, self._saturations, links=_ATTEMPT_LINKS
+        )
         self._replicas = Replicas(self._writes, self.partitions.count, self._incarnation)
         self._dumps = Dumps(self._reads, self._writes, self.partitions, self._incarnation)
 
@@ -152,12 +157,12 @@ class RedisStore:
         self._saturations.add(*pack_delta(delta, pulled, slots, seed, self.z_bits, increments))
         return increments
 
-    def pull_packed(self, slots: Slots, job: str | None = None, shard: int = 0) -> PulledState:
-        """The packed accumulators of slots, and what their partitions have of `(job, shard)`.
+    def pull_packed(self, slots: Slots, job: str = "", shards: Sequence[int] = ()) -> PulledState:
+        """The packed accumulators of slots, and what their partitions have of these data shards of a job.
 
         Raises as `Store.pull` does.
         """
-        return self._pulls.pull(check_slots(slots, self.bits), job, shard)
+        return self._pulls.pull(check_slots(slots, self.bits), job, shards)
 
     def push(self, slots: Slots, delta: Float32, token: Token, pulled: Float32 | None = None) -> None:
         slots = check_slots(slots, self.bits)
@@ -204,7 +209,7 @@ class RedisStore:
         partition has, -1 for none. That changes no more but by pushes of this attempt. Raises StoreError as
         `pull` does, and when others begin attempts at it all the time.
         """
-        return self._pushes.take_over(job, shard)
+        return self._attempts.take_over(job, shard)
 
     def applied(self, job: str, shard: int) -> Int64:
         return self._pulls.applied(job, shard)

@@ -73,7 +73,7 @@ class ExpectedSums:
                 pulled = worker.pull(chunks[number + 1], shard, clock, clock - 1)
             self.step(worker, store, now, number, alone=alone)
             assert now.slots is slots
-        worker.flush(shard)
+        worker.flush()
 
     def step(
         self,

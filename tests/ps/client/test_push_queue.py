@@ -119,25 +119,25 @@ class TestSending:
 class TestOverlay:
     def test_adds_what_a_pull_was_too_early_for(self, store: RedisStore) -> None:
         queue, slots = PushQueue(store, "job"), slots_of(1, 2, 500)
-        pulls = [store.pull_packed(slots, "job", 0)]
+        pulls = [store.pull_packed(slots, "job", [0])]
         for chunk in range(4):
             queue.put(pending(store, slots_of(2, 500) if chunk % 2 else slots_of(1, 7), chunk, 10**chunk))
             queue.flush()
-            pulls.append(store.pull_packed(slots, "job", 0))
+            pulls.append(store.pull_packed(slots, "job", [0]))
         for pulled in pulls:
             packed, applied = pulled.packed, pulled.applied
-            queue.overlay(0, slots, packed, applied)
+            queue.overlay(slots, packed, applied)
             assert packed.tolist() == [101, 1010, 1010]
-        queue.overlay(1, slots, packed, np.full_like(applied, -1))
+        queue.overlay(slots, packed, {1: np.full_like(applied[0], -1)})
         assert packed.tolist() == [101, 1010, 1010], "another shard's"
         queue.close()
 
     def test_also_when_replicated_in_between(self, store: RedisStore) -> None:
         queue, slots = PushQueue(store, "job"), slots_of(1)
-        pulled = store.pull_packed(slots, "job", 0)
+        pulled = store.pull_packed(slots, "job", [0])
         queue.put(pending(store, slots, 0))
         queue.wait_replicated()
-        queue.overlay(0, slots, pulled.packed, pulled.applied)
+        queue.overlay(slots, pulled.packed, pulled.applied)
         assert pulled.packed.tolist() == [1]
         queue.close()
 
@@ -168,9 +168,9 @@ class TestLostPushes:
                     back = int(rng.integers(1, 6))
                     lost += sum(dumps[p][-1] != dumps[p][max(-len(dumps[p]), -back)] for p in victims)
                     go_back(store, [dumps[p][max(-len(dumps[p]), -back)] for p in victims])
-                pulled = store.pull_packed(slots, "job", shard)
+                pulled = store.pull_packed(slots, "job", [shard])
                 if shard == 0:  # of the shards before, waiting for replicas tells
-                    queue.overlay(shard, slots, pulled.packed, pulled.applied)
+                    queue.overlay(slots, pulled.packed, pulled.applied)
                     assert np.array_equal(pulled.packed, expected.sums[slots])
         queue.wait_replicated()
         expected.require(store)

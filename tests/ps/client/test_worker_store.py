@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import StoreError
-from ps import Filters, RedisStore, Slots, Token, WorkerStore, parse_redis_url
+from ps import Filters, Pulled, RedisStore, Slots, Token, WorkerStore, parse_redis_url
 from tests.ps.contract import at_once, scanned
 from tests.ps.expected_sums import ExpectedSums, chunks_of, filter_updates, worked
 from tests.ps.redis_servers import StartRedis, needs_redis
@@ -47,27 +47,35 @@ def url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue({"one": "redis_url", "cluster": "cluster_url"}[request.param]))
 
 
+def pull(worker: WorkerStore, shard: int, number: int, slots: Slots, clock: int, least: int) -> Pulled:
+    """A chunk, with what comes before it in its data shard."""
+    if number == 0:
+        assert worker.begin(shard) == 0
+    return worker.pull(slots, shard, clock, least)
+
+
 def compare_with_a_plain_store(
     url: str, bits: int, shards: list[list[Slots]], filters: Filters, staleness: int | None, lag: int
 ) -> WorkerStore:
-    """Trains through a worker's store and through a plain one, one request after the other."""
+    """Trains through a worker's store and through a plain one, one request after the other.
+
+    Every chunk is pulled while the one before trains, the first of a data shard too.
+    """
     plain, store = opened(url, bits), opened(url, bits)
     worker = worker_of(store, filters, staleness)
     try:
-        clock = 0
-        for shard, chunks in enumerate(shards):
-            coming = worker.pull(chunks[0], shard, clock, clock)
-            for number, slots in enumerate(chunks):
-                pulled, clock = coming, clock + 1
-                if number + 1 < len(chunks):
-                    coming = worker.pull(chunks[number + 1], shard, clock, max(clock - 1 - lag, 0))
-                state, expected = worker.complete(pulled), plain.pull(slots)
-                assert np.array_equal(state, expected)
-                delta = worked(state, clock)
-                worker.push(pulled, state, delta, number)
-                plain.push(slots, delta, Token("job", shard, number), expected)
-            worker.flush(shard)
-            worker.wait_replicated()
+        chunks = [(shard, n, slots) for shard, some in enumerate(shards) for n, slots in enumerate(some)]
+        coming = pull(worker, *chunks[0], 0, 0)
+        for clock, (shard, number, slots) in enumerate(chunks, 1):
+            pulled = coming
+            if clock < len(chunks):
+                coming = pull(worker, *chunks[clock], clock, max(clock - 1 - lag, 0))
+            state, expected = worker.complete(pulled), plain.pull(slots)
+            assert np.array_equal(state, expected)
+            delta = worked(state, clock)
+            worker.push(pulled, state, delta, number, last=number + 1 == len(shards[shard]))
+            plain.push(slots, delta, Token("job", shard, number), expected)
+        worker.wait_replicated()
         assert scanned(store) == scanned(plain)
         return worker
     finally:
@@ -81,7 +89,7 @@ chunks = st.sets(st.integers(0, 47), min_size=1, max_size=32)
 
 HISTORIES = given(
     bits=st.sampled_from([10, 20]),
-    shards=st.lists(st.lists(chunks, min_size=1, max_size=6), min_size=1, max_size=3),
+    shards=st.lists(st.lists(chunks, min_size=1, max_size=6), min_size=1, max_size=5),
     filters=st.builds(Filters, st.booleans(), st.booleans(), st.sampled_from([0.0, 1.0]), st.booleans()),
     staleness=st.sampled_from([0, 1, 2, None]),
     lagging=st.booleans(),
@@ -157,7 +165,7 @@ def test_a_push_between_reading_the_insert_logs_and_pulling(redis_url: str) -> N
     def push() -> None:
         store.between = staticmethod(lambda: None)
         worker.push(now, state, one, 1)
-        worker.flush(0)
+        worker.flush()
 
     store.between = staticmethod(push)
     ahead = worker.pull(both, 0, 2, 1)
@@ -244,7 +252,7 @@ def test_two_workers_at_one_shard_equal_one(redis_url: str, filters: Filters) ->
             pulled = worker.pull(slots, 0, number, number)
             state = worker.complete(pulled)
             worker.push(pulled, state, np.full((slots.size, 2), number + 1, np.float32), number)
-        worker.flush(0)
+        worker.flush()
         worker.close()
 
     at_once(lambda: work(stores[0]), lambda: work(stores[1]))
@@ -264,7 +272,7 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
     for clock in range(4):
         pulled = worker.pull(slots, 0, clock, clock)
         worker.push(pulled, worker.complete(pulled), steps, clock)
-    worker.flush(0)
+    worker.flush()
     counts = worker.counts
     # Absent at first, cached twice; then those are pulled that have a state.
     assert (counts.wanted, counts.absent, counts.from_cache, counts.pulled) == (16, 4 + 2, 8, 2)
@@ -290,7 +298,7 @@ def test_a_slot_to_which_nothing_is_added_is_neither_pushed_nor_named(
         delta = np.full((3, 2), 3, np.float32)
         delta[slots == nothing_to] = 0
         worker.push(pulled, worker.complete(pulled), delta, number)
-        worker.flush(0)
+        worker.flush()
         counts = worker.counts
         assert (counts.wanted, counts.pushed) == (3 * (number + 1), 2 * (number + 1))
         assert counts.named == 2 + number
@@ -340,7 +348,7 @@ def test_ranges_make_a_store_crowded(redis_url: str) -> None:
         for clock in range(2):
             pulled = worker.pull(everything, number, clock, clock)
             worker.push(pulled, worker.complete(pulled), np.ones((everything.size, 2), np.float32), clock)
-        worker.flush(number)
+        worker.flush()
         worker.close()
     news = store.read_news(np.zeros(64, np.int64), np.full(64, -1))
     assert all(each.crowded and not each.named.size for each in news)
@@ -391,7 +399,7 @@ def test_wrong_requests(redis_url: str) -> None:
         worker.push(pulled, worker.complete(pulled), np.full((1, 2), np.nan, np.float32), 0)
     empty = worker.pull(slots[:0], 0, 0, 0)
     worker.push(empty, worker.complete(empty), np.zeros((0, 2), np.float32), 0)
-    worker.flush(0)
+    worker.flush()
     assert not store.pull(slots).any()
     worker.close()
     store.drop()

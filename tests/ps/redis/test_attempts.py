@@ -75,7 +75,7 @@ class Attempt:
             self.train_one()
 
     def finish(self) -> None:
-        self.worker.finish(0, CHUNKS)
+        self.worker.finish(0, END)
         self.worker.wait_replicated()
 
 
@@ -124,7 +124,7 @@ def test_an_heir_of_a_worker_that_was_frozen(stores: Callable[[], RedisStore], s
         for worker in workers:
             if chances.random() < 0.5 and worker.number < CHUNKS:
                 worker.train_one()
-    workers[0].worker.flush(0)
+    workers[0].worker.flush()
     assert workers[0].worker.gave_up(0) or workers[0].number == begun
     workers[1].finish()
     found = counts(workers[1].store)
@@ -152,7 +152,7 @@ def test_what_a_dead_worker_had_pushed_and_a_server_loses(stores: Callable[[], R
     for dump in before:
         heir.store.restore(dump)
     heir.train(8)
-    heir.worker.flush(0)
+    heir.worker.flush()
     assert heir.worker.gave_up(0)
     assert heir.begin() == 3
     heir.train()

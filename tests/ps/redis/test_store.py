@@ -271,18 +271,20 @@ class TestPacked:
     def test_a_pull_tells_the_watermark_of_each_partition(self, store: RedisStore) -> None:
         for chunk, slot in [(0, 3), (4, 40), (5, 3)]:
             store.push_packed(np.array([slot], np.uint32), np.array([7]), Token("job", 2, chunk))
-        pulled = store.pull_packed(np.array([3, 4, 40, 900], np.uint32), "job", 2)
+        pulled = store.pull_packed(np.array([3, 4, 40, 900], np.uint32), "job", [2])
         assert pulled.packed.tolist() == [14, 0, 7, 0]
-        assert {p: chunk for p, chunk in enumerate(pulled.applied.tolist()) if chunk != -2} == {
+        assert {p: chunk for p, chunk in enumerate(pulled.applied[2].tolist()) if chunk != -2} == {
             0: 5,
             2: 4,
             56: -1,
         }
-        for job, shard in (("job", 1), ("other", 2), (None, 2)):
-            pulled = store.pull_packed(np.array([3], np.uint32), job, shard)
-            assert (pulled.packed.tolist(), pulled.applied[0]) == ([14], -1)
-        pulled = store.pull_packed(np.empty(0, np.uint32), "job", 2)
-        assert (pulled.packed.size, set(pulled.applied.tolist())) == (0, {-2})
+        pulled = store.pull_packed(np.array([3], np.uint32), "job", [1, 2])
+        assert (pulled.packed.tolist(), pulled.applied[1][0], pulled.applied[2][0]) == ([14], -1, 5)
+        pulled = store.pull_packed(np.array([3], np.uint32), "other", [2])
+        assert (pulled.packed.tolist(), pulled.applied[2][0]) == ([14], -1)
+        assert store.pull_packed(np.array([3], np.uint32)).packed.tolist() == [14]
+        pulled = store.pull_packed(np.empty(0, np.uint32), "job", [2])
+        assert (pulled.packed.size, set(pulled.applied[2].tolist())) == (0, {-2})
 
     def test_partitions_that_lost_pushes_are_left_as_they_are(self, store: RedisStore) -> None:
         slots, ones = np.array([3, 40, 900], np.uint32), np.ones(3, np.int64)

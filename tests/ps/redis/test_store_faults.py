@@ -77,7 +77,7 @@ class Training:
         """Train a little more; then the store must hold the expected sums."""
         for _ in range(5):
             self.train_one()
-        self.worker.flush(0)
+        self.worker.flush()
         self.worker.wait_replicated()
         self.expected.require(self.store)
         self.worker.close()
