@@ -1,5 +1,7 @@
 # The commands of this project; `make` alone lists them.
 SHELL := /bin/sh
+# Every process would compile all that it imports, and pytest rewrite the assertions of all tests.
+unexport PYTHONDONTWRITEBYTECODE
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Test processes at once: one more than cores, as some tests wait for leases and failovers.

@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("api", "ctr", "features", "ps")
 NUMBA_CACHE = "ctr.numba_cache"
 
+pytestmark = pytest.mark.xdist_group("wings")  # all sources are parsed once
+
 
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
@@ -23,21 +26,29 @@ def module_name(path: Path) -> str:
 
 
 SOURCES = {module_name(p): p for package in PACKAGES for p in sorted((ROOT / package).rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text(), str(path)) for name, path in SOURCES.items()}
 FACES = sorted(name for name, path in SOURCES.items() if path.name == "__init__.py")
 
 
-def imports(name: str) -> Iterator[str]:
+@cache
+def tree(name: str) -> ast.Module:
+    """Of a module's source."""
+    return ast.parse(SOURCES[name].read_text(), str(SOURCES[name]))
+
+
+@cache
+def imports(name: str) -> frozenset[str]:
     """The modules that a module imports, anywhere; `from a import b` is `a.b` where that is one of ours."""
-    for node in ast.walk(TREES[name]):
+    found = set()
+    for node in ast.walk(tree(name)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name}: imports are absolute"
             assert node.module is not None
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
-                yield inner if inner in SOURCES and inner.endswith("kernels") else node.module
+                found.add(inner if inner in SOURCES and inner.endswith("kernels") else node.module)
+    return frozenset(found)
 
 
 def wing(name: str) -> str:
@@ -46,11 +57,15 @@ def wing(name: str) -> str:
     return ".".join(parts[:2]) if ".".join(parts[:2]) in FACES else parts[0]
 
 
-KERNELS = {name for name in SOURCES if name != NUMBA_CACHE and {"numba", NUMBA_CACHE} & set(imports(name))}
+@cache
+def kernels() -> frozenset[str]:
+    """The modules that hold kernels."""
+    numba = {"numba", NUMBA_CACHE}
+    return frozenset(name for name in SOURCES if name != NUMBA_CACHE and numba & imports(name))
 
 
 def test_there_is_something_to_look_at() -> None:
-    assert {"ps.kernels", "ps.memory.table_kernels", "features.transform.hashing"} <= KERNELS
+    assert {"ps.kernels", "ps.memory.table_kernels", "features.transform.hashing"} <= kernels()
     assert {"ps", "ps.redis", "ctr.learn", "features.text"} <= set(FACES)
 
 
@@ -64,7 +79,7 @@ def test_wings_are_entered_by_their_face() -> None:
         and other in SOURCES
         and other not in FACES
         and wing(other) not in {*PACKAGES, "ctr.cli"}
-        and other not in KERNELS
+        and other not in kernels()
     }
     assert not past
 
@@ -72,14 +87,14 @@ def test_wings_are_entered_by_their_face() -> None:
 def test_kernels_import_only_numpy_numba_and_kernels() -> None:
     # llvmlite is the compiler inside Numba.
     allowed = {"numpy", "numba", "llvmlite", *sys.stdlib_module_names}
-    for name in KERNELS:
+    for name in kernels():
         ours = {other for other in imports(name) if other.partition(".")[0] not in allowed}
-        assert ours <= {NUMBA_CACHE, *KERNELS}, name
+        assert ours <= {NUMBA_CACHE, *kernels()}, name
 
 
 def test_kernels_are_compiled_with_our_cache() -> None:
-    for name in KERNELS:
-        for node in ast.walk(TREES[name]):
+    for name in kernels():
+        for node in ast.walk(tree(name)):
             if isinstance(node, ast.ImportFrom) and node.module == "numba":
                 taken = {alias.name for alias in node.names}
                 assert not taken & {"njit", "jit", "vectorize", "guvectorize"}, f"{name}: use {NUMBA_CACHE}"
@@ -89,7 +104,7 @@ def test_kernels_are_compiled_with_our_cache() -> None:
 def test_a_face_re_exports_what_it_names(face: str) -> None:
     if face in {"ctr", "ctr.cli.ps"}:
         return
-    nodes = list(TREES[face].body)
+    nodes = list(tree(face).body)
     nodes += [inner for node in nodes if isinstance(node, ast.If) for inner in node.body]
     assert not [node for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     exported = {
@@ -107,8 +122,8 @@ def test_a_face_re_exports_what_it_names(face: str) -> None:
 
 def test_a_name_is_imported_from_its_face_or_from_where_it_is_defined() -> None:
     past = set()
-    for name, tree in TREES.items():
-        for node in ast.walk(tree):
+    for name in SOURCES:
+        for node in ast.walk(tree(name)):
             if isinstance(node, ast.ImportFrom) and node.module in SOURCES and node.module not in FACES:
                 defined = set(definitions(node.module))
                 past |= {(name, node.module, a.name) for a in node.names if a.name not in defined}
@@ -117,7 +132,7 @@ def test_a_name_is_imported_from_its_face_or_from_where_it_is_defined() -> None:
 
 def definitions(name: str) -> Iterator[str]:
     """What a module defines at its top level."""
-    for node in TREES[name].body:
+    for node in tree(name).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Assign | ast.AnnAssign):
