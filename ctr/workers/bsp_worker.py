@@ -24,6 +24,7 @@ from ps import FilterCounts, JobBoard, PendingPush, PushPacked, PushQueue, RankG
 from ps.partitions import no_slots
 
 _POLL_S = 0.001
+_POLL_PART = 2  # all wait for the slowest twice in a round
 _CLAIM_EVERY_S = 0.1
 _REPLICAS_WAIT_S, _REPLICAS_POLL_S = 10.0, 0.02
 
@@ -79,7 +80,7 @@ class BspWorker:
 
         `tell` reports to the coordinator what was done so far.
         """
-        polling = Polling(_POLL_S)
+        polling = Polling(shortest_s=_POLL_S)
         mine: list[int] = []
         begun: set[int] = set()
         paused_at: int | None = None
@@ -104,13 +105,14 @@ class BspWorker:
                 # Ranks have come here since: what is told of this worker's work must not be of before.
                 self._board.report(f"paused:{worker}", b"")
                 paused_at = None
+            began = perf_counter()
             for step in steps:
                 step()
             if perf_counter() - told > TELL_EVERY_S:
                 tell()
                 told = perf_counter()
             if steps:
-                polling = Polling(_POLL_S)
+                polling = Polling((perf_counter() - began) / _POLL_PART, shortest_s=_POLL_S)
                 continue
             if gate.pause not in (None, paused_at) and self._is_paused(mine, gate):
                 paused_at = gate.pause

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from random import uniform
 from time import perf_counter, sleep
 
-_PART = 20
-_LONGEST_S = 0.02
+_PART = 25
 
 
 class Polling:
-    """Pauses by a twentieth of the time waited so far: a long wait costs little, and ends little later."""
+    """Pauses of a twenty-fifth of what is waited for, on average: it is seen late by half of that.
 
-    def __init__(self, shortest_s: float) -> None:
-        self.count = 0
-        """Of pauses."""
+    They grow with the time waited so far, and are random: of many who wait for one thing, each asks at a
+    moment of its own.
+    """
+
+    def __init__(self, expected_s: float = 0.0, *, shortest_s: float, longest_s: float = 0.05) -> None:
+        """`expected_s` is what it takes, as far as is known."""
+        self._expected_s = expected_s
         self._shortest_s = shortest_s
+        self._longest_s = longest_s
         self._since = perf_counter()
 
     def pause(self) -> float:
         """Wait a little; the seconds."""
         waited = perf_counter() - self._since
-        seconds = min(max(self._shortest_s, waited / _PART), _LONGEST_S)
+        seconds = min(max(self._expected_s, waited) / _PART, self._longest_s)
+        seconds = max(seconds, self._shortest_s) * uniform(0.5, 1.5)
         sleep(seconds)
-        self.count += 1
         return seconds

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
 from itertools import islice
-from time import perf_counter, sleep
+from time import perf_counter
 
 from ctr.background import Background
 from ctr.learn import Learner, Timings
@@ -24,8 +24,7 @@ from features import Chunk, ExampleSource
 from ps import Claim, ClockGate, JobBoard, Pulled, PushPacked, RedisStore, WorkerStore
 
 _POLL_S = 0.002
-_ANNOUNCE_EVERY = 25  # pauses
-_IDLE_S = 0.05
+_IDLE_S, _LONGEST_IDLE_S = 0.05, 0.5
 _REPLICAS_WAIT_S = 5.0  # more than a failover takes
 _READ_AHEAD = 2  # chunks
 
@@ -61,6 +60,8 @@ class _InWork:
     """The worker's, which counts the chunks that it has trained."""
     pushed: tuple[int, int]
     """Its chunks that are in the store, and the clock since then: what the board is told."""
+    gate: ClockGate | None = None
+    """What the board said last, with the chunk that arrived last; None: it is to be asked."""
     put_back: Chunk | None = None
     """The next chunk, where it was read and not begun because of a pause."""
     ended: bool = False
@@ -103,6 +104,7 @@ class SspWorker:
             push=push,
         )
         self._worker_id = ""
+        self._chunk_s = 0.0  # that training the last one took
         self._replicated = True
         """Whether replicas have everything that was pushed, if there are any."""
         self._asked = 0
@@ -117,9 +119,9 @@ class SspWorker:
         `tell` reports to the coordinator what was done so far.
         """
         self._worker_id, self._stopping, self._tell = worker, stopping, tell
-        told, idle = perf_counter(), False
+        told, idle, claimable = perf_counter(), False, True
         while not stopping():
-            claim = self._board.claim(worker)
+            claim = self._board.claim(worker) if claimable else None
             if claim is not None:
                 self._train_shard(claim)
                 idle = False
@@ -128,9 +130,10 @@ class SspWorker:
                     tell()
                 continue
             if not idle:  # the next checkpoint does not ask whoever has nothing in work
-                idle = True
+                idle, polling = True, Polling(shortest_s=_IDLE_S, longest_s=_LONGEST_IDLE_S)
                 tell()
-            gate = self._gate()
+            self._asked += 1
+            gate = self._board.clock_gate(worker)
             if not gate.live:
                 return False
             if gate.state != "running" or gate.finished == self._plan.shards:
@@ -139,14 +142,15 @@ class SspWorker:
                 return True
             if not self._replicated:
                 self._replicated = self._store.wait_replicated()
-            self._waited(_IDLE_S)  # somebody may die and leave a data shard behind
+            self._timings.wait += polling.pause()
+            claimable = gate.working < self._plan.shards - gate.finished  # as when somebody has died
         return True
 
     def _await_replicas(self) -> None:
         """Stay until replicas have what was pushed, for a while: who else should send it again?"""
-        deadline = perf_counter() + _REPLICAS_WAIT_S
+        deadline, polling = perf_counter() + _REPLICAS_WAIT_S, Polling(shortest_s=_IDLE_S)
         while not self._replicated and perf_counter() < deadline:
-            self._waited(_IDLE_S)
+            self._timings.wait += polling.pause()
             self._replicated = self._store.wait_replicated()
 
     def close(self) -> None:
@@ -211,7 +215,7 @@ class SspWorker:
                 self._train(work, ready)
             elif ready is _NoChunk.PAUSE:
                 self._store.flush()
-                self._wait_out_pause()
+                self._wait_out_pause(work)
                 coming = puller.submit(self._next, work, chunks, work.clock)
             else:
                 return ready
@@ -229,7 +233,8 @@ class SspWorker:
             peers=ready.peers,
         )
         trained = perf_counter()
-        self._timings.train += trained - started
+        self._chunk_s = trained - started
+        self._timings.train += self._chunk_s
         number, work.number, work.clock = work.number, work.number + 1, work.clock + 1
         arrived = partial(self._arrived, work, (work.number, work.clock), len(ready.chunk))
         work.ended = work.number == self._plan.chunks_of(work.shard)
@@ -242,10 +247,10 @@ class SspWorker:
         work.put_back = None
         if chunk is None:
             return _NoChunk.END
-        polling = Polling(_POLL_S)
+        polling = Polling(self._chunk_s, shortest_s=_POLL_S)
         while True:
-            gate = self._gate()
-            if work.lost or not self._goes_on(gate) or self._store.gave_up(work.shard):
+            gate = work.gate or self._announce(work)
+            if gate is None or work.lost or not self._goes_on(gate) or self._store.gave_up(work.shard):
                 return _NoChunk.LEAVE
             if gate.pause is not None and clock >= gate.pause:
                 work.put_back = chunk
@@ -255,16 +260,12 @@ class SspWorker:
                 break
             self._store.require_sound()  # or this worker would wait for itself
             polling.pause()
-            if polling.count % _ANNOUNCE_EVERY == 0:
+            if work.pushed[1] >= clock - self._job.bound:  # else it hears more when its own push arrives
                 self._announce(work)
         started = perf_counter()
         pulled = self._store.pull(chunk.slots, work.shard, clock, least)
         self._timings.pull += perf_counter() - started
         return _Ready(chunk, pulled, max(gate.working, 1))
-
-    def _gate(self) -> ClockGate:
-        self._asked += 1
-        return self._board.clock_gate(self._worker_id)
 
     def _goes_on(self, gate: ClockGate) -> bool:
         """Whether the job does, and this worker with it."""
@@ -272,29 +273,28 @@ class SspWorker:
 
     def _arrived(self, work: _InWork, pushed: tuple[int, int], examples: int) -> None:
         work.pushed = pushed
-        if self._announce(work):
+        if self._announce(work) is not None:
             self.examples += examples
 
-    def _announce(self, work: _InWork) -> bool:
-        """Tell the board how far this worker is; again while it waits, as a board may come back with an old
-        snapshot, and all would wait for the clock of then.
-        """
-        if not (known := self._board.advance(self._worker_id, work.shard, *work.pushed)):
-            work.lost = True
-        return known
+    def _announce(self, work: _InWork) -> ClockGate | None:
+        """Tell the board how far this worker is, and hear whether it may go on; None: not with this shard.
 
-    def _wait_out_pause(self) -> None:
+        Again while it waits, as a board may come back with an old snapshot, and all would wait for the clock
+        of then.
+        """
+        self._asked += 1
+        work.gate = self._board.advance(self._worker_id, work.shard, *work.pushed)
+        work.lost |= work.gate is None
+        return work.gate
+
+    def _wait_out_pause(self, work: _InWork) -> None:
         """Say that everything is in the store, and wait until the pause is over."""
-        started, polling = perf_counter(), Polling(_POLL_S)
+        started, polling = perf_counter(), Polling(shortest_s=_POLL_S)
         told = None
-        while self._goes_on(gate := self._gate()) and gate.pause is not None:
+        while (gate := self._announce(work)) and self._goes_on(gate) and gate.pause is not None:
             if told != gate.pause:
                 told = gate.pause
                 self._tell()
                 self._board.report(f"paused:{self._worker_id}", b"%d" % told)
             polling.pause()
         self._timings.wait += perf_counter() - started
-
-    def _waited(self, seconds: float) -> None:
-        sleep(seconds)
-        self._timings.wait += seconds

@@ -76,14 +76,24 @@ def read_reports(
     return {name: blob for name, blob in zip(names, blobs, strict=True) if blob is not None}
 
 
-def view_reads(key: Mapping[BoardPart, bytes], ranks: int, *, shards: bool) -> dict[str, Command]:
+def highest_clock(launch: str) -> bytes:
+    """The member of `MARKS` for the highest clock of a job: what is written late by one of before is lost."""
+    return b"clock:" + launch.encode()
+
+
+def progress_of(shard: int, owner: bytes) -> bytes:
+    """The member of `PROGRESS` for a data shard that this worker has in work, or nobody."""
+    return b"%d:%b" % (shard, owner)
+
+
+def view_reads(key: Mapping[BoardPart, bytes], job: Job, *, shards: bool) -> dict[str, Command]:
     """What to ask, all at one moment, for `view_of`."""
     everything = (b"0", b"-1", b"WITHSCORES")
     reads: dict[str, Command] = {
         "job": (b"HMGET", key[BoardPart.JOB], b"state", b"message", b"pause", b"shards", b"begun"),
         "time": TIME,
         "coordinator": (b"PTTL", key[BoardPart.COORDINATOR]),
-        "clock": (b"ZSCORE", key[BoardPart.MARKS], b"clock"),
+        "clock": (b"ZSCORE", key[BoardPart.MARKS], highest_clock(job.launch)),
         "leases": (b"ZRANGE", key[BoardPart.LEASES], *everything),
         "clocks": (b"ZRANGE", key[BoardPart.CLOCKS], *everything),
         "hosts": (b"HGETALL", key[BoardPart.HOSTS]),
@@ -92,10 +102,10 @@ def view_reads(key: Mapping[BoardPart, bytes], ranks: int, *, shards: bool) -> d
     if shards:
         reads["owners"] = (b"HGETALL", key[BoardPart.OWNERS])
         reads["progress"] = (b"ZRANGE", key[BoardPart.PROGRESS], *everything)
-    if ranks:
+    if job.ranks:
         reads["rank_owners"] = (b"HGETALL", key[BoardPart.RANK_OWNERS])
-        reads["prepared"] = marks(key[BoardPart.MARKS], "s", ranks)
-        reads["pushed"] = marks(key[BoardPart.MARKS], "p", ranks)
+        reads["prepared"] = marks(key[BoardPart.MARKS], "s", job.ranks)
+        reads["pushed"] = marks(key[BoardPart.MARKS], "p", job.ranks)
     return reads
 
 
@@ -122,7 +132,7 @@ def view_of(reads: Iterable[str], answers: Sequence[Any]) -> BoardView:
     ]
     owners = {int(shard): owner for shard, owner in pairs(found.get("owners", ())).items()}
     unfinished = {
-        shard: ShardView(live(owners[shard]), number(progress.get(b"%d" % shard)) or 0)
+        shard: ShardView(live(owners[shard]), number(progress.get(progress_of(shard, owners[shard]))) or 0)
         for shard in sorted(owners)
     }
     prepared, pushed = rounds(found.get("prepared", ())), rounds(found.get("pushed", ()))

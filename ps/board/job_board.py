@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ctr.errors import StoreError
-from ps.board.answers import job_state, marks, number, read_reports, rounds, view_of, view_reads
+from ps.board.answers import read_reports, view_of, view_reads
 from ps.board.job_record import JobRecord
 from ps.board.leases import Leases
 from ps.board.ranks import Ranks
@@ -47,8 +47,8 @@ class JobBoard:
         self._record = JobRecord(url, lease_s=lease_s, timeout_s=timeout_s, patience_s=patience_s)
         self._key = self._record.key
         self._leases = Leases(self._record)
-        self._queue = ShardQueue(self._record)
-        self._ranks = Ranks(self._record)
+        self._queue = ShardQueue(self._record, self._leases)
+        self._ranks = Ranks(self._record, self._leases)
 
     def create(self, job: str, description: bytes, *, shards: int, ranks: int = 0) -> Job:
         """Put a new job on the board, running, with the coordinator's lease begun; return it.
@@ -136,7 +136,7 @@ class JobBoard:
 
     def look(self, *, shards: bool = True) -> BoardView:
         """The whole board at one moment, in one round trip; without `shards`, no table of data shards."""
-        reads = view_reads(self._key, self._record.job.ranks, shards=shards)
+        reads = view_reads(self._key, self._record.job, shards=shards)
         view = view_of(reads, self._record.ask(*reads.values(), together=True))
         if any(worker.lease_left_s <= 0 for worker in view.workers) and self._leases.may_expire():
             self._leases.expire_overdue(at_once=True)
@@ -159,43 +159,11 @@ class JobBoard:
 
     def clock_gate(self, worker: str) -> ClockGate:
         """What decides whether a worker may begin its next chunk; cheap enough to ask every few ms."""
-        self._leases.expire_overdue()
-        key = self._key
-        (state, pause, begun), lease, workers, working, least, unfinished = self._record.ask(
-            (b"HMGET", key[BoardPart.JOB], b"state", b"pause", b"begun"),
-            (b"ZSCORE", key[BoardPart.LEASES], worker.encode()),
-            (b"ZCARD", key[BoardPart.LEASES]),
-            (b"ZCARD", key[BoardPart.CLOCKS]),
-            (b"ZRANGE", key[BoardPart.CLOCKS], b"0", b"0", b"WITHSCORES"),
-            (b"HLEN", key[BoardPart.OWNERS]),  # after `begun`: so `finished` is never too high
-        )
-        return ClockGate(
-            state=job_state(state),
-            pause=number(pause),
-            live=lease is not None,
-            least_clock=number(least[1]) if least else None,
-            workers=workers,
-            working=working,
-            finished=int(begun) - unfinished,
-        )
+        return self._queue.gate(worker)
 
     def rank_gate(self, worker: str) -> RankGate:
         """What decides whether a worker may go on with a rank; cheap enough to ask every few ms."""
-        self._leases.expire_overdue()
-        key, ranks = self._key, self._record.job.ranks
-        (state, pause), lease, prepared, pushed = self._record.ask(
-            (b"HMGET", key[BoardPart.JOB], b"state", b"pause"),
-            (b"ZSCORE", key[BoardPart.LEASES], worker.encode()),
-            marks(key[BoardPart.MARKS], "s", ranks),
-            marks(key[BoardPart.MARKS], "p", ranks),
-        )
-        return RankGate(
-            state=job_state(state),
-            pause=number(pause),
-            live=lease is not None,
-            prepared=rounds(prepared),
-            pushed=rounds(pushed),
-        )
+        return self._ranks.gate(worker)
 
     # Data shards
 
@@ -206,13 +174,13 @@ class JobBoard:
         run out, or the job is to stop. Nobody waits for a worker that has nothing in work then: its clock
         ends, and its next claim gives it the least clock of the others, as the first claim does.
         """
-        self._leases.expire_overdue()
         return self._queue.claim(worker)
 
-    def advance(self, worker: str, shard: int, progress: int, clock: int) -> bool:
-        """Publish that `progress` chunks of the shard are wholly pushed, and the worker's clock.
+    def advance(self, worker: str, shard: int, progress: int, clock: int) -> ClockGate | None:
+        """Publish that `progress` chunks of the shard are wholly pushed, and the worker's clock; in one round
+        trip with what `clock_gate` tells.
 
-        False when the shard is no longer this worker's, or the worker has expired.
+        None when the shard is no longer this worker's, or the worker has expired.
         """
         return self._queue.advance(worker, shard, progress, clock)
 
@@ -234,7 +202,6 @@ class JobBoard:
         never had an owner are kept for workers without one until `lease_s` after the job's creation. Empty
         for a worker that has expired.
         """
-        self._leases.expire_overdue()
         return self._ranks.claim(worker)
 
     def prepare(self, rank: int, round_: int, blob: bytes) -> bytes | None:

@@ -135,7 +135,11 @@ class JobRecord:
         return job
 
     def ask(self, *commands: Command, together: bool = False) -> list[Any]:
-        """The answers to commands that change nothing, in one round trip; `together`: all of one moment."""
+        """The answers to commands in one round trip; `together`: all of one moment.
+
+        They are carried out before it is known whether the job is still there. So they must change nothing,
+        or nothing of another job's.
+        """
         self._known()
         ask = self.line.together if together else self.line.ask
         return self._checked(ask(self.key[BoardPart.LAUNCH], [self._get_launch(), *commands]))

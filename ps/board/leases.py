@@ -55,12 +55,26 @@ class Leases:
     def expire(self, worker: str) -> None:
         self._record.write(*self._expiry([worker.encode()]))
 
+    def reads(self, worker: str) -> list[Command]:
+        """Asks for the time, a worker's lease, None if it has expired, and the lease that ends first."""
+        first = (b"ZRANGE", self._leases, b"0", b"0", b"WITHSCORES")
+        return [TIME, (b"ZSCORE", self._leases, worker.encode()), first]
+
+    def expire_if_overdue(self, time: Sequence[bytes], _: object, first: Sequence[bytes]) -> bool:
+        """Expire the workers whose lease has run out, if these answers to `reads` tell of any; whether so.
+
+        Now and then, it looks without that.
+        """
+        overdue = bool(first) and float(first[1]) <= milliseconds(time) and self.may_expire()
+        self.expire_overdue(at_once=overdue)
+        return overdue
+
     def expire_overdue(self, *, at_once: bool = False) -> None:
-        """Expire the workers whose lease has run out; looks for them a few times per lease, or `at_once`."""
+        """Expire the workers whose lease has run out; looks for them once per lease, or `at_once`."""
         now = monotonic()
         if not self.may_expire() or not (at_once or now >= self._looks_again):
             return
-        self._looks_again = now + self._record.lease_s / 20
+        self._looks_again = now + self._record.lease_s
         reads: list[Command] = [
             TIME,
             (b"ZRANGE", self._leases, b"0", b"%d" % (_MOST_EXPIRED - 1), b"WITHSCORES"),

@@ -6,18 +6,42 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ps.board.answers import TIME, fact, milliseconds, pairs
+from ps.board.answers import TIME, fact, job_state, marks, milliseconds, number, pairs, rounds
 from ps.board.job_record import JobRecord
+from ps.board.leases import Leases
+from ps.board.view import RankGate
 from ps.wire import BoardPart, Command, Decision
 
 
 class Ranks:
     """The ranks of a job, for `JobBoard`. A rank is free when its owner is no live worker."""
 
-    def __init__(self, record: JobRecord) -> None:
+    def __init__(self, record: JobRecord, leases: Leases) -> None:
         self._record = record
+        self._leases = leases
+
+    def gate(self, worker: str) -> RankGate:
+        key, ranks = self._record.key, self._record.job.ranks
+        reads: list[Command] = [
+            *self._leases.reads(worker),
+            (b"HMGET", key[BoardPart.JOB], b"state", b"pause"),
+            marks(key[BoardPart.MARKS], "s", ranks),
+            marks(key[BoardPart.MARKS], "p", ranks),
+        ]
+        found = self._record.ask(*reads)
+        if self._leases.expire_if_overdue(*found[:3]):
+            found = self._record.ask(*reads)
+        _, lease, _, (state, pause), prepared, pushed = found
+        return RankGate(
+            state=job_state(state),
+            pause=number(pause),
+            live=lease is not None,
+            prepared=rounds(prepared),
+            pushed=rounds(pushed),
+        )
 
     def claim(self, worker: str) -> list[int]:
+        self._leases.expire_overdue()
         key, ranks = self._record.key, self._record.job.ranks
 
         def decide(found: list[Any]) -> Decision[list[int]]:
@@ -69,9 +93,9 @@ class Ranks:
 
     def restoration(self, pushed: Sequence[int]) -> list[Command]:
         """Makes these the last rounds of the ranks, which have none yet."""
-        marks = self._record.key[BoardPart.MARKS]
+        key = self._record.key[BoardPart.MARKS]
         return [
-            (b"ZADD", marks, b"%d" % round_, f"{kind}{rank}".encode())
+            (b"ZADD", key, b"%d" % round_, f"{kind}{rank}".encode())
             for rank, round_ in enumerate(pushed)
             for kind in ("s", "p")
         ]

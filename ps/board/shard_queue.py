@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ps.board.answers import TIME, fact, milliseconds, number, pairs
+from ps.board.answers import (
+    TIME,
+    fact,
+    highest_clock,
+    job_state,
+    milliseconds,
+    number,
+    pairs,
+    progress_of,
+)
 from ps.board.job_record import JobRecord
-from ps.board.view import Claim
+from ps.board.leases import Leases
+from ps.board.view import Claim, ClockGate
 from ps.wire import BoardPart, Command, Decision
 
 
@@ -18,14 +28,50 @@ class ShardQueue:
     free when its owner is no live worker. `JobBoard` says what the methods do.
     """
 
-    def __init__(self, record: JobRecord) -> None:
+    def __init__(self, record: JobRecord, leases: Leases) -> None:
         self._record = record
+        self._leases = leases
+
+    def gate(self, worker: str) -> ClockGate:
+        gate, _ = self._gate_after(worker)
+        return gate
+
+    def _gate_after(self, worker: str, *commands: Command) -> tuple[ClockGate, list[Any]]:
+        """What decides whether a worker may go on, after these commands; and the answers to them.
+
+        In one round trip, unless somebody's lease has run out.
+        """
+        key = self._record.key
+        reads: list[Command] = [
+            *self._leases.reads(worker),
+            (b"HMGET", key[BoardPart.JOB], b"state", b"pause", b"begun"),
+            (b"ZCARD", key[BoardPart.LEASES]),
+            (b"ZCARD", key[BoardPart.CLOCKS]),
+            (b"ZRANGE", key[BoardPart.CLOCKS], b"0", b"0", b"WITHSCORES"),
+            (b"HLEN", key[BoardPart.OWNERS]),  # after `begun`: so `finished` is never too high
+        ]
+        answers = self._record.ask(*commands, *reads)
+        told, found = answers[: len(commands)], answers[len(commands) :]
+        if self._leases.expire_if_overdue(*found[:3]):
+            found = self._record.ask(*reads)
+        _, lease, _, (state, pause, begun), workers, working, least, unfinished = found
+        gate = ClockGate(
+            state=job_state(state),
+            pause=number(pause),
+            live=lease is not None,
+            least_clock=number(least[1]) if least else None,
+            workers=workers,
+            working=working,
+            finished=int(fact(begun)) - unfinished,
+        )
+        return gate, told
 
     def claim(self, worker: str) -> Claim | None:
+        self._leases.expire_overdue()
         key, shards, me = self._record.key, self._record.job.shards, worker.encode()
 
         def decide(found: list[Any]) -> Decision[Claim | None]:
-            time, (state, its_begun), its_owners, its_leases, its_clocks, highest = found
+            time, (state, its_begun), its_owners, its_leases, its_clocks, its_progress, highest = found
             leases, clocks, begun = pairs(its_leases), pairs(its_clocks), int(fact(its_begun))
             if float(leases.get(me, 0)) <= milliseconds(time) or state != b"running":
                 return (), lambda _: None
@@ -33,19 +79,22 @@ class ShardQueue:
             chosen = choose_shard(me, owners, leases, begun, shards)
             if chosen is None:
                 return [(b"ZREM", key[BoardPart.CLOCKS], me)] if me in clocks else (), lambda _: None
-            shard = b"%d" % chosen
+            owner, progress = owners.get(chosen, b""), pairs(its_progress)
+            pushed = progress.get(progress_of(chosen, owner), b"0")
             others = [int(float(clock)) for other, clock in clocks.items() if other in leases]
             begins = b"%d" % min(others, default=number(highest) or 0)
             commands: list[Command] = [
-                (b"ZADD", key[BoardPart.PROGRESS], b"NX", b"0", shard),
-                (b"ZSCORE", key[BoardPart.PROGRESS], shard),
                 (b"ZADD", key[BoardPart.CLOCKS], b"NX", begins, me),
                 (b"ZSCORE", key[BoardPart.CLOCKS], me),
-                (b"HSET", key[BoardPart.OWNERS], shard, me),
+                (b"ZADD", key[BoardPart.MARKS], b"GT", begins, highest_clock(self._record.job.launch)),
+                (b"HSET", key[BoardPart.OWNERS], b"%d" % chosen, me),
+                (b"ZADD", key[BoardPart.PROGRESS], b"GT", pushed, progress_of(chosen, me)),
             ]
+            if owner != me:
+                commands.append((b"ZREM", key[BoardPart.PROGRESS], progress_of(chosen, owner)))
             if chosen == begun:
                 commands.append((b"HSET", key[BoardPart.JOB], b"begun", b"%d" % (begun + 1)))
-            return commands, lambda answers: Claim(chosen, number(answers[1]) or 0, number(answers[3]) or 0)
+            return commands, lambda answers: Claim(chosen, number(pushed) or 0, number(answers[1]) or 0)
 
         everything = (b"0", b"-1", b"WITHSCORES")
         reads: list[Command] = [
@@ -54,29 +103,35 @@ class ShardQueue:
             (b"HGETALL", key[BoardPart.OWNERS]),
             (b"ZRANGE", key[BoardPart.LEASES], *everything),
             (b"ZRANGE", key[BoardPart.CLOCKS], *everything),
-            (b"ZSCORE", key[BoardPart.MARKS], b"clock"),
+            (b"ZRANGE", key[BoardPart.PROGRESS], *everything),
+            (b"ZSCORE", key[BoardPart.MARKS], highest_clock(self._record.job.launch)),
         ]
         # The leases are watched, too: a worker that is frozen here until it expired must not leave a clock
-        # behind, for which everybody would wait.
+        # behind, for which everybody would wait. Not so progress, which changes with every chunk of anybody:
+        # of one that has expired the last may be missed, and the partitions know better.
         return self._record.update(reads, decide, BoardPart.JOB, BoardPart.OWNERS, BoardPart.LEASES)
 
-    def advance(self, worker: str, shard: int, progress: int, clock: int) -> bool:
-        key, me, name = self._record.key, worker.encode(), b"%d" % shard
-
-        def decide(found: list[Any]) -> Decision[bool]:
-            owner, lease = found
-            if owner != me:
-                return (), lambda _: False
-            commands = [
-                # Also by an expired worker: what is pushed is pushed, and the next need not do it again.
-                (b"ZADD", key[BoardPart.PROGRESS], b"XX", b"GT", b"%d" % progress, name),
-                (b"ZADD", key[BoardPart.CLOCKS], b"XX", b"GT", b"%d" % clock, me),
-                (b"ZADD", key[BoardPart.MARKS], b"GT", b"%d" % clock, b"clock"),
-            ]
-            return commands, lambda _: lease is not None
-
-        reads = [(b"HGET", key[BoardPart.OWNERS], name), (b"ZSCORE", key[BoardPart.LEASES], me)]
-        return self._record.update(reads, decide, BoardPart.OWNERS)
+    def advance(self, worker: str, shard: int, progress: int, clock: int) -> ClockGate | None:
+        key, me = self._record.key, worker.encode()
+        mine = progress_of(shard, me)
+        # Nothing here needs to be watched: all numbers grow only, and each has a member that is gone as soon
+        # as this worker is not to change it any more.
+        gate, answers = self._gate_after(
+            worker,
+            # Also by an expired worker: what is pushed is pushed, and the next need not do it again.
+            (b"ZADD", key[BoardPart.PROGRESS], b"XX", b"GT", b"%d" % progress, mine),
+            (b"ZADD", key[BoardPart.CLOCKS], b"XX", b"GT", b"%d" % clock, me),
+            (
+                b"ZADD",
+                key[BoardPart.MARKS],
+                b"XX",
+                b"GT",
+                b"%d" % clock,
+                highest_clock(self._record.job.launch),
+            ),
+            (b"ZSCORE", key[BoardPart.PROGRESS], mine),
+        )
+        return gate if gate.live and answers[-1] is not None else None
 
     def done(self, worker: str, shard: int) -> bool:
         key, me, name = self._record.key, worker.encode(), b"%d" % shard
@@ -87,27 +142,41 @@ class ShardQueue:
                 return (), lambda _: shard < int(begun)  # it is finished already
             if owner != me:
                 return (), lambda _: False
-            commands = [(b"HDEL", key[BoardPart.OWNERS], name), (b"ZREM", key[BoardPart.PROGRESS], name)]
+            commands = [
+                (b"HDEL", key[BoardPart.OWNERS], name),
+                (b"ZREM", key[BoardPart.PROGRESS], progress_of(shard, me)),
+            ]
             return commands, lambda _: True
 
         reads = [(b"HGET", key[BoardPart.OWNERS], name), (b"HGET", key[BoardPart.JOB], b"begun")]
         return self._record.update(reads, decide, BoardPart.OWNERS)
 
     def release(self, worker: str, shard: int) -> None:
-        owners, name = self._record.key[BoardPart.OWNERS], b"%d" % shard
+        key, me, name = self._record.key, worker.encode(), b"%d" % shard
 
         def decide(found: list[Any]) -> Decision[None]:
-            commands = [(b"HSET", owners, name, b"")] if found[0] == worker.encode() else []
+            owner, pushed = found
+            if owner != me:
+                return (), lambda _: None
+            commands = [
+                (b"HSET", key[BoardPart.OWNERS], name, b""),
+                (b"ZADD", key[BoardPart.PROGRESS], pushed or b"0", progress_of(shard, b"")),
+                (b"ZREM", key[BoardPart.PROGRESS], progress_of(shard, me)),
+            ]
             return commands, lambda _: None
 
-        self._record.update([(b"HGET", owners, name)], decide, BoardPart.OWNERS)
+        reads = [
+            (b"HGET", key[BoardPart.OWNERS], name),
+            (b"ZSCORE", key[BoardPart.PROGRESS], progress_of(shard, me)),
+        ]
+        self._record.update(reads, decide, BoardPart.OWNERS)
 
     def restoration(self, progress: Mapping[int, int]) -> list[Command]:
         """Makes these data shards begun, unfinished and free, with so many chunks pushed."""
         key = self._record.key
         owners = ((b"HSET", key[BoardPart.OWNERS], b"%d" % shard, b"") for shard in progress)
         chunks = (
-            (b"ZADD", key[BoardPart.PROGRESS], b"%d" % chunks, b"%d" % shard)
+            (b"ZADD", key[BoardPart.PROGRESS], b"%d" % chunks, progress_of(shard, b""))
             for shard, chunks in progress.items()
         )
         return [*owners, *chunks]

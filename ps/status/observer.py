@@ -192,7 +192,7 @@ class StoreObserver:
         if facts[0] is None:
             return None
         job = job_of(facts)
-        reads = view_reads(key, job.ranks, shards=True)
+        reads = view_reads(key, job, shards=True)
         asked = [(b"GET", key[BoardPart.LAUNCH]), *reads.values()]
         try:
             now, *answers = self._nodes.ask(address, asked, together=True)

@@ -26,9 +26,11 @@ class BoardPart(StrEnum):
     OWNERS = "owners"
     """A hash: the worker of each data shard that is begun and unfinished; empty when it was given back."""
     PROGRESS = "progress"
-    """A sorted set: the chunks pushed of each data shard that is begun and unfinished."""
+    """A sorted set: the chunks pushed of each data shard that is begun and unfinished, by `<shard>:<worker>`:
+    whoever has lost the data shard has no member there to change."""
     MARKS = "marks"
-    """A sorted set of numbers that only grow: `clock`, the highest of all, `s<rank>` and `p<rank>`."""
+    """A sorted set of numbers that only grow: `clock:<launch>`, the highest of all, `s<rank>` and
+    `p<rank>`."""
     RANK_OWNERS = "rank_owners"
     """A hash: the worker of each rank that ever had one; empty when it was given up."""
     REPORTS = "reports"

@@ -460,6 +460,44 @@ class TestClocks:
         assert not board.clock_gate(slow).live
         assert not board.clock_gate("nobody").live
 
+    def test_a_chunk_takes_one_round_trip(self, redis_url: str, boards: Boards) -> None:
+        """What is pushed is published, and the gate is asked, without a transaction."""
+        board = boards(redis_url)
+        board.create("job", b"", shards=9)
+        slow, fast = board.register("slow"), board.register("fast")
+        board.claim(slow)
+        board.claim(fast)
+        with redis.Redis.from_url(redis_url) as client:
+            client.config_resetstat()
+            for clock in range(1, 8):
+                gate = board.advance(fast, 1, clock, clock)
+            asked = client.info("commandstats")
+        assert gate == board.clock_gate(fast)
+        assert (gate.least_clock, gate.working) == (0, 2)
+        assert asked["cmdstat_get"]["calls"] == 7
+        assert not {"cmdstat_watch", "cmdstat_multi"} & asked.keys()
+        assert board.look().unfinished[1].progress == 7
+
+    def test_an_earlier_job_changes_no_clock(self, url: str, board: JobBoard, boards: Boards) -> None:
+        """Nor does whoever has expired: neither has anything there that it could change."""
+        board.create("job", b"", shards=9)
+        late = board.register("late")
+        assert board.claim(late).shard == 0
+        board.finish()
+        other = boards(url)
+        other.create("job", b"", shards=9)
+        here, dead = other.register("here"), other.register("dead")
+        assert other.claim(here).shard == 0
+        assert other.claim(dead).shard == 1
+        with pytest.raises(StoreError, match="another"):
+            board.advance(late, 0, 5, 5)
+        other.expire(dead)
+        assert other.claim(other.register("heir")).shard == 1
+        assert other.advance(dead, 1, 6, 0) is None
+        view = other.look()
+        assert (view.clock, view.least_clock, len(view.workers)) == (0, 0, 2)
+        assert [each.progress for each in view.unfinished.values()] == [0, 0]
+
     def test_a_late_joiner_begins_at_the_least_clock(self, board: JobBoard) -> None:
         board.create("job", b"", shards=9)
         slow, fast = board.register("slow"), board.register("fast")
