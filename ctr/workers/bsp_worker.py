@@ -18,7 +18,7 @@ from ctr.workers.chunk_reader import RankReaders
 from ctr.workers.description import JobDescription
 from ctr.workers.polling import Polling
 from ctr.workers.prepared_update import PreparedUpdate
-from ctr.workers.report import TELL_EVERY_S, WorkerReport
+from ctr.workers.report import Reports, WorkerReport
 from features import Chunk
 from ps import FilterCounts, JobBoard, PendingPush, PushPacked, PushQueue, RankGate, RedisStore, Token
 from ps.partitions import no_slots
@@ -74,17 +74,15 @@ class BspWorker:
         self._has_replicas = store.has_replicas()
         self._replicas_wait_s = _REPLICAS_WAIT_S
 
-    def run(self, worker: str, stopping: Callable[[], bool], tell: Callable[[], None]) -> bool:
+    def run(self, worker: str, stopping: Callable[[], bool], reports: Reports) -> bool:
         """Work until the job is over or `stopping`; False when the worker has expired and has to register
         anew.
-
-        `tell` reports to the coordinator what was done so far.
         """
         polling = Polling(shortest_s=_POLL_S)
         mine: list[int] = []
         begun: set[int] = set()
         paused_at: int | None = None
-        claimed = told = 0.0
+        claimed = 0.0
         while True:
             if not mine or perf_counter() - claimed > _CLAIM_EVERY_S:
                 mine, claimed = self._board.claim_ranks(worker), perf_counter()
@@ -108,15 +106,13 @@ class BspWorker:
             began = perf_counter()
             for step in steps:
                 step()
-            if perf_counter() - told > TELL_EVERY_S:
-                tell()
-                told = perf_counter()
+            reports.send_if_due()
             if steps:
                 polling = Polling((perf_counter() - began) / _POLL_PART, shortest_s=_POLL_S)
                 continue
             if gate.pause not in (None, paused_at) and self._is_paused(mine, gate):
                 paused_at = gate.pause
-                tell()
+                reports.send()
                 self._board.report(f"paused:{worker}", b"%d" % paused_at)
             self._timings.wait += polling.pause()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import os
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from time import perf_counter
 from typing import Any
 
 import orjson
@@ -21,8 +22,31 @@ from ps import BoardView, FilterCounts, JobBoard, Saturations
 EARLIER = "earlier"
 """The name of the report of what was done before the job was resumed."""
 _RESULT = "result:"  # begins the name of a worker's report
-TELL_EVERY_S = 1.0
-"""How often a worker reports what it did so far: what is lost with it is no more."""
+_LEAST_S, _MOST_S = 1.0, 30.0  # between two reports
+_LOST_PART = 8
+
+
+class Reports:
+    """When a worker reports what it did so far: where the coordinator waits for it, and now and then.
+
+    The histograms of metrics are large, and all that the latter serves is what a worker leaves that dies. So
+    that is lacking no more than an eighth of its work, and half a minute.
+    """
+
+    def __init__(self, send: Callable[[], None]) -> None:
+        self._send = send
+        self._began = self._sent = perf_counter()
+
+    def send(self) -> None:
+        """Report now."""
+        self._send()
+        self._sent = perf_counter()
+
+    def send_if_due(self) -> None:
+        """Report if it is time again."""
+        part = (self._sent - self._began) / _LOST_PART
+        if perf_counter() - self._sent > min(max(part, _LEAST_S), _MOST_S):
+            self.send()
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from ctr.prefetch import Prefetch
 from ctr.workers.chunk_reader import read_chunks
 from ctr.workers.description import JobDescription
 from ctr.workers.polling import Polling
-from ctr.workers.report import TELL_EVERY_S, WorkerReport
+from ctr.workers.report import Reports, WorkerReport
 from features import Chunk, ExampleSource
 from ps import Claim, ClockGate, JobBoard, Pulled, PushPacked, RedisStore, WorkerStore
 
@@ -110,28 +110,24 @@ class SspWorker:
         self._asked = 0
         """How often it has asked whether it may go on: it does while it waits for others."""
         self._stopping: Callable[[], bool] = lambda: False
-        self._tell: Callable[[], None] = lambda: None
+        self._reports = Reports(lambda: None)
 
-    def run(self, worker: str, stopping: Callable[[], bool], tell: Callable[[], None]) -> bool:
+    def run(self, worker: str, stopping: Callable[[], bool], reports: Reports) -> bool:
         """Work until the job is over or `stopping`; False when the worker has expired and has to register
         anew.
-
-        `tell` reports to the coordinator what was done so far.
         """
-        self._worker_id, self._stopping, self._tell = worker, stopping, tell
-        told, idle, claimable = perf_counter(), False, True
+        self._worker_id, self._stopping, self._reports = worker, stopping, reports
+        idle, claimable = False, True
         while not stopping():
             claim = self._board.claim(worker) if claimable else None
             if claim is not None:
                 self._train_shard(claim)
                 idle = False
-                if perf_counter() - told > TELL_EVERY_S:
-                    told = perf_counter()
-                    tell()
+                reports.send_if_due()
                 continue
             if not idle:  # the next checkpoint does not ask whoever has nothing in work
                 idle, polling = True, Polling(shortest_s=_IDLE_S, longest_s=_LONGEST_IDLE_S)
-                tell()
+                reports.send()
             self._asked += 1
             gate = self._board.clock_gate(worker)
             if not gate.live:
@@ -294,7 +290,7 @@ class SspWorker:
         while (gate := self._announce(work)) and self._goes_on(gate) and gate.pause is not None:
             if told != gate.pause:
                 told = gate.pause
-                self._tell()
+                self._reports.send()
                 self._board.report(f"paused:{self._worker_id}", b"%d" % told)
             polling.pause()
         self._timings.wait += perf_counter() - started

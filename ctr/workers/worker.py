@@ -15,7 +15,7 @@ from ctr.stall import StallWatch
 from ctr.workers.bsp_worker import BspWorker
 from ctr.workers.description import JobDescription
 from ctr.workers.heartbeat import Heartbeat
-from ctr.workers.report import WorkerReport, host, progress_report, report_failure, report_stall
+from ctr.workers.report import Reports, WorkerReport, host, progress_report, report_failure, report_stall
 from ctr.workers.ssp_worker import SspWorker
 from ps import Job, JobBoard, PushPacked, RedisStore, RedisUrl, warm_up_requests
 
@@ -87,14 +87,12 @@ def _work(
         else:
             worker = SspWorker(board, store, source, job, found.id, push)
         try:
-
-            def tell() -> None:
-                board.report(f"result:{name}", _report(worker, store).to_bytes())
+            reports = Reports(lambda: board.report(f"result:{name}", _report(worker, store).to_bytes()))
 
             def progress() -> bytes:
                 return progress_report(worker.examples, worker.learners, store.saturations)
 
-            _run(url, board, found, worker, name, job.stall_s, stop, tell, progress)
+            _run(url, board, found, worker, name, job.stall_s, stop, reports, progress)
             return _report(worker, store)
         finally:
             worker.close()
@@ -110,7 +108,7 @@ def _run(
     name: str,
     stall_s: float,
     stop: Event,
-    tell: Callable[[], None],
+    reports: Reports,
     progress: Callable[[], bytes],
 ) -> None:
     """Register, work, report and leave; register again after its lease expired."""
@@ -122,9 +120,9 @@ def _run(
             with Heartbeat(
                 board.lease_s / _BEATS, partial(_heartbeat, board, worker_id, progress, watch)
             ) as heart:
-                over = worker.run(worker_id, lambda: stop.is_set() or heart.failure is not None, tell)
+                over = worker.run(worker_id, lambda: stop.is_set() or heart.failure is not None, reports)
                 if over:
-                    tell()
+                    reports.send()
                     view = board.look(shards=False)  # while this worker is here, the job is, too
                     end = f"the job has failed: {view.message}" if view.state == "failed" else ""
             if heart.failure is not None:
@@ -156,8 +154,8 @@ def _heartbeat(board: JobBoard, worker_id: str, progress: Callable[[], bytes], w
         board.leave(worker_id)
         report_stall(board, host(), stalled_s)
         return
-    board.heartbeat(worker_id)  # an expired worker hears of it at its next gate
-    board.report(f"life:{worker_id}", progress())
+    # An expired worker hears of it at its next gate.
+    board.heartbeat(worker_id, (f"life:{worker_id}", progress()))
 
 
 def _report(worker: BspWorker | SspWorker, store: RedisStore) -> WorkerReport:

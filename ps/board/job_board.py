@@ -149,9 +149,11 @@ class JobBoard:
         """The id of a new worker, alive. Its clock begins when it claims its first data shard."""
         return self._leases.register(host)
 
-    def heartbeat(self, worker: str) -> bool:
-        """Renew the worker's lease. False when the worker has expired: it has to register anew."""
-        return self._leases.heartbeat(worker)
+    def heartbeat(self, worker: str, report: tuple[str, bytes] | None = None) -> bool:
+        """Renew the worker's lease, and leave a report, by name. False when the worker has expired: it has to
+        register anew.
+        """
+        return self._leases.heartbeat(worker, report)
 
     def leave(self, worker: str) -> None:
         """End the worker's lease: its data shards and ranks are free at once, their progress is kept."""

@@ -37,7 +37,7 @@ class Leases:
 
         return self._record.update([TIME], decide)
 
-    def heartbeat(self, worker: str) -> bool:
+    def heartbeat(self, worker: str, report: tuple[str, bytes] | None = None) -> bool:
         me = worker.encode()
 
         def decide(found: list[Any]) -> Decision[bool]:
@@ -48,6 +48,8 @@ class Leases:
                 (b"ZADD", self._leases, b"XX", b"GT", self._until(time), me),
                 (b"ZSCORE", self._leases, me),  # it may expire just now
             ]
+            if report is not None:
+                commands.append((b"HSET", self._record.key[BoardPart.REPORTS], report[0].encode(), report[1]))
             return commands, lambda answers: answers[1] is not None
 
         return self._record.update([TIME, (b"ZSCORE", self._leases, me)], decide)

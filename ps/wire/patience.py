@@ -23,6 +23,7 @@ BROKEN = (RedisError, RedisClusterException, OSError)  # redis-py's second is no
 """A connection that broke, and what redis-py raises."""
 
 _PAUSE_S = 0.1
+_LONGEST_S = 1.0
 
 # Passing states of a server or a cluster: try again, after looking where the keys are now.
 _PASSING = {
@@ -61,13 +62,16 @@ def patiently(
     url: object,
     seconds: float,
     gave_up: Callable[[Exception], StoreError],
+    *,
+    longest_s: float = _LONGEST_S,
 ) -> T:
     """What `attempt` returns, which is tried again while what it raises may pass; `refresh` comes between.
 
+    The pauses grow to as much as `longest_s`, or a second: what comes back is not to meet everybody at once.
     After `seconds` of trouble, raises what `gave_up` makes of the last one; StoreError at once for what will
     not pass.
     """
-    patience = Patience(seconds, _PAUSE_S)
+    patience = Patience(seconds, _PAUSE_S, longest=max(round(min(longest_s, _LONGEST_S) / _PAUSE_S), 1))
     while True:
         try:
             return attempt()

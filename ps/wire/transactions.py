@@ -44,7 +44,7 @@ class Transactions:
         self._url = url
         self._patience_s = patience_s
         self.slow_s = float("inf")
-        """Seconds for an answer from which it is taken for trouble."""
+        """Seconds for an answer from which it is taken for trouble, and between two tries at most."""
         self._idle: dict[Address, deque[Link]] = {}
         self.last_trouble = -float("inf")
         """When answers last failed to come, or took more than `slow_s`; on `time.monotonic`."""
@@ -109,7 +109,7 @@ class Transactions:
                 "the server back, or name its primary, then see `ctr ps status`."
             )
 
-        return patiently(on_link, self._refresh, self._url, self._patience_s, gave_up)
+        return patiently(on_link, self._refresh, self._url, self._patience_s, gave_up, longest_s=self.slow_s)
 
     def _refresh(self) -> None:
         self.close()
