@@ -18,6 +18,7 @@ from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import DataError, ModelError, StoreError
 from ctr.learn.ftrl import Ftrl
 from ctr.learn.learner import Learner
+from ctr.workers.report import Reports
 from ctr.workers.ssp_worker import SspWorker
 from ctr.workers.worker import take_part
 from features import FeatureSpec
@@ -151,7 +152,7 @@ class TestClocks:
                 worker = SspWorker(board, store, source_of(job), job, "peers")
                 worker.learner = Noting(job.safe_adding)
                 worker_id = board.register("here")
-                assert worker.run(worker_id, lambda: len(peers) > 0, lambda: None)
+                assert worker.run(worker_id, lambda: len(peers) > 0, Reports(lambda: None))
                 worker.close()
                 board.leave(worker_id)
                 assert peers == {expected}
