@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -11,23 +11,17 @@ from features.spec import FeatureSpec, FittedSpec, column_of, learnt_of
 from features.transform import STEPS, Column
 
 
-def fit(
-    spec: FeatureSpec,
-    paths: Sequence[str | Path],
-    *,
-    progress: Callable[[int], None] | None = None,
-) -> FeatureSpec:
+def fit(spec: FeatureSpec, paths: Sequence[str | Path]) -> FeatureSpec:
     """`spec` with what its steps learn from all rows of these files; `spec` itself if they learn nothing.
 
     Labels and weights are not looked at. Rows that cannot be split into cells are left out; a value that is
-    none for one step counts for the others. `progress` is called with the number of rows read so far. Raises
-    DataError, and SpecError when the spec does not fit a file's format.
+    none for one step counts for the others. Raises DataError, and SpecError when the spec does not fit a
+    file's format.
     """
     if learnt_of(spec) is not None:
         return spec
     wanted = {f.name: (column_of(f), begin(f)) for f in spec.all_fields if (begin := STEPS[f.step].fit)}
     names = list(dict.fromkeys(column for column, _ in wanted.values()))
-    rows = 0
     for path in paths:
         with closing(open_reader(Path(path), spec, "ignored")) as reader:
             for block in reader.blocks(names):
@@ -36,9 +30,6 @@ def fit(
                 }
                 for column, learning in wanted.values():
                     learning.add(columns[column])
-                rows += len(block.cells)
-                if progress is not None:
-                    progress(rows)
     learnt = {
         f"{name}/{array}": found
         for name, (_, learning) in wanted.items()

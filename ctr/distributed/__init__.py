@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from ctr.distributed.checkpointing import CheckpointSettings
     from ctr.distributed.coordinator import Coordinator
     from ctr.distributed.position import JobPosition
-    from ctr.distributed.progress import Progress
     from ctr.distributed.result import DistributedFacts
     from ctr.distributed.run import StoreSettings, train_distributed
     from ctr.distributed.status import JobStatus, WorkerStatus, job_status, needed_reports, status_to_json
@@ -19,7 +18,6 @@ __getattr__ = lazy_face(
         "checkpointing": "CheckpointSettings",
         "coordinator": "Coordinator",
         "position": "JobPosition",
-        "progress": "Progress",
         "result": "DistributedFacts",
         "run": "StoreSettings train_distributed",
         "status": "JobStatus WorkerStatus job_status needed_reports status_to_json",

@@ -16,10 +16,10 @@ from ctr.distributed.lost_pushes import LostPushes
 from ctr.distributed.pass_ends import PassEnds
 from ctr.distributed.pause import JobPause
 from ctr.distributed.position import JobPosition
-from ctr.distributed.progress import Progress, progress_of
+from ctr.distributed.progress import progress_of
 from ctr.distributed.result import DistributedFacts
 from ctr.errors import StoreError
-from ctr.learn import TrainResult
+from ctr.learn import TrainProgress, TrainResult
 from ctr.workers import (
     EARLIER,
     FAILURE_REPORT_S,
@@ -136,7 +136,7 @@ class Coordinator:
         self,
         *,
         stop: Event,
-        on_progress: Callable[[Progress], None] = lambda _: None,
+        on_progress: Callable[[TrainProgress], None] = lambda _: None,
         on_start: Callable[[WorkerProcesses], None] = lambda _: None,
     ) -> tuple[TrainResult, DistributedFacts]:
         """Start the workers, and look after them until the job is done, or `stop` is set and they have left.
@@ -189,7 +189,7 @@ class Coordinator:
         workers: WorkerProcesses,
         hearts: Sequence[Heartbeat],
         stop: Event,
-        on_progress: Callable[[Progress], None],
+        on_progress: Callable[[TrainProgress], None],
     ) -> tuple[TrainResult, DistributedFacts]:
         watch = _Watch(self._earlier_s)
         told = watch.started

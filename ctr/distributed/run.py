@@ -19,10 +19,9 @@ import numpy as np
 from ctr.checkpoint import Checkpoint, read_checkpoint, read_job, restore_checkpoint, sole_writer
 from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.coordinator import Coordinator
-from ctr.distributed.progress import Progress
 from ctr.distributed.result import DistributedFacts
 from ctr.errors import ModelError, StoreError
-from ctr.learn import Float32, Trained, read_out, warm_up
+from ctr.learn import Float32, Trained, TrainProgress, read_out, warm_up
 from ctr.workers import JobDescription, WorkerProcesses, fork_server
 from features import ExampleSource, Slots
 from ps import (
@@ -63,7 +62,7 @@ def train_distributed(
     start: tuple[Slots, Float32] | None,
     chunks_before: int = 0,
     stop: Event,
-    on_progress: Callable[[Progress], None] = lambda _: None,
+    on_progress: Callable[[TrainProgress], None] = lambda _: None,
     on_start: Callable[[WorkerProcesses], None] = lambda _: None,
     on_pass: Callable[[int, tuple[Slots, Float32]], None] | None = None,
 ) -> tuple[Trained, DistributedFacts]:
@@ -89,7 +88,7 @@ def _train(
     start: tuple[Slots, Float32] | None,
     chunks_before: int,
     stop: Event,
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[TrainProgress], None],
     on_start: Callable[[WorkerProcesses], None],
     on_pass: Callable[[int, tuple[Slots, Float32]], None] | None,
 ) -> tuple[Trained, DistributedFacts]:

@@ -10,13 +10,12 @@ from typing import Any
 import orjson
 
 from ctr.distributed.position import JobPosition
+from ctr.distributed.progress import LIFE, loss_of
 from ctr.errors import StoreError
 from ctr.workers import DataPlan, JobDescription, skipped_rows
 from ps import BoardView, Job, Saturations
 from ps.board import WorkerView
 from ps.status import BoardStatus, StoreStatus
-
-_LIFE = "life:"  # begins the name of a worker's progress report
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,7 @@ def needed_reports(board: BoardStatus) -> list[str] | None:
     with suppress(StoreError):
         if JobDescription.from_bytes(board.job.description).on_bad_rows != "fail":
             return None
-    return [_LIFE + worker.id for worker in board.view.workers]
+    return [LIFE + worker.id for worker in board.view.workers]
 
 
 def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
@@ -146,11 +145,8 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
     job, view, position = board.job, board.view, JobPosition.of(board.view)
     heard_s = job.lease_s - view.coordinator_lease_left_s if view.coordinator_alive else None
     live = [worker.id for worker in view.workers]
-    told = {id_: orjson.loads(reports[_LIFE + id_]) for id_ in live if _LIFE + id_ in reports}
-    later = any(each["later_pass"] for each in told.values())
-    latest = [each for each in told.values() if each["evaluated"] and each["later_pass"] == later]
-    evaluated = [(each["evaluated"], each["logloss"]) for each in latest]
-    count = sum(examples for examples, _ in evaluated)
+    told = {id_: orjson.loads(reports[LIFE + id_]) for id_ in live if LIFE + id_ in reports}
+    logloss, later = loss_of(told.values())
     saturations = sum((Saturations(**each.get("saturations", {})) for each in told.values()), Saturations())
     skipped = skipped_rows(reports)
     description, plan, problem = None, None, None
@@ -171,7 +167,7 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
         examples=None if plan is None else sum(position.examples(plan, skipped)),
         examples_in_all=None if plan is None else (plan.rows - skipped.count) * plan.passes,
         passes_begun=None if plan is None else position.passes(plan),
-        logloss=sum(examples * loss for examples, loss in evaluated) / count if count else None,
+        logloss=logloss,
         later_pass=later,
         saturations=saturations,
         workers=_workers(view, told),

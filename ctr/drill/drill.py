@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 from ctr.checkpoint import Checkpoint, read_checkpoint, restore_checkpoint
-from ctr.distributed import CheckpointSettings, Progress
+from ctr.distributed import CheckpointSettings
 from ctr.drill.fault_plan import PlannedFault, plan_faults, went_on
 from ctr.drill.faults import Saboteur
 from ctr.drill.freezes import freeze_servers
@@ -21,6 +21,7 @@ from ctr.drill.proof import StoreSums, prove, sent_again
 from ctr.drill.report import DrillReport, JobReport
 from ctr.drill.settings import DrillSettings
 from ctr.errors import CtrError
+from ctr.learn import TrainProgress
 from ctr.workers import WorkerProcesses
 from ps import RedisStore
 from ps.servers import Cluster, EmbeddedRedis
@@ -140,7 +141,7 @@ class _Disturbed:
             self._name = name
             saboteur.start(workers, partial(store.applied, name))
 
-        def follow(progress: Progress) -> None:
+        def follow(progress: TrainProgress) -> None:
             saboteur.fraction = progress.fraction
 
         memory = any(fault.kind == "memory" for fault in planned)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -52,23 +52,15 @@ def freeze_servers(
     *,
     freeze_s: float,
     stop: Event,
-    on_freeze: Callable[[int], None] = lambda _: None,
 ) -> FreezeReport:
     """Freeze servers `count` times in all, side by side, and prove that each has every push once.
 
     Every server has two clients that push without end, each with a ledger in `folder`, and there are up to
-    20 servers: 100 freezes of 7 s take 40 s. `on_freeze` is told how many there were so far.
+    20 servers: 100 freezes of 7 s take 40 s.
     """
     started = monotonic()
     servers = min(count, _MOST_SERVERS)
     report = FreezeReport(servers=servers)
-    done = 0
-
-    def told() -> None:
-        nonlocal done
-        done += 1
-        on_freeze(done)
-
     with ExitStack() as opened, ThreadPoolExecutor(max(servers, 1)) as pool:
         trials = []
         for number in range(servers):
@@ -78,7 +70,7 @@ def freeze_servers(
             trials.append(trial)
         share = [count // servers + (number < count % servers) for number in range(servers)]
         futures = [
-            pool.submit(trial.run, share[number], freeze_s, stop, told) for number, trial in enumerate(trials)
+            pool.submit(trial.run, share[number], freeze_s, stop) for number, trial in enumerate(trials)
         ]
         for future, trial in zip(futures, trials, strict=True):
             future.result()
@@ -104,7 +96,7 @@ class _Trial:
             RedisStore(url, bits=_BITS, width=2, join=True, timeout_s=timeout_s) for timeout_s in _TIMEOUTS_S
         ]
 
-    def run(self, count: int, freeze_s: float, stop: Event, told: Callable[[], None]) -> None:
+    def run(self, count: int, freeze_s: float, stop: Event) -> None:
         """Freeze the server `count` times while both clients push. Raises what ended a client."""
         with ThreadPoolExecutor(len(self._stores)) as pool:
             clients = [pool.submit(self._push, number) for number in range(len(self._stores))]
@@ -118,7 +110,6 @@ class _Trial:
                     stop.wait(freeze_s)
                     self._freezes.append((frozen, monotonic()))
                     self._server.thaw()
-                    told()
             finally:
                 self._server.thaw()
                 self._over.set()

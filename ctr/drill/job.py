@@ -9,11 +9,11 @@ from threading import Event
 
 from ctr.checkpoint import Checkpoint
 from ctr.defaults import SAFE_ADDING
-from ctr.distributed import CheckpointSettings, Coordinator, Progress
+from ctr.distributed import CheckpointSettings, Coordinator
 from ctr.drill.ledger import keeping_ledgers
 from ctr.drill.proof import StoreSums
 from ctr.drill.settings import DrillSettings
-from ctr.learn import choose_optimizer, read_out
+from ctr.learn import TrainProgress, choose_optimizer, read_out
 from ctr.model import LinearModel, evaluate
 from ctr.synth import write_click_log
 from ctr.workers import JobDescription, WorkerProcesses, absolute, filters_for
@@ -79,7 +79,7 @@ class DrillJob:
         checkpoints: CheckpointSettings | None = None,
         resume: Checkpoint | None = None,
         on_start: Callable[[str, WorkerProcesses], None] = lambda _, __: None,
-        on_progress: Callable[[Progress], None] = lambda _: None,
+        on_progress: Callable[[TrainProgress], None] = lambda _: None,
     ) -> str:
         """Train, with the workers' ledgers in a folder; returns the job's id, which `on_start` hears too.
 

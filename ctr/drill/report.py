@@ -43,9 +43,7 @@ class DrillReport:
     @property
     def problems(self) -> list[str]:
         """Everything that was wrong; the drill is passed when there is nothing."""
-        found = []
-        if self.undisturbed is not None:
-            found += _problems_of("undisturbed", self.undisturbed)
+        found = [] if self.undisturbed is None else _problems_of("undisturbed", self.undisturbed)
         for number, job in enumerate(self.disturbed, 1):
             found += _problems_of(f"round {number}", job)
             change = self._change(job)
@@ -58,15 +56,13 @@ class DrillReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
-        jobs = [("undisturbed", self.undisturbed)] if self.undisturbed else []
-        jobs += [(f"round {number}", job) for number, job in enumerate(self.disturbed, 1)]
         freezes = self.freezes
         return {
             "passed": not self.problems,
             "problems": self.problems,
             "seconds": self.seconds,
             "settings": dict(self.settings),
-            "jobs": {name: _job_json(job) for name, job in jobs},
+            "jobs": {name: _job_json(job) for name, job in self._jobs()},
             "freezes": None
             if freezes is None
             else asdict(freezes) | {"pushes": sum(proof.pushes for proof in freezes.proofs)},
@@ -116,9 +112,11 @@ class DrillReport:
                 f"{self.undisturbed.logloss:.5f}: {change:+.3%} (allowed: +{self._tolerance:.1%})"
             )
 
-    def _proof_table(self) -> list[str]:
+    def _jobs(self) -> list[tuple[str, JobReport]]:
         jobs = [("undisturbed", self.undisturbed)] if self.undisturbed else []
-        jobs += [(f"round {number}", job) for number, job in enumerate(self.disturbed, 1)]
+        return jobs + [(f"round {number}", job) for number, job in enumerate(self.disturbed, 1)]
+
+    def _proof_table(self) -> list[str]:
         rows = [
             (
                 f"{name}, {moment}",
@@ -129,7 +127,7 @@ class DrillReport:
                 f"{proof.sent_again:,}",
                 "equal" if proof.holds else "NOT EQUAL",
             )
-            for name, job in jobs
+            for name, job in self._jobs()
             for moment, proof in job.proofs.items()
         ]
         heads = (

@@ -10,10 +10,11 @@ from threading import Event, Lock
 
 from ctr.background import Background
 from ctr.errors import DataError
-from ctr.jobs.train_job import Show, TrainJob
+from ctr.jobs.train_job import TrainJob
 from ctr.learn import Float32
 from ctr.metrics import MetricSummary
 from ctr.model import LinearModel, Model, evaluate, update_manifest
+from ctr.progress import progress
 from features import ExampleSource, Slots, open_source
 
 State = tuple[Slots, Float32]
@@ -35,9 +36,9 @@ class Holdout:
         metrics = evaluate(model, self.source, start=self.start, stop=stop)
         return None if stop.is_set() else metrics.summary()
 
-    def evaluate_saved(self, model: Model, folder: Path, show: Show, stop: Event) -> MetricSummary | None:
+    def evaluate_saved(self, model: Model, folder: Path, stop: Event) -> MetricSummary | None:
         """The metrics of the model in `folder`, also added to its manifest; None when the job is stopped."""
-        with show("evaluation") as report:
+        with progress("evaluation") as report:
             metrics = evaluate(
                 model,
                 self.source,

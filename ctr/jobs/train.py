@@ -15,17 +15,16 @@ from ctr.jobs.outcome import TrainOutcome
 from ctr.jobs.remains import Remains
 from ctr.jobs.saving import empty_store, require_places, save_or_rescue
 from ctr.jobs.setup import TrainSetup, set_up
-from ctr.jobs.train_job import Show, TrainJob
+from ctr.jobs.train_job import TrainJob
 from ctr.learn import Trained
 from ctr.metrics import MetricSummary
 from ctr.model import Model
-from ctr.progress import progress
 from features import RawSource
 from ps import require_store_url
 
 
-def run_train_job(job: TrainJob, show: Show = progress) -> TrainOutcome:
-    """Train, save the model, and evaluate it on the hold-out; `show` is asked for a progress per phase.
+def run_train_job(job: TrainJob) -> TrainOutcome:
+    """Train, save the model, and evaluate it on the hold-out; each phase shows its progress.
 
     SIGINT or SIGTERM ends training after the running round; what was learnt so far is then saved beside
     `job.model` (suffix `.interrupted`), and a model that was there stays. The model is on disk before it is
@@ -37,7 +36,7 @@ def run_train_job(job: TrainJob, show: Show = progress) -> TrainOutcome:
     remains = Remains(job.store, job.model, job.checkpoint, job.resume)
     try:
         with stop_requests() as stop:
-            return _run(job, show, stop, remains)
+            return _run(job, stop, remains)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(str(remains)) from None
     except CtrError as error:
@@ -46,7 +45,7 @@ def run_train_job(job: TrainJob, show: Show = progress) -> TrainOutcome:
         raise
 
 
-def _run(job: TrainJob, show: Show, stop: Event, remains: Remains) -> TrainOutcome:
+def _run(job: TrainJob, stop: Event, remains: Remains) -> TrainOutcome:
     require_store_url(job.store)
     require_places(job)
     setup = set_up(job)
@@ -56,7 +55,7 @@ def _run(job: TrainJob, show: Show, stop: Event, remains: Remains) -> TrainOutco
         return setup.holdout.evaluate(setup.linear(state, setup.passes_before + number), stop)
 
     after_passes = PassEvaluations(evaluate_pass)
-    trained, told = _learn(setup, after_passes, show, stop, remains)
+    trained, told = _learn(setup, after_passes, stop, remains)
     with nullcontext() if trained.store is None else closing(trained.store):
         if trained.result.examples == 0:
             empty_store(trained.store, remains)
@@ -65,7 +64,7 @@ def _run(job: TrainJob, show: Show, stop: Event, remains: Remains) -> TrainOutco
         model = setup.model(trained.state, trained.result)
         saved_to = job.interrupted if trained.result.interrupted else job.model
         save_or_rescue(model, saved_to, trained.state, remains)
-        evaluation = _evaluate(setup, model, saved_to, after_passes, show, stop)
+        evaluation = _evaluate(setup, model, saved_to, after_passes, stop)
         left = empty_store(trained.store, remains)
     if (failure := evaluation.failure) is not None:
         raise type(failure)(
@@ -76,15 +75,15 @@ def _run(job: TrainJob, show: Show, stop: Event, remains: Remains) -> TrainOutco
 
 
 def _learn(
-    setup: TrainSetup, after_passes: PassEvaluations, show: Show, stop: Event, remains: Remains
+    setup: TrainSetup, after_passes: PassEvaluations, stop: Event, remains: Remains
 ) -> tuple[Trained, DistributedFacts | None]:
     if setup.job.in_memory:
         from ctr.jobs.train_memory import learn_in_memory
 
-        return learn_in_memory(setup, after_passes, show, stop, remains), None
+        return learn_in_memory(setup, after_passes, stop, remains), None
     from ctr.jobs.train_distributed import learn_distributed  # with what training in memory does without
 
-    return learn_distributed(setup, after_passes, show, stop, remains)
+    return learn_distributed(setup, after_passes, stop, remains)
 
 
 @dataclass(slots=True)
@@ -97,7 +96,7 @@ class _Evaluation:
 
 
 def _evaluate(
-    setup: TrainSetup, model: Model, saved_to: Path, after_passes: PassEvaluations, show: Show, stop: Event
+    setup: TrainSetup, model: Model, saved_to: Path, after_passes: PassEvaluations, stop: Event
 ) -> _Evaluation:
     found = _Evaluation()
     if setup.holdout is None:
@@ -105,7 +104,7 @@ def _evaluate(
     after_passes.wait()  # the rows are read for one evaluation at a time
     try:
         if not stop.is_set():
-            found.holdout = setup.holdout.evaluate_saved(model, saved_to, show, stop)
+            found.holdout = setup.holdout.evaluate_saved(model, saved_to, stop)
         found.by_pass = after_passes.summaries()
     except CtrError as error:
         found.failure = error

@@ -9,8 +9,9 @@ from ctr.errors import DataError
 from ctr.jobs.holdout import PassEvaluations
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
-from ctr.jobs.train_job import Show, TrainJob
+from ctr.jobs.train_job import TrainJob
 from ctr.learn import Trained
+from ctr.progress import progress
 from ctr.workers import (
     CONSISTENCY,
     JobDescription,
@@ -57,7 +58,7 @@ def describe_job(setup: TrainSetup) -> JobDescription:
 
 
 def learn_distributed(
-    setup: TrainSetup, after_passes: PassEvaluations, show: Show, stop: Event, remains: Remains
+    setup: TrainSetup, after_passes: PassEvaluations, stop: Event, remains: Remains
 ) -> tuple[Trained, DistributedFacts]:
     """Train through Redis; the store is open and still holds everything.
 
@@ -68,7 +69,7 @@ def learn_distributed(
     checkpoints = None
     if job.checkpoint is not None:
         checkpoints = CheckpointSettings(job.checkpoint, job.checkpoint_every_s)
-    with show("training") as report:
+    with progress("training") as report:
         trained, told = train_distributed(
             description,
             setup.source,
@@ -77,7 +78,7 @@ def learn_distributed(
             chunks_before=setup.chunks_before,
             stop=stop,
             on_start=lambda _: remains.begin(),
-            on_progress=lambda p: report(p.examples - p.resumed, p.fraction, p.logloss, p.later_pass),
+            on_progress=lambda p: report(p.examples, p.fraction, p.logloss, p.later_pass),
             on_pass=None if setup.holdout is None or job.epochs == 1 else after_passes.add,
         )
     assert trained.store is not None

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from ctr.defaults import CHECKPOINT_EVERY_S, SAFE_ADDING, STALENESS, STORE
 from ctr.outputs import beside
-from ctr.progress import Report
 from ctr.stall import STALL_S
 from ctr.workers import Consistency
-
-Show = Callable[[str], AbstractContextManager[Report]]
-"""Asked for a progress by each phase of a job, which it names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from threading import Event
 from ctr.jobs.holdout import PassEvaluations, State
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
-from ctr.jobs.train_job import Show
 from ctr.learn import Trained, read_out, train
+from ctr.progress import progress
 from ps import Token, open_store
 
 
 def learn_in_memory(
-    setup: TrainSetup, after_passes: PassEvaluations, show: Show, stop: Event, remains: Remains
+    setup: TrainSetup, after_passes: PassEvaluations, stop: Event, remains: Remains
 ) -> Trained:
     """Train on threads; they wait while the state after a pass is evaluated."""
     store = open_store(setup.job.store, bits=setup.source.spec.bits, width=setup.optimizer.width)
@@ -27,7 +27,7 @@ def learn_in_memory(
         if initial is not None:
             store.push(*initial, Token("start", 0, 0))
         remains.begin()
-        with show("training") as report:
+        with progress("training") as report:
             result = train(
                 setup.source,
                 store,

@@ -1,4 +1,4 @@
-"""`Trained`: what training gave, in memory or through Redis; `TrainResult`: what it did for that."""
+"""`Trained`: what training gave, in memory or through Redis; what it did, and where it is meanwhile."""
 
 from __future__ import annotations
 
@@ -9,6 +9,20 @@ from ctr.learn.learner import Timings
 from ctr.learn.optimizer import Float32
 from ctr.metrics import Metrics
 from ps import Slots, Store
+
+
+@dataclass(frozen=True, slots=True)
+class TrainProgress:
+    """Where a running job is."""
+
+    examples: int
+    """Without those of before a resumption."""
+    fraction: float
+    """Of the whole job, 0 to 1."""
+    logloss: float
+    """Over the examples of this pass so far: progressive in a first pass; NaN before any."""
+    later_pass: bool
+    """Whether these examples have been learnt before: then it is training loss, no measure of quality."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from ctr.errors import DataError, ModelError
 from ctr.learn.admission import Admission
 from ctr.learn.learner import warm_up
 from ctr.learn.optimizer import Float32, Optimizer
-from ctr.learn.result import TrainResult
+from ctr.learn.result import TrainProgress, TrainResult
 from ctr.learn.team import Task, Team
 from ctr.metrics import Metrics
 from ctr.prefetch import Prefetch, ReaderHangs
@@ -74,20 +74,6 @@ def default_chunk(workers: int, rows: Callable[[], int], *, in_memory: bool = Tr
     if workers == 1:
         return min(max(each // 8, 65_536), _LARGEST)
     return max(min(each // 8, 131_072), min(each // 16, _LARGEST), 256)
-
-
-@dataclass(frozen=True, slots=True)
-class TrainProgress:
-    """Where a running job is."""
-
-    examples: int
-    seconds: float
-    fraction: float
-    """Of the whole job, 0 to 1."""
-    logloss: float
-    """Over the examples of this pass so far: progressive in a first pass, training loss in later ones."""
-    later_pass: bool
-    """Whether these examples have been learnt before, so that the loss is no measure of quality."""
 
 
 def train(
@@ -199,7 +185,7 @@ class _Job:
                     self.chunks += len(dealt)
                     self.passes = dealt[-1].number
                     if (now := perf_counter()) - reported > self.progress_every_s:
-                        self.on_progress(self._progress(now - started - self.waited_s))
+                        self.on_progress(self._progress())
                         reported = now
                 interrupted = self.stop.is_set() and next(tasks, None) is not None
         except ReaderHangs:
@@ -254,7 +240,7 @@ class _Job:
             merged.merge(part)
         return merged
 
-    def _progress(self, seconds: float) -> TrainProgress:
+    def _progress(self) -> TrainProgress:
         if self.stop_row is None:
             # the reader is a few chunks ahead of the workers: close enough for a progress bar
             fraction = (self.epoch + self.source.fraction_read) / self.settings.epochs
@@ -262,6 +248,4 @@ class _Job:
             fraction = self.examples / max(self.stop_row * self.settings.epochs, 1)
         first = self.passes == self.first_pass
         parts = [each.progressive if first else each.later_passes for each in self.team.learners]
-        return TrainProgress(
-            self.examples, seconds, min(fraction, 1.0), self._merged(parts).logloss, not first
-        )
+        return TrainProgress(self.examples, min(fraction, 1.0), self._merged(parts).logloss, not first)

@@ -1,3 +1,3 @@
 """Click logs drawn from a known model."""
 
-from ctr.synth.log import truth_logloss, write_click_log
+from ctr.synth.log import write_click_log

@@ -90,34 +90,6 @@ def write_click_log(
     )
 
 
-def truth_logloss(truth: Path, start: int = 0) -> float:
-    """Log loss of the true probabilities on the rows from `start` on (counted from 0): the best reachable.
-
-    Raises `DataError` when `truth` cannot be read or has no such rows.
-    """
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    rows, loss = 0, 0.0
-    try:
-        with parquet.ParquetFile(truth) as file:
-            skip = start
-            for batch in file.iter_batches(columns=["probability", "label"]):
-                cut = min(skip, batch.num_rows)
-                skip -= cut
-                probabilities = batch.column("probability").to_numpy()[cut:].astype(np.float64)
-                labels = batch.column("label").to_numpy()[cut:]
-                rows += labels.size
-                loss += float(_losses(probabilities, labels).sum())
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise DataError(
-            f"{truth}: cannot be read as the truth of a synthetic log ({error}); write it with the log"
-        ) from error
-    if rows == 0:
-        raise DataError(f"{truth}: no rows from {start} on; the file ends before")
-    return loss / rows
-
-
 def _require_place(path: Path | None) -> None:
     if path is None:
         return

@@ -113,10 +113,8 @@ class TestWhole:
         assert cli(*words, "--keep", keep).code == 2  # there is something
 
     def test_servers_are_frozen_while_clients_push(self, tmp_path: Path) -> None:
-        seen: list[int] = []
-        report = freeze_servers(5, "0", tmp_path, freeze_s=2.5, stop=Event(), on_freeze=seen.append)
+        report = freeze_servers(5, "0", tmp_path, freeze_s=2.5, stop=Event())
         assert report.problems == []
-        assert sorted(seen) == [1, 2, 3, 4, 5]
         assert (report.freezes, report.servers, len(report.recoveries_s)) == (5, 5, 5)
         assert report.in_flight >= 1
         assert all(proof.pushes >= 4 and proof.pushes == proof.acknowledged for proof in report.proofs)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, ModelError, StoreError
 from ctr.learn.ftrl import Ftrl
-from ctr.learn.result import TrainResult
-from ctr.learn.rounds import TrainProgress, TrainSettings, read_out, train
+from ctr.learn.result import TrainProgress, TrainResult
+from ctr.learn.rounds import TrainSettings, read_out, train
 from features import BadRows, Batch, Chunk, FeatureSpec, Slots, parse_spec
 from ps import MemoryStore, Token
 from tests.ctr.sources import BatchSource

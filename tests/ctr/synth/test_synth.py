@@ -21,7 +21,7 @@ from sklearn.metrics import log_loss
 from ctr.errors import DataError
 from ctr.metrics.metrics import entropy
 from ctr.synth import kernels
-from ctr.synth.log import SynthSummary, truth_logloss, write_click_log
+from ctr.synth.log import SynthSummary, write_click_log
 
 ROWS = 65_536
 
@@ -110,8 +110,6 @@ def test_the_labels_are_drawn_from_the_truth(written: Written) -> None:
 def test_the_truth_beats_the_base_rate_and_bounds_every_model(written: Written) -> None:
     p, labels, summary = written.probabilities, written.labels, written.summary
     assert summary.best_logloss == pytest.approx(log_loss(labels, p), rel=1e-6)
-    assert truth_logloss(written.truth) == pytest.approx(summary.best_logloss, rel=1e-6)
-    assert truth_logloss(written.truth, 50_000) == pytest.approx(log_loss(labels[50_000:], p[50_000:]))
     assert summary.base_logloss == pytest.approx(entropy(summary.base_rate))
     assert summary.entropy == pytest.approx(np.mean([entropy(float(x)) for x in p]), rel=1e-6)
     assert summary.best_logloss == pytest.approx(summary.entropy, abs=0.008)
@@ -134,8 +132,9 @@ def test_most_of_the_signal_can_be_learnt(written: Written) -> None:
         for feature in found if i < cut else ():
             squares[feature] += gradient * gradient
             weights[feature] -= 0.1 * gradient / math.sqrt(squares[feature])
-    reached = log_loss(written.labels[cut:], predictions[cut:])
-    base, best = entropy(float(written.labels[cut:].mean())), truth_logloss(written.truth, cut)
+    labels = written.labels[cut:]
+    reached, best = log_loss(labels, predictions[cut:]), log_loss(labels, written.probabilities[cut:])
+    base = entropy(float(labels.mean()))
     assert best < reached < base - 0.6 * (base - best)
 
 
@@ -257,18 +256,6 @@ def test_the_largest_seed_and_one_row(tmp_path: Path) -> None:
     assert len(cells(tmp_path / "a.tsv")[0]) == 40
     assert summary.base_logloss == 0.0
     assert pq.read_metadata(tmp_path / "t.parquet").num_rows == 1
-
-
-def test_a_truth_that_is_none_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "t.parquet"
-    with pytest.raises(DataError, match="cannot be read"):
-        truth_logloss(path)
-    path.write_bytes(b"not parquet at all")
-    with pytest.raises(DataError, match="cannot be read"):
-        truth_logloss(path)
-    write_click_log(tmp_path / "a.tsv", 10, truth=path)
-    with pytest.raises(DataError, match="no rows from 10 on"):
-        truth_logloss(path, 10)
 
 
 def test_splitmix64_known_answers() -> None:
