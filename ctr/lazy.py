@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ast
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 
-def lazy_face(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
-    """The `__getattr__` of a package (PEP 562): `modules` has names separated by blanks, by their module.
+def lazy_face(package: str, file: str) -> Callable[[str], object]:
+    """The `__getattr__` of a package (PEP 562): the names that `file`, its `__init__.py`, imports for mypy.
 
-    For faces that would load what most callers do not need, such as the Redis client for training in memory.
+    They stand under `if TYPE_CHECKING:` as they would stand in any face, and nowhere else. For faces that
+    would load what most callers do not need, such as the Redis client for training in memory.
     """
-    module_of = {name: module for module, names in modules.items() for name in names.split()}
+    imports = [
+        node for node in ast.walk(ast.parse(Path(file).read_text())) if isinstance(node, ast.ImportFrom)
+    ]
+    module_of = {alias.name: node.module for node in imports for alias in node.names}
 
     def load(name: str) -> object:
-        if name not in module_of:
+        module = module_of.get(name) or ""
+        if not module.startswith(f"{package}."):
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{module_of[name]}"), name)
+        return getattr(import_module(module), name)
 
     return load

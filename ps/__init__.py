@@ -28,13 +28,4 @@ if TYPE_CHECKING:
     from ps.wire import RedisUrl, parse_redis_url
 
 # What needs Redis is loaded by whoever asks for it: training in memory does without.
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "board": "BoardView Claim ClockGate Job JobBoard RankGate",
-        "client": "DEFAULT_FILTERS FilterCounts Filters PushQueue PendingPush Pulled PushPacked WorkerStore"
-        " warm_up_requests",
-        "redis": "Logged ModelExistsError PartitionDump RedisStore Saturations",
-        "wire": "RedisUrl parse_redis_url",
-    },
-)
+__getattr__ = lazy_face(__name__, __file__)

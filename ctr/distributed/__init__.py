@@ -12,14 +12,4 @@ if TYPE_CHECKING:
     from ctr.distributed.run import StoreSettings, train_distributed
     from ctr.distributed.status import JobStatus, WorkerStatus, job_status, needed_reports, status_to_json
 
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "checkpointing": "CheckpointSettings",
-        "coordinator": "Coordinator",
-        "position": "JobPosition",
-        "result": "DistributedFacts",
-        "run": "StoreSettings train_distributed",
-        "status": "JobStatus WorkerStatus job_status needed_reports status_to_json",
-    },
-)
+__getattr__ = lazy_face(__name__, __file__)

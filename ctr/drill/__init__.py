@@ -10,12 +10,4 @@ if TYPE_CHECKING:
     from ctr.drill.ledger import in_ledger
     from ctr.drill.settings import DrillSettings
 
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "drill": "run_drill",
-        "fault_plan": "FAULTS",
-        "ledger": "in_ledger",
-        "settings": "DrillSettings",
-    },
-)
+__getattr__ = lazy_face(__name__, __file__)

@@ -10,12 +10,4 @@ if TYPE_CHECKING:
     from ctr.jobs.train import run_train_job
     from ctr.jobs.train_job import TrainJob
 
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "export": "export_model",
-        "outcome": "TrainOutcome",
-        "train": "run_train_job",
-        "train_job": "TrainJob",
-    },
-)
+__getattr__ = lazy_face(__name__, __file__)

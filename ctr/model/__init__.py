@@ -18,13 +18,4 @@ if TYPE_CHECKING:
     from ctr.model.model import Model
     from ctr.model.scoring import predict_file
 
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "artifact": "SavedState load_model load_state require_model_or_nothing save_model update_manifest",
-        "evaluation": "evaluate",
-        "linear": "LinearModel",
-        "model": "Model",
-        "scoring": "predict_file",
-    },
-)
+__getattr__ = lazy_face(__name__, __file__)

@@ -30,16 +30,4 @@ if TYPE_CHECKING:
     )
     from ctr.workers.worker import FAILURE_REPORT_S, take_part
 
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "data_plan": "DataPlan shard_chunks_for",
-        "description": "CONSISTENCY Consistency JobDescription absolute filters_for input_bytes learnt_text",
-        "forking": "fork_server serve",
-        "heartbeat": "Heartbeat",
-        "prepared_update": "PreparedUpdate",
-        "processes": "WorkerProcesses",
-        "report": "EARLIER WorkerReport collect is_of_work read_failure read_stalls skipped_rows",
-        "worker": "FAILURE_REPORT_S take_part",
-    },
-)
+__getattr__ = lazy_face(__name__, __file__)

@@ -9,11 +9,4 @@ if TYPE_CHECKING:
     from ps.board.job_board import JobBoard
     from ps.board.view import BoardView, Claim, ClockGate, Job, RankGate, WorkerView
 
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "answers": "JOB_FACTS job_of pairs read_reports view_of view_reads",
-        "job_board": "JobBoard",
-        "view": "BoardView Claim ClockGate Job RankGate WorkerView",
-    },
-)
+__getattr__ = lazy_face(__name__, __file__)

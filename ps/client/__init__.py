@@ -12,14 +12,4 @@ if TYPE_CHECKING:
     from ps.client.warm_up import warm_up_requests
     from ps.client.worker_store import WorkerStore
 
-__getattr__ = lazy_face(
-    __name__,
-    {
-        "filters": "DEFAULT_FILTERS FilterCounts Filters",
-        "pulled": "Pulled",
-        "push_log": "LOST PendingPush PushPacked",
-        "push_queue": "PushQueue",
-        "warm_up": "warm_up_requests",
-        "worker_store": "WorkerStore",
-    },
-)
+__getattr__ = lazy_face(__name__, __file__)
