@@ -5,10 +5,13 @@ calls. After an update such a caller would go on computing the old result: hash 
 than the kernels compiled afresh. Here a digest of every kernel source is part of the cache's path.
 
 And what is in the cache is loaded without all that Numba could compile, which takes longer than the kernels.
+What is not, one process compiles while others that need it wait. Numba would compile it in each of them, and
+could file what one has compiled under the signature of another.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -30,6 +33,8 @@ by reciprocals. Never the flags that assume NaN and infinity away: a poisoned we
 _PACKAGES = ("api", "ctr", "features", "ps")
 _KEEP_S = 24 * 3600
 """A folder of other sources stays for this long after its last kernel: another process may run on them."""
+_PATIENCE_S = 120
+"""For so long another process may compile a kernel that is waited for."""
 
 _writable: set[str] = set()
 """Folders that have been found to be."""
@@ -109,10 +114,45 @@ class _KernelCache(caching.FunctionCache):
     """Numba's, except that what is in it is loaded without what only compiling needs."""
 
     _impl_class = _Placed
+    _locked: int | None = None
+    """The descriptor of the file that is locked while this process compiles."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         # Numba first loads all that it could compile, and SciPy for that. When it does compile, it does so
         # once more; for what is compiled already, its runtime is enough.
         rtsys.initialize(target_context)
         with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            found = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            if found is None and self._lock():  # and then it may have been compiled
+                found = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+                if found is not None:
+                    self._unlock()
+            return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+        finally:
+            self._unlock()
+
+    def _lock(self) -> bool:
+        """Keep other processes from compiling this kernel until `_unlock`; False where that is impossible."""
+        deadline = time.monotonic() + _PATIENCE_S
+        with suppress(OSError):  # a folder that cannot be written to, or a file system without locks
+            self._unlock()  # if it could not be compiled the last time
+            file = os.open(f"{self._cache_path}/{self._impl.filename_base}.lock", os.O_RDWR | os.O_CREAT)
+            while self._locked is None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self._locked = file
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        os.close(file)
+                        return False
+                    time.sleep(0.02)
+        return self._locked is not None
+
+    def _unlock(self) -> None:
+        if self._locked is not None:
+            os.close(self._locked)
+            self._locked = None

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ps.redis_servers import eventually
+
 ROOT = Path(__file__).parents[2]
 INLINED = "ctr/synth/kernels.py"
 CALLER = """
@@ -26,6 +28,18 @@ import numpy as np
 from ctr import caller_kernels
 print(caller_kernels.parity(np.uint64(0)))
 """
+CALL_WHEN_TOLD = """
+import os
+import time
+from pathlib import Path
+import numpy as np
+from ctr import caller_kernels
+Path(f"ready-{os.getpid()}").touch()
+while not Path("go").exists():
+    time.sleep(0.001)
+caller_kernels.parity(np.uint64(0))
+print(sum(caller_kernels.parity.stats.cache_misses.values()))
+"""
 
 
 @pytest.fixture
@@ -37,23 +51,39 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, code: str = CALL, **environment: str) -> str:
-    """What `code` prints in a process that finds our packages in `folder`."""
-    done = subprocess.run(
+def start(folder: Path, code: str, **environment: str) -> subprocess.Popen[str]:
+    """A process that finds our packages in `folder`."""
+    return subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=folder,
         env={**os.environ, "NUMBA_CACHE_DIR": "", **environment},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=120,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+
+
+def printed(process: subprocess.Popen[str]) -> str:
+    """What it prints until it ends."""
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out.strip()
+
+
+def run(folder: Path, code: str = CALL, **environment: str) -> str:
+    """What `code` prints in such a process."""
+    return printed(start(folder, code, **environment))
 
 
 def caches(folder: Path) -> set[Path]:
     return {path.parent for path in folder.rglob("*caller_kernels.parity*.nbc")}
+
+
+def test_of_processes_that_need_a_kernel_at_once_one_compiles_it(copy: Path) -> None:
+    processes = [start(copy, CALL_WHEN_TOLD) for _ in range(2)]
+    eventually(lambda: len(list(copy.glob("ready-*"))) == 2, 120)
+    (copy / "go").touch()
+    assert sorted(map(printed, processes)) == ["0", "1"]
 
 
 def test_a_kernel_is_compiled_again_when_one_that_it_calls_has_changed(copy: Path) -> None:
@@ -79,7 +109,7 @@ def test_outdated_kernels_are_removed_unless_a_process_may_still_run_on_them(cop
         (folder / "kernel.nbi").write_bytes(b"compiled")
     for folder in (removed, other):
         os.utime(folder, (long_ago, long_ago))
-    run(copy)
+    run(copy, "import ctr.caller_kernels")
     assert (kept.exists(), removed.exists(), other.exists()) == (True, False, True)
 
 
