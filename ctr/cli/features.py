@@ -27,25 +27,21 @@ app = typer.Typer(
 SpecOption = Annotated[
     str,
     typer.Option(
-        "--spec",
         metavar="SPEC",
         help="Feature spec: a YAML file, or a shipped one by name (criteo, avazu, libsvm).",
         show_default=False,
     ),
 ]
 OutOption = Annotated[
-    Path,
-    typer.Option("--out", metavar="DIR", help="The data set is written to this folder.", show_default=False),
+    Path, typer.Option(metavar="DIR", help="The data set is written to this folder.", show_default=False)
 ]
 ShuffleOption = Annotated[
     int | None,
     typer.Option(
-        "--shuffle",
         metavar="SEED",
         min=0,
         max=(1 << 64) - 1,
         help="Put the rows in a random order; the same seed gives the same order.",
-        show_default=False,
     ),
 ]
 

@@ -65,25 +65,21 @@ Inputs = Annotated[
 SpecOption = Annotated[
     str | None,
     typer.Option(
-        "--spec",
         metavar="SPEC",
         help="Feature spec: a YAML file, or a shipped one by name (criteo, avazu, libsvm). "
         "A hashed data set carries its own.",
-        show_default=False,
     ),
 ]
 
 ModelOption = Annotated[
-    Path,
-    typer.Option("--model", metavar="DIR", help="Folder of the trained model.", show_default=False),
+    Path, typer.Option(metavar="DIR", help="Folder of the trained model.", show_default=False)
 ]
 
 BadRowsOption = Annotated[
     OnBadRows,
     typer.Option(
-        "--on-bad-rows",
         help="What to do with a row that cannot be read: stop there (fail), count it and leave it out "
-        "(skip), or also write it to a file beside the output (quarantine).",
+        "(skip), or also write it to a file beside the output (quarantine)."
     ),
 ]
 
@@ -91,7 +87,6 @@ BadRowsOption = Annotated[
 MaxBadFraction = Annotated[
     float,
     typer.Option(
-        "--max-bad-fraction",
         min=0.0,
         max=1.0,
         help="With skip or quarantine: fail when more of the rows are bad than this. Up to 10 bad rows "
@@ -111,13 +106,11 @@ def _check_json(path: Path | None) -> Path | None:
 JsonOption = Annotated[
     Path | None,
     typer.Option(
-        "--json",
         metavar="FILE",
         help="Write a summary as JSON here; - is standard output.",
         allow_dash=True,
         dir_okay=False,
         callback=_check_json,
-        show_default=False,
     ),
 ]
 

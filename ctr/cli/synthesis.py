@@ -30,7 +30,6 @@ def synth(
         typer.Option(
             metavar="FILE",
             help="Also write each row's true click probability (Parquet, column `probability`).",
-            show_default=False,
         ),
     ] = None,
     json: JsonOption = None,

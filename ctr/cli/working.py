@@ -27,10 +27,7 @@ def worker(
             show_default=False,
         ),
     ],
-    job: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Join this job only.", show_default=False),
-    ] = None,
+    job: Annotated[str | None, typer.Option(metavar="ID", help="Join this job only.")] = None,
     lease: Annotated[
         float | None,
         typer.Option(
@@ -38,7 +35,6 @@ def worker(
             max=MOST_SECONDS,
             callback=finite,
             help="Seconds without a heartbeat after which this worker counts as dead. Default: the job's.",
-            show_default=False,
         ),
     ] = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,

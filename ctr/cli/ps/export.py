@@ -17,9 +17,7 @@ def export(
     model: Annotated[
         Path,
         typer.Option(
-            metavar="DIR",
-            help="Folder for the model; a model that is there is replaced.",
-            show_default=False,
+            metavar="DIR", help="Folder for the model; a model that is there is replaced.", show_default=False
         ),
     ],
     json: JsonOption = None,
