@@ -5,13 +5,19 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import json
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from ctr.errors import CtrError
+
+MANIFEST = "manifest.json"
+"""The file that says what is in a folder."""
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -43,6 +49,34 @@ def replace_folder(target: str | Path) -> Iterator[Path]:
         _sync(place.parent)
     # Where two names cannot be swapped at once: only now is there surely something at `place`.
     _remove_leftovers(place.parent, f".{place.name}.", _REPLACED)
+
+
+def require_replaceable(
+    folder: Path, what: str, format_: str, is_part: Callable[[str], object], error: type[CtrError]
+) -> None:
+    """Raise `error` if `replace_folder` would delete anything but a `what`, such as a model, at `folder`.
+
+    That has no files but its parts, and `format_` in its manifest.
+    """
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise error(f"{folder}: there is a file of that name; give another folder for the {what}.")
+    if folder.resolve().is_mount():
+        raise error(
+            f"{folder}: is a mount point, and a {what} replaces its folder as a whole; give one in it."
+        )
+    for name in sorted(os.listdir(folder)):
+        if not is_part(name):
+            raise error(
+                f"{folder}: holds {name}, which is no part of a {what}; move it, or give another folder."
+            )
+    try:
+        kind = json.loads((folder / MANIFEST).read_bytes())["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # torn, but its files are those of a `what`: to write it again is the remedy
+    if kind != format_:
+        raise error(f"{folder}: holds a {kind}, not a {what}; give another folder.")
 
 
 def remove_drafts(target: str | Path) -> None:

@@ -29,7 +29,7 @@ from ctr.checkpoint.checkpoint import (
 from ctr.errors import ModelError
 from ctr.outputs import require_writable
 from ctr.prefetch import Prefetch
-from features import replace_folder
+from features import replace_folder, require_replaceable
 from ps import PartitionDump, RedisStore
 
 
@@ -170,34 +170,9 @@ def require_checkpoint_or_nothing(folder: Path) -> None:
     ModelError when that would delete something that is no checkpoint, DataError when the folder above it
     cannot be written to.
     """
-    place = folder.resolve()
-    if place.exists():
-        _require_ours(folder, place)
-    require_writable(place)
-
-
-def _require_ours(folder: Path, place: Path) -> None:
-    if not place.is_dir():
-        raise ModelError(f"{folder}: there is a file of that name; give another folder for the checkpoint.")
-    if place.is_mount():
-        raise ModelError(
-            f"{folder}: is a mount point, and a checkpoint replaces its folder as a whole; give one in it."
-        )
-    if others := _others(place):
-        raise ModelError(
-            f"{folder}: holds {others[0]}, which is no part of a checkpoint; move it, or give another folder."
-        )
-    try:
-        kind = orjson.loads((place / MANIFEST).read_bytes())["format"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # torn, but its files are those of a checkpoint
-    if kind != FORMAT:
-        raise ModelError(f"{folder}: holds a {kind}, not a checkpoint; give another folder.")
-
-
-def _others(folder: Path) -> list[str]:
-    """The names in a folder that are not those of a checkpoint's files."""
-    return sorted({path.name for path in folder.iterdir()} - {MANIFEST, PARTITIONS, REPORTS})
+    parts = {MANIFEST, PARTITIONS, REPORTS}
+    require_replaceable(folder, "checkpoint", FORMAT, parts.__contains__, ModelError)
+    require_writable(folder.resolve())
 
 
 @contextmanager

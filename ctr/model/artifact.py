@@ -30,7 +30,15 @@ from ctr.learn import Float32, Optimizer
 from ctr.model.linear import LinearModel
 from ctr.model.manifest import FORMAT, MANIFEST, ManifestEntries, manifest_text, read_manifest
 from ctr.model.model import Model, model_id
-from features import FeatureSpec, Slots, Transform, replace_folder, scratch_folder, slot_dtype
+from features import (
+    FeatureSpec,
+    Slots,
+    Transform,
+    replace_folder,
+    require_replaceable,
+    scratch_folder,
+    slot_dtype,
+)
 from features.spec import LEARNT, SPEC, spec_files, spec_of_files
 
 _WEIGHTS = "weights.safetensors"
@@ -93,25 +101,8 @@ def update_manifest(model: Model, path: Path) -> None:
 
 def require_model_or_nothing(path: Path) -> None:
     """Raise ModelError if writing a model to `path` would delete something that is none."""
-    if not path.exists():
-        return
-    if not path.is_dir():
-        raise ModelError(f"{path}: there is a file of that name; give another folder for the model.")
-    if path.resolve().is_mount():
-        raise ModelError(
-            f"{path}: is a mount point, and a model replaces its folder as a whole; give one in it."
-        )
-    for found in sorted(path.iterdir()):
-        if found.name not in {MANIFEST, SPEC, LEARNT, _WEIGHTS, _STATE}:
-            raise ModelError(
-                f"{path}: holds {found.name}, which is no part of a model; move it, or give another folder."
-            )
-    try:
-        kind = orjson.loads((path / MANIFEST).read_bytes())["format"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # torn, but its files are those of a model: to train it again is the remedy
-    if kind != FORMAT:
-        raise ModelError(f"{path}: holds a {kind}, not a model; give another folder.")
+    parts = {MANIFEST, SPEC, LEARNT, _WEIGHTS, _STATE}
+    require_replaceable(path, "model", FORMAT, parts.__contains__, ModelError)
 
 
 def load_model(path: Path) -> Model:

@@ -11,11 +11,11 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ctr.errors import DataError
+from features.folder import MANIFEST, require_replaceable
 from features.spec import LEARNT, SPEC
 
 FORMAT = "ctr hashed data set"
 FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
 
 _OWN_NAME = re.compile("|".join([*map(re.escape, (MANIFEST, SPEC, LEARNT)), r"shard-[0-9]{5,}\.arrow"]))
 _FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
@@ -87,22 +87,7 @@ class DatasetManifest(BaseModel):
 
 def require_dataset_or_nothing(folder: Path) -> None:
     """Raise DataError if writing a data set to `folder` would delete anything else than a data set."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise DataError(f"{folder}: there is a file of that name; give another folder for the data set.")
-    for path in sorted(folder.iterdir()):
-        if not _OWN_NAME.fullmatch(path.name):
-            raise DataError(
-                f"{folder}: holds {path.name}, which is no part of a hashed data set; give another folder, or"
-                " move it away."
-            )
-    try:
-        kind = json.loads((folder / MANIFEST).read_bytes())["format"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # torn, but its files are those of a data set: to build it again is the remedy
-    if kind != FORMAT:
-        raise DataError(f"{folder}: holds a {kind}, not a hashed data set; give another folder.")
+    require_replaceable(folder, "data set", FORMAT, _OWN_NAME.fullmatch, DataError)
 
 
 def read_manifest(folder: Path) -> DatasetManifest:
