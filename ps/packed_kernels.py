@@ -24,9 +24,6 @@ Slots = NDArray[np.uint32] | NDArray[np.uint64]
 
 _BLOCK = 1 << 14  # bytes of a string that are copied, and then added to while they are in the nearest cache
 
-
-"""What 0 and 1 keep of an integer. Looked up, because LLVM makes an expression for it a branch."""
-
 _FEW = 16  # times fewer slots on one side, and a search for each is faster than a merge
 
 

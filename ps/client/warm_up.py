@@ -45,7 +45,7 @@ def warm_up_requests(bits: int) -> None:
     offsets, key = np.arange(2, dtype=np.uint32), np.frombuffer(b"key", np.uint8)
     entries = np.empty(2 * ENTRY_BYTES, np.uint8)
     encode_entries(offsets, packed, entries)
-    decode_entries(np.frombuffer(entries.tobytes(), np.uint8), offsets, packed)
+    decode_entries(entries, offsets, packed)
     add_scattered(np.zeros(16, np.uint8), offsets, packed)
     buffer = np.empty(pull_size(offsets, key), np.uint8)
     encode_pull(buffer, 0, key, offsets)

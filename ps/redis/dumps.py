@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctr.errors import StoreError
+from ps.packed_kernels import add_scattered
 from ps.partitions import Int64, Partitions
 from ps.redis.drop import partition_keys
 from ps.redis.incarnation import Incarnation, read_watermarks
 from ps.redis.layout import SLOT_BYTES, allocate, body_slots
-from ps.redis.log import add_entries
+from ps.redis.log import read_entries
 from ps.wire import (
     CROWDED,
     FOLDS,
@@ -64,7 +65,8 @@ class Dumps:
             keys = (name(partition) for name in (self._keys.state, self._keys.tail, self._keys.log))
             link.send(watermarks, *(command(b"GET", key) for key in keys), watermarks)
             before = _watermarks(link.replies)
-            state, tail, log = (link.replies.text() for _ in range(3))
+            state, tail = (link.replies.text() for _ in range(2))
+            offsets, increments = read_entries(link.replies)
             if before != _watermarks(link.replies):  # somebody has pushed in between
                 return on_node(address, partitions)
             incarnation = before.pop(INCARNATION, None)
@@ -72,10 +74,10 @@ class Dumps:
             self._incarnation.check_state(before.pop(STATE, None) is not None, len(state))
             if tail:
                 state = state.ljust(self._body_bytes, b"\0") + tail
-            if log:
+            if offsets.size:
                 whole = np.zeros(self._partitions.size * SLOT_BYTES, np.uint8)
                 whole[: len(state)] = np.frombuffer(state, np.uint8)
-                add_entries(log, whole)
+                add_scattered(whole, offsets, increments)
                 state = whole.tobytes()
             before.pop(FOLDS, None)
             before.pop(CROWDED, None)

@@ -3,7 +3,7 @@
 Appending 6 bytes to a string costs the server 15 ns, adding to a slot in another string 650 ns. So what
 others would gain little by is appended to the partition's log, in the transaction of its push, and added to
 the state much later: when the log has grown long, it is *folded*, all of it at once, by rewriting the range.
-Then one entry costs some 0.25 us, both sides counted. Until then, a worker adds what it has logged to what it
+Then one entry costs some 0.2 us, both sides counted. Until then, a worker adds what it has logged to what it
 pulls (see `ps.client.own_log`); others do not see it. Whoever reads the whole state adds the logs to it.
 
 A log also tells which slots have a state: one that others did not know to have one is in it with an increment
@@ -31,6 +31,8 @@ _DENSITY = 8
 
 6 bytes for each of them, and up to 1 MiB that a growing string is given ahead, are 1.25 bytes per slot."""
 _LEAST = 16  # entries
+_LONGEST_WRITE = (1 << 20) - 1024
+"""Bytes of a state that one command writes: for the next one, a server makes room for as many at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,18 @@ class Logged:
     """int64[k], packed accumulators; 0 for a slot that is only named."""
 
 
-def fold_from(size: int) -> int:
-    """The entries from which the log of a partition of `size` slots is folded."""
-    return max(size // _DENSITY, _LEAST)
+Entries = tuple[Offsets, NDArray[np.int64]]
+"""Offsets and increments as they were logged: in any order, and some offsets again and again."""
+
+
+def is_to_fold(size: int, before: int, after: int) -> bool:
+    """Whether who made the log of a partition of `size` slots so many bytes long is to fold it.
+
+    That is who makes it long enough; and if that one has not done it by then, as it may have died, who makes
+    it an eighth longer, and so on. So no two read the same 16 MiB, of whom one would come too late.
+    """
+    eighth = max(size // _DENSITY, _LEAST) // 8 * ENTRY_BYTES
+    return after // eighth > max(before // eighth, 7)
 
 
 def entries_of(offsets: Offsets, increments: NDArray[np.int64]) -> bytes:
@@ -56,19 +67,14 @@ def entries_of(offsets: Offsets, increments: NDArray[np.int64]) -> bytes:
     return raw.tobytes()
 
 
-def entries_in(raw: bytes) -> tuple[Offsets, NDArray[np.int64]]:
-    """Offsets, uint32[k], and increments, int64[k], of what `entries_of` gave, as they come."""
-    count = len(raw) // ENTRY_BYTES
-    offsets, increments = np.empty(count, np.uint32), np.empty(count, np.int64)
-    decode_entries(np.frombuffer(raw, np.uint8), offsets, increments)
-    return offsets, increments
-
-
-def add_entries(raw: bytes, state: NDArray[np.uint8]) -> Offsets:
-    """Add what a log has to a partition's whole state; the offsets that it names, uint32[k], as they come."""
-    offsets, increments = entries_in(raw)
-    add_scattered(state, offsets, increments)
-    return offsets
+def read_entries(replies: ReplyReader) -> Entries:
+    """A log, or what is left of it, that was asked for."""
+    raw = replies.bulk()
+    count = 0 if raw is None else raw.size // ENTRY_BYTES
+    entries = np.empty(count, np.uint32), np.empty(count, np.int64)
+    if raw is not None:
+        decode_entries(raw, *entries)
+    return entries
 
 
 @dataclass(slots=True)
@@ -76,7 +82,7 @@ class Unfolded:
     """A partition whose log is to be folded."""
 
     facts: Facts
-    log: bytes
+    log: Entries
     present: NDArray[np.uint8]
     """uint8[size / 8]: the slots that folded logs have named, see `Keys.present`."""
     state: NDArray[np.uint8]
@@ -108,47 +114,44 @@ class FoldRequest:
 
     def read_look(self, replies: ReplyReader, incarnation: Incarnation) -> Unfolded:
         """See `PushRequest.read_look`."""
-        state = np.zeros(self.range_bytes, np.uint8)
+        state, body = np.empty(self.range_bytes, np.uint8), body_slots(self.size) * SLOT_BYTES
+        present = np.empty(-(-self.size // 8), np.uint8)
 
-        def fill(start: int) -> int:
-            raw = replies.bulk()
-            if raw is None:
-                return 0
-            state[start : start + raw.size] = raw
-            return raw.size
+        def fill(part: NDArray[np.uint8]) -> int:
+            length = replies.bulk_into(part)
+            part[length:] = 0
+            return length
 
-        body = body_slots(self.size) * SLOT_BYTES
-        _, facts, log, present, _, length = replies.all_of(
+        _, facts, log, _, _, length = replies.all_of(
             replies.status,
             lambda: read_facts(replies, incarnation),
-            replies.text,
-            replies.text,
-            lambda: fill(body),
-            lambda: fill(0),
+            lambda: read_entries(replies),
+            lambda: fill(present),
+            lambda: fill(state[body:]),
+            lambda: fill(state[:body]),
         )
         incarnation.check_state(facts.had_state, length)
-        bits = np.zeros(-(-self.size // 8), np.uint8)
-        bits[: len(present)] = np.frombuffer(present, np.uint8)
-        return Unfolded(facts, log, bits, state, length > 0)
+        return Unfolded(facts, log, present, state, length > 0)
 
     def next_step(self, found: Unfolded) -> Outcome:
         """READY unless somebody has folded it by now."""
-        return Outcome.READY if found.log else Outcome.DONE
+        return Outcome.READY if found.log[0].size else Outcome.DONE
 
     def write(self, found: Unfolded, scratch: NDArray[np.uint8]) -> Write:
         """The transaction, between MULTI and EXEC."""
         p, body = self.partition, body_slots(self.size)
-        offsets = np.sort(add_entries(found.log, found.state))
-        state = self.keys.state(p)
+        offsets, increments = found.log
+        add_scattered(found.state, offsets, increments)
+        key = self.keys.state(p)
         parts: list[bytes | memoryview] = [command(b"MULTI")]
         if not found.allocated:
-            parts.append(allocate(state, self.size))
-        head = b"*4\r\n$8\r\nSETRANGE\r\n" + bulk_string(state) + bulk_string(b"0")
-        written = found.state[: body * SLOT_BYTES]
-        parts += [head + b"$%d\r\n" % written.size, written.data, b"\r\n"]
-        commands = 3 + (not found.allocated)
-        if offsets[-1] >= body:
-            parts.append(command(b"SET", self.keys.tail(p), found.state[written.size :].tobytes()))
+            parts.append(allocate(key, self.size))
+        pieces = _overwrite(key, found.state[: body * SLOT_BYTES])
+        parts += [part for piece in pieces for part in piece]
+        commands = (not found.allocated) + len(pieces) + 2
+        if offsets.max() >= body:
+            tail = found.state[body * SLOT_BYTES :]
+            parts.append(command(b"SET", self.keys.tail(p), tail.tobytes()))
             commands += 1
         if not found.facts.crowded:
             mark(found.present, offsets, 0)
@@ -157,3 +160,13 @@ class FoldRequest:
         fields = FOLDS, b"%d" % (found.facts.folds + 1), STATE, b"1"
         parts += [command(b"DEL", self.keys.log(p)), command(b"HSET", self.keys.watermarks(p), *fields)]
         return Write([*parts, command(b"EXEC")], [None] * commands)
+
+
+def _overwrite(key: bytes, string: NDArray[np.uint8]) -> list[list[bytes | memoryview]]:
+    """Commands that write a whole string, each in parts; the answers are one line each."""
+    head = b"*4\r\n$8\r\nSETRANGE\r\n" + bulk_string(key)
+    commands: list[list[bytes | memoryview]] = []
+    for first in range(0, string.size, _LONGEST_WRITE):
+        piece = string[first : first + _LONGEST_WRITE]
+        commands.append([head + bulk_string(b"%d" % first) + b"$%d\r\n" % piece.size, piece.data, b"\r\n"])
+    return commands

@@ -14,7 +14,7 @@ from ps.log_kernels import ENTRY_BYTES
 from ps.partitions import Int64, Partitions, Slots
 from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts, read_watermarks
 from ps.redis.layout import SLOT_BYTES, Offsets, density_of, is_dense, split_tail
-from ps.redis.log import entries_in
+from ps.redis.log import Entries, read_entries
 from ps.wire import (
     INCARNATION,
     Address,
@@ -216,15 +216,18 @@ class Pulls:
             def facts() -> Facts:
                 return read_facts(replies, self._incarnation)
 
+            def entries() -> Entries:
+                return read_entries(replies)
+
             if p in anew:
-                before, bits, log, after = replies.all_of(facts, replies.text, replies.text, facts)
+                before, bits, log, after = replies.all_of(facts, replies.text, entries, facts)
                 present, expected = np.frombuffer(bits, np.uint8), before.folds
             else:
-                before, log, after = replies.all_of(facts, replies.text, facts)
+                before, log, after = replies.all_of(facts, entries, facts)
                 present, expected = None, folds[p]
             if before.folds == after.folds == expected:
                 todo.remove(p)
-                offsets, increments = entries_in(log)
+                offsets, increments = log
                 named = offsets[increments == 0]
                 found.append(News(p, after.folds, after.crowded, offsets.size, named, present))
             else:

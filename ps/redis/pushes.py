@@ -14,7 +14,7 @@ from ps.partitions import Bools, Int64, Partitions, Slots
 from ps.redis.counters import SaturationCount
 from ps.redis.incarnation import Facts, Incarnation
 from ps.redis.layout import Offsets, density_of, is_dense, split_tail
-from ps.redis.log import FoldRequest, Logged, entries_of, fold_from
+from ps.redis.log import FoldRequest, Logged, entries_of, is_to_fold
 from ps.redis.push_request import Outcome, PushRequest, Write, read_write
 from ps.redis.string_push import RangePush, SparsePush, StringPush
 from ps.store import SupersededError, Token
@@ -30,7 +30,7 @@ from ps.wire import (
 )
 
 _LINKS = 16  # transactions on one node at a time: each needs a connection, as WATCH belongs to one
-_MOST_AT_A_TIME = 64 << 20  # bytes of ranges that those read together
+_MOST_AT_A_TIME = 16 << 20  # bytes of ranges that those read and write together: the server holds as much
 _OPTIMISTIC = 2  # conflicts after which a range is added to one by one, and pauses begin
 _PAUSE_S = 0.001
 _LONGEST_PAUSE = 50  # times that
@@ -120,7 +120,8 @@ class Pushes:
         def note_write(p: int, facts: Facts, log_bytes: int) -> None:
             if folds is not None:
                 folds[p] = facts.folds
-            if log_bytes >= fold_from(size) * ENTRY_BYTES:
+            appended = int(log_cuts[p + 1] - log_cuts[p]) * ENTRY_BYTES
+            if is_to_fold(size, log_bytes - appended, log_bytes):
                 long_logs.append(p)
 
         behind = self._everywhere(np.flatnonzero(where).tolist(), request, token, note_write=note_write)

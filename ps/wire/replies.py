@@ -85,6 +85,28 @@ class ReplyReader:
         self._at += size + 2
         return self._buffer[start : start + size]
 
+    def bulk_into(self, out: NDArray[np.uint8]) -> int:
+        """Read a bulk string to the beginning of `out`, which has room for it; its bytes, 0 for nil.
+
+        A long one takes half the time that it takes to read and copy it.
+        """
+        size = self._header(b"$")
+        if size > out.size:
+            raise BrokenConnection(f"the server answered {size} bytes where there are {out.size} at most")
+        if size < 0:
+            return 0
+        done = min(self._end - self._at, size)
+        out[:done] = self._buffer[self._at : self._at + done]
+        self._at += done
+        while done < size:
+            received = _receive(self._connection, out[done:size].data)
+            self.received += received
+            done += received
+        while self._end - self._at < 2:
+            self._fill()
+        self._at += 2
+        return size
+
     def text(self) -> bytes:
         """Read a bulk string that is there, as a copy."""
         found = self.bulk()

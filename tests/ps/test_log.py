@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ps.log_kernels import ENTRY_BYTES, OFFSET_BITS, decode_entries, encode_entries
 from ps.redis.layout import LARGEST_PARTITION_BITS
-from ps.redis.log import entries_in, entries_of
+from ps.redis.log import entries_of, is_to_fold
 from tests.reference import fixed_point
 from tests.reference import log as reference
 
@@ -42,10 +42,26 @@ def test_light_increments_have_room_and_heavy_ones_do_not() -> None:
                 with pytest.raises(ValueError, match="not light"):
                     entries_of(offsets, increments)
             else:
-                assert entries_in(entries_of(offsets, increments))[1].tolist() == [1, increment]
+                expected = reference.entry(3, 0, 1) + reference.entry(5, z, n)
+                assert entries_of(offsets, increments) == expected
 
 
 def test_every_offset_of_a_partition_has_room() -> None:
     assert OFFSET_BITS == LARGEST_PARTITION_BITS
     with pytest.raises(ValueError, match="no room"):
         entries_of(np.array([1 << OFFSET_BITS], np.uint32), np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize(("size", "longest"), [(2**21, 2**18), (1024, 128), (2, 16)])
+def test_one_of_those_who_append_folds(size: int, longest: int) -> None:
+    def folds(before: int, after: int) -> bool:
+        return is_to_fold(size, before * ENTRY_BYTES, after * ENTRY_BYTES)
+
+    assert not folds(0, longest - 1)
+    assert not folds(longest - 1, longest - 1)
+    assert folds(0, longest)
+    assert folds(longest - 1, longest + 1)
+    assert not folds(longest, longest + 1)
+    eighth = longest // 8
+    assert not folds(longest, longest + eighth - 1)
+    assert folds(longest + eighth - 1, longest + eighth)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
+import numpy as np
 import pytest
 from redis.exceptions import ConnectionError as BrokenConnection
 
@@ -38,6 +39,24 @@ def test_any_reply(link: Link) -> None:
     answers = [link.replies.reply() for _ in commands]
     assert answers[:7] == [b"OK", b"a\r\n\0", None, -7, b"x" * 1_000_000, [b"a\r\n\0", None], []]
     assert answers[7:] == [[None], 2]
+
+
+@needs_redis
+def test_a_string_is_read_into_an_array(link: Link) -> None:
+    strings = [b"", b"short", bytes(range(256)) * 12_000, b"x"]  # one is longer than what is received at once
+    link.send(*(command(b"ECHO", each) for each in strings), command(b"GET", b"no such key"))
+    out = np.full(4_000_000, 7, np.uint8)
+    for each in strings:
+        assert link.replies.bulk_into(out) == len(each)
+        assert out[: len(each)].tobytes() == each
+        assert (out[len(each) :] == 7).all()
+        out[: len(each)] = 7
+    assert link.replies.bulk_into(out[:0]) == 0
+    link.send(command(b"NONSENSE"), command(b"ECHO", b"too long"))
+    with pytest.raises(ServerError, match="NONSENSE"):
+        link.replies.bulk_into(out)
+    with pytest.raises(BrokenConnection, match="8 bytes"):
+        link.replies.bulk_into(out[:7])
 
 
 @needs_redis
