@@ -304,17 +304,17 @@ def test_labels_are_of_one_kind_over_all_files_and_passes(tmp_path: Path) -> Non
     assert "'0' is a label of 0 or 1" in source.bad_rows.examples[0]
 
 
-def test_millions_of_bad_rows_take_little_memory(tmp_path: Path) -> None:
+def test_many_bad_rows_take_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    path.write_text("y,n,c\n" + "2,1,a\n" * 200_000)
+    path.write_text("y,n,c\n" + "2,1,a\n" * 60_000)
     source = RawSource(SPEC, [path], on_bad_rows="skip")
     source.sample(1)
     tracemalloc.start()
     list(source.batches(4096))
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert source.bad_rows.count == 200_000
-    assert kept < 500_000
+    assert source.bad_rows.count == 60_000
+    assert kept < 150_000
 
 
 def test_weights_are_read(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def test_a_folder_is_a_hashed_data_set(tmp_path: Path, files: list[Path]) -> Non
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     lines = csv_of(ROWS).split("\n", 1)[1]
     peaks = []
-    for copies in (2_000, 40_000):  # 2 MB, 40 MB
+    for copies in (2_000, 20_000):  # 2 MB, 20 MB
         path = write(tmp_path / "a.csv", "y,n,c\n")
         with path.open("a") as file:
             file.writelines(lines for _ in range(copies))

@@ -111,6 +111,7 @@ def test_the_loss_grows_with_the_margin_also_where_a_probability_rounds_to_one()
             assert right == pytest.approx(math.log1p(math.exp(-margin)), rel=1e-6, abs=1e-15)
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(-300, 300, width=32), st.booleans()), min_size=1, max_size=70))
 def test_logloss_is_exact_on_anything(examples: list[tuple[float, bool]]) -> None:
     margins = floats(*(m for m, _ in examples))
@@ -119,6 +120,7 @@ def test_logloss_is_exact_on_anything(examples: list[tuple[float, bool]]) -> Non
     assert measured(margins, labels).logloss == pytest.approx(expected, rel=2e-7, abs=1e-15)
 
 
+@settings(max_examples=30)
 @given(
     cuts=st.lists(st.integers(0, 500), max_size=6),
     owners=st.lists(st.integers(0, 2), min_size=7, max_size=7),

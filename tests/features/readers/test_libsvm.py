@@ -108,7 +108,7 @@ lines = st.builds(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @example(lines=[b"1 0:0# #"], rows=1, read_bytes=50)
 @given(st.lists(lines, min_size=1, max_size=20), st.integers(1, 7), st.integers(1, 50))
 def test_any_rows(
