@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from features.readers import open_reader
+from features.readers import blocks_of, open_reader
 from features.spec import FeatureSpec, FittedSpec, column_of, learnt_of
 from features.transform import STEPS, Column
 
@@ -24,7 +24,7 @@ def fit(spec: FeatureSpec, paths: Sequence[str | Path]) -> FeatureSpec:
     names = list(dict.fromkeys(column for column, _ in wanted.values()))
     for path in paths:
         with closing(open_reader(Path(path), spec, "ignored")) as reader:
-            for block in reader.blocks(names):
+            for block in blocks_of(reader, names):
                 columns = {
                     name: Column.of(block.cells, block.status, i, slice(None)) for i, name in enumerate(names)
                 }

@@ -21,14 +21,15 @@ def open_source(
     max_bad_fraction: float | None = None,
     labels: Labels = "required",
     verify: bool = False,
+    threads: int = 1,
 ) -> RawSource | DatasetSource:
     """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
 
-    A data set must have been hashed with `spec`, if that is given. What there is about bad rows is for raw
-    files (see `RawSource`), `verify` for a data set (see `DatasetSource`). A file that begins as Parquet
-    does is read as that; else one whose name ends in .parquet, .pq, .libsvm or .svm (and behind that perhaps
-    .gz, .zst, .bz2, .lz4 or .xz) is of that format, any other of `spec.source.format`. Raises DataError or
-    SpecError.
+    A data set must have been hashed with `spec`, if that is given. What there is about bad rows and threads
+    is for raw files (see `RawSource`), `verify` for a data set (see `DatasetSource`). A file that begins as
+    Parquet does is read as that; else one whose name ends in .parquet, .pq, .libsvm or .svm (and behind that
+    perhaps .gz, .zst, .bz2, .lz4 or .xz) is of that format, any other of `spec.source.format`. Raises
+    DataError or SpecError.
     """
     folders = [path for path in inputs if Path(path).is_dir()]
     if folders and len(inputs) > 1:
@@ -55,4 +56,5 @@ def open_source(
         quarantine=quarantine,
         max_bad_fraction=max_bad_fraction,
         labels=labels,
+        threads=threads,
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from features.batches import Batch, BatchBuilder
+from features.pieces import HashedPiece, PlacedBlock, PlacedPiece, in_order
 from features.preview import crowded_fields, kind_of_labels
 from features.readers import (
     EARLY_ROWS,
@@ -21,11 +22,11 @@ from features.readers import (
     Block,
     Labels,
     Quarantine,
+    blocks_of,
     open_reader,
     require_few,
 )
 from features.spec import FeatureSpec
-from features.text import Cells
 from features.transform import Transform
 
 OnBadRows = Literal["fail", "skip", "quarantine"]
@@ -48,6 +49,7 @@ class RawSource:
         quarantine: Path | None = None,
         max_bad_fraction: float | None = None,
         labels: Labels = "required",
+        threads: int = 1,
     ) -> None:
         """Opens each file once, so that a missing one or a wrong header shows before any work.
 
@@ -57,7 +59,9 @@ class RawSource:
         (see `too_many`) ends with a DataError that counts them by reason, at its end at the latest; None: all
         may be. `labels`: if ignored, files may lack labels (and weights), those that are there are not looked
         at, and the batches have none; `absent`: likewise, and files without a header do lack the label's
-        column. Raises DataError, or SpecError when the spec does not fit a file's format.
+        column. `threads`: so many split and hash rows, while the one that iterates reads; 1: that does all.
+        Batches and bad rows are the same whatever they are. Raises DataError, or SpecError when the spec does
+        not fit a file's format.
         """
         if (on_bad_rows == "quarantine") != (quarantine is not None):
             raise ValueError("a quarantine file is given if and only if on_bad_rows is 'quarantine'")
@@ -77,7 +81,8 @@ class RawSource:
         self.fraction_read = 0.0  # by rows if the pass has a `stop`, else by bytes of file
         self.blocks_read = 0
         self.bad_rows = BadRows()
-        self._kept: _Blocks | None = None
+        self._threads = threads
+        self._kept: _Pieces | None = None
         self._no_click = np.ones(1, np.int8)  # see `BatchBuilder.no_click`
         self._decided = False
 
@@ -93,14 +98,7 @@ class RawSource:
         self.fraction_read = 0.0
         self._tried, self._reasons = 0, Counter()
         try:
-            # No name for the builder here: it would keep its memory for longer than the rows last.
-            yield from self._fill(
-                BatchBuilder(self._transform, rows, self._no_click),
-                self._blocks_from(start),
-                start,
-                stop,
-                partial(self._note, start),
-            )
+            yield from self._fill(rows, start, stop)
             self._require_few()
         finally:
             if self._quarantine is not None:
@@ -111,12 +109,15 @@ class RawSource:
         """The first `rows` good examples, or all when there are fewer; no trace is left of bad rows."""
         self._decide_labels()
         builder = BatchBuilder(self._transform, rows, self._no_click)
-        return next(self._fill(builder, _Blocks(self._blocks()), 0, None, None), builder.take())
+        with closing(self._blocks()) as blocks:
+            while builder.room and (block := next(blocks, None)) is not None:
+                self._transform.append(block.cells, block.status, block.column, builder, 0)
+        return builder.take()
 
     def warnings(self) -> list[str]:
         """What the first rows show that a user should know, such as a field that says nothing."""
         with closing(self._blocks()) as blocks:
-            return crowded_fields(self._transform, (block for _, block, _ in blocks))
+            return crowded_fields(self._transform, blocks)
 
     def count_rows(self) -> int:
         """The number of data rows, good or bad. Text is read through for it, once."""
@@ -127,62 +128,88 @@ class RawSource:
                     self._row_count += reader.count_rows()
         return self._row_count
 
-    def _fill(
-        self,
-        builder: BatchBuilder,
-        blocks: _Blocks,
-        start: int,
-        stop: int | None,
-        note: Callable[[Block, int, int, int], None] | None,
-    ) -> Iterator[Batch]:
-        """As `batches`; calls `note(block, first, last, position of the block)` for rows that were tried."""
-        for position, block, done in blocks:
-            size = block.status.size
-            row = min(max(start - position, 0), size)
-            last = size if stop is None else min(max(stop - position, 0), size)
-            while row < last:
-                first, row = row, self._transform.append(*_rows(block, last), builder, row)
-                if note is not None:
-                    note(block, first, row, position)
-                self.fraction_read = done if stop is None else (position + row - start) / (stop - start)
+    def _fill(self, rows: int, start: int, stop: int | None) -> Iterator[Batch]:
+        """As `batches`."""
+        builder = BatchBuilder(self._transform, rows, self._no_click)
+        for part in self._parts(start, stop):
+            row = part.first
+            while row < part.last:
+                first, row = row, part.append_to(builder, row)
+                self._note(start, part, first, row)
+                read = part.position + row - start
+                self.fraction_read = part.fraction if stop is None else read / (stop - start)
                 if builder.room == 0:
                     yield builder.take()
-            if stop is not None and position + size >= stop:
-                self._kept = blocks
-                break
         if builder.rows:
             yield builder.take()
 
-    def _blocks_from(self, start: int) -> _Blocks:
-        """All blocks from at least the one with this row on.
+    def _parts(self, start: int, stop: int | None) -> Iterator[PlacedBlock | HashedPiece]:
+        """The rows `start..stop-1`, in order."""
+        pieces = self._wanted(start, stop)
+        for piece in pieces:
+            yield from piece.blocks(self._transform)
+            # As long as it is open how rows without a click are labelled, the first of them decides.
+            if self._threads > 1 and not (self._transform.with_label and self._no_click[0] == 1):
+                break
+        else:
+            return
+        yield from in_order(lambda each: each.hashed(self._transform, self._no_click), pieces, self._threads)
+
+    def _wanted(self, start: int, stop: int | None) -> Iterator[PlacedPiece]:
+        """The rows `start..stop-1`, piece by piece."""
+        pieces = self._pieces_from(start)
+        for found in pieces:
+            end = found.position + found.last
+            first = max(start - found.position, 0)
+            last = (end if stop is None else min(end, stop)) - found.position
+            if first < last:
+                yield replace(found, first=first, last=last)
+            if stop is not None and end >= stop:
+                self._kept = pieces
+                break
+
+    def _pieces_from(self, start: int) -> _Pieces:
+        """All pieces from at least the one with this row on.
 
         Parts of the data that are read one after the other are found without reading what is before them
-        again: the next part goes on in the block in which the last one stopped.
+        again: the next part goes on in the piece in which the last one stopped.
         """
         kept, self._kept = self._kept, None
         if kept is not None:
             if kept.put_back() <= start:
                 return kept
             kept.close()
-        return _Blocks(self._blocks())
+        return _Pieces(self._pieces())
 
-    def _blocks(self) -> Generator[_Placed, None, None]:
-        """All blocks, each with the position of its first row and how much of the input has been read."""
+    def _pieces(self) -> Generator[PlacedPiece, None, None]:
+        """All rows, piece by piece."""
         sizes = [path.stat().st_size for path in self._paths]
         position = 0
         for i, path in enumerate(self._paths):
             with closing(open_reader(path, self.spec, self._labels)) as reader:
-                for block in reader.blocks(self._transform.columns):
+                for piece in reader.pieces(self._transform.columns):
                     self.blocks_read += 1
-                    yield position, block, (sum(sizes[:i]) + sizes[i] * reader.fraction) / sum(sizes)
-                    position += block.status.size
+                    done = (sum(sizes[:i]) + sizes[i] * reader.fraction) / sum(sizes)
+                    yield PlacedPiece(piece, position, done, 0, piece.rows)
+                    position += piece.rows
 
-    def _note(self, start: int, block: Block, first: int, last: int, position: int) -> None:
-        """Deals with the bad ones of the rows `first..last-1` of a block, in a pass that began at `start`."""
-        self._tried += last - first
-        if not block.status[first:last].any():
-            return
-        bad: NDArray[np.int64] = first + np.flatnonzero(block.status[first:last])
+    def _blocks(self) -> Generator[Block, None, None]:
+        """All rows, block by block."""
+        for path in self._paths:
+            with closing(open_reader(path, self.spec, self._labels)) as reader:
+                yield from blocks_of(reader, self._transform.columns)
+
+    def _note(self, start: int, part: PlacedBlock | HashedPiece, first: int, last: int) -> None:
+        """Deals with the bad ones of the rows `first..last-1` of a part, in a pass that began at `start`."""
+        tried = self._tried - first
+        for rows, bad in part.bad(first, last):
+            behind = min(rows.position - part.position + rows.last, last)
+            self._tried = tried + behind
+            self._note_bad(start, rows.block, bad, rows.position)
+        self._tried = tried + last
+
+    def _note_bad(self, start: int, block: Block, bad: NDArray[np.int64], position: int) -> None:
+        """Deals with bad rows of a block whose first row has this position."""
         if self._on_bad_rows == "fail":
             raise DataError(
                 f"{self._describe(block, int(bad[0]))}; fix the row or use --on-bad-rows skip or quarantine."
@@ -214,7 +241,7 @@ class RawSource:
             return
         self._decided = True
         with closing(self._blocks()) as blocks:
-            self._no_click[0] = kind_of_labels(self._transform, (block for _, block, _ in blocks))
+            self._no_click[0] = kind_of_labels(self._transform, blocks)
 
     def _check(self) -> None:
         """Opens every file and sees whether it has what the transform needs."""
@@ -223,40 +250,30 @@ class RawSource:
                 reader.require(self._transform.columns)
 
 
-_Placed = tuple[int, Block, float]
-"""A block, with the position of its first row before it and how much of the input has been read behind it."""
+class _Pieces:
+    """The pieces of all files, one after the other; the last one can be put back."""
 
-
-class _Blocks:
-    """The blocks of all files, one after the other; the last one can be put back."""
-
-    def __init__(self, blocks: Generator[_Placed, None, None]) -> None:
-        self._blocks = blocks
-        self._last: _Placed | None = None
+    def __init__(self, pieces: Generator[PlacedPiece, None, None]) -> None:
+        self._pieces = pieces
+        self._last: PlacedPiece | None = None
         self._put_back = False
 
-    def __iter__(self) -> Iterator[_Placed]:
+    def __iter__(self) -> Iterator[PlacedPiece]:
         return self
 
-    def __next__(self) -> _Placed:
+    def __next__(self) -> PlacedPiece:
         if not self._put_back or self._last is None:
-            self._last = next(self._blocks)
+            self._last = None  # it takes memory
+            self._last = next(self._pieces)
         self._put_back = False
         return self._last
 
     def put_back(self) -> int:
-        """Give the last block again next time; the position of its first row."""
+        """Give the last piece again next time; the position of its first row."""
         assert self._last is not None
         self._put_back = True
-        return self._last[0]
+        return self._last.position
 
     def close(self) -> None:
         """Close the file."""
-        self._blocks.close()
-
-
-def _rows(block: Block, last: int) -> tuple[Cells, NDArray[np.uint8], NDArray[np.int32]]:
-    """Cells, status and column of the first `last` rows of a block."""
-    cells = block.cells
-    wanted = Cells(cells.buffer, cells.starts[:last], cells.ends[:last])
-    return wanted, block.status[:last], block.column[:last]
+        self._pieces.close()

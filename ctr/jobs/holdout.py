@@ -69,6 +69,7 @@ def open_holdout(job: TrainJob, source: ExampleSource) -> Holdout | None:
             on_bad_rows=job.on_bad_rows,
             quarantine=job.holdout_quarantine,
             max_bad_fraction=job.max_bad_fraction,
+            threads=job.reading_threads,
         )
 
     if job.holdout:

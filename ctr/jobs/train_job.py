@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +61,11 @@ class TrainJob:
     def in_memory(self) -> bool:
         """Whether the parameters live in this process alone."""
         return self.store.startswith("memory:")
+
+    @property
+    def reading_threads(self) -> int:
+        """How many threads make examples of raw rows: as many as train here, if there are cores for them."""
+        return min(self.workers, os.cpu_count() or 1) if self.in_memory else 1
 
     @property
     def quarantine(self) -> Path | None:

@@ -12,7 +12,7 @@ from features.spec import FeatureSpec
 
 
 class _Layout(Protocol):
-    """What a builder has to know of the `Transform` that fills it."""
+    """What a builder has to know of the `Transform` whose examples it takes."""
 
     spec: FeatureSpec
     with_label: bool
@@ -78,6 +78,22 @@ class BatchBuilder:
             values[:used] = self.values[:used]
             self.values = values
         self._features = size
+
+    def add(self, batch: Batch, start: int, stop: int) -> None:
+        """Appends copies of a batch's examples `start..stop-1`, for which there is room."""
+        first, last = int(batch.indptr[start]), int(batch.indptr[stop])
+        self.reserve(last - first)
+        row, feature = self.rows, self.features
+        self.rows += stop - start
+        end = feature + last - first
+        np.add(batch.indptr[start + 1 : stop + 1], feature - first, out=self.indptr[row + 1 : self.rows + 1])
+        self.slots[feature:end] = batch.slots[first:last]
+        if batch.values is not None:
+            self.values[feature:end] = batch.values[first:last]
+        if batch.labels is not None:
+            self.labels[row : self.rows] = batch.labels[start:stop]
+        if batch.weights is not None:
+            self.weights[row : self.rows] = batch.weights[start:stop]
 
     def take(self) -> Batch:
         """The examples written so far, which leave the builder: it is empty then and shares no memory."""

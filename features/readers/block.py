@@ -1,4 +1,4 @@
-"""`Reader` and `Block`: what every input format offers to `RawSource`."""
+"""`Reader`, `Piece` and `Block`: what every input format offers to `RawSource`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.text import Cells, TextFile, count_lines
+from features.text import Cells, Lines
 
 # 2,048 rows of Criteo's 40 columns are 0.7 MB of cell places, which the transform finds in the
 # second-level cache again.
@@ -44,9 +44,25 @@ class Block:
     """int32[rows]: which column is bad, once `status` tells."""
     origin: Origin
 
+    def kept(self) -> Block:
+        """The same rows, valid for longer."""
+        cells = Cells(self.cells.buffer, self.cells.starts.copy(), self.cells.ends.copy())
+        return Block(cells, self.status, self.column, self.origin)
+
+
+class Piece(Protocol):
+    """Some consecutive data rows of a file. Several may be split at the same time, each on its own thread."""
+
+    @property
+    def rows(self) -> int:
+        """How many they are, at least one."""
+
+    def blocks(self) -> Iterator[Block]:
+        """All of them, in order; at least one row each."""
+
 
 class Reader(Protocol):
-    """One open input file, to be read once: by either `blocks` or `count_rows`."""
+    """One open input file, to be read once: by either `pieces` or `count_rows`."""
 
     @property
     def fraction(self) -> float:
@@ -55,7 +71,7 @@ class Reader(Protocol):
     def require(self, columns: Sequence[str]) -> None:
         """Raises DataError if the file lacks one of these columns."""
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         """The data rows, in order, with the cells of these columns; at least one row."""
 
     def count_rows(self) -> int:
@@ -68,22 +84,26 @@ class Reader(Protocol):
 class TextRows:
     """The `Origin` of rows that are lines of a text file."""
 
-    file: TextFile
-    """Its `begin` is where the block's text begins."""
+    lines: Lines
     starts: NDArray[np.int32]
-    """int32[rows]: where in the file's buffer each row begins."""
+    """int32[rows]: where in their buffer each row begins."""
     ends: NDArray[np.int32]
     """int32[rows]: where it ends, after its newline."""
 
     def place(self, row: int) -> str:
-        line = self.file.line + int(count_lines(self.file.buffer, self.file.begin, int(self.starts[row])))
-        return f"{self.file.path}:{line}"
+        return self.lines.place(int(self.starts[row]))
 
     def raw(self, row: int) -> bytes:
-        return self.file.text(int(self.starts[row]), int(self.ends[row]))
+        return self.lines.text(int(self.starts[row]), int(self.ends[row]))
 
     def misread(self, status: int, column: int) -> tuple[str, str] | None:
         return None
+
+
+def blocks_of(reader: Reader, columns: Sequence[str]) -> Iterator[Block]:
+    """All data rows, in order, with the cells of these columns."""
+    for piece in reader.pieces(columns):
+        yield from piece.blocks()
 
 
 def rows_per_block(columns: int) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,10 @@ from features.text import (
     TEXT_AFTER_QUOTE,
     WRONG_COLUMNS,
     Cells,
+    Lines,
     TextFile,
     count_lines,
+    count_quoted,
     scan_plain,
     scan_quoted,
 )
@@ -57,6 +59,62 @@ class DelimitedRows(TextRows):
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class DelimitedPiece:
+    """Whole rows of a delimited file."""
+
+    lines: Lines
+    rows: int
+    wanted: NDArray[np.int32]
+    """The places in the file of the columns that are asked for."""
+    columns: int
+    """How many the file has."""
+    delimiter: int
+    quote: bool
+    thread: threading.local
+    """Of the file: what each thread uses again for its next piece."""
+
+    def blocks(self) -> Iterator[Block]:
+        """See `Piece`. `column` is the number of columns found, until someone says which one is bad."""
+        begin = self.lines.begin
+        size, width = rows_per_block(self.wanted.size), self.wanted.size
+        # New ones for each block would leave the cache: 1.1 times the whole, splitting and hashing.
+        starts = self._scratch("starts", size * width).reshape(size, width)
+        ends = self._scratch("ends", size * width).reshape(size, width)
+        while begin < self.lines.end:
+            status, column = np.empty(size, np.uint8), np.empty(size, np.int32)
+            bounds = np.empty(size + 1, np.int32)
+            rows, begin = self._scan(begin, starts, ends, status, column, bounds)
+            if rows == 0:
+                return  # the last row of lines that were not taken may not be whole
+            cells = Cells(self.lines.buffer, starts[:rows], ends[:rows])
+            origin = DelimitedRows(self.lines, bounds[:rows], bounds[1 : rows + 1], self.columns)
+            yield Block(cells, status[:rows], column[:rows], origin)
+
+    def _scan(self, begin: int, *block: Any) -> tuple[int, int]:
+        """Fills starts, ends, status, column and bounds; the rows found, and where to go on."""
+        lines = self.lines
+        if self.quote:
+            places = np.full(self.columns, -1, np.int32)
+            places[self.wanted] = np.arange(self.wanted.size)
+            found = scan_quoted(
+                lines.buffer, begin, lines.end, lines.is_last, lines.spare, self.delimiter, places, *block
+            )
+        else:
+            found = scan_plain(
+                lines.buffer, begin, lines.end, self.delimiter, self.columns, self.wanted,
+                self._scratch("separators", lines.spare), *block,
+            )  # fmt: skip
+        return int(found[0]), int(found[1])
+
+    def _scratch(self, name: str, size: int) -> NDArray[np.int32]:
+        kept: NDArray[np.int32] | None = getattr(self.thread, name, None)
+        if kept is None or kept.size < size:
+            kept = np.empty(size, np.int32)
+            setattr(self.thread, name, kept)
+        return kept[:size]
+
+
 class DelimitedReader:
     """Splits a delimited file. It accepts CRLF line ends, a byte order mark and a last line without end."""
 
@@ -76,6 +134,7 @@ class DelimitedReader:
         self._path = path
         self._delimiter = spec.source.delimiter
         self._quote = spec.source.quote
+        self._thread = threading.local()
         self._file = TextFile(path, read_bytes)
         try:
             self.columns = spec.source.columns
@@ -99,27 +158,44 @@ class DelimitedReader:
     def require(self, columns: Sequence[str]) -> None:
         require_columns(self._path, self.columns, columns)
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
+    def pieces(self, columns: Sequence[str]) -> Iterator[DelimitedPiece]:
         self.require(columns)
         wanted = np.array([self.columns.index(name) for name in columns], np.int32)
         rows = 0
-        for cells, status, column, bounds in self._split(wanted):
-            rows += len(status)
-            origin = DelimitedRows(self._file, bounds[:-1], bounds[1:], len(self.columns))
-            yield Block(cells, status, column, origin)
+        while (found := self._rows_there())[0]:
+            rows += found[0]
+            yield self._piece(self._file.take(found[1]), found[0], wanted)
         if rows == 0:
             raise DataError(f"{self._path}: there are no rows after the header; leave the file out.")
 
     def count_rows(self) -> int:
-        if self._quote:  # only splitting tells which newlines end a row
-            return sum(len(status) for _, status, _, _ in self._split(np.zeros(0, np.int32)))
-        file = self._file
-        rows = int(count_lines(file.buffer, file.begin, file.end))
-        while not file.is_last:
-            file.begin = file.end
-            file.fill()
-            rows += int(count_lines(file.buffer, file.begin, file.end))
+        rows = 0
+        while (found := self._rows_there())[0]:
+            rows += found[0]
+            self._file.begin = found[1]
         return rows
+
+    def _rows_there(self) -> tuple[int, int]:
+        """How many whole rows there are in the buffer, and where they end; none only at the file's end."""
+        file = self._file
+        while True:
+            there = file.lines
+            rows, end = count_lines(there.buffer, there.begin, there.end), np.intp(there.end)
+            if self._quote:  # not every newline ends a row
+                delimiter = ord(self._delimiter)
+                rows, end = count_quoted(there.buffer, there.begin, there.end, there.is_last, delimiter)
+            if rows or file.is_last:
+                return int(rows), int(end)
+            file.fill()
+
+    def _piece(self, lines: Lines, rows: int, wanted: NDArray[np.int32]) -> DelimitedPiece:
+        delimiter, columns = ord(self._delimiter), len(self.columns)
+        return DelimitedPiece(lines, rows, wanted, columns, delimiter, self._quote, self._thread)
+
+    def _first_block(self, wanted: Sequence[int]) -> Block:
+        """The first rows with the cells of these columns; no line is taken."""
+        rows, _ = self._rows_there()
+        return next(self._piece(self._file.lines, rows, np.array(wanted, np.int32)).blocks())
 
     def _lacks_labels(self, spec: FeatureSpec, labels: Labels) -> bool:
         """Whether the first rows are without the column of the labels.
@@ -127,8 +203,8 @@ class DelimitedReader:
         Of rows with one cell too few it is certain only if there is no column of labels where it would be if
         another one were missing: at its own place, or at the one before.
         """
-        with closing(self._split(np.zeros(0, np.int32))) as blocks:  # closed early, it takes no line
-            _, status, found, _ = next(blocks)
+        first = self._first_block([])
+        status, found = first.status, first.column
         full = np.count_nonzero(status == 0)
         if labels == "absent":
             if 2 * full > status.size:
@@ -153,9 +229,8 @@ class DelimitedReader:
         """Whether the cells at this place of the first rows with one cell too few are next to all labels."""
         columns, self.columns = self.columns, self.columns[1:]  # how many they are is what counts
         try:
-            with closing(self._split(np.array([place], np.int32))) as blocks:
-                cells, status, _, _ = next(blocks)
-                texts = [cells.text(int(row), 0).strip() for row in np.flatnonzero(status == 0)]
+            first = self._first_block([place])
+            texts = [first.cells.text(int(row), 0).strip() for row in np.flatnonzero(first.status == 0)]
         finally:
             self.columns = columns
         return 10 * sum(_LABEL.fullmatch(text) is not None for text in texts) > 9 * len(texts)
@@ -168,43 +243,3 @@ class DelimitedReader:
             return next(csv.reader([text], delimiter=self._delimiter))
         except csv.Error as error:
             raise DataError(f"{self._path}:1: the line cannot be split into cells ({error}).") from None
-
-    def _split(
-        self, wanted: NDArray[np.int32]
-    ) -> Generator[tuple[Cells, NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]], None, None]:
-        """Cells, status and column of the rows, as in `Block`, and their bounds, int32[rows + 1], by block.
-
-        `column` is the number of columns found, until someone says which one is bad.
-        """
-        file, delimiter, columns = self._file, ord(self._delimiter), len(self.columns)
-        size = rows_per_block(wanted.size)
-        starts = np.zeros((size, wanted.size), np.int32)
-        ends = np.zeros((size, wanted.size), np.int32)
-        status = np.zeros(size, np.uint8)
-        column = np.zeros(size, np.int32)
-        bounds = np.zeros(size + 1, np.int32)
-        places = np.full(columns, -1, np.int32)
-        places[wanted] = np.arange(wanted.size)
-        separators = np.zeros(0, np.int32)
-        while True:
-            if self._quote:
-                rows, begin = scan_quoted(
-                    file.buffer, file.begin, file.end, file.is_last, file.spare, delimiter, places,
-                    starts, ends, status, column, bounds,
-                )  # fmt: skip
-            else:
-                if separators.size < file.spare:
-                    separators = np.empty(file.spare, np.int32)
-                rows, begin = scan_plain(
-                    file.buffer, file.begin, file.end, delimiter, columns, wanted, separators,
-                    starts, ends, status, column, bounds,
-                )  # fmt: skip
-            if rows:
-                cells = Cells(file.buffer, starts[:rows], ends[:rows])
-                yield cells, status[:rows], column[:rows], bounds[: rows + 1]
-                file.line += int(count_lines(file.buffer, file.begin, int(begin)))
-                file.begin = int(begin)
-            elif file.is_last:
-                return
-            else:
-                file.fill()

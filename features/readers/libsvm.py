@@ -3,20 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from features.readers.block import Block, TextRows
-from features.readers.libsvm_kernels import split_rows
-from features.text import READ_BYTES, Cells, TextFile, count_lines
+from features.readers.libsvm_kernels import count_rows, split_rows
+from features.text import READ_BYTES, Cells, Lines, TextFile
 
 LABEL, FEATURES = "label", "features"
 """The two columns of a file: the row's first token, and all that follows it."""
 
 _ROWS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class LibsvmPiece:
+    """Lines of a libsvm file."""
+
+    lines: Lines
+    rows: int
+    labelled: bool
+
+    def blocks(self) -> Iterator[Block]:
+        lines, begin = self.lines, self.lines.begin
+        while begin < lines.end:
+            starts, ends = np.empty((_ROWS, 2), np.int32), np.empty((_ROWS, 2), np.int32)
+            bounds = np.empty((2, _ROWS), np.int32)
+            found = split_rows(lines.buffer, begin, lines.end, self.labelled, starts, ends, bounds)
+            rows, begin = int(found[0]), int(found[1])
+            if rows:
+                shown = slice(0 if self.labelled else 1, 2)
+                cells = Cells(
+                    lines.buffer,
+                    np.ascontiguousarray(starts[:rows, shown]),
+                    np.ascontiguousarray(ends[:rows, shown]),
+                )
+                status, column = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)
+                yield Block(cells, status, column, TextRows(lines, bounds[0, :rows], bounds[1, :rows]))
 
 
 class LibsvmReader:
@@ -41,38 +67,20 @@ class LibsvmReader:
     def require(self, columns: Sequence[str]) -> None:
         """Does nothing: whether a row has its label shows only when it is read."""
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
-        rows = 0
-        for starts, ends, bounds in self._split(LABEL in columns):
-            rows += len(starts)
-            shown = slice(0 if LABEL in columns else 1, 2)
-            cells = Cells(
-                self._file.buffer,
-                np.ascontiguousarray(starts[:, shown]),
-                np.ascontiguousarray(ends[:, shown]),
-            )
-            status, column = np.zeros(len(starts), np.uint8), np.zeros(len(starts), np.int32)
-            yield Block(cells, status, column, TextRows(self._file, bounds[0], bounds[1]))
-        if rows == 0:
+    def pieces(self, columns: Sequence[str]) -> Iterator[LibsvmPiece]:
+        empty = True
+        for lines in self._lines():
+            rows = int(count_rows(lines.buffer, lines.begin, lines.end))
+            if rows:
+                empty = False
+                yield LibsvmPiece(lines, rows, LABEL in columns)
+        if empty:
             raise DataError(f"{self._path}: there are no rows, only comments; leave the file out.")
 
     def count_rows(self) -> int:
-        return sum(len(starts) for starts, _, _ in self._split(True))
+        return sum(int(count_rows(lines.buffer, lines.begin, lines.end)) for lines in self._lines())
 
-    def _split(
-        self, labelled: bool
-    ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]]:
-        """Start and end of label and features, int32[rows, 2] each, and of the rows, int32[2, rows]."""
+    def _lines(self) -> Iterator[Lines]:
         file = self._file
-        starts, ends = np.zeros((_ROWS, 2), np.int32), np.zeros((_ROWS, 2), np.int32)
-        bounds = np.zeros((2, _ROWS), np.int32)
-        while True:
-            rows, begin = split_rows(file.buffer, file.begin, file.end, labelled, starts, ends, bounds)
-            if rows:
-                yield starts[:rows], ends[:rows], bounds[:, :rows]
-            file.line += int(count_lines(file.buffer, file.begin, int(begin)))
-            file.begin = int(begin)
-            if file.begin == file.end:
-                if file.is_last:
-                    return
-                file.fill()
+        while file.begin < file.end or file.fill():
+            yield file.take(file.end)

@@ -46,8 +46,68 @@ class ParquetRows:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class ParquetPiece:
+    """Rows of a Parquet file, brought into text (see `text_of_column`)."""
+
+    path: Path
+    batch: pa.RecordBatch
+    first: int
+    """Position of the first row in the file."""
+    columns: Sequence[str]
+
+    @property
+    def rows(self) -> int:
+        return int(self.batch.num_rows)
+
+    def blocks(self) -> Iterator[Block]:
+        pieces: list[NDArray[np.uint8]] = []
+        offsets: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        base = 0
+        for name in self.columns:
+            data, starts, ends = self._column(name)
+            pieces.append(data)
+            offsets.append((starts + base, ends + base))
+            base += data.size
+        buffer = np.concatenate([*pieces, np.zeros(_PADDING, np.uint8)])
+        size = rows_per_block(len(offsets))
+        for first in range(0, self.rows, size):
+            part = slice(first, min(first + size, self.rows))
+            rows = part.stop - part.start
+            cells = Cells(
+                buffer,
+                np.stack([starts[part] for starts, _ in offsets], axis=1).astype(np.int32),
+                np.stack([ends[part] for _, ends in offsets], axis=1).astype(np.int32),
+            )
+            status, column = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)
+            origin = ParquetRows(self.path, self.first + first, self.columns, cells)
+            yield Block(cells, status, column, origin)
+
+    def _column(self, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+        """Bytes of a column's cells, and where in them each cell starts and ends."""
+        from features.readers.column_text import text_of_column  # pyarrow.compute: 70 ms of every start
+
+        column = self.batch.column(name)
+        try:
+            text = text_of_column(column)
+        except pa.ArrowException:
+            raise DataError(
+                f"{self.path}: column {name!r} has the type {column.type}, which has no text; expected"
+                f" strings, numbers, booleans or times."
+            ) from None
+        _, offset_buffer, data_buffer = text.buffers()
+        bounds = np.frombuffer(offset_buffer, np.int64)[text.offset : text.offset + len(text) + 1]
+        begin, end = int(bounds[0]), int(bounds[-1])
+        data = np.frombuffer(data_buffer or b"", np.uint8)[begin:end]
+        starts = bounds[:-1] - begin
+        ends = bounds[1:] - begin
+        if text.null_count:  # what a null spans may be anything
+            ends = np.where(text.is_null().to_numpy(zero_copy_only=False), starts, ends)
+        return data, starts, ends
+
+
 class ParquetReader:
-    """Reads the needed columns of a Parquet file and brings them into text (see `text_of_column`)."""
+    """Reads the needed columns of a Parquet file."""
 
     def __init__(self, path: Path) -> None:
         from pyarrow import parquet  # here, as text has no use for it and its network file systems
@@ -74,63 +134,17 @@ class ParquetReader:
     def count_rows(self) -> int:
         return self._rows
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
+    def pieces(self, columns: Sequence[str]) -> Iterator[ParquetPiece]:
         self.require(columns)
         if self._rows == 0:
             raise DataError(f"{self._path}: there are no rows; leave the file out.")
         try:
             for batch in self._file.iter_batches(_BATCH_ROWS, columns=list(columns)):
                 for part in _parts(batch):
-                    yield from self._blocks_of(part, columns)
+                    yield ParquetPiece(self._path, part, self._rows_read, columns)
+                    self._rows_read += part.num_rows
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(error) from None
-
-    def _blocks_of(self, batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[Block]:
-        pieces: list[NDArray[np.uint8]] = []
-        offsets: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-        base = 0
-        for name in columns:
-            data, starts, ends = self._column(batch, name)
-            pieces.append(data)
-            offsets.append((starts + base, ends + base))
-            base += data.size
-        buffer = np.concatenate([*pieces, np.zeros(_PADDING, np.uint8)])
-        size = rows_per_block(len(offsets))
-        for first in range(0, batch.num_rows, size):
-            part = slice(first, min(first + size, batch.num_rows))
-            rows = part.stop - part.start
-            cells = Cells(
-                buffer,
-                np.stack([starts[part] for starts, _ in offsets], axis=1).astype(np.int32),
-                np.stack([ends[part] for _, ends in offsets], axis=1).astype(np.int32),
-            )
-            status, column = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)
-            yield Block(cells, status, column, ParquetRows(self._path, self._rows_read, columns, cells))
-            self._rows_read += rows
-
-    def _column(
-        self, batch: pa.RecordBatch, name: str
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-        """Bytes of a column's cells, and where in them each cell starts and ends."""
-        from features.readers.column_text import text_of_column  # pyarrow.compute: 70 ms of every start
-
-        column = batch.column(name)
-        try:
-            text = text_of_column(column)
-        except pa.ArrowException:
-            raise DataError(
-                f"{self._path}: column {name!r} has the type {column.type}, which has no text; expected"
-                f" strings, numbers, booleans or times."
-            ) from None
-        _, offset_buffer, data_buffer = text.buffers()
-        bounds = np.frombuffer(offset_buffer, np.int64)[text.offset : text.offset + len(text) + 1]
-        begin, end = int(bounds[0]), int(bounds[-1])
-        data = np.frombuffer(data_buffer or b"", np.uint8)[begin:end]
-        starts = bounds[:-1] - begin
-        ends = bounds[1:] - begin
-        if text.null_count:  # what a null spans may be anything
-            ends = np.where(text.is_null().to_numpy(zero_copy_only=False), starts, ends)
-        return data, starts, ends
 
     def _unreadable(self, error: Exception) -> DataError:
         reason = str(error).splitlines()[0]

@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from ctr.numba_cache import njit
 from features.text.byte_masks import count_bits, equal_bytes, lowest_bit
 
-# What can be wrong with a row when it is split.
 WRONG_COLUMNS = 1
-TEXT_AFTER_QUOTE = 16
-OPEN_QUOTE = 17
+"""What can be wrong with a row when it is split; see `quote_kernels`, too."""
 
 PADDING = 64
 """Bytes that must exist after the text in a buffer: the kernels read 64 at a time."""
@@ -27,7 +25,7 @@ PADDING = 64
 # the whole scan.
 _I0, _I1 = np.uintp(0), np.uintp(1)
 _U1 = np.uint64(1)
-_NEWLINE, _RETURN, _QUOTE = np.uint8(10), np.uint8(13), np.uint8(34)
+_NEWLINE, _RETURN = np.uint8(10), np.uint8(13)
 _WORD = np.uintp(64)
 _WRITTEN = np.uintp(14)  # separators written for each 64 bytes, found or not; Criteo's text has 11
 _CROWDED = np.uintp(4096)
@@ -43,6 +41,15 @@ def count_lines(buffer: NDArray[np.uint8], begin: int, end: int) -> np.intp:
             newlines &= (_U1 << np.uint64(end - at)) - _U1
         lines += count_bits(newlines)
     return np.intp(lines)
+
+
+@njit(nogil=True, cache=True)
+def last_line_end(buffer: NDArray[np.uint8], begin: int, end: int) -> np.intp:
+    """The place after the last newline in `buffer[begin:end]`; `begin` if there is none."""
+    at = np.uintp(end)
+    while at > np.uintp(begin) and buffer[at - _I1] != _NEWLINE:
+        at -= _I1
+    return np.intp(at)
 
 
 @njit(nogil=True, cache=True)
@@ -159,114 +166,3 @@ def _cut_row(
         for j in range(cells):
             if before + np.uintp(wanted[j]) + _I1 == last:
                 ends[row, j] = newline - np.int32(1)
-
-
-@njit(nogil=True, cache=True)
-def scan_quoted(
-    buffer: NDArray[np.uint8],
-    begin: int,
-    end: int,
-    is_last: bool,
-    spare: int,
-    delimiter: int,
-    places: NDArray[np.int32],
-    starts: NDArray[np.int32],
-    ends: NDArray[np.int32],
-    status: NDArray[np.uint8],
-    found: NDArray[np.int32],
-    bounds: NDArray[np.int32],
-) -> tuple[np.intp, np.intp]:
-    """Splits up to `starts.shape[0]` rows of text in which a cell may stand in double quotes.
-
-    As `scan_plain`, except: column `k` of the file becomes cell `places[k]`, or none if that is -1. A cell
-    with doubled quotes is written once more, with single ones, at `buffer[spare:]`, where there is room
-    for `end - begin` bytes; the text itself is left as it is. A row whose last quote is not closed by
-    `end` is left for the next call, or has the status OPEN_QUOTE if `is_last`. TEXT_AFTER_QUOTE: a closing
-    quote is followed by neither a delimiter nor a line end; the row ends at the next newline then.
-    """
-    stop = np.uintp(end)
-    at = np.uintp(begin)
-    spare_at = np.uintp(spare)
-    row = _I0
-    bounds[_I0] = begin
-    while row < np.uintp(starts.shape[0]) and at < stop:
-        columns = 0
-        problem = 0
-        while True:
-            if buffer[at] == _QUOTE:
-                problem, start, last, at, spare_at = _cut_quoted(buffer, at, stop, delimiter, spare_at)
-                if problem == OPEN_QUOTE:
-                    break
-            else:
-                start = at
-                while buffer[at] != np.uint8(delimiter) and buffer[at] != _NEWLINE:
-                    at += _I1
-                last = at
-                if buffer[at] == _NEWLINE and at > start and buffer[at - _I1] == _RETURN:
-                    last -= _I1
-            if columns < places.size and places[np.uintp(columns)] >= 0:
-                starts[row, np.uintp(places[np.uintp(columns)])] = np.int32(start)
-                ends[row, np.uintp(places[np.uintp(columns)])] = np.int32(last)
-            columns += 1
-            at += _I1
-            if buffer[at - _I1] == _NEWLINE:
-                break
-        if problem == OPEN_QUOTE and not is_last:
-            break
-        if problem == 0 and columns != places.size:
-            problem = WRONG_COLUMNS
-        status[row] = problem
-        found[row] = columns
-        row += _I1
-        bounds[row] = np.int32(at)
-    return np.intp(row), np.intp(bounds[row])
-
-
-@njit(nogil=True, cache=True)
-def _cut_quoted(
-    buffer: NDArray[np.uint8], at: np.uintp, stop: np.uintp, delimiter: int, spare_at: np.uintp
-) -> tuple[int, np.uintp, np.uintp, np.uintp, np.uintp]:
-    """What is wrong with the cell whose quote is at `at`, its start, end and separator, and `spare_at`."""
-    start = at + _I1
-    close, doubled = _closing_quote(buffer, start, stop)
-    if close == stop:
-        return OPEN_QUOTE, start, stop, stop, spare_at
-    last = close
-    if doubled:
-        start, last, spare_at = _undouble(buffer, start, close, spare_at)
-    at = close + _I1
-    if buffer[at] == _RETURN and buffer[at + _I1] == _NEWLINE:
-        at += _I1
-    problem = 0
-    if buffer[at] != np.uint8(delimiter) and buffer[at] != _NEWLINE:
-        problem = TEXT_AFTER_QUOTE
-        while buffer[at] != _NEWLINE:
-            at += _I1
-    return problem, start, last, at, spare_at
-
-
-@njit(nogil=True, cache=True)
-def _closing_quote(buffer: NDArray[np.uint8], at: np.uintp, stop: np.uintp) -> tuple[np.uintp, bool]:
-    """Where the quote that closes the cell at `at` is (or `stop`), and whether doubled ones precede it."""
-    doubled = False
-    while at < stop:
-        if buffer[at] == _QUOTE:
-            if at + _I1 == stop or buffer[at + _I1] != _QUOTE:
-                return at, doubled
-            doubled = True
-            at += _I1
-        at += _I1
-    return stop, doubled
-
-
-@njit(nogil=True, cache=True)
-def _undouble(
-    buffer: NDArray[np.uint8], start: np.uintp, end: np.uintp, spare_at: np.uintp
-) -> tuple[np.uintp, np.uintp, np.uintp]:
-    """Copies `buffer[start:end]` with each `""` as one quote; the copy's start and end, and the end again."""
-    first = spare_at
-    while start < end:
-        buffer[spare_at] = buffer[start]
-        spare_at += _I1
-        start += _I1 if buffer[start] != _QUOTE else _I1 + _I1
-    return first, spare_at, spare_at

@@ -1,8 +1,9 @@
-"""`TextFile`: a text file, compressed or not, as whole lines in one buffer."""
+"""`TextFile`: a text file, compressed or not, as whole lines in a buffer; `Lines`: those that were taken."""
 
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 from lzma import LZMAError
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from features.text.file_kind import Stream, decompressed, require_text
-from features.text.scanner_kernels import PADDING
+from features.text.scanner_kernels import PADDING, count_lines, last_line_end
 
 READ_BYTES = 1 << 20  # 1 MiB: about what the scanner can split before it leaves the second-level cache
 ROW_BYTES = 64 << 20  # 64 MiB
@@ -19,24 +20,44 @@ _LINE_ENDS = b"\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class TextFile:
-    """The lines `buffer[begin:end]`, to be taken from the front by moving `begin`; `fill` reads on.
-
-    Empty lines at the end of the file are left out, unless `keeps_empty` is set, and the last line always
-    ends with a newline. All errors are DataErrors that name the file.
-    """
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The lines `buffer[begin:end]` of a text file."""
 
     path: Path
     buffer: NDArray[np.uint8]
-    """uint8; `PADDING` bytes follow the lines. It is replaced, or its content moved, by `fill`."""
+    """uint8; `PADDING` bytes follow the lines."""
+    begin: int
+    end: int
     spare: int
     """Where in `buffer` room for `end - begin` bytes of the caller's own begins."""
+    line: int
+    """The number of the first line, from 1."""
+    is_last: bool
+    """Whether the file has nothing after them."""
+
+    def text(self, start: int, end: int) -> bytes:
+        return self.buffer[start:end].tobytes()
+
+    def place(self, start: int) -> str:
+        """Where in the file the line at `start` is, such as `clicks.tsv:17`."""
+        return f"{self.path}:{self.line + int(count_lines(self.buffer, self.begin, start))}"
+
+
+class TextFile:
+    """The lines of a file: `lines` are those that are there, `take` takes them, `fill` reads on.
+
+    Empty lines at the end of the file are left out, unless `keeps_empty` is set, and the last line always
+    ends with a newline. What was taken stays as it is. All errors are DataErrors that name the file.
+    """
+
+    path: Path
     begin: int
     end: int
     is_last: bool
     """Whether the file has nothing after `end`."""
     line: int
-    """The number of the line at `begin`, from 1; kept by the caller."""
+    """The number of the line at `begin`, from 1."""
     keeps_empty: bool
     """Whether empty lines at the end are rows like those in the middle; set by the caller."""
 
@@ -48,6 +69,7 @@ class TextFile:
         self.line = 1
         self.keeps_empty = False
         self._filled = 0
+        self._taken = False  # whether somebody has lines of the buffer
         self._allocate(read_bytes)
         try:
             self._raw = path.open("rb")
@@ -58,15 +80,15 @@ class TextFile:
         try:
             self._stream = decompressed(path, self._raw)
             self._read()
-            require_text(path, self.text(0, self._filled))
+            require_text(path, self._text(0, self._filled))
             if not self.end and not self.fill():
                 raise DataError(f"{path}: the file is empty; give one with rows, or leave it out.")
             if self.is_last:
-                require_text(path, self.text(0, self.end - 1), whole=True)
+                require_text(path, self._text(0, self.end - 1), whole=True)
         except BaseException:
             self.close()
             raise
-        if self._bytes.startswith(_BYTE_ORDER_MARK, self.begin):
+        if self._text(self.begin, self.begin + len(_BYTE_ORDER_MARK)) == _BYTE_ORDER_MARK:
             self.begin += len(_BYTE_ORDER_MARK)
 
     def close(self) -> None:
@@ -78,17 +100,39 @@ class TextFile:
         """How much of the file, by its size on disk, has been read: 0 to 1."""
         return 1.0 if self.is_last else min(self._raw.tell() / self._size, 1.0)
 
+    @property
+    def lines(self) -> Lines:
+        """The lines that are there; valid until `fill`."""
+        return Lines(self.path, self._buffer, self.begin, self.end, self._spare, self.line, self.is_last)
+
+    def take(self, end: int) -> Lines:
+        """The lines up to `end`, which the file leaves alone from now on."""
+        last = self.is_last and end == self.end
+        lines = Lines(self.path, self._buffer, self.begin, end, self._spare, self.line, last)
+        self.line += int(count_lines(self._buffer, self.begin, end))
+        self.begin, self._taken = end, True
+        return lines
+
+    def take_line(self) -> bytes:
+        """The line at `begin`, without its end."""
+        length = self._text(self.begin, self.end).index(b"\n") + 1
+        line = self._text(self.begin, self.begin + length)
+        self.begin += length
+        self.line += 1
+        return line.rstrip(_LINE_ENDS)
+
     def fill(self) -> bool:
         """Keeps the lines not taken yet and adds further ones; False if there are none."""
         if self.is_last:
             return False
-        kept = self._filled - self.begin
+        kept, known = self._filled - self.begin, self.end - self.begin
         if kept > self._capacity // 2:
             self._grow()
+        elif self._taken:
+            self._move(self._capacity)
         elif self.begin:
-            self.buffer[:kept] = self.buffer[self.begin : self._filled]
-        self._filled = kept
-        known = self.end - self.begin
+            self._buffer[:kept] = self._buffer[self.begin : self._filled]
+            self._filled = kept
         self.begin, self.end = 0, known
         while self.end == known and not self.is_last:
             if self._filled == self._capacity:
@@ -96,20 +140,21 @@ class TextFile:
             self._read()
         return self.end > known
 
-    def take_line(self) -> bytes:
-        """The line at `begin`, without its end; `begin` moves behind it."""
-        start, self.begin = self.begin, self._bytes.find(b"\n", self.begin) + 1
-        self.line += 1
-        return self.text(start, self.begin).rstrip(_LINE_ENDS)
-
-    def text(self, start: int, end: int) -> bytes:
-        return bytes(memoryview(self._bytes)[start:end])
+    def _text(self, start: int, end: int) -> bytes:
+        return self._buffer[start:end].tobytes()
 
     def _allocate(self, capacity: int) -> None:
         self._capacity = capacity
-        self.spare = capacity + PADDING
-        self._bytes = bytearray(self.spare + capacity + PADDING)
-        self.buffer = np.frombuffer(self._bytes, np.uint8)
+        self._spare = capacity + PADDING
+        self._buffer = np.empty(self._spare + capacity + PADDING, np.uint8)
+        self._taken = False
+
+    def _move(self, capacity: int) -> None:
+        """Go on in a new buffer, with what has not been taken of the old one."""
+        kept = self._buffer[self.begin : self._filled]
+        self._allocate(capacity)
+        self._buffer[: kept.size] = kept
+        self.begin, self.end, self._filled = 0, self.end - self.begin, kept.size
 
     def _grow(self) -> None:
         if self._capacity >= ROW_BYTES:
@@ -117,12 +162,10 @@ class TextFile:
                 f"{self.path}:{self.line}: the row does not end within {ROW_BYTES >> 20} MiB; is this the"
                 f" right kind of file, or does a quote lack its partner?"
             )
-        old, start, filled = self.buffer, self.begin, self._filled
-        self._allocate(2 * self._capacity)
-        self.buffer[: filled - start] = old[start:filled]
+        self._move(2 * self._capacity)
 
     def _read(self) -> None:
-        room = memoryview(self._bytes)[self._filled : self._capacity]
+        room = self._buffer[self._filled : self._capacity].data
         try:
             count = self._stream.readinto(room)
         except (OSError, EOFError, ValueError, zlib.error, LZMAError) as error:
@@ -130,21 +173,21 @@ class TextFile:
             raise DataError(f"{self.path}: cannot be read to its end ({reason}).") from None
         self._filled += count
         self.is_last = count == 0
+        buffer, filled = self._buffer, self._filled
         # What is left of the text without the line ends at its end; they may turn out to be empty lines.
-        filled = self._filled
-        text = filled if self.is_last else self._bytes.rfind(b"\n", self.begin, filled) + 1
+        text = filled if self.is_last else int(last_line_end(buffer, self.begin, filled))
         if self.keeps_empty:
-            if self.is_last and text > self.begin and self._bytes[text - 1] != _LINE_ENDS[1]:
-                self._bytes[text] = _LINE_ENDS[1]
+            if self.is_last and text > self.begin and buffer[text - 1] != _LINE_ENDS[1]:
+                buffer[text] = _LINE_ENDS[1]
                 text += 1
             self.end = max(text, self.end)
             return
-        while text > self.begin and self._bytes[text - 1] in _LINE_ENDS:
+        while text > self.begin and buffer[text - 1] in _LINE_ENDS:
             text -= 1
         if text <= self.begin:
             return
         if self.is_last:
-            self._bytes[text] = _LINE_ENDS[1]
-            self.end = text + 1
-        else:
-            self.end = self._bytes.find(b"\n", text) + 1
+            buffer[text] = _LINE_ENDS[1]
+        while buffer[text] != _LINE_ENDS[1]:
+            text += 1
+        self.end = text + 1

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
-from features.readers.block import Block
+from features.readers.block import Block, blocks_of
 from features.readers.delimited import DelimitedReader
 from features.spec import FeatureSpec, parse_spec
 from features.text import text_file
@@ -36,7 +36,7 @@ def read(path: Path, spec: FeatureSpec, *, with_label: bool = True, read_bytes: 
     with closing(
         DelimitedReader(path, spec, labels="required" if with_label else "ignored", read_bytes=read_bytes)
     ) as reader:
-        for block in reader.blocks(Transform(spec, with_label=with_label).columns):
+        for block in blocks_of(reader, Transform(spec, with_label=with_label).columns):
             rows += rows_of(block)
     return rows
 
@@ -90,7 +90,7 @@ def test_empty_rows_of_one_column(tmp_path: Path, read_bytes: int, end: bytes, e
     with closing(DelimitedReader(path, spec, labels="ignored", read_bytes=read_bytes)) as reader:
         found = [
             row
-            for block in reader.blocks(Transform(spec, with_label=False).columns)
+            for block in blocks_of(reader, Transform(spec, with_label=False).columns)
             for row in rows_of(block)
         ]
     assert found == [(b"1",), (b"",), (b"2",), *[(b"",)] * empty]
@@ -163,7 +163,7 @@ def test_raw_is_the_row_as_it_stands(tmp_path: Path) -> None:
     path = write(tmp_path, b'y,a,b\n0,"a ""b"" \n",c\r\n1,"x"\n')
     spec = spec_of(quote=True)
     with closing(DelimitedReader(path, spec)) as reader:
-        block = next(reader.blocks(Transform(spec, with_label=True).columns))
+        block = next(blocks_of(reader, Transform(spec, with_label=True).columns))
         assert [block.origin.raw(0), block.origin.raw(1)] == [b'0,"a ""b"" \n",c\r\n', b'1,"x"\n']
 
 
@@ -216,7 +216,8 @@ def test_a_column_that_may_be_another_than_the_labels_is_not_guessed(
     with closing(DelimitedReader(path, spec, labels="absent")) as reader:
         assert reader.columns == ("a", "b")
         assert (
-            sum(block.status.size for block in reader.blocks(Transform(spec, with_label=False).columns)) >= 18
+            sum(block.status.size for block in blocks_of(reader, Transform(spec, with_label=False).columns))
+            >= 18
         )
 
 
@@ -289,7 +290,7 @@ def test_the_fraction_read_grows_to_one(tmp_path: Path) -> None:
     spec = spec_of("y, a, b")
     path = write(tmp_path, b"0,1,2\n" * 50_000)
     with closing(DelimitedReader(path, spec, read_bytes=1 << 12)) as reader:
-        seen = [reader.fraction for _ in reader.blocks(Transform(spec, with_label=True).columns)]
+        seen = [reader.fraction for _ in blocks_of(reader, Transform(spec, with_label=True).columns)]
     assert np.all(np.diff(seen) >= 0)
     assert seen[0] < 0.1
     assert seen[-1] == 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from features.readers.block import Block, rows_per_block
@@ -37,19 +39,33 @@ class FixedRows:
     def count_rows(self) -> int:
         return self._data.size // 12
 
-    def blocks(self, columns: Sequence[str]) -> Iterator[Block]:
-        size = rows_per_block(len(columns))
-        for first in range(0, self.count_rows(), size):
-            rows = np.arange(first, min(first + size, self.count_rows()), dtype=np.int32)
-            places = np.array(["yan".index(name) for name in columns], np.int32)
+    def pieces(self, columns: Sequence[str]) -> Iterator[FixedPiece]:
+        for first in range(0, self.count_rows(), 3_000):
+            last = min(first + 3_000, self.count_rows())
+            self.fraction = last / self.count_rows()
+            yield FixedPiece(self._path, self._data, first, last - first, columns)
+
+
+@dataclass
+class FixedPiece:
+    path: Path
+    data: NDArray[np.uint8]
+    first: int
+    rows: int
+    columns: Sequence[str]
+
+    def blocks(self) -> Iterator[Block]:
+        size = rows_per_block(len(self.columns))
+        for first in range(self.first, self.first + self.rows, size):
+            rows = np.arange(first, min(first + size, self.first + self.rows), dtype=np.int32)
+            places = np.array(["yan".index(name) for name in self.columns], np.int32)
             starts = 12 * rows[:, None] + 4 * places
-            ends = starts + np.where(self._data[starts + 3] == ord("_"), 1, 4).astype(np.int32)
-            self.fraction = float(rows[-1] + 1) / self.count_rows()
+            ends = starts + np.where(self.data[starts + 3] == ord("_"), 1, 4).astype(np.int32)
             yield Block(
-                Cells(self._data, starts, ends),
+                Cells(self.data, starts, ends),
                 np.zeros(rows.size, np.uint8),
                 np.zeros(rows.size, np.int32),
-                FixedPlaces(self._path, first),
+                FixedPlaces(self.path, first),
             )
 
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from ctr.errors import DataError
 from features.batches.batch import Batch
 from features.batches.builder import BatchBuilder
+from features.readers.block import blocks_of
 from features.readers.libsvm import LibsvmReader
+from features.readers.libsvm_kernels import count_rows
 from features.spec import FeatureSpec, parse_spec
 from features.transform.transform import Transform
 from tests.reference.libsvm import parse_row
@@ -37,7 +39,7 @@ def read(
     builder = BatchBuilder(transform, rows)
     batches, problems = [], []
     with closing(LibsvmReader(path, read_bytes=read_bytes)) as reader:
-        for block in reader.blocks(transform.columns):
+        for block in blocks_of(reader, transform.columns):
             cells, status, column = block.cells, block.status, block.column
             row = 0
             while row < status.size:
@@ -154,7 +156,7 @@ def test_raw_is_the_row_as_it_stands(tmp_path: Path) -> None:
     path = write(tmp_path, b"1 1:1\r\n# comment\n 2 2:1 # no\n")
     spec = spec_of()
     with closing(LibsvmReader(path)) as reader:
-        block = next(reader.blocks(Transform(spec, with_label=True).columns))
+        block = next(blocks_of(reader, Transform(spec, with_label=True).columns))
         assert [block.origin.raw(0), block.origin.raw(1)] == [b"1 1:1\r\n", b" 2 2:1 # no\n"]
 
 
@@ -179,3 +181,11 @@ def test_a_file_of_comments_alone(tmp_path: Path) -> None:
     path = write(tmp_path, b"# nothing\n# here\n")
     with pytest.raises(DataError, match="there are no rows, only comments"):
         read(path, spec_of())
+
+
+@given(st.lists(st.sampled_from([b"", b" \t", b"# 1", b" \r", b"1", b" 0 1:1#", b"\t-1" + b" 1:1" * 30])))
+def test_rows_are_counted_without_being_split(lines: list[bytes]) -> None:
+    text = b"".join(line + b"\n" for line in lines)
+    buffer = np.frombuffer(b"1\n" + text + b"1\n" * 32, np.uint8)
+    wanted = sum(line.strip()[:1] not in (b"", b"#") for line in lines)
+    assert count_rows(buffer, 2, 2 + len(text)) == wanted

@@ -16,6 +16,7 @@ from pyarrow import parquet
 
 from ctr.errors import DataError
 from features.readers import parquet as parquet_reader
+from features.readers.block import blocks_of
 from features.readers.parquet import ParquetReader
 from features.spec import FeatureSpec, parse_spec
 from features.transform.transform import Transform
@@ -32,7 +33,7 @@ def spec_of(*fields: str) -> FeatureSpec:
 def read(path: Path, spec: FeatureSpec, with_label: bool = False) -> list[tuple[bytes, ...]]:
     rows: list[tuple[bytes, ...]] = []
     with closing(ParquetReader(path)) as reader:
-        for block in reader.blocks(Transform(spec, with_label=with_label).columns):
+        for block in blocks_of(reader, Transform(spec, with_label=with_label).columns):
             cells = block.cells
             for starts, ends in zip(cells.starts, cells.ends, strict=True):
                 rows.append(tuple(cells.buffer[a:b].tobytes() for a, b in zip(starts, ends, strict=True)))
@@ -96,7 +97,8 @@ def test_columns_are_found_by_name_over_many_blocks(tmp_path: Path) -> None:
     assert read(path, spec, with_label=True) == expected
     with closing(ParquetReader(path)) as reader:
         assert reader.count_rows() == rows
-        fractions = [reader.fraction for _ in reader.blocks(Transform(spec, with_label=True).columns)]
+        fractions = [reader.fraction for _ in blocks_of(reader, Transform(spec, with_label=True).columns)]
+        fractions.append(reader.fraction)
     assert fractions == sorted(fractions)
     assert fractions[0] < 0.1
     assert fractions[-1] > 0.9
@@ -114,7 +116,7 @@ def test_a_row_is_named_and_kept_as_json(tmp_path: Path) -> None:
     spec = spec_of("a")
     transform = Transform(spec, with_label=True)
     with closing(ParquetReader(path)) as reader:
-        block = next(reader.blocks(transform.columns))
+        block = next(blocks_of(reader, transform.columns))
         assert block.origin.place(1) == f"{path}: row 2"
         assert json.loads(block.origin.raw(1)) == {"y": "2", "a": 'é"'}
         assert block.origin.raw(1).endswith(b"\n")

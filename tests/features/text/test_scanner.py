@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from features.text.quote_kernels import OPEN_QUOTE, TEXT_AFTER_QUOTE, count_quoted, scan_quoted
 from features.text.scanner_kernels import (
-    OPEN_QUOTE,
     PADDING,
-    TEXT_AFTER_QUOTE,
     WRONG_COLUMNS,
     count_lines,
+    last_line_end,
     scan_plain,
-    scan_quoted,
 )
 from tests.reference.scanner import Row, split_plain, split_quoted
 
@@ -174,3 +173,22 @@ def test_count_lines(text: bytes, begin: int) -> None:
     begin = min(begin, len(text))
     buffer = np.frombuffer(text + b"\n" * PADDING, np.uint8)
     assert count_lines(buffer, begin, len(text)) == text.count(b"\n", begin)
+
+
+@given(lines_of("\n\nab"), st.integers(0, 200), st.integers(0, 200))
+def test_last_line_end(text: bytes, begin: int, end: int) -> None:
+    end = min(end, len(text))
+    begin = min(begin, end)
+    found = last_line_end(np.frombuffer(text, np.uint8), begin, end)
+    assert found == max(text.rfind(b"\n", begin, end) + 1, begin)
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+@given(text=st.one_of(lines_of(',,,\n\r1é""""'), lines_of('1111111111111111,"\n')))
+def test_quoted_rows_are_counted_without_being_split(text: bytes, is_last: bool) -> None:
+    rows = split_quoted(text, b",")
+    if rows[-1].problem == "open quote" and not is_last:
+        rows.pop()
+    buffer = np.frombuffer(b"\n" * BEFORE + text + b'\n"' * (PADDING // 2), np.uint8)
+    count, end = count_quoted(buffer, BEFORE, BEFORE + len(text), is_last, ord(","))
+    assert (count, end) == (len(rows), BEFORE + sum(len(row.raw) for row in rows))

@@ -1,0 +1,147 @@
+"""Rows of raw files on their way into batches: block by block, or pieces that threads have transformed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.batches import Batch, BatchBuilder
+from features.readers import Block, Piece
+from features.text import Cells
+from features.transform import Transform
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+_AHEAD = 2  # items per thread: one in work and one that waits, so that no thread does
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPiece:
+    """A piece, of which the rows `first..last-1` are wanted."""
+
+    piece: Piece
+    position: int
+    """Of its first row, among the rows of all files."""
+    fraction: float
+    """How much of the input has been read with it."""
+    first: int
+    last: int
+
+    def blocks(self, transform: Transform) -> Iterator[PlacedBlock]:
+        """What is wanted of it, block by block, each valid until the next one is asked for."""
+        at = 0
+        for block in self.piece.blocks():
+            size = block.status.size
+            first, last = max(self.first - at, 0), min(self.last - at, size)
+            if first < last:
+                yield PlacedBlock(block, self.position + at, self.fraction, first, last, transform)
+            at += size
+            if at >= self.last:
+                break
+
+    def hashed(self, transform: Transform, no_click: NDArray[np.int8]) -> HashedPiece:
+        """The same rows, transformed; `no_click` as in `BatchBuilder`."""
+        builder = BatchBuilder(transform, self.last - self.first, no_click)
+        bad = []
+        for rows in self.blocks(transform):
+            rows.append_to(builder, rows.first)
+            if rows.block.status[: rows.last].any():
+                bad.append(replace(rows, block=rows.block.kept()))
+        return HashedPiece(builder.take(), bad, self.position, self.fraction, self.first, self.last)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBlock:
+    """The rows `first..last-1` of a block, to be transformed."""
+
+    block: Block
+    position: int
+    fraction: float
+    first: int
+    last: int
+    transform: Transform
+
+    def append_to(self, builder: BatchBuilder, row: int) -> int:
+        """Appends the good rows from `row` on, until they end or it is full; the next row."""
+        cells, last = self.block.cells, self.last
+        wanted = Cells(cells.buffer, cells.starts[:last], cells.ends[:last])
+        return self.transform.append(wanted, self.block.status[:last], self.block.column[:last], builder, row)
+
+    def bad(self, first: int, last: int) -> Iterator[tuple[PlacedBlock, NDArray[np.int64]]]:
+        """Of the rows `first..last-1` the bad ones, if any."""
+        found = np.flatnonzero(self.block.status[first:last])
+        if found.size:
+            yield self, first + found
+
+
+@dataclass(frozen=True, slots=True)
+class HashedPiece:
+    """The rows `first..last-1` of a piece, transformed."""
+
+    batch: Batch
+    """The good ones."""
+    blocks: Sequence[PlacedBlock]
+    """Those with bad ones."""
+    position: int
+    fraction: float
+    first: int
+    last: int
+
+    def append_to(self, builder: BatchBuilder, row: int) -> int:
+        """As `PlacedBlock.append_to`."""
+        numbers = [rows.position - self.position + found for rows, found in self.bad(self.first, self.last)]
+        bad = np.concatenate([np.empty(0, np.int64), *numbers]) - self.first
+        taken = row - self.first - int(np.searchsorted(bad, row - self.first))
+        wanted = min(builder.room, len(self.batch) - taken)
+        builder.add(self.batch, taken, taken + wanted)
+        if builder.room:
+            return self.last
+        # A bad row is before the n-th example when there are fewer than n examples before it.
+        examples = taken + wanted
+        return (
+            self.first
+            + examples
+            + int(np.searchsorted(bad - np.arange(bad.size), examples - 1, side="right"))
+        )
+
+    def bad(self, first: int, last: int) -> Iterator[tuple[PlacedBlock, NDArray[np.int64]]]:
+        """Of the rows `first..last-1` the bad ones, with the blocks in whose rows they are counted."""
+        for rows in self.blocks:
+            at = rows.position - self.position
+            low, high = max(first - at, rows.first), min(last - at, rows.last)
+            if low < high:
+                yield from rows.bad(low, high)
+
+
+def in_order(call: Callable[[T], U], items: Iterator[T], threads: int) -> Iterator[U]:
+    """What `call` gives for each item, in their order, worked out on so many threads.
+
+    Items are taken in the caller's thread, at most two per thread ahead. What they or a call raise comes
+    behind what was before it, as if there were no threads.
+    """
+    running: deque[Future[U]] = deque()
+    failure: Exception | None = None
+    pool = ThreadPoolExecutor(threads, "hasher")
+    try:
+        ended = False
+        while running or not ended:
+            while not ended and len(running) < _AHEAD * threads:
+                try:
+                    running.append(pool.submit(call, next(items)))
+                except StopIteration:
+                    ended = True
+                except Exception as error:  # noqa: BLE001  (raised below, in its turn)
+                    failure, ended = error, True
+            if running:
+                yield running.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+    if failure is not None:
+        raise failure
