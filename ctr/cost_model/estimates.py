@@ -72,11 +72,11 @@ class Estimate:
     bytes_in: float
     """From servers to workers, per example."""
     worker_s: float
-    """Per pass: the worker with the most chunks, training or reading, with `drained_s`."""
+    """Per pass: the worker with the most chunks, training or reading."""
     requests_s: float
-    """Per pass: the same worker's threads that pull and push, with `drained_s`."""
-    drained_s: float
-    """Per pass: its waiting between data shards, where nothing overlaps."""
+    """Per pass: the same worker's threads that pull and push, with `take_over_s`."""
+    take_over_s: float
+    """Per pass: of it, what it takes to begin data shards."""
     worker_partitions_s: float
     """Of it what is fixed per partition."""
     store_s: float
@@ -125,20 +125,14 @@ def _byte_s(workload: Workload) -> float:
     return 0.0 if workload.cores is not None else 8 / (workload.network_gbit * 1e9)
 
 
-def _drained_s(workload: Workload, chunk: int, one: ChunkCosts, costs: Costs) -> float:
-    """How long a worker waits in a pass between data shards, where nothing overlaps.
-
-    It waits for its last push, takes the next shard over from every partition, reads and pulls.
-    """
+def _take_over_s(workload: Workload, chunk: int, costs: Costs) -> float:
+    """How long a worker asks every partition in a pass for what it has of the data shards that it begins."""
     chunks = workload.examples / chunk / workload.active_workers
     shards = chunks / shard_chunks_for(workload.examples, chunk, workload.workers)
-    work = one.train_s, one.read_s, one.requests_s
-    once_s = sum(work) - max(work) + one.store_s / workload.nodes
-    take_over_us = workload.partitions * (costs.push_partition_us + costs.worker_push_partition_us)
-    return max(shards - 1, 0.0) * (once_s + take_over_us * _US)
+    return shards * workload.partitions * (costs.push_partition_us + costs.worker_push_partition_us) * _US
 
 
-def _pass_times(workload: Workload, chunk: int, one: ChunkCosts, drained_s: float) -> dict[Bound, float]:
+def _pass_times(workload: Workload, chunk: int, one: ChunkCosts, take_over_s: float) -> dict[Bound, float]:
     """How long each part works in a pass; the one that works longest sets the pace."""
     chunks = workload.examples / chunk
     active = workload.active_workers
@@ -146,8 +140,8 @@ def _pass_times(workload: Workload, chunk: int, one: ChunkCosts, drained_s: floa
     share = busiest_share(workload.partitions, workload.nodes)
     times = {
         Bound.STORE: chunks * one.store_s * share,
-        Bound.WORKER: most_chunks * max(one.train_s, one.read_s) + drained_s,
-        Bound.REQUESTS: most_chunks * one.requests_s + drained_s,
+        Bound.WORKER: most_chunks * max(one.train_s, one.read_s),
+        Bound.REQUESTS: most_chunks * one.requests_s + take_over_s,
         Bound.NETWORK: 0.0,
         Bound.CORES: 0.0,
     }
@@ -168,8 +162,8 @@ def estimate(workload: Workload, costs: Costs | None = None) -> Estimate:
     found = chunk_slots(workload, chunk, costs)
     one = chunk_costs(workload, chunk, found, costs)
     share = busiest_share(workload.partitions, workload.nodes)
-    drained_s = _drained_s(workload, chunk, one, costs)
-    times = _pass_times(workload, chunk, one, drained_s)
+    take_over_s = _take_over_s(workload, chunk, costs)
+    times = _pass_times(workload, chunk, one, take_over_s)
     bound = max(times, key=times.__getitem__)
     chunks = workload.examples / chunk
     most_chunks = min(ceil(chunks / workload.active_workers), chunks)
@@ -197,7 +191,7 @@ def estimate(workload: Workload, costs: Costs | None = None) -> Estimate:
         bytes_in=one.in_bytes / chunk,
         worker_s=times[Bound.WORKER],
         requests_s=times[Bound.REQUESTS],
-        drained_s=drained_s,
+        take_over_s=take_over_s,
         worker_partitions_s=most_chunks * one.worker_partitions_s,
         store_s=times[Bound.STORE],
         store_partitions_s=chunks * one.partitions_s * share,

@@ -70,6 +70,6 @@ class DataPlan:
 def shard_chunks_for(rows: int, chunk: int, workers: int) -> int:
     """Chunks per data shard: so few that all workers are done at about one time, but no more than need be.
 
-    Between two shards a worker waits for its pushes to arrive.
+    To begin one, a worker asks every partition what it has of it.
     """
     return 64 if workers == 1 else min(max(rows // (chunk * workers * 6), 1), 64)

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -33,20 +34,28 @@ class Reports:
     that is lacking no more than an eighth of its work, and half a minute.
     """
 
-    def __init__(self, send: Callable[[], None]) -> None:
+    def __init__(self, report: Callable[[], bytes], send: Callable[[bytes], object]) -> None:
+        """`report` tells what was done so far, and `send` sends that to the coordinator."""
+        self._report = report
         self._send = send
         self._began = self._sent = perf_counter()
 
     def send(self) -> None:
         """Report now."""
-        self._send()
+        self._send(self._report())
         self._sent = perf_counter()
 
     def send_if_due(self) -> None:
         """Report if it is time again."""
+        self.due()()
+
+    def due(self) -> Callable[[], object]:
+        """If it is time again, what sends what was done so far: to be called when that is in the store."""
         part = (self._sent - self._began) / _LOST_PART
-        if perf_counter() - self._sent > min(max(part, _LEAST_S), _MOST_S):
-            self.send()
+        if perf_counter() - self._sent <= min(max(part, _LEAST_S), _MOST_S):
+            return lambda: None
+        self._sent = perf_counter()
+        return partial(self._send, self._report())
 
 
 @dataclass(slots=True)

@@ -87,7 +87,9 @@ def _work(
         else:
             worker = SspWorker(board, store, source, job, found.id, push)
         try:
-            reports = Reports(lambda: board.report(f"result:{name}", _report(worker, store).to_bytes()))
+            reports = Reports(
+                lambda: _report(worker, store).to_bytes(), partial(board.report, f"result:{name}")
+            )
 
             def progress() -> bytes:
                 return progress_report(worker.examples, worker.learners, store.saturations)

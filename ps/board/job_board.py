@@ -169,14 +169,14 @@ class JobBoard:
 
     # Data shards
 
-    def claim(self, worker: str) -> Claim | None:
-        """The next data shard for a worker that has none in work: see `choose_shard`.
+    def claim(self, worker: str, held: Collection[int] = (), *, ahead: bool = False) -> Claim | None:
+        """The next data shard for a worker that has these `held`: see `choose_shard`, also for `ahead`.
 
         None: nothing to claim now, as all are in work or finished, or the worker has expired or its lease has
         run out, or the job is to stop. Nobody waits for a worker that has nothing in work then: its clock
         ends, and its next claim gives it the least clock of the others, as the first claim does.
         """
-        return self._queue.claim(worker)
+        return self._queue.claim(worker, held, ahead=ahead)
 
     def advance(self, worker: str, shard: int, progress: int, clock: int) -> ClockGate | None:
         """Publish that `progress` chunks of the shard are wholly pushed, and the worker's clock; in one round

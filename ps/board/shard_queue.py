@@ -66,7 +66,7 @@ class ShardQueue:
         )
         return gate, told
 
-    def claim(self, worker: str) -> Claim | None:
+    def claim(self, worker: str, held: Collection[int], *, ahead: bool) -> Claim | None:
         self._leases.expire_overdue()
         key, shards, me = self._record.key, self._record.job.shards, worker.encode()
 
@@ -76,9 +76,10 @@ class ShardQueue:
             if float(leases.get(me, 0)) <= milliseconds(time) or state != b"running":
                 return (), lambda _: None
             owners = {int(shard): owner for shard, owner in pairs(its_owners).items()}
-            chosen = choose_shard(me, owners, leases, begun, shards)
+            chosen = choose_shard(me, owners, leases, begun, shards, held=held, ahead=ahead)
             if chosen is None:
-                return [(b"ZREM", key[BoardPart.CLOCKS], me)] if me in clocks else (), lambda _: None
+                over = [(b"ZREM", key[BoardPart.CLOCKS], me)] if me in clocks and not held else []
+                return over, lambda _: None
             owner, progress = owners.get(chosen, b""), pairs(its_progress)
             pushed = progress.get(progress_of(chosen, owner), b"0")
             others = [int(float(clock)) for other, clock in clocks.items() if other in leases]
@@ -183,15 +184,26 @@ class ShardQueue:
 
 
 def choose_shard(
-    worker: bytes, owners: Mapping[int, bytes], live: Collection[bytes], begun: int, shards: int
+    worker: bytes,
+    owners: Mapping[int, bytes],
+    live: Collection[bytes],
+    begun: int,
+    shards: int,
+    *,
+    held: Collection[int] = (),
+    ahead: bool = False,
 ) -> int | None:
     """The data shard that a live worker claims; `begun` for the next of the queue; None: there is none now.
 
     `owners` names the worker that last claimed each of the first `begun` data shards that is unfinished, or
-    nobody for one that was released; it is free when that worker is not `live`. A worker has one data shard
-    in work: if it owns one already, it has never heard of that, as the answer to its claim was lost.
+    nobody for one that was released; it is free when that worker is not `live`. If the worker owns one that
+    is not among those that it has `held`, it has never heard of that, as the answer to its claim was lost.
+
+    What is claimed `ahead`, while the worker trains another, waits for it, however slow it is. So then it
+    leaves one for each of the other workers, who may be done earlier.
     """
-    own = (shard for shard, owner in owners.items() if owner == worker)
-    free = (shard for shard, owner in owners.items() if owner not in live)
+    own = (shard for shard, owner in owners.items() if owner == worker and shard not in held)
+    free = [shard for shard, owner in owners.items() if owner not in live]
+    scarce = ahead and len(free) + shards - begun < len(live)
     following = begun if begun < shards else None
-    return min(own, default=min(free, default=following))
+    return min(own, default=None if scarce else min(free, default=following))

@@ -117,7 +117,7 @@ def _detail_lines(workload: Workload, expected: Estimate) -> list[str]:
         ("", duration(passes * expected.store_partitions_s), "of it fixed costs per partition and chunk"),
         ("", duration(passes * expected.worker_s), "the busiest worker's training"),
         ("", duration(passes * expected.requests_s), "its pulls and pushes"),
-        ("", duration(passes * expected.drained_s), "of both waiting between data shards"),
+        ("", duration(passes * expected.take_over_s), "of it taking data shards over"),
         (
             "",
             duration(passes * expected.worker_partitions_s),

@@ -152,7 +152,7 @@ class TestClocks:
                 worker = SspWorker(board, store, source_of(job), job, "peers")
                 worker.learner = Noting(job.safe_adding)
                 worker_id = board.register("here")
-                assert worker.run(worker_id, lambda: len(peers) > 0, Reports(lambda: None))
+                assert worker.run(worker_id, lambda: len(peers) > 0, Reports(lambda: b"", lambda _: None))
                 worker.close()
                 board.leave(worker_id)
                 assert peers == {expected}

@@ -534,6 +534,22 @@ class TestClocks:
         board.release(other, 1)
         assert board.claim(idle).clock == 30
 
+    def test_ahead_of_the_last_push_a_worker_keeps_its_clock(self, board: JobBoard) -> None:
+        board.create("job", b"", shards=3)
+        worker, other = board.register("here"), board.register("other")
+        assert board.claim(worker).shard == 0
+        assert board.claim(worker, [0], ahead=True).shard == 1
+        board.advance(worker, 0, 1, 1)
+        assert board.claim(worker, [0, 1], ahead=True) is None, "the last is left to the other"
+        assert board.claim(other).shard == 2
+        assert board.claim(worker, [0, 1]) is None
+        assert board.done(worker, 0)
+        gate = board.clock_gate(other)
+        assert (gate.least_clock, gate.working) == (1, 2)
+        board.expire(worker)
+        claim = board.claim(other, [2])
+        assert (claim.shard, claim.progress, claim.clock) == (1, 0, 1)
+
     def test_who_follows_the_dead_begins_where_they_were(self, board: JobBoard) -> None:
         """So that a pause at a clock that nobody has begun stays one."""
         board.create("job", b"", shards=3)
