@@ -42,8 +42,9 @@ def logged_entries(workload: Workload, chunk: int, found: ChunkSlots) -> float:
 
 
 def folds(workload: Workload, entries: float, costs: Costs) -> float:
-    """How often every log is folded by so many entries."""
-    return float(entries * costs.fold_density // workload.slots)
+    """How often every log is folded by so many entries: for the first time at half to all of its length."""
+    whole, part = divmod(entries * costs.fold_density / workload.slots, 1)
+    return whole + max(2 * part - 1, 0.0)
 
 
 def chunk_costs(workload: Workload, chunk: int, found: ChunkSlots, costs: Costs) -> ChunkCosts:

@@ -22,12 +22,12 @@ from ps.log_kernels import ENTRY_BYTES, decode_entries, encode_entries
 from ps.packed_kernels import add_scattered
 from ps.partitions import Slots
 from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts
-from ps.redis.layout import SLOT_BYTES, Offsets, allocate, body_slots
+from ps.redis.layout import LEAST_PARTITIONS, SLOT_BYTES, Offsets, allocate, body_slots
 from ps.redis.push_request import Outcome, Write
 from ps.wire import FOLDS, STATE, Keys, ReplyReader, bulk_string, command
 
 _DENSITY = 8
-"""A log is folded when it has an entry for one in so many of the partition's slots.
+"""A log is folded when it has an entry for one in so many of the partition's slots; the first time sooner.
 
 6 bytes for each of them, and up to 1 MiB that a growing string is given ahead, are 1.25 bytes per slot."""
 _LEAST = 16  # entries
@@ -49,14 +49,20 @@ Entries = tuple[Offsets, NDArray[np.int64]]
 """Offsets and increments as they were logged: in any order, and some offsets again and again."""
 
 
-def is_to_fold(size: int, before: int, after: int) -> bool:
-    """Whether who made the log of a partition of `size` slots so many bytes long is to fold it.
+def is_to_fold(partition: int, size: int, folds: int, before: int, after: int) -> bool:
+    """Whether who appends to a log, of a partition of `size` slots, `before` to `after` bytes, is to fold it.
 
     That is who makes it long enough; and if that one has not done it by then, as it may have died, who makes
     it an eighth longer, and so on. So no two read the same 16 MiB, of whom one would come too late.
+
+    All logs grow at one pace, and if they were folded at one moment, the next push would wait for seconds. So
+    one that has not been folded yet is long enough from half the length on, that of each partition another.
     """
-    eighth = max(size // _DENSITY, _LEAST) // 8 * ENTRY_BYTES
-    return after // eighth > max(before // eighth, 7)
+    entries = max(size // _DENSITY, _LEAST)
+    eighth = entries // 8 * ENTRY_BYTES
+    first = 0 if folds else entries // 2 * (-partition % LEAST_PARTITIONS) // LEAST_PARTITIONS
+    longest = (entries - first) * ENTRY_BYTES
+    return after >= longest and (after - longest) // eighth > (before - longest) // eighth
 
 
 def entries_of(offsets: Offsets, increments: NDArray[np.int64]) -> bytes:

@@ -121,7 +121,7 @@ class Pushes:
             if folds is not None:
                 folds[p] = facts.folds
             appended = int(log_cuts[p + 1] - log_cuts[p]) * ENTRY_BYTES
-            if is_to_fold(size, log_bytes - appended, log_bytes):
+            if is_to_fold(p, size, facts.folds, log_bytes - appended, log_bytes):
                 long_logs.append(p)
 
         behind = self._everywhere(np.flatnonzero(where).tolist(), request, token, note_write=note_write)

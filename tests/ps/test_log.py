@@ -55,7 +55,7 @@ def test_every_offset_of_a_partition_has_room() -> None:
 @pytest.mark.parametrize(("size", "longest"), [(2**21, 2**18), (1024, 128), (2, 16)])
 def test_one_of_those_who_append_folds(size: int, longest: int) -> None:
     def folds(before: int, after: int) -> bool:
-        return is_to_fold(size, before * ENTRY_BYTES, after * ENTRY_BYTES)
+        return is_to_fold(5, size, 1, before * ENTRY_BYTES, after * ENTRY_BYTES)
 
     assert not folds(0, longest - 1)
     assert not folds(longest - 1, longest - 1)
@@ -65,3 +65,14 @@ def test_one_of_those_who_append_folds(size: int, longest: int) -> None:
     eighth = longest // 8
     assert not folds(longest, longest + eighth - 1)
     assert folds(longest + eighth - 1, longest + eighth)
+
+
+def test_the_first_folds_of_partitions_are_apart() -> None:
+    def folds_from(partition: int) -> int:
+        lengths = range(2**9, 2**18 + 1, 2**9)
+        return next(each for each in lengths if is_to_fold(partition, 2**21, 0, 0, each * ENTRY_BYTES))
+
+    found = [folds_from(partition) for partition in range(64, 128)]
+    assert len(set(found)) == 64
+    assert 2**17 < min(found) <= 2**17 + 2**11
+    assert max(found) == 2**18
