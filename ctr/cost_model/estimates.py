@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import ceil, expm1, log1p, sqrt
-from statistics import NormalDist
+from math import ceil, expm1, log1p
 from typing import Final
 
 from ctr.cost_model.costs import Costs
@@ -110,14 +109,8 @@ class Estimate:
 
 
 def busiest_share(partitions: int, nodes: int) -> float:
-    """The expected share of partitions on the node that has most, as Redis's hash slots fall at random.
-
-    The largest of `nodes` nearly normal counts, after Blom (1958). 1 for one node.
-    """
-    mean = partitions / nodes
-    spread = sqrt(mean * (1 - 1 / nodes))
-    largest = mean + spread * NormalDist().inv_cdf((nodes - 0.375) / (nodes + 0.25)) if nodes > 1 else mean
-    return min(max(ceil(largest), 1), partitions) / partitions
+    """The share of partitions on the node that has most, as their hash tags spread them evenly."""
+    return ceil(partitions / nodes) / partitions
 
 
 def _byte_s(workload: Workload) -> float:
@@ -233,7 +226,7 @@ def _redis_ram(workload: Workload, chunk: int, found: ChunkSlots, costs: Costs) 
     """Bytes over all nodes: of the model's strings, and of requests at their peak."""
     allocated = _allocated(workload)
     logs = _unfolded(workload, chunk, found, costs) * costs.log_entry
-    logs += min(logs, workload.partitions * costs.log_slack)
+    logs += min(logs, workload.strings * costs.log_slack)
     state = allocated * (costs.slot_ram + (0.0 if found.ranged else costs.present_ram)) + logs
     if found.ranged:
         in_flight = workload.slots * SLOT_BYTES * costs.range_request_ram

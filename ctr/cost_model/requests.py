@@ -22,7 +22,7 @@ class ChunkCosts:
     store_s: float
     """All servers, together."""
     partitions_s: float
-    """Of it what does not depend on how many slots of a partition are asked for."""
+    """Of it what does not depend on how many slots of a partition and its strings are asked for."""
     train_s: float
     """The worker's training thread: completing, training, and preparing the push."""
     read_s: float
@@ -30,7 +30,7 @@ class ChunkCosts:
     requests_s: float
     """Its threads that pull and push, which are Python and do not run at the same time."""
     worker_partitions_s: float
-    """Of it what does not depend on how many slots of a partition are asked for."""
+    """Of it what does not depend on how many slots of a partition and its strings are asked for."""
     out_bytes: float
     """From the worker to servers."""
     in_bytes: float
@@ -56,20 +56,38 @@ def chunk_costs(workload: Workload, chunk: int, found: ChunkSlots, costs: Costs)
     merged = 0.0 if chunk == MEASURED_CHUNK else costs.merge_us  # blocks of a data set are as large
     read_s = chunk * (costs.read_us + merged) * share * _US
     if found.ranged:
-        return _ranged(workload, costs, train_s, read_s)
+        return _ranged(workload, found, costs, train_s, read_s)
     return _one_by_one(workload, chunk, found, costs, train_s, read_s)
 
 
-def _fixed(touched: float, costs: Costs) -> tuple[float, float]:
-    """Of the servers and of the worker, for a pull and a push of so many partitions."""
-    store_us = costs.pull_partition_us + costs.push_partition_us
-    worker_us = costs.worker_pull_partition_us + costs.worker_push_partition_us
-    return touched * store_us * _US, touched * worker_us * _US
+def _fixed(workload: Workload, pulled: float, pushed: float, costs: Costs) -> tuple[float, float]:
+    """Of the servers and of the worker, for a pull and a push of so many slots."""
+    store_us = worker_us = 0.0
+    for slots, of_partition, of_string, worker_of_partition, worker_of_string in (
+        (
+            pulled,
+            costs.pull_partition_us,
+            costs.pull_string_us,
+            costs.worker_pull_partition_us,
+            costs.worker_pull_string_us,
+        ),
+        (
+            pushed,
+            costs.push_partition_us,
+            costs.push_string_us,
+            costs.worker_push_partition_us,
+            costs.worker_push_string_us,
+        ),
+    ):
+        partitions, strings = occupied(workload.partitions, slots), occupied(workload.strings, slots)
+        store_us += partitions * of_partition + strings * of_string
+        worker_us += partitions * worker_of_partition + strings * worker_of_string
+    return store_us * _US, worker_us * _US
 
 
-def _ranged(workload: Workload, costs: Costs, train_s: float, read_s: float) -> ChunkCosts:
+def _ranged(workload: Workload, found: ChunkSlots, costs: Costs, train_s: float, read_s: float) -> ChunkCosts:
     span = workload.slots * SLOT_BYTES
-    fixed_s, worker_fixed_s = _fixed(workload.partitions, costs)
+    fixed_s, worker_fixed_s = _fixed(workload, found.unique, found.unique, costs)
     return ChunkCosts(
         store_s=span * (costs.range_read_ns + costs.range_write_ns) * _NS + fixed_s,
         partitions_s=fixed_s,
@@ -92,10 +110,10 @@ def _one_by_one(
     folded = times * workload.slots * per_chunk
     bitmaps = folded * workload.active_workers  # slots of folded partitions that a worker reads
     news_bytes = heard * costs.log_entry + bitmaps / 8
-    touched = occupied(workload.partitions, found.unique)
-    fixed_s, worker_fixed_s = _fixed(touched, costs)
-    fixed_s += workload.partitions * costs.news_partition_us * _US
-    worker_fixed_s += workload.partitions * costs.worker_news_partition_us * _US
+    fixed_s, worker_fixed_s = _fixed(workload, found.pulled, found.added + found.logged, costs)
+    p, s = workload.partitions, workload.strings
+    fixed_s += (p * costs.news_partition_us + s * costs.news_string_us) * _US
+    worker_fixed_s += (p * costs.worker_news_partition_us + s * costs.worker_news_string_us) * _US
     store_us = found.pulled * costs.pull_us + found.added * costs.push_us + found.logged * costs.log_us
     store_ns = folded * SLOT_BYTES * costs.range_write_ns + news_bytes * costs.range_read_ns
     worker_us = found.pulled * costs.worker_pull_us + found.added * costs.worker_push_us

@@ -7,7 +7,8 @@ from math import ceil
 from typing import Final
 
 MOST_BITS: Final = 40
-LARGEST_PARTITION_BITS: Final = 21
+LARGEST_STRING_BITS: Final = 21
+MOST_STRING_BITS: Final = 3
 LEAST_PARTITIONS: Final = 64
 """The layout of `ps.redis.store`, which a test compares."""
 MEASURED_CHUNK: Final = 65_536
@@ -68,7 +69,13 @@ class Workload:
     @property
     def partitions(self) -> int:
         """As `RedisStore` cuts the slots."""
-        return max(min(LEAST_PARTITIONS, self.slots), 1 << max(self.bits - LARGEST_PARTITION_BITS, 0))
+        least = min(LEAST_PARTITIONS, self.slots)
+        return max(least, 1 << max(self.bits - LARGEST_STRING_BITS - MOST_STRING_BITS, 0))
+
+    @property
+    def strings(self) -> int:
+        """Of all partitions."""
+        return max(self.partitions, 1 << max(self.bits - LARGEST_STRING_BITS, 0))
 
     @property
     def active_workers(self) -> int:

@@ -17,45 +17,45 @@ _Run = tuple[Slots, Int64, NDArray[np.int32]]
 class OwnLog:
     """Entries of one worker, in runs of which each is at most half as long as the one before.
 
-    A partition counts how often its log has been folded. An entry that was appended when it had been folded
-    `f` times is not in its state as long as it has been folded `f` times. Merging runs only when they have
+    A string counts how often its log has been folded. An entry that was appended when it had been folded `f`
+    times is not in its state as long as it has been folded `f` times. Merging runs only when they have
     become alike (O'Neil et al., "The Log-Structured Merge-Tree", 1996) moves an entry a few times, not at
     every push.
     """
 
-    def __init__(self, partitions: Partitions) -> None:
-        self._partitions = partitions
+    def __init__(self, strings: Partitions) -> None:
+        self._strings = strings
         self._runs: list[_Run] = []
-        self._marks = Marks(partitions.bits)  # slots that may be in them
+        self._marks = Marks(strings.bits)  # slots that may be in them
 
     def __len__(self) -> int:
         return sum(slots.size for slots, *_ in self._runs)
 
     def put(self, logged: Logged, folds: Int64) -> None:
-        """Add what was appended when logs had been folded so often, int64[partitions]."""
+        """Add what was appended when logs had been folded so often, int64[strings]."""
         self._marks.add(logged.slots)
-        before = folds[self._partitions.of(logged.slots)].astype(np.int32)
+        before = folds[self._strings.of(logged.slots)].astype(np.int32)
         self._runs.append((logged.slots, logged.increments, before))
         while len(self._runs) > 1 and self._runs[-2][0].size <= 2 * self._runs[-1][0].size:
             b, a = self._runs.pop(), self._runs.pop()
             size = a[0].size + b[0].size
-            out = no_slots(self._partitions.bits, size), np.empty(size, np.int64), np.empty(size, np.int32)
+            out = no_slots(self._strings.bits, size), np.empty(size, np.int64), np.empty(size, np.int32)
             merge_logged(*a, *b, *out)
             self._runs.append(out)
 
     def overlay(self, slots: Slots, packed: Int64, folds: Int64) -> None:
-        """Add to `packed`, int64[u], what is not in the state of partitions that are folded so often."""
+        """Add to `packed`, int64[u], what is not in the state of strings that are folded so often."""
         if not self._runs:
             return
         here = np.flatnonzero(~self._marks.lacks(slots))
         logged = np.zeros(here.size, np.int64)
         for run in self._runs:
-            add_logged(*run, slots[here], logged, folds, self._partitions.shift)
+            add_logged(*run, slots[here], logged, folds, self._strings.shift)
         packed[here] += logged
 
     def forget(self, folds: Int64) -> None:
-        """Drop what is in the state of partitions that are folded so often, for good."""
+        """Drop what is in the state of strings that are folded so often, for good."""
         for number, run in enumerate(self._runs):
-            needed = run[2] >= folds[self._partitions.of(run[0])]
+            needed = run[2] >= folds[self._strings.of(run[0])]
             if not needed.all():
                 self._runs[number] = run[0][needed], run[1][needed], run[2][needed]

@@ -14,7 +14,7 @@ from ctr.errors import StoreError
 from ps.client.own_log import OwnLog
 from ps.client.push_log import LOST, PendingPush, PushLog, PushPacked
 from ps.packed_kernels import add_matching
-from ps.partitions import Bools, Int64, Slots
+from ps.partitions import Bools, Int64, Partitions, Slots
 from ps.redis import Logged, RedisStore
 from ps.store import SupersededError
 
@@ -39,7 +39,7 @@ class PushQueue:
         self, store: RedisStore, job: str, push: PushPacked | None = None, *, keep_bytes: int = 256 << 20
     ) -> None:
         """`push` is what pushes go through, if it is not the store's own method."""
-        self.log = OwnLog(store.partitions)
+        self.log = OwnLog(store.layout.strings)
         """What pushes that are not kept any more have left in logs."""
         self.seconds = 0.0
         """Spent sending."""
@@ -62,8 +62,8 @@ class PushQueue:
         """How often a data shard was given up."""
         self.replicated = True
         """Whether replicas had everything when they were waited for last."""
-        self.folds = np.full(store.partitions.count, -1, np.int64)
-        """int64[partitions]: how often each one's log had been folded before what was pulled last."""
+        self.folds = np.full(store.layout.strings.count, -1, np.int64)
+        """int64[strings]: how often each one's log had been folded before what was pulled last."""
         self._given_up: set[int] = set()
         self._troubles = store.troubles
         self._thread = Thread(target=self._run, name="pusher", daemon=True)
@@ -93,7 +93,7 @@ class PushQueue:
             self._wait_for(lambda: len(self._waiting) < _WAITING and not self._closed)
             if push.token.shard in self._given_up:
                 return
-            push.folds = np.full(self._store.partitions.count, -1, np.int64)
+            push.folds = np.full(self._store.layout.strings.count, -1, np.int64)
             self._waiting.append(push)
             self._changed.notify_all()
 
@@ -139,23 +139,30 @@ class PushQueue:
         with self._changed:
             kept = [push for push in (*self._sent, *self._waiting) if push.token.shard in applied]
         for push in kept:
-            self._add(push, slots, packed, applied[push.token.shard] < push.token.number)
+            behind = applied[push.token.shard] < push.token.number
+            self._add(push, slots, packed, behind, self._store.partitions)
 
     def overlay_logs(self, slots: Slots, packed: Int64, applied: Mapping[int, Int64], folds: Int64) -> None:
         """The same with what is in logs that were folded so often, or about to be appended to them."""
+        layout = self._store.layout
         with self._changed:  # a push goes from what is kept to the log
             for push in (*self._sent, *self._waiting):
                 if push.logged is not None:
                     unseen = folds <= push.folds
                     if push.token.shard in applied:
-                        unseen |= applied[push.token.shard] < push.token.number
-                    self._add(push.logged, slots, packed, unseen)
+                        behind = applied[push.token.shard] < push.token.number
+                        unseen |= np.repeat(behind, layout.per_partition)
+                    self._add(push.logged, slots, packed, unseen, layout.strings)
             self.log.overlay(slots, packed, folds)
 
-    def _add(self, added: PendingPush | Logged, slots: Slots, packed: Int64, where: Bools) -> None:
+    @staticmethod
+    def _add(
+        added: PendingPush | Logged, slots: Slots, packed: Int64, where: Bools, ranges: Partitions
+    ) -> None:
+        """Add in the ranges of slots `where` says so."""
         if where.any():
-            mask, shift = where.view(np.uint8), self._store.partitions.shift
-            add_matching(added.slots, added.increments, slots, packed, mask, shift)
+            mask = where.view(np.uint8)
+            add_matching(added.slots, added.increments, slots, packed, mask, ranges.shift)
 
     def close(self) -> None:
         """Stop the thread; what has not been sent is lost, unless `flush` came before."""

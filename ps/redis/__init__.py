@@ -3,6 +3,7 @@
 from ps.redis.counters import Saturations
 from ps.redis.drop import drop_incarnation
 from ps.redis.dumps import PartitionDump
+from ps.redis.layout import Layout
 from ps.redis.log import Logged
 from ps.redis.model import ModelExistsError, require_layout
 from ps.redis.pulls import News, PulledState

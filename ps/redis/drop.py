@@ -8,9 +8,11 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from ctr.errors import StoreError
+from ps.redis.layout import Layout
 from ps.wire import (
     BROKEN,
     INCARNATION,
+    WATERMARK_HASHES,
     BoardPart,
     Command,
     Keys,
@@ -62,7 +64,7 @@ def drop_model(client: Any, keys: Keys, incarnation: bytes) -> None:
     It may be done by several at once, and again after it was interrupted. Without transactions, and with none
     but commands that free memory, as a server above its memory limit takes nothing else.
     """
-    found, partitions, creating = client.hmget(keys.meta, INCARNATION, b"partitions", CREATING)
+    found, partitions, bits, creating = client.hmget(keys.meta, INCARNATION, b"partitions", b"bits", CREATING)
     if found != incarnation:
         return
     client.hdel(keys.meta, READY)  # from now on it is dropped, if it was created
@@ -73,7 +75,7 @@ def drop_model(client: Any, keys: Keys, incarnation: bytes) -> None:
     for rank in range(0 if isinstance(ranks, Exception) else int(ranks or 0)):
         client.delete(keys.rank(rank))
     for some in batches(range(int(partitions or 0))):
-        incarnations = each(client, [(b"HGET", keys.watermarks(p), INCARNATION) for p in some], errors=True)
+        incarnations = each(client, [(b"HGET", keys.facts(p), INCARNATION) for p in some], errors=True)
         ours = []
         for p, its_incarnation in zip(some, incarnations, strict=True):
             if isinstance(its_incarnation, Exception) and not is_wrong_type(its_incarnation):
@@ -83,14 +85,22 @@ def drop_model(client: Any, keys: Keys, incarnation: bytes) -> None:
                 creating is None and (its_incarnation is None or isinstance(its_incarnation, Exception))
             ):
                 ours.append(p)
-        each(client, [(b"DEL", *partition_keys(keys, p)) for p in ours])
+        strings = Layout.of(int(bits or 1)).per_partition
+        each(client, [(b"DEL", *partition_keys(keys, p, strings)) for p in ours])
     if client.hget(keys.meta, INCARNATION) == incarnation:
         client.delete(*(keys.board(part) for part in BoardPart), keys.meta)
 
 
-def partition_keys(keys: Keys, partition: int) -> tuple[bytes, ...]:
-    """All of a partition; its watermarks first."""
-    return tuple(key(partition) for key in (keys.watermarks, keys.state, keys.tail, keys.log, keys.present))
+def partition_keys(keys: Keys, partition: int, strings: int) -> tuple[bytes, ...]:
+    """All of a partition of so many strings; its facts first."""
+    names = keys.state, keys.tail, keys.log, keys.present
+    of_strings = (name(partition, i) for i in range(strings) for name in names)
+    return keys.facts(partition), *watermark_keys(keys, partition), *of_strings
+
+
+def watermark_keys(keys: Keys, partition: int) -> list[bytes]:
+    """All of the hashes that have a partition's watermarks."""
+    return [keys.watermarks(partition, i) for i in range(WATERMARK_HASHES)]
 
 
 def batches(partitions: range | list[int]) -> Iterator[range | list[int]]:

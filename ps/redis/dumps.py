@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from ctr.errors import StoreError
 from ps.packed_kernels import add_scattered
-from ps.partitions import Int64, Partitions
-from ps.redis.drop import partition_keys
-from ps.redis.incarnation import Incarnation, read_watermarks
-from ps.redis.layout import SLOT_BYTES, allocate, body_slots
-from ps.redis.log import read_entries
+from ps.partitions import Int64
+from ps.redis.drop import partition_keys, watermark_keys
+from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts
+from ps.redis.layout import SLOT_BYTES, Layout, allocate, body_slots
+from ps.redis.log import Entries, overwrite, read_entries
 from ps.wire import (
-    CROWDED,
-    FOLDS,
     INCARNATION,
     STATE,
     Address,
@@ -34,7 +33,7 @@ class PartitionDump:
 
     partition: int
     state: bytes
-    """8 bytes per slot, from the first; slots beyond its end are zeros."""
+    """8 bytes per slot, from the first; empty if all are zeros."""
     applied: dict[str, int]
     """The last push applied, by `job:shard`."""
 
@@ -42,15 +41,12 @@ class PartitionDump:
 class Dumps:
     """Of the partitions of one model."""
 
-    def __init__(
-        self, reads: Channel, writes: Channel, partitions: Partitions, incarnation: Incarnation
-    ) -> None:
+    def __init__(self, reads: Channel, writes: Channel, layout: Layout, incarnation: Incarnation) -> None:
         self._reads = reads
         self._writes = writes
         self._keys = incarnation.keys
-        self._partitions = partitions
+        self._layout = layout
         self._incarnation = incarnation
-        self._body_bytes = body_slots(partitions.size) * SLOT_BYTES  # of a partition's main string, at most
 
     def take(self, partition: int) -> PartitionDump:
         """Everything that a partition holds, read at one moment.
@@ -58,37 +54,48 @@ class Dumps:
         Not in a transaction, which a server above its memory limit refuses: every push changes a watermark.
         """
         found: list[PartitionDump] = []
+        keys, k = self._keys, self._layout.per_partition
+        hashes = [keys.facts(partition), *watermark_keys(keys, partition)]
+        watermarks = b"".join(command(b"HGETALL", key) for key in hashes)
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._reads.nodes.links(address, 1)
-            watermarks = command(b"HGETALL", self._keys.watermarks(partition))
-            keys = (name(partition) for name in (self._keys.state, self._keys.tail, self._keys.log))
-            link.send(watermarks, *(command(b"GET", key) for key in keys), watermarks)
-            before = _watermarks(link.replies)
-            state, tail = (link.replies.text() for _ in range(2))
-            offsets, increments = read_entries(link.replies)
-            if before != _watermarks(link.replies):  # somebody has pushed in between
+            names = (name(partition, i) for i in range(k) for name in (keys.state, keys.tail, keys.log))
+            link.send(watermarks, *(command(b"GET", key) for key in names), watermarks)
+            before = [_pairs(link.replies) for _ in hashes]
+            read = link.replies
+            strings = [(read.text(), read.text(), read_entries(read)) for _ in range(k)]
+            if before != [_pairs(link.replies) for _ in hashes]:  # somebody has pushed in between
                 return on_node(address, partitions)
-            incarnation = before.pop(INCARNATION, None)
+            facts, *marks = before
+            incarnation = facts.get(INCARNATION)
             self._incarnation.check(None if incarnation is None else np.frombuffer(incarnation, np.uint8))
-            self._incarnation.check_state(before.pop(STATE, None) is not None, len(state))
-            if tail:
-                state = state.ljust(self._body_bytes, b"\0") + tail
-            if offsets.size:
-                whole = np.zeros(self._partitions.size * SLOT_BYTES, np.uint8)
-                whole[: len(state)] = np.frombuffer(state, np.uint8)
-                add_scattered(whole, offsets, increments)
-                state = whole.tobytes()
-            before.pop(FOLDS, None)
-            before.pop(CROWDED, None)
+            self._incarnation.check_state(STATE in facts, k, sum(len(state) > 0 for state, *_ in strings))
             # Not the attempts: they are those of workers that end with this store.
-            marks = {field.decode(): Watermark.from_bytes(value) for field, value in before.items()}
-            applied = {field: mark.number for field, mark in marks.items() if mark.number >= 0}
-            found.append(PartitionDump(partition, state, applied))
+            shards = (
+                (name.decode(), Watermark.from_bytes(value).number)
+                for each in marks
+                for name, value in each.items()
+            )
+            applied = {name: number for name, number in shards if number >= 0}
+            found.append(PartitionDump(partition, self._whole(strings), applied))
             return []
 
         self._reads.everywhere([partition], on_node)
         return found[-1]
+
+    def _whole(self, strings: Sequence[tuple[bytes, bytes, Entries]]) -> bytes:
+        """The state of a partition, of whose strings this is state, tail and log."""
+        if not any(state or tail or log[0].size for state, tail, log in strings):
+            return b""
+        size = self._layout.strings.size
+        body = body_slots(size) * SLOT_BYTES
+        whole = np.zeros((len(strings), size * SLOT_BYTES), np.uint8)
+        for row, (state, tail, log) in zip(whole, strings, strict=True):
+            row[: len(state)] = np.frombuffer(state, np.uint8)
+            row[body : body + len(tail)] = np.frombuffer(tail, np.uint8)
+            add_scattered(row, *log)
+        return whole.tobytes()
 
     def restore(self, dump: PartitionDump) -> None:
         """Make a partition of a new model hold what was dumped.
@@ -96,41 +103,36 @@ class Dumps:
         Raises StoreError when the partition is of another creation of the model by now: whoever made that one
         has it.
         """
-        whole = self._partitions.size * 8
-        if len(dump.state) > whole or len(dump.state) % 8:
-            raise StoreError(
-                f"partition {dump.partition} was dumped with {len(dump.state)} bytes, not {whole}."
-            )
-        watermarks, state = self._keys.watermarks(dump.partition), self._keys.state(dump.partition)
-        tail, present = self._keys.tail(dump.partition), self._keys.present(dump.partition)
-        body, rest = memoryview(dump.state)[: self._body_bytes], dump.state[self._body_bytes :]
-        look = command(b"WATCH", watermarks) + command(b"HGET", watermarks, INCARNATION)
-        commands = command(b"MULTI") + command(b"DEL", *partition_keys(self._keys, dump.partition))
-        used = np.frombuffer(dump.state, np.int64) != 0
-        if used.any():
-            commands += command(b"SET", present, np.packbits(used, bitorder="little").tobytes())
-        if rest:
-            commands += command(b"SET", tail, rest)
-        after = b""
-        if dump.state:
-            commands += allocate(state, self._partitions.size)
-            head = b"*4\r\n$8\r\nSETRANGE\r\n$%d\r\n%b\r\n$1\r\n0\r\n$%d\r\n"
-            commands += head % (len(state), state, len(body))
-            after = b"\r\n"
-        fields = [INCARNATION, self._incarnation.id, *((STATE, b"1") if dump.state else ())]
+        p, keys, k = dump.partition, self._keys, self._layout.per_partition
+        size = self._layout.strings.size * SLOT_BYTES
+        if len(dump.state) not in (0, k * size):
+            raise StoreError(f"partition {p} was dumped with {len(dump.state)} bytes, not {k * size}.")
+        look = command(b"WATCH", keys.facts(p)) + command(b"HGET", keys.facts(p), INCARNATION)
+        commands: list[bytes | memoryview] = [
+            command(b"MULTI"),
+            command(b"DEL", *partition_keys(keys, p, k)),
+        ]
+        count = 1
+        for i in range(k) if dump.state else ():
+            parts = self._restore_string((p, i), memoryview(dump.state)[i * size : (i + 1) * size])
+            count += len(parts)
+            commands += chain.from_iterable(parts)
+        facts = INCARNATION, self._incarnation.id, *((STATE, b"1") if dump.state else ())
+        commands.append(command(b"HSET", keys.facts(p), *facts))
         for name, number in dump.applied.items():
-            fields += [name.encode(), b"%d" % number]
-        after += command(b"HSET", watermarks, *fields) + command(b"EXEC")
-        count = 2 + bool(used.any()) + 2 * bool(dump.state) + bool(rest)
+            shard = int(name.rpartition(":")[2])
+            commands.append(command(b"HSET", keys.watermarks(p, shard), name.encode(), b"%d" % number))
+        commands.append(command(b"EXEC"))
+        count += 1 + len(dump.applied)
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._writes.nodes.links(address, 1)
             link.send(look)
             link.replies.status()
             owner = link.replies.bulk()
-            if owner is not None:  # a new partition has no watermarks yet
+            if owner is not None:  # a new partition has no facts yet
                 self._incarnation.check(owner)
-            link.send(commands, body, after)
+            link.send(*commands)
             length = read_queued(link.replies, count)
             if length is None or length < 0:
                 return list(partitions)
@@ -138,31 +140,46 @@ class Dumps:
                 link.replies.status()
             return []
 
-        self._writes.everywhere([dump.partition], on_node)
+        self._writes.everywhere([p], on_node)
+
+    def _restore_string(self, place: tuple[int, int], state: memoryview) -> list[list[bytes | memoryview]]:
+        """The commands that make a string what it was, each in parts."""
+        slots, keys = self._layout.strings.size, self._keys
+        body = body_slots(slots) * SLOT_BYTES
+        parts: list[list[bytes | memoryview]] = [
+            [allocate(keys.state(*place), slots)],
+            *overwrite(keys.state(*place), np.frombuffer(state[:body], np.uint8)),
+        ]
+        if body < len(state):
+            parts.append([command(b"SET", keys.tail(*place), bytes(state[body:]))])
+        used = np.frombuffer(state, np.int64) != 0
+        if used.any():
+            present = np.packbits(used, bitorder="little").tobytes()
+            parts.append([command(b"SET", keys.present(*place), present)])
+        return parts
 
     def sizes(self) -> Int64:
-        """int64[partitions]: bytes of each partition's state and log; checks that no node has lost its."""
-        sizes = np.zeros(self._partitions.count, np.int64)
+        """int64[partitions]: bytes of each partition's states and logs; checks that no node has lost its."""
+        sizes = np.zeros(self._layout.partitions.count, np.int64)
+        k, keys = self._layout.per_partition, self._keys
 
         def ask(p: int) -> bytes:
-            keys = (name(p) for name in (self._keys.state, self._keys.tail, self._keys.log))
-            head = command(b"HMGET", self._keys.watermarks(p), INCARNATION, STATE)
-            return head + b"".join(command(b"STRLEN", key) for key in keys)
+            names = [name(p, i) for name in (keys.state, keys.tail, keys.log) for i in range(k)]
+            return ask_facts(keys, p) + b"".join(command(b"STRLEN", key) for key in names)
 
         def read(p: int, replies: ReplyReader) -> None:
-            def had_state() -> bool:
-                read_watermarks(replies, self._incarnation, 0)
-                return replies.bulk() is not None
+            def facts() -> Facts:
+                return read_facts(replies, self._incarnation, k)
 
-            had, state, *rest = replies.all_of(had_state, *[replies.integer] * 3)
-            self._incarnation.check_state(had, state)
-            sizes[p] = state + sum(rest)
+            found, *lengths = replies.all_of(facts, *[replies.integer] * (3 * k))
+            self._incarnation.check_state(found.had_state, k, sum(size > 0 for size in lengths[:k]))
+            sizes[p] = sum(lengths)
 
-        self._reads.ask_each(range(self._partitions.count), ask, read)
+        self._reads.ask_each(range(sizes.size), ask, read)
         return sizes
 
 
-def _watermarks(replies: ReplyReader) -> dict[bytes, bytes]:
+def _pairs(replies: ReplyReader) -> dict[bytes, bytes]:
     """The answer to HGETALL."""
     words = [replies.text() for _ in range(replies.array())]
     return dict(zip(words[::2], words[1::2], strict=True))

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
-from ps.wire import CROWDED, FOLDS, INCARNATION, STATE, Keys, RedisUrl, ReplyReader, Watermark, command
+from ps.wire import (
+    CROWDED,
+    FOLDS,
+    INCARNATION,
+    STATE,
+    Keys,
+    RedisUrl,
+    ReplyReader,
+    Watermark,
+    command,
+    watermark_field,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """The random id that stands beside every partition's watermarks."""
+    """The random id that is among every partition's facts."""
 
     id: bytes
     url: RedisUrl
@@ -28,9 +38,9 @@ class Incarnation:
                 "Training stops here; start again, or restore the node."
             )
 
-    def check_state(self, had_state: bool, length: int) -> None:
-        """Raise StoreError for a partition that had a state, and has one of no bytes."""
-        if had_state and length == 0:
+    def check_state(self, had_state: bool, strings: int, found: int) -> None:
+        """Raise StoreError for a partition that had a state, and of whose strings so many were found."""
+        if had_state and found < strings:
             raise StoreError(
                 f"{self.url}: a node has lost a part of {self.keys.model!r}: was it deleted, or evicted? "
                 "Training stops here; set maxmemory-policy to noeviction, and start again or resume from a "
@@ -40,36 +50,35 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a partition's watermarks say."""
+    """What is known of a partition."""
 
-    marks: Sequence[Watermark]
-    """Of the data shards that were asked for."""
     had_state: bool
-    """Whether anybody has pushed to its main string."""
-    folds: int
-    """How often its log has been folded into its state."""
+    """Whether anybody has pushed to its strings: then all are there."""
     crowded: bool
     """Whether every slot counts as pushed."""
+    folds: tuple[int, ...]
+    """How often the log of each string has been folded into it."""
 
 
-def ask_facts(keys: Keys, partition: int, fields: Sequence[bytes] = ()) -> bytes:
-    """Ask for the facts of a partition, with the watermarks in these fields."""
-    return command(b"HMGET", keys.watermarks(partition), INCARNATION, *fields, STATE, FOLDS, CROWDED)
+def ask_facts(keys: Keys, partition: int) -> bytes:
+    """Ask for the facts of a partition."""
+    return command(b"HMGET", keys.facts(partition), INCARNATION, STATE, CROWDED, FOLDS)
 
 
-def read_facts(replies: ReplyReader, incarnation: Incarnation, shards: int = 0) -> Facts:
-    """The answer to `ask_facts` with so many fields; raises as `read_watermarks` does."""
-    marks = read_watermarks(replies, incarnation, shards)
-    had_state, folds, crowded = replies.bulk() is not None, replies.bulk(), replies.bulk()
-    return Facts(marks, had_state, 0 if folds is None else int(folds.tobytes()), crowded is not None)
-
-
-def read_watermarks(replies: ReplyReader, incarnation: Incarnation, shards: int) -> list[Watermark]:
-    """The watermarks of so many data shards, from the answer to HMGET incarnation field ...
-
-    What was asked for after them is still to be read. Raises StoreError as `Incarnation.check` does.
-    """
+def read_facts(replies: ReplyReader, incarnation: Incarnation, strings: int) -> Facts:
+    """The answer to `ask_facts` of a partition of so many strings; raises as `Incarnation.check` does."""
     replies.array()
     incarnation.check(replies.bulk())
-    found = (replies.bulk() for _ in range(shards))
-    return [Watermark() if each is None else Watermark.from_bytes(each.tobytes()) for each in found]
+    had_state, crowded, folds = replies.bulk() is not None, replies.bulk() is not None, replies.text()
+    return Facts(had_state, crowded, tuple(map(int, folds.split())) or (0,) * strings)
+
+
+def ask_watermark(keys: Keys, partition: int, job: str, shard: int) -> bytes:
+    """Ask for what a partition has of a data shard."""
+    return command(b"HGET", keys.watermarks(partition, shard), watermark_field(job, shard))
+
+
+def read_watermark(replies: ReplyReader) -> Watermark:
+    """The answer to `ask_watermark`."""
+    found = replies.text()
+    return Watermark.from_bytes(found) if found else Watermark()

@@ -1,6 +1,8 @@
-"""How a partition lies in its strings, and when a request for it travels as a range."""
+"""How the slots lie in partitions and their strings, and when a request for them travels as a range."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,9 +11,14 @@ from ps.partitions import MOST_BITS, Partitions
 from ps.wire import Address, command, is_near
 
 Offsets = NDArray[np.uint32]
-"""Slots of a partition, counted from its first: ascending and unique."""
+"""Slots of a string, counted from its first: ascending and unique."""
 
-LARGEST_PARTITION_BITS = 21
+LARGEST_STRING_BITS = 21
+MOST_STRING_BITS = 3
+"""A partition has up to 8 strings: a push is one transaction, and a watermark, for all of them together.
+
+What a transaction costs apart from its slots, some 100 us on both sides, is so paid for 16 million slots, not
+for 2 million. A fold, and what a range moves, stay at a string's 16 MiB."""
 LEAST_PARTITIONS = 64
 
 SLOT_BYTES = 8
@@ -25,17 +32,36 @@ FAR_DENSITY = 12
 """The same over a network, where bytes cost more: 10 Gbit/s are 0.8 ns a byte."""
 
 TAIL_SLOTS = 2
-"""Slots at the end of a partition that have a string of their own.
+"""Slots at the end of a string's that have a string of their own.
 
 jemalloc, with which Redis is usually built, has no size between 2 MiB and 2.5 MiB, and a string of 2 MiB with
 its head takes the latter. Without the last two slots it takes 2 MiB: 8.0 bytes per slot, not 10.0."""
-_LEAST_SPLIT = 1_024  # slots from which a partition is split
+_LEAST_SPLIT = 1_024  # slots from which they are split off
 
 
-def partitions_of(bits: int) -> Partitions:
-    """The partitions of a store of `2**bits` slots."""
-    count = max(min(LEAST_PARTITIONS, 1 << min(bits, MOST_BITS)), 1 << max(bits - LARGEST_PARTITION_BITS, 0))
-    return Partitions(bits, count)
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A store's partitions, and their strings, which are numbered on from one partition to the next."""
+
+    partitions: Partitions
+    strings: Partitions
+
+    @classmethod
+    def of(cls, bits: int) -> Layout:
+        """That of a store of `2**bits` slots."""
+        least = min(LEAST_PARTITIONS, 1 << min(bits, MOST_BITS))
+        count = max(least, 1 << max(bits - LARGEST_STRING_BITS - MOST_STRING_BITS, 0))
+        strings = max(least, 1 << max(bits - LARGEST_STRING_BITS, 0))
+        return cls(Partitions(bits, count), Partitions(bits, strings))
+
+    @property
+    def per_partition(self) -> int:
+        """Strings of a partition."""
+        return self.strings.count // self.partitions.count
+
+    def strings_of(self, partition: int) -> range:
+        """The numbers of its strings."""
+        return range(partition * self.per_partition, (partition + 1) * self.per_partition)
 
 
 def density_of(address: Address) -> int:
@@ -49,12 +75,12 @@ def is_dense(offsets: Offsets, density: int) -> bool:
 
 
 def body_slots(size: int) -> int:
-    """The slots of a partition of `size` that are in its main string: the first so many."""
+    """The slots of a string of `size` that are not in its tail: the first so many."""
     return size - TAIL_SLOTS if size >= _LEAST_SPLIT else size
 
 
 def allocate(key: bytes, size: int) -> bytes:
-    """Makes the main string of a partition of `size` slots, zeros; the answer is one line.
+    """Makes a string of `size` slots, without its tail, zeros; the answer is one line.
 
     Made whole at once, it takes no more than its size. One that grows is given up to 1 MiB more, and SET
     would keep up to 1 MiB of the buffer that the value came in.
@@ -63,7 +89,9 @@ def allocate(key: bytes, size: int) -> bytes:
 
 
 def split_tail(offsets: Offsets, size: int) -> tuple[Offsets, Offsets]:
-    """The offsets in the main string of a partition of `size` slots, and those in its tail."""
+    """The offsets in a string of `size` slots, and those in its tail."""
     body = body_slots(size)
+    if not offsets.size or offsets[-1] < body:
+        return offsets, offsets[:0]
     cut = int(np.searchsorted(offsets, body))
     return offsets[:cut], offsets[cut:] - np.uint32(body)

@@ -1,7 +1,7 @@
-"""The log of a partition: increments that can wait to be seen, and slots that were pushed for the first time.
+"""The log of a string of slots: increments that can wait, and which slots were pushed for the first time.
 
 Appending 6 bytes to a string costs the server 15 ns, adding to a slot in another string 650 ns. So what
-others would gain little by is appended to the partition's log, in the transaction of its push, and added to
+others would gain little by is appended to the string's log, in the transaction of its push, and added to
 the state much later: when the log has grown long, it is *folded*, all of it at once, by rewriting the range.
 Then one entry costs some 0.2 us, both sides counted. Until then, a worker adds what it has logged to what it
 pulls (see `ps.client.own_log`); others do not see it. Whoever reads the whole state adds the logs to it.
@@ -12,6 +12,7 @@ of 0, as its own went straight to the state. When a log is folded, all that it h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +28,7 @@ from ps.redis.push_request import Outcome, Write
 from ps.wire import FOLDS, STATE, Keys, ReplyReader, bulk_string, command
 
 _DENSITY = 8
-"""A log is folded when it has an entry for one in so many of the partition's slots; the first time sooner.
+"""A log is folded when it has an entry for one in so many of the string's slots; the first time sooner.
 
 6 bytes for each of them, and up to 1 MiB that a growing string is given ahead, are 1.25 bytes per slot."""
 _LEAST = 16  # entries
@@ -49,18 +50,18 @@ Entries = tuple[Offsets, NDArray[np.int64]]
 """Offsets and increments as they were logged: in any order, and some offsets again and again."""
 
 
-def is_to_fold(partition: int, size: int, folds: int, before: int, after: int) -> bool:
-    """Whether who appends to a log, of a partition of `size` slots, `before` to `after` bytes, is to fold it.
+def is_to_fold(string: int, size: int, folds: int, before: int, after: int) -> bool:
+    """Whether who appends to a log, of a string of `size` slots, `before` to `after` bytes, is to fold it.
 
     That is who makes it long enough; and if that one has not done it by then, as it may have died, who makes
     it an eighth longer, and so on. So no two read the same 16 MiB, of whom one would come too late.
 
     All logs grow at one pace, and if they were folded at one moment, the next push would wait for seconds. So
-    one that has not been folded yet is long enough from half the length on, that of each partition another.
+    one that has not been folded yet is long enough from half the length on, that of each string another.
     """
     entries = max(size // _DENSITY, _LEAST)
     eighth = entries // 8 * ENTRY_BYTES
-    first = 0 if folds else entries // 2 * (-partition % LEAST_PARTITIONS) // LEAST_PARTITIONS
+    first = 0 if folds else entries // 2 * (-string % LEAST_PARTITIONS) // LEAST_PARTITIONS
     longest = (entries - first) * ENTRY_BYTES
     return after >= longest and (after - longest) // eighth > (before - longest) // eighth
 
@@ -85,7 +86,7 @@ def read_entries(replies: ReplyReader) -> Entries:
 
 @dataclass(slots=True)
 class Unfolded:
-    """A partition whose log is to be folded."""
+    """A string whose log is to be folded."""
 
     facts: Facts
     log: Entries
@@ -93,18 +94,20 @@ class Unfolded:
     """uint8[size / 8]: the slots that folded logs have named, see `Keys.present`."""
     state: NDArray[np.uint8]
     """All of it, tail included."""
-    allocated: bool
-    """Whether its main string is there."""
 
 
 @dataclass(slots=True)
 class FoldRequest:
-    """Reads state and log of one partition, and writes their sum; used like a `PushRequest`."""
+    """Reads one string's state and log, and writes their sum; used like a `PushRequest`."""
 
     keys: Keys
     partition: int
+    index: int
+    """Of the string in the partition."""
     size: int
-    """Slots of the partition."""
+    """Slots of the string."""
+    strings: int
+    """Of the partition."""
 
     @property
     def range_bytes(self) -> int:
@@ -112,11 +115,11 @@ class FoldRequest:
         return self.size * SLOT_BYTES
 
     def look(self) -> list[bytes | memoryview]:
-        """Watch the watermarks, and read everything."""
-        p = self.partition
-        keys = self.keys.log(p), self.keys.present(p), self.keys.tail(p), self.keys.state(p)
-        watch = command(b"WATCH", self.keys.watermarks(p))
-        return [watch, ask_facts(self.keys, p), *(command(b"GET", key) for key in keys)]
+        """Watch and read everything."""
+        p, keys = self.partition, self.keys
+        names = [name(p, self.index) for name in (keys.log, keys.present, keys.tail, keys.state)]
+        watch = command(b"WATCH", keys.facts(p), *names)
+        return [watch, ask_facts(keys, p), *(command(b"GET", key) for key in names)]
 
     def read_look(self, replies: ReplyReader, incarnation: Incarnation) -> Unfolded:
         """See `PushRequest.read_look`."""
@@ -130,14 +133,14 @@ class FoldRequest:
 
         _, facts, log, _, _, length = replies.all_of(
             replies.status,
-            lambda: read_facts(replies, incarnation),
+            lambda: read_facts(replies, incarnation, self.strings),
             lambda: read_entries(replies),
             lambda: fill(present),
             lambda: fill(state[body:]),
             lambda: fill(state[:body]),
         )
-        incarnation.check_state(facts.had_state, length)
-        return Unfolded(facts, log, present, state, length > 0)
+        incarnation.check_state(facts.had_state, 1, length > 0)
+        return Unfolded(facts, log, present, state)
 
     def next_step(self, found: Unfolded) -> Outcome:
         """READY unless somebody has folded it by now."""
@@ -145,30 +148,35 @@ class FoldRequest:
 
     def write(self, found: Unfolded, scratch: NDArray[np.uint8]) -> Write:
         """The transaction, between MULTI and EXEC."""
-        p, body = self.partition, body_slots(self.size)
+        p, i, keys, body = self.partition, self.index, self.keys, body_slots(self.size)
         offsets, increments = found.log
         add_scattered(found.state, offsets, increments)
-        key = self.keys.state(p)
         parts: list[bytes | memoryview] = [command(b"MULTI")]
-        if not found.allocated:
-            parts.append(allocate(key, self.size))
-        pieces = _overwrite(key, found.state[: body * SLOT_BYTES])
+        if not found.facts.had_state:
+            parts += [allocate(keys.state(p, string), self.size) for string in range(self.strings)]
+        pieces = overwrite(keys.state(p, i), found.state[: body * SLOT_BYTES])
+        commands = len(parts) - 1 + len(pieces) + 2
         parts += [part for piece in pieces for part in piece]
-        commands = (not found.allocated) + len(pieces) + 2
         if offsets.max() >= body:
             tail = found.state[body * SLOT_BYTES :]
-            parts.append(command(b"SET", self.keys.tail(p), tail.tobytes()))
+            parts.append(command(b"SET", keys.tail(p, i), tail.tobytes()))
             commands += 1
         if not found.facts.crowded:
             mark(found.present, offsets, 0)
-            parts.append(command(b"SET", self.keys.present(p), found.present.tobytes()))
+            parts.append(command(b"SET", keys.present(p, i), found.present.tobytes()))
             commands += 1
-        fields = FOLDS, b"%d" % (found.facts.folds + 1), STATE, b"1"
-        parts += [command(b"DEL", self.keys.log(p)), command(b"HSET", self.keys.watermarks(p), *fields)]
+        folds = list(found.facts.folds)
+        folds[i] += 1
+        fields = FOLDS, b" ".join(b"%d" % each for each in folds), STATE, b"1"
+        parts += [command(b"DEL", keys.log(p, i)), command(b"HSET", keys.facts(p), *fields)]
         return Write([*parts, command(b"EXEC")], [None] * commands)
 
+    def log_bytes(self, lengths: Sequence[int]) -> dict[int, int]:
+        """There are none afterwards."""
+        return {}
 
-def _overwrite(key: bytes, string: NDArray[np.uint8]) -> list[list[bytes | memoryview]]:
+
+def overwrite(key: bytes, string: NDArray[np.uint8]) -> list[list[bytes | memoryview]]:
     """Commands that write a whole string, each in parts; the answers are one line each."""
     head = b"*4\r\n$8\r\nSETRANGE\r\n" + bulk_string(key)
     commands: list[list[bytes | memoryview]] = []

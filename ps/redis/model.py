@@ -16,6 +16,7 @@ from typing import Any
 from ctr.errors import StoreError
 from ps.redis.drop import CREATING, READY, batches, drop_model, each, is_wrong_type, partition_keys
 from ps.redis.incarnation import Incarnation
+from ps.redis.layout import Layout
 from ps.wire import (
     BROKEN,
     INCARNATION,
@@ -44,7 +45,7 @@ def open_model(
     url: RedisUrl,
     nodes: Nodes,
     keys: Keys,
-    partitions: int,
+    layout: Layout,
     facts: Mapping[str, str],
     *,
     join: bool,
@@ -60,7 +61,7 @@ def open_model(
     Raises StoreError when layout or facts differ, naming both, and when something else has the name of one of
     the model's keys.
     """
-    wanted = {"layout": LAYOUT_VERSION, "partitions": str(partitions), **facts}
+    wanted = {"layout": LAYOUT_VERSION, "partitions": str(layout.partitions.count), **facts}
     try:
         _require_no_eviction(url, nodes.client())
         if create and not url.cluster:
@@ -70,7 +71,7 @@ def open_model(
             while create:
                 found, own = _begin(line, keys, wanted)
                 if own is not None:
-                    _create(line, nodes.client(), keys, partitions, own, restoring=restoring)
+                    _create(line, nodes.client(), keys, layout, own, restoring=restoring)
                     return Incarnation(own, url, keys)
                 if not _is_dropped(found):
                     break
@@ -154,15 +155,14 @@ def _is_dropped(meta: Mapping[bytes, bytes]) -> bool:
 
 
 def _create(
-    line: Transactions, client: Any, keys: Keys, partitions: int, incarnation: bytes, *, restoring: bool
+    line: Transactions, client: Any, keys: Keys, layout: Layout, incarnation: bytes, *, restoring: bool
 ) -> None:
     """Give the partitions of a model whose `meta` is there their incarnation, and call it ready."""
     try:
-        former = _former_partitions(client, keys, partitions)
-        for some in batches(former):
-            each(client, [(b"DEL", *partition_keys(keys, p)) for p in some])
-        for some in batches(range(0 if restoring else partitions)):
-            each(client, [(b"HSET", keys.watermarks(p), INCARNATION, incarnation) for p in some])
+        for some in batches(_former_partitions(client, keys, layout)):
+            each(client, [(b"DEL", *partition_keys(keys, p, layout.per_partition)) for p in some])
+        for some in batches(range(0 if restoring else layout.partitions.count)):
+            each(client, [(b"HSET", keys.facts(p), INCARNATION, incarnation) for p in some])
 
         def decide(found: list[Any]) -> Decision[bool]:
             if found[0] != incarnation:
@@ -178,21 +178,21 @@ def _create(
         raise
 
 
-def _former_partitions(client: Any, keys: Keys, partitions: int) -> list[int]:
+def _former_partitions(client: Any, keys: Keys, layout: Layout) -> list[int]:
     """Those of which an earlier model of this name has left something, such as after a failover.
 
     Raises StoreError for keys that belong to no model: without an incarnation, or of another kind.
     """
     left = []
-    for some in batches(range(partitions)):
+    for some in batches(range(layout.partitions.count)):
         asked: list[Command] = []
         for p in some:
-            its_keys = partition_keys(keys, p)
+            its_keys = partition_keys(keys, p, layout.per_partition)
             asked += [(b"HGET", its_keys[0], INCARNATION), (b"EXISTS", *its_keys)]
         answers = each(client, asked, errors=True)
         for p, incarnation, count in zip(some, answers[::2], answers[1::2], strict=True):
             if is_wrong_type(incarnation) or (incarnation is None and count):
-                names = ", ".join(key.decode() for key in partition_keys(keys, p))
+                names = ", ".join(key.decode() for key in partition_keys(keys, p, layout.per_partition))
                 raise StoreError(
                     f"the store holds something that is no part of a model under a name that {keys.model!r} "
                     f"needs (one of {names}); name another model (?model=NAME), or delete it."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -11,10 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts
+from ps.redis.incarnation import Facts, Incarnation, ask_facts, ask_watermark, read_facts, read_watermark
 from ps.redis.layout import allocate
-from ps.redis.string_push import SparsePush, StringPush
-from ps.wire import CROWDED, STATE, Keys, ReplyReader, Watermark, command, read_queued
+from ps.redis.string_push import StringPush
+from ps.wire import (
+    CROWDED,
+    STATE,
+    Keys,
+    ReplyReader,
+    Watermark,
+    command,
+    read_queued,
+    watermark_field,
+)
 
 
 class Outcome(Enum):
@@ -35,14 +44,12 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Found:
-    """What a partition was found to have when its watermarks began to be watched."""
+    """What a partition was found to have when its watermark began to be watched."""
 
     facts: Facts
-    length: int
-    """Of the main string, in bytes."""
-    tail: NDArray[Any]
-    body: NDArray[Any]
-    """What the pushes to these strings asked for."""
+    mark: Watermark
+    current: list[Any]
+    """What the pushes to strings asked for."""
 
 
 @dataclass(slots=True)
@@ -54,117 +61,126 @@ class Write:
     """Of its commands: an array of so many integers, or None for one line."""
     limited: tuple[int, int] = (0, 0)
     """Slots whose z and whose n come to their limits."""
-    logs: bool = False
-    """Whether the last command appends to the log, and answers with its length."""
+    logs: int = 0
+    """How many commands after these append to logs, and answer with their lengths."""
 
 
 @dataclass(slots=True)
 class PushRequest:
     """Increments for some slots of one partition, perhaps none, and the data shard's watermark.
 
-    First the watermarks are watched and looked at, then state and watermark are written in a transaction,
-    which does nothing when anybody pushed to the partition in between.
+    First the facts and the watermark are watched and looked at, then strings and watermark are written in a
+    transaction, which does nothing when anybody changed what was looked at in between. Pushes for other data
+    shards do not, as long as nothing is written that was read first.
     """
 
     keys: Keys
     partition: int
     size: int
-    """Slots of the partition."""
-    body: StringPush
-    """To its main string."""
-    tail: SparsePush
-    field: bytes
-    """Of the data shard's watermark."""
+    """Slots of a string."""
+    strings: int
+    """Of the partition."""
+    pushes: Sequence[StringPush]
+    """To strings and their tails; those that read ranges come last."""
+    logs: Mapping[int, bytes]
+    """What is appended to logs, by the strings' places in the partition."""
+    job: str
+    shard: int
     number: int | None
     """Of the push; None: only the attempt is written."""
     attempt: int = 0
     expected: int = -1
     """The last push that the partition has acknowledged."""
-    log: bytes = b""
-    """Appended to the partition's log."""
     crowd: bool = False
     """Whether every slot is to count as pushed from now on."""
 
     @property
     def range_bytes(self) -> int:
         """Bytes that are read, and written from the scratch."""
-        return self.body.range_bytes
+        return sum(push.range_bytes for push in self.pushes)
 
     def look(self) -> list[bytes | memoryview]:
-        """Watch the watermarks, and ask for what is written next to depend on."""
-        watermarks = self.keys.watermarks(self.partition)
-        head = command(b"WATCH", watermarks) + ask_facts(self.keys, self.partition, [self.field])
-        # What a range reads comes last: it is a view that the next answer would overwrite.
-        return [
-            head + command(b"STRLEN", self.keys.state(self.partition)),
-            self.tail.look(),
-            self.body.look(),
-        ]
+        """Watch the watermark, and ask for what is written next to depend on."""
+        p, keys = self.partition, self.keys
+        watched = [keys.facts(p), keys.watermarks(p, self.shard)]
+        watched += [push.key for push in self.pushes if push.reads]
+        states = (keys.state(p, i) for i in range(self.strings))
+        head = command(b"WATCH", *watched) + ask_facts(keys, p)
+        head += ask_watermark(keys, p, self.job, self.shard) + command(b"EXISTS", *states)
+        return [head, *(push.look() for push in self.pushes if push.reads)]
 
     def read_look(self, replies: ReplyReader, incarnation: Incarnation) -> Found:
-        """Read all answers to `look`; then raises ServerError if there is an error among them.
+        """Read the answers to `look`, to their end also if one is an error, which is raised then."""
+        last = self.pushes[-1] if self.pushes else None
 
-        Raises StoreError when the node has lost the partition.
-        """
+        def read(push: StringPush) -> Any:
+            found = push.read_look(replies)
+            # What a range reads is a view that the next answer would overwrite.
+            return found.copy() if push.range_bytes and push is not last else found
 
-        _, facts, length, tail, body = replies.all_of(
+        _, facts, mark, there, *current = replies.all_of(
             replies.status,
-            lambda: read_facts(replies, incarnation, 1),
+            lambda: read_facts(replies, incarnation, self.strings),
+            lambda: read_watermark(replies),
             replies.integer,
-            lambda: self.tail.read_look(replies),
-            lambda: self.body.read_look(replies),
+            *(partial(read, push) for push in self.pushes),
         )
-        incarnation.check_state(facts.had_state, length)
-        return Found(facts, length, tail, body)
+        incarnation.check_state(facts.had_state, self.strings, there)
+        return Found(facts, mark, current)
 
     def next_step(self, found: Found) -> Outcome:
         """READY when the partition is to be written now; else the push to it ends here, by UNWATCH."""
-        (mark,) = found.facts.marks
-        if self.attempt and mark.attempt > self.attempt:
+        if self.attempt and found.mark.attempt > self.attempt:
             return Outcome.SUPERSEDED
-        if self.number is not None and mark.number >= self.number:
+        if self.number is not None and found.mark.number >= self.number:
             return Outcome.DONE
-        if mark.number < self.expected:
+        if found.mark.number < self.expected:
             return Outcome.BEHIND
         return Outcome.READY
 
     def write(self, found: Found, scratch: NDArray[np.uint8]) -> Write:
         """The transaction, between MULTI and EXEC; for `scratch`, see `SparsePush.add`."""
-        watermarks, facts = self.keys.watermarks(self.partition), found.facts
+        p, keys, facts = self.partition, self.keys, found.facts
         parts: list[bytes | memoryview] = [command(b"MULTI")]
         answers: list[int | None] = []
-        if self.body.slots and found.length == 0:
-            parts.append(allocate(self.keys.state(self.partition), self.size))
-            answers.append(None)
-        additions = self.body.add(found.body, scratch), self.tail.add(found.tail, scratch)
-        for addition in additions:
+        first = not facts.had_state and len(self.pushes) > 0
+        if first:
+            parts += [allocate(keys.state(p, i), self.size) for i in range(self.strings)]
+            answers += [None] * self.strings
+        z = n = at = 0
+        for push, current in zip(self.pushes, found.current, strict=True):
+            addition = push.add(current, scratch[at:])
+            at += push.range_bytes
             parts += addition.parts
             answers += addition.answers
-        number = facts.marks[0].number if self.number is None else self.number
-        fields = [self.field, Watermark(number, self.attempt).to_bytes()]
-        if self.body.slots and not facts.had_state:
-            fields += [STATE, b"1"]
-        if self.crowd and not facts.crowded:
-            fields += [CROWDED, b"1"]
-        parts.append(command(b"HSET", watermarks, *fields))
+            z, n = z + addition.limited[0], n + addition.limited[1]
+        mark = Watermark(found.mark.number if self.number is None else self.number, self.attempt)
+        field = watermark_field(self.job, self.shard)
+        parts.append(command(b"HSET", keys.watermarks(p, self.shard), field, mark.to_bytes()))
         answers.append(None)
-        if self.log:
-            parts.append(command(b"APPEND", self.keys.log(self.partition), self.log))
+        fields = (STATE, b"1") * first + (CROWDED, b"1") * (self.crowd and not facts.crowded)
+        if fields:
+            parts.append(command(b"HSET", keys.facts(p), *fields))
+            answers.append(None)
+        parts += [command(b"APPEND", keys.log(p, i), log) for i, log in self.logs.items()]
         parts.append(command(b"EXEC"))
-        (z, n), (tail_z, tail_n) = (addition.limited for addition in additions)
-        return Write(parts, answers, (z + tail_z, n + tail_n), bool(self.log))
+        return Write(parts, answers, (z, n), len(self.logs))
+
+    def log_bytes(self, lengths: Sequence[int]) -> dict[int, int]:
+        """The bytes of logs by the strings' places in the partition, from the answers to APPEND."""
+        return dict(zip(self.logs, lengths, strict=True))
 
 
-def read_write(replies: ReplyReader, written: Write) -> tuple[Outcome, int]:
-    """Read all answers to a transaction; what became of it, and the bytes of the log, 0 if it has none.
+def read_write(replies: ReplyReader, written: Write) -> tuple[Outcome, list[int]]:
+    """Read all answers to a transaction; what became of it, and the bytes of logs.
 
     Raises ServerError if there is an error among them.
     """
     length = read_queued(replies, len(written.answers) + written.logs)
     if length is None:
-        return Outcome.ELSEWHERE, 0
+        return Outcome.ELSEWHERE, []
     if length < 0:
-        return Outcome.CONFLICT, 0
+        return Outcome.CONFLICT, []
 
     def skip(integers: int | None) -> None:
         if integers is None:
@@ -174,5 +190,5 @@ def read_write(replies: ReplyReader, written: Write) -> tuple[Outcome, int]:
             replies.skip_integers(integers)
 
     lines = [partial(skip, integers) for integers in written.answers]
-    *_, log_bytes = replies.all_of(*lines, replies.integer if written.logs else lambda: 0)
-    return Outcome.DONE, log_bytes
+    found = replies.all_of(*lines, *[replies.integer] * written.logs)
+    return Outcome.DONE, found[len(lines) :]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import time_ns
 from typing import Any
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from ctr.errors import StoreError
 from ps.log_kernels import ENTRY_BYTES
-from ps.partitions import Bools, Int64, Partitions, Slots
+from ps.partitions import Bools, Int64, Slots
 from ps.redis.counters import SaturationCount
 from ps.redis.incarnation import Facts, Incarnation
-from ps.redis.layout import Offsets, density_of, is_dense, split_tail
+from ps.redis.layout import Layout, Offsets, density_of, is_dense, split_tail
 from ps.redis.log import FoldRequest, Logged, entries_of, is_to_fold
-from ps.redis.push_request import Outcome, PushRequest, Write, read_write
+from ps.redis.push_request import Found, Outcome, PushRequest, Write, read_write
 from ps.redis.string_push import RangePush, SparsePush, StringPush
 from ps.store import SupersededError, Token
 from ps.wire import (
@@ -26,7 +26,6 @@ from ps.wire import (
     ServerError,
     command,
     require_passing,
-    watermark_field,
 )
 
 _LINKS = 16  # transactions on one node at a time: each needs a connection, as WATCH belongs to one
@@ -39,12 +38,12 @@ _TAKE_OVER_PAUSE_S = 0.1  # more than taking over all partitions takes
 Request = PushRequest | FoldRequest
 Make = Callable[[Address, int, int], Request]
 """The request to a partition, for the node that it is on, after so many conflicts."""
-NoteWrite = Callable[[int, Facts, int], object]
-"""Told of a partition that is being written, what it was found to have, and its log's bytes afterwards."""
+NoteWrite = Callable[[int, Facts, Mapping[int, int]], object]
+"""Told of a partition that is being written, and what is known of it; afterwards also its logs' bytes."""
 
 
 def string_push(key: bytes, offsets: Offsets, increments: Int64, density: int, conflicts: int) -> StringPush:
-    """How increments are added to a partition's main string.
+    """How increments are added to a string.
 
     As a range if they are dense, until others have come in between so often that nothing should be read
     first: the less time passes between looking and writing, the less likely they are to be faster again.
@@ -59,7 +58,7 @@ class Pushes:
     def __init__(
         self,
         channel: Channel,
-        partitions: Partitions,
+        layout: Layout,
         incarnation: Incarnation,
         saturations: SaturationCount,
         links: int = _LINKS,
@@ -67,7 +66,7 @@ class Pushes:
         """At most so many `links` to each node."""
         self._channel = channel
         self._keys = incarnation.keys
-        self._partitions = partitions
+        self._layout = layout
         self._incarnation = incarnation
         self._saturations = saturations
         self._links = links
@@ -85,78 +84,95 @@ class Pushes:
         folds: Int64 | None,
     ) -> list[int]:
         """See `RedisStore.push_packed`; `slots` are sound."""
-        cuts = self._partitions.cuts(slots)
+        strings, k = self._layout.strings, self._layout.per_partition
         logged = logged or Logged(slots[:0], increments[:0])
-        log_cuts = self._partitions.cuts(logged.slots)
-        where = np.diff(cuts) + np.diff(log_cuts) > 0 if only is None else only
+        cuts, log_cuts = strings.cuts(slots), strings.cuts(logged.slots)
+        where = np.diff(cuts[::k]) + np.diff(log_cuts[::k]) > 0 if only is None else only
         if not where.any():
             self._channel.require_open()
             return []
-        offsets = self._partitions.offsets(slots)
-        log_offsets = self._partitions.offsets(logged.slots)
-        field, size = watermark_field(token.job, token.shard), self._partitions.size
+        offsets = strings.offsets(slots)
+        entries = entries_of(strings.offsets(logged.slots), logged.increments)
         long_logs: list[int] = []
 
+        def pushes(address: Address, p: int, i: int, conflicts: int) -> Iterator[StringPush]:
+            first, last = cuts[p * k + i], cuts[p * k + i + 1]
+            if first == last:
+                return
+            body, tail = split_tail(offsets[first:last], strings.size)
+            if body.size:
+                key, added = self._keys.state(p, i), increments[first : first + body.size]
+                yield string_push(key, body, added, density_of(address), conflicts)
+            if tail.size:
+                yield SparsePush(self._keys.tail(p, i), tail, increments[first + body.size : last])
+
         def request(address: Address, p: int, conflicts: int) -> PushRequest:
-            part = slice(cuts[p], cuts[p + 1])
-            body, tail = split_tail(offsets[part], size)
-            cut, log = part.start + body.size, slice(log_cuts[p], log_cuts[p + 1])
+            at = [ENTRY_BYTES * cut for cut in log_cuts[p * k : (p + 1) * k + 1].tolist()]
             return PushRequest(
                 keys=self._keys,
                 partition=p,
-                size=size,
-                body=string_push(
-                    self._keys.state(p), body, increments[part.start : cut], density_of(address), conflicts
+                size=strings.size,
+                strings=k,
+                pushes=sorted(
+                    (push for i in range(k) for push in pushes(address, p, i, conflicts)),
+                    key=lambda push: push.range_bytes > 0,
                 ),
-                tail=SparsePush(self._keys.tail(p), tail, increments[cut : part.stop]),
-                field=field,
+                logs={i: entries[at[i] : at[i + 1]] for i in range(k) if at[i] < at[i + 1]},
+                job=token.job,
+                shard=token.shard,
                 number=token.number,
                 attempt=token.attempt,
                 expected=-1 if expected is None else int(expected[p]),
-                log=entries_of(log_offsets[log], logged.increments[log]),
                 crowd=crowd,
             )
 
-        def note_write(p: int, facts: Facts, log_bytes: int) -> None:
+        def note_write(p: int, facts: Facts, log_bytes: Mapping[int, int]) -> None:
             if folds is not None:
-                folds[p] = facts.folds
-            appended = int(log_cuts[p + 1] - log_cuts[p]) * ENTRY_BYTES
-            if is_to_fold(p, size, facts.folds, log_bytes - appended, log_bytes):
-                long_logs.append(p)
+                folds[p * k : (p + 1) * k] = facts.folds
+            for i, size in log_bytes.items():
+                s = p * k + i
+                appended = int(log_cuts[s + 1] - log_cuts[s]) * ENTRY_BYTES
+                if is_to_fold(s, strings.size, facts.folds[i], size - appended, size):
+                    long_logs.append(s)
 
         behind = self._everywhere(np.flatnonzero(where).tolist(), request, token, note_write=note_write)
         if long_logs:
             self.fold(long_logs)
         return behind
 
-    def fold(self, partitions: list[int]) -> None:
-        """Add the logs of these partitions to their states. Raises as `push` does."""
-        size = self._partitions.size
-        self._everywhere(partitions, lambda _, p, conflicts: FoldRequest(self._keys, p, size), None)
+    def fold(self, strings: list[int]) -> None:
+        """Add the logs of these strings to them. Raises as `push` does."""
+        size, k = self._layout.strings.size, self._layout.per_partition
+        for i in range(k):
+
+            def request(_: Address, p: int, conflicts: int, i: int = i) -> FoldRequest:
+                return FoldRequest(self._keys, p, i, size, k)
+
+            self._everywhere([s // k for s in strings if s % k == i], request, None)
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
         """See `RedisStore.take_over`."""
-        applied = np.full(self._partitions.count, -1, np.int64)
+        applied = np.full(self._layout.partitions.count, -1, np.int64)
         highest = 0
-        nothing = np.empty(0, np.uint32), np.empty(0, np.int64)
 
         def request(address: Address, p: int, conflicts: int) -> PushRequest:
             return PushRequest(
                 keys=self._keys,
                 partition=p,
-                size=self._partitions.size,
-                body=SparsePush(self._keys.state(p), *nothing),
-                tail=SparsePush(self._keys.tail(p), *nothing),
-                field=watermark_field(job, shard),
+                size=self._layout.strings.size,
+                strings=self._layout.per_partition,
+                pushes=[],
+                logs={},
+                job=job,
+                shard=shard,
                 number=None,
                 attempt=attempt,
             )
 
-        def note(p: int, found: Facts) -> None:
+        def note(p: int, found: Found) -> None:
             nonlocal highest
-            (mark,) = found.marks
-            applied[p] = mark.number
-            highest = max(highest, mark.attempt)
+            applied[p] = found.mark.number
+            highest = max(highest, found.mark.attempt)
 
         attempt = time_ns()  # above those of before, also where a server has forgotten them
         patience, tries = Patience(self._channel.patience_s, _TAKE_OVER_PAUSE_S), 0
@@ -170,7 +186,7 @@ class Pushes:
         while True:
             token = Token(job, shard, 0, attempt)
             try:
-                self._everywhere(list(range(self._partitions.count)), request, token, note)
+                self._everywhere(list(range(applied.size)), request, token, note)
                 return attempt, applied
             except SupersededError:  # by a machine whose clock is ahead, or by another that takes over now
                 tries += 1
@@ -183,12 +199,12 @@ class Pushes:
         partitions: list[int],
         make: Make,
         token: Token | None,
-        note: Callable[[int, Facts], object] = lambda *_: None,
+        note: Callable[[int, Any], object] = lambda *_: None,
         note_write: NoteWrite = lambda *_: None,
     ) -> list[int]:
         """Send requests until each has an outcome; the partitions that are behind.
 
-        `note` is told of everything that is found, `note_write` of every partition that is written.
+        `note` is told of what every look has found, `note_write` of every partition that is written.
         Raises SupersededError, and StoreError when others come in between all the time.
         """
         behind: list[int] = []
@@ -230,7 +246,7 @@ class Pushes:
         self,
         links: list[Link],
         wave: list[Request],
-        note: Callable[[int, Facts], object],
+        note: Callable[[int, Any], object],
         note_write: NoteWrite,
     ) -> dict[Outcome, list[int]]:
         """Write to one partition over each link; the partitions by what became of it."""
@@ -238,7 +254,7 @@ class Pushes:
         for link, each in zip(links, wave, strict=True):
             link.send(*each.look())
         scratch = np.empty(max(each.range_bytes for each in wave), np.uint8)
-        written: list[tuple[Link, int, Facts, Write]] = []
+        written: list[tuple[Link, Request, Facts, Write]] = []
         looked_at: list[Link] = []
         for link, each in zip(links, wave, strict=True):
             try:
@@ -247,27 +263,27 @@ class Pushes:
                 require_passing(error)
                 by_outcome[Outcome.ELSEWHERE].append(each.partition)
                 continue
-            note(each.partition, found.facts)
+            note(each.partition, found)
             outcome = each.next_step(found)
             if outcome is Outcome.READY:
                 transaction = each.write(found, scratch)
-                note_write(each.partition, found.facts, 0)  # before it may be seen
+                note_write(each.partition, found.facts, {})  # before it may be seen
                 link.send(*transaction.parts)
-                written.append((link, each.partition, found.facts, transaction))
+                written.append((link, each, found.facts, transaction))
             else:
                 link.send(command(b"UNWATCH"))
                 looked_at.append(link)
                 by_outcome[outcome].append(each.partition)
-        for link, p, facts, transaction in written:
+        for link, each, facts, transaction in written:
             try:
-                outcome, log_bytes = read_write(link.replies, transaction)
+                outcome, lengths = read_write(link.replies, transaction)
             except ServerError as error:
                 require_passing(error)
-                outcome, log_bytes = Outcome.ELSEWHERE, 0
-            by_outcome[outcome].append(p)
+                outcome, lengths = Outcome.ELSEWHERE, []
+            by_outcome[outcome].append(each.partition)
             if outcome is Outcome.DONE:
                 self._saturations.add(*transaction.limited)
-                note_write(p, facts, log_bytes)
+                note_write(each.partition, facts, each.log_bytes(lengths))
         for link in looked_at:
             link.replies.status()
         return by_outcome

@@ -36,12 +36,12 @@ class Replicas:
                 return None
             if not found:
                 return address not in self._with_replica
-            watermarks = self._keys.watermarks(partition)
+            facts = self._keys.facts(partition)
             try:
-                link.send(command(b"HGET", watermarks, INCARNATION))
+                link.send(command(b"HGET", facts, INCARNATION))
                 self._incarnation.check(link.replies.bulk())
                 # WAIT waits for what this connection wrote, and all that the server was told before.
-                link.send(command(b"HSET", watermarks, INCARNATION, self._incarnation.id) + wait)
+                link.send(command(b"HSET", facts, INCARNATION, self._incarnation.id) + wait)
                 link.replies.status()
                 return link.replies.integer() > 0
             except ServerError as error:

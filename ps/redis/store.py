@@ -1,4 +1,4 @@
-"""`RedisStore`: the parameters in Redis, one string of packed fixed-point accumulators per partition."""
+"""`RedisStore`: the parameters in Redis, in strings of packed fixed-point accumulators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps.partitions import Bools, Float32, Int64, Slots, as_slots
 from ps.redis.counters import SaturationCount, Saturations, Traffic
 from ps.redis.drop import drop_model, not_dropped
 from ps.redis.dumps import Dumps, PartitionDump
-from ps.redis.layout import density_of, partitions_of
+from ps.redis.layout import Layout, density_of
 from ps.redis.log import Logged
 from ps.redis.model import open_model
 from ps.redis.pulls import News, PulledState, Pulls
@@ -31,9 +31,9 @@ class RedisStore:
 
     The two numbers of a slot travel as one 64-bit integer: `z` with `z_bits` fraction bits in the high half,
     `n` with 8 in the low half, rounded stochastically but repeatably (see `pack_delta`), saturating. Adding
-    is one transaction with the token's watermark, under `WATCH` on the partition's watermarks: so a push
-    counts once, whatever is repeated and whoever else pushes for the same shard. A dense push rewrites the
-    range that it touches, a sparse one is the server's `BITFIELD INCRBY`.
+    is one transaction for each partition with the token's watermark, under `WATCH` on that: so a push counts
+    once, whatever is repeated and whoever else pushes for the same shard. A dense push rewrites the range
+    that it touches, a sparse one is the server's `BITFIELD INCRBY`.
 
     Pulls and pushes have connections of their own, so that one of each may be under way.
     """
@@ -66,7 +66,8 @@ class RedisStore:
         """
         if width != _WIDTH:
             raise StoreError(f"a Redis store keeps 2 numbers per slot, not {width}.")
-        self.partitions = partitions_of(bits)
+        self.layout = Layout.of(bits)
+        self.partitions = self.layout.partitions
         self.url = url
         self.keys = Keys(url.model or "default")
         self.z_bits = z_bits
@@ -80,7 +81,7 @@ class RedisStore:
                 url,
                 self._reads.nodes,
                 self.keys,
-                self.partitions.count,
+                self.layout,
                 {"bits": str(bits), "z_bits": str(z_bits), **(facts or {})},
                 join=join,
                 create=create,
@@ -91,14 +92,14 @@ class RedisStore:
             self._reads.close()
             self._writes.close()
             raise
-        self._pulls = Pulls(self._reads, self.partitions, self._incarnation)
-        self._pushes = Pushes(self._writes, self.partitions, self._incarnation, self._saturations)
+        self._pulls = Pulls(self._reads, self.layout, self._incarnation)
+        self._pushes = Pushes(self._writes, self.layout, self._incarnation, self._saturations)
         # A worker takes over one data shard while it still pushes another.
         self._attempts = Pushes(
-            self._reads, self.partitions, self._incarnation, self._saturations, links=_ATTEMPT_LINKS
+            self._reads, self.layout, self._incarnation, self._saturations, links=_ATTEMPT_LINKS
         )
         self._replicas = Replicas(self._writes, self.partitions.count, self._incarnation)
-        self._dumps = Dumps(self._reads, self._writes, self.partitions, self._incarnation)
+        self._dumps = Dumps(self._reads, self._writes, self.layout, self._incarnation)
 
     @property
     def bits(self) -> int:
@@ -187,7 +188,7 @@ class RedisStore:
         returned, so that those can be sent again first. `only`, bool[partitions], are those to push to; of
         them, one without a slot notes the push in its watermark. `logged` goes to their logs; a log that has
         become long is folded into the state. With `crowd`, all of their slots count as pushed from now on.
-        `folds`, int64[partitions], is told how often each one's log had been folded before.
+        `folds`, int64[strings], is told how often each one's log had been folded before.
 
         Raises SupersededError when a later attempt at the data shard has begun than the token's.
         """
@@ -229,16 +230,16 @@ class RedisStore:
         return self._replicas.servers()
 
     def read_news(self, known: Int64, folds: Int64) -> list[News]:
-        """Of every partition, which slots have been pushed since its log had `known` entries.
+        """Of every string, which slots have been pushed since its log had `known` entries.
 
-        Both are int64[partitions]; `folds` says how often the log had been folded then, -1 for no idea.
+        Both are int64[strings]; `folds` says how often the log had been folded then, -1 for no idea.
         Raises as `pull` does.
         """
         return self._pulls.news(known, folds)
 
     def fold(self) -> None:
         """Add all logs to the state, for whoever pulls. Raises as `push` does."""
-        self._pushes.fold(list(range(self.partitions.count)))
+        self._pushes.fold(list(range(self.layout.strings.count)))
 
     def wait_replicated(self, timeout_s: float) -> bool:
         """See `Replicas.have_everything`."""

@@ -32,7 +32,6 @@ class Addition:
 
 
 _NONE = np.empty(0, np.int64)
-_NOTHING = Addition((), ())
 
 
 class SparsePush:
@@ -45,19 +44,20 @@ class SparsePush:
     """Bytes that are read, and written from the scratch."""
 
     def __init__(self, key: bytes, offsets: Offsets, increments: Int64) -> None:
-        self.slots = offsets.size
-        self._key = key
+        self.key = key
         self._offsets = offsets
         self._increments = increments
         self._heavy = _heavy_places(increments)
+        self.reads = self._heavy.size > 0
+        """Whether it has to look first, at what must not change before it has written."""
 
     def look(self) -> bytes | memoryview:
-        """Ask for what has to be known of the string before it is added to; empty for nothing."""
-        return bitfield_read(self._key, self._offsets[self._heavy]) if self._heavy.size else b""
+        """Ask for what has to be known of the string before it is added to."""
+        return bitfield_read(self.key, self._offsets[self._heavy])
 
     def read_look(self, replies: ReplyReader) -> Int64:
         """The answer, int64[heavy], for `add`."""
-        if not self._heavy.size:
+        if not self.reads:
             return _NONE
         current = np.empty(self._heavy.size, np.int64)
         replies.array()
@@ -66,10 +66,8 @@ class SparsePush:
 
     def add(self, current: NDArray[Any], scratch: NDArray[np.uint8]) -> Addition:
         """The commands; `scratch` has room for `range_bytes`, and is free when they have been sent."""
-        if not self.slots:
-            return _NOTHING
         increments, limited = _limit(self._increments, self._heavy, current)
-        key = np.frombuffer(self._key, np.uint8)
+        key = np.frombuffer(self.key, np.uint8)
         parts, answers = [], []
         for first in range(0, self._offsets.size, _LONGEST):
             piece = slice(first, first + _LONGEST)
@@ -88,16 +86,16 @@ class RangePush:
     """
 
     def __init__(self, key: bytes, offsets: Offsets, increments: Int64) -> None:
-        self.slots = offsets.size
-        self._key = key
+        self.key = key
         self._offsets = offsets
         self._increments = increments
         self._first = int(offsets[0])
+        self.reads = True
         self.range_bytes = (int(offsets[-1]) - self._first + 1) * SLOT_BYTES
 
     def look(self) -> bytes:
         start = self._first * SLOT_BYTES
-        return command(b"GETRANGE", self._key, b"%d" % start, b"%d" % (start + self.range_bytes - 1))
+        return command(b"GETRANGE", self.key, b"%d" % start, b"%d" % (start + self.range_bytes - 1))
 
     def read_look(self, replies: ReplyReader) -> NDArray[np.uint8]:
         """The answer, uint8[n], for `add`: a view that the next read overwrites. Beyond it are zeros."""
@@ -112,13 +110,12 @@ class RangePush:
         increments, limited = _limit(self._increments, heavy, heavy_now)
         written = scratch[: self.range_bytes]
         add_to_range(current, self._first, self._offsets, increments, written)
-        head = b"*4\r\n$8\r\nSETRANGE\r\n" + bulk_string(self._key)
+        head = b"*4\r\n$8\r\nSETRANGE\r\n" + bulk_string(self.key)
         head += bulk_string(b"%d" % (self._first * SLOT_BYTES)) + b"$%d\r\n" % written.size
         return Addition([head, written.data, b"\r\n"], [None], limited)
 
 
 StringPush = SparsePush | RangePush
-"""What it reads first must not change before it has written."""
 
 
 def _heavy_places(increments: Int64) -> Int64:

@@ -11,7 +11,7 @@ from redis.exceptions import AskError, MovedError, OutOfMemoryError
 
 from ctr.errors import StoreError
 from ps.board import JOB_FACTS, job_of, pairs, read_reports, view_of, view_reads
-from ps.redis import require_layout
+from ps.redis import Layout, require_layout
 from ps.status.clients import NodeClients, side_by_side
 from ps.status.node import NodeLook, reason
 from ps.status.status import BoardStatus, ModelStatus, StoreStatus
@@ -153,7 +153,7 @@ class StoreObserver:
     def _look_at_partitions(self, node: NodeLook, model: ModelStatus) -> None:
         for first in range(0, len(node.partitions), _PARTITIONS_AT_A_TIME):
             some = node.partitions[first : first + _PARTITIONS_AT_A_TIME]
-            reads = [self._partition_reads(p) for p in some]
+            reads = [self._partition_reads(p, model.bits) for p in some]
             answers = iter(
                 self._nodes.ask(node.primary.address, chain.from_iterable(reads), raise_on_error=False)
             )
@@ -170,20 +170,20 @@ class StoreObserver:
                     node.refusal = error
                 elif model.state == "ready" and (
                     incarnation != model.incarnation.encode()
-                    or (had_state is not None and sizes[0] == 0)  # or its state is gone
+                    or (had_state is not None and 0 in sizes[: len(sizes) // 3])  # or a state is gone
                 ):
                     node.lost.append(p)
                 else:
                     node.bytes += sum(sizes)
 
-    def _partition_reads(self, partition: int) -> list[Command]:
-        """The incarnation, whether it had a state, then the sizes of what it holds."""
+    def _partition_reads(self, partition: int, bits: int) -> list[Command]:
+        """The incarnation, whether it had a state, then the sizes of its strings, their tails and logs."""
+        keys, strings = self._keys, range(Layout.of(bits).per_partition)
+        sizes = [name(partition, i) for name in (keys.state, keys.tail, keys.log) for i in strings]
         return [
-            (b"HGET", self._keys.watermarks(partition), INCARNATION),
-            (b"HGET", self._keys.watermarks(partition), STATE),
-            (b"STRLEN", self._keys.state(partition)),
-            (b"STRLEN", self._keys.tail(partition)),
-            (b"STRLEN", self._keys.log(partition)),
+            (b"HGET", keys.facts(partition), INCARNATION),
+            (b"HGET", keys.facts(partition), STATE),
+            *((b"STRLEN", key) for key in sizes),
         ]
 
     def _board(self, address: Address) -> BoardStatus | None:

@@ -7,6 +7,7 @@ from ps.wire.keys import (
     FOLDS,
     INCARNATION,
     STATE,
+    WATERMARK_HASHES,
     BoardPart,
     Keys,
     Watermark,

@@ -1,12 +1,16 @@
 """The names of everything that a model keeps in Redis, and nowhere else.
 
-The braces are Redis Cluster's hash tag: all keys of a partition live, move and fail over together.
+The braces are Redis Cluster's hash tag: all keys of a partition live, move and fail over together. A node
+has a contiguous range of hash slots, and partitions' tags are chosen so that equal ranges get equal shares.
 """
 
 from __future__ import annotations
 
+from binascii import crc_hqx
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
+from itertools import count
 
 
 class BoardPart(StrEnum):
@@ -77,40 +81,79 @@ class Keys:
         """A hash: the prepared update of a rank, by round. Each rank on a node of its own choice."""
         return f"ctr:{{{self.model}:rank:{rank}}}".encode()
 
-    def state(self, partition: int) -> bytes:
-        """A string: 8 bytes per slot, the packed accumulators."""
-        return f"ctr:{{{self.model}:{partition}}}:w".encode()
+    def facts(self, partition: int) -> bytes:
+        """A hash: the incarnation, and what else is known of a partition: STATE, FOLDS, CROWDED."""
+        return self._of_partition(partition, "a")
 
-    def tail(self, partition: int) -> bytes:
-        """A string: the state of the partition's last slots, see `TAIL_SLOTS`."""
-        return f"ctr:{{{self.model}:{partition}}}:x".encode()
+    def watermarks(self, partition: int, shard: int) -> bytes:
+        """A hash: the `Watermark` of this data shard, and those of others.
 
-    def log(self, partition: int) -> bytes:
+        Every push watches its own. Data shards that are in work at the same time are seldom in the same one.
+        """
+        return self._of_partition(partition, f"m{shard % WATERMARK_HASHES}")
+
+    def state(self, partition: int, string: int = 0) -> bytes:
+        """A string, one of several: 8 bytes per slot, the packed accumulators."""
+        return self._of_partition(partition, f"w{string}")
+
+    def tail(self, partition: int, string: int = 0) -> bytes:
+        """A string: the state of the last slots of `state`, see `TAIL_SLOTS`."""
+        return self._of_partition(partition, f"x{string}")
+
+    def log(self, partition: int, string: int = 0) -> bytes:
         """A string: increments that are not in the state yet, and slots pushed for the first time; see
         `ps/redis/log.py`."""
-        return f"ctr:{{{self.model}:{partition}}}:l".encode()
+        return self._of_partition(partition, f"l{string}")
 
-    def present(self, partition: int) -> bytes:
+    def present(self, partition: int, string: int = 0) -> bytes:
         """A string: a bit for each slot that a folded log has named, the lowest bit of a byte first."""
-        return f"ctr:{{{self.model}:{partition}}}:p".encode()
+        return self._of_partition(partition, f"p{string}")
 
-    def watermarks(self, partition: int) -> bytes:
-        """A hash: the incarnation, whether there is a state, and a `Watermark` per job and data shard."""
-        return f"ctr:{{{self.model}:{partition}}}:a".encode()
+    def _of_partition(self, partition: int, name: str) -> bytes:
+        return f"{_prefix(self.model, partition)}{name}".encode()
 
+
+_RANGE_BITS = 12
+_RANGES = 1 << _RANGE_BITS  # of hash slots
+_HASH_SLOTS = 1 << 14  # of a Redis Cluster
+
+
+@cache
+def _hash_tags() -> list[int]:
+    """For each range of hash slots, in order, the least number that Redis Cluster's hash puts there.
+
+    Tags at random leave the busiest of 8 nodes half as many partitions again as it should have, of 64.
+    """
+    found: dict[int, int] = {}
+    for number in count():
+        found.setdefault(crc_hqx(b"%d" % number, 0) % _HASH_SLOTS * _RANGES // _HASH_SLOTS, number)
+        if len(found) == _RANGES:
+            break
+    return [found[place] for place in range(_RANGES)]
+
+
+@cache
+def _prefix(model: str, partition: int) -> str:
+    """What the names of all keys of a partition begin with."""
+    # Partitions that follow each other are far apart: the first 2, 4, 8, ... are spread evenly.
+    place = int(f"{partition % _RANGES:0{_RANGE_BITS}b}"[::-1], 2)
+    return f"ctr:{model}:{partition}{{{_hash_tags()[place]}}}:"
+
+
+WATERMARK_HASHES = 16
+"""The watermarks of a partition are spread over so many."""
 
 INCARNATION = b"incarnation"
-"""Field of the meta hash and of every partition's watermarks: the random id of the model's creation."""
+"""Field of the meta hash and of every partition's facts: the random id of the model's creation."""
 
 STATE = b"state"
-"""Field of the watermarks of a partition that has a state: one that it has lost is then no state of zeros."""
-
+"""Field of the facts of a partition that has a state: one that it has lost is then no state of zeros."""
 
 FOLDS = b"folds"
-"""Field of the watermarks: how often the partition's log has been folded into its state."""
+"""Field of the facts: how often the log of each of the partition's strings has been folded into it."""
 
 CROWDED = b"crowded"
-"""Field of the watermarks of a partition of which every slot counts as pushed: ranges of it were."""
+"""Field of the facts of a partition of which every slot counts as pushed: ranges of it were."""
 
 
 def watermark_field(job: str, shard: int) -> bytes:

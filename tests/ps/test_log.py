@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ps.log_kernels import ENTRY_BYTES, OFFSET_BITS, decode_entries, encode_entries
-from ps.redis.layout import LARGEST_PARTITION_BITS
+from ps.redis.layout import LARGEST_STRING_BITS
 from ps.redis.log import entries_of, is_to_fold
 from tests.reference import fixed_point
 from tests.reference import log as reference
@@ -47,7 +47,7 @@ def test_light_increments_have_room_and_heavy_ones_do_not() -> None:
 
 
 def test_every_offset_of_a_partition_has_room() -> None:
-    assert OFFSET_BITS == LARGEST_PARTITION_BITS
+    assert OFFSET_BITS == LARGEST_STRING_BITS
     with pytest.raises(ValueError, match="no room"):
         entries_of(np.array([1 << OFFSET_BITS], np.uint32), np.zeros(1, np.int64))
 

@@ -248,7 +248,7 @@ class TestCluster:
             node = by_address[of(server)]
             with server.connect() as client:
                 there = set(client.keys("*"))
-            assert {KEYS.watermarks(p).decode() for p in node.partitions} <= there
+            assert {KEYS.facts(p).decode() for p in node.partitions} <= there
             assert node.partition_bytes == len(node.partitions) * PARTITION_BYTES
             assert node.hash_slots == 8_192
         counts = [len(node.partitions) for node in found.nodes]
@@ -273,7 +273,7 @@ class TestCluster:
             b.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[0])
             a.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[1])
             password = own.url.partition("@")[0].rpartition(":")[2]
-            keys = [KEYS.watermarks(moving), KEYS.state(moving)]
+            keys = [KEYS.facts(moving), KEYS.state(moving)]
             a.execute_command(
                 "MIGRATE", target.host, target.port, "", 0, 5_000, "AUTH", password, "KEYS", *keys
             )

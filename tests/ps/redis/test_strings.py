@@ -1,0 +1,152 @@
+"""Partitions of several strings: everything is as with one, and pushes for other data shards do not meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import redis
+
+from ps import Logged, Token
+from ps.client.presence import Presence
+from ps.redis import layout
+from ps.redis.drop import partition_keys
+from ps.redis.store import RedisStore
+from ps.servers.embedded import EmbeddedRedis
+from ps.wire.url import parse_redis_url
+from tests.ps.contract import at_once, scanned
+from tests.ps.redis_servers import flush, needs_redis
+
+pytestmark = needs_redis
+
+BITS = 18
+STRINGS = 256
+SIZE = 1 << 10  # slots of a string, of which two are apart
+
+
+@pytest.fixture(autouse=True)
+def small_strings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "LARGEST_STRING_BITS", 10)
+
+
+@pytest.fixture
+def url(shared_cluster: EmbeddedRedis) -> str:
+    flush(shared_cluster)
+    return shared_cluster.url
+
+
+def opened(url: str, model: str, **options: bool) -> RedisStore:
+    return RedisStore(parse_redis_url(f"{url}?model={model}"), bits=BITS, width=2, **options)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[RedisStore]:
+    store = opened(url, "several")
+    assert (store.partitions.count, store.layout.per_partition) == (64, 4)
+    yield store
+    store.drop()
+
+
+def some_slots(rng: np.random.Generator, count: int, first: int = 0, last: int = 1 << BITS) -> np.ndarray:
+    ends = np.arange(first + SIZE - 1, last, 7 * SIZE)  # the tails of some strings
+    return np.union1d(rng.integers(first, last, count), ends).astype(np.uint32)
+
+
+EVERYTHING = np.arange(1 << BITS, dtype=np.uint32)
+
+
+def test_pushes_logs_and_folds_add_up(store: RedisStore, url: str) -> None:
+    rng = np.random.default_rng(0)
+    sums, logs = np.zeros(1 << BITS, np.int64), np.zeros(1 << BITS, np.int64)
+    nobody = EVERYTHING[:0], np.empty(0, np.int64)
+
+    def numbers(count: int) -> np.ndarray:
+        return (rng.integers(-256, 256, count) << 32) + rng.integers(1, 1000, count)
+
+    presence = Presence(store)
+    for number in range(4):
+        dense = number == 1
+        slots = some_slots(rng, 3_000, 5 * SIZE, 9 * SIZE) if dense else some_slots(rng, 2_000)
+        light = np.setdiff1d(some_slots(rng, 500), slots)
+        added, logged = numbers(slots.size), numbers(light.size)
+        token = Token("job", number % 3, number)
+        for _ in range(2):
+            store.push_packed(slots, added, token, logged=Logged(light, logged))
+        sums[slots] += added
+        logs[light] += logged
+        if not dense:
+            presence.claim(slots)
+    pulled = store.pull_packed(EVERYTHING, "job", [1])
+    assert np.array_equal(pulled.packed, sums)
+    assert pulled.applied[1].tolist() == [1] * 64
+    assert pulled.folds.tolist() == [0] * STRINGS
+    assert store.applied_everywhere("job", [2, 0, 1, 16]).tolist() == [2, 3, 1, -1]
+    both = scanned(store)
+    assert set(both) == set(np.flatnonzero(sums + logs).tolist())
+
+    dumps = [store.dump(p) for p in range(64)]
+    copy = opened(url, "copy", restoring=True)
+    for each in dumps:
+        copy.restore(each)
+    assert scanned(copy) == both
+    assert [copy.dump(p) for p in range(64)] == dumps
+    assert copy.applied("job", 0).tolist() == [3] * 64
+    copy.drop()
+
+    store.fold()
+    store.push_packed(*nobody, Token("job", 0, 9), logged=Logged(EVERYTHING[:1], np.array([5])))
+    assert scanned(store) == both | {0: scanned(store)[0]}
+    pulled = store.pull_packed(EVERYTHING)
+    assert np.array_equal(pulled.packed, sums + logs)
+    assert pulled.folds.tolist() == (np.add.reduceat(logs != 0, EVERYTHING[::SIZE]) > 0).astype(int).tolist()
+    assert presence.listen().tolist() == pulled.folds.tolist()
+    present = ~presence.absent(EVERYTHING)
+    assert present[np.flatnonzero(logs)].all()
+    assert present.sum() < 1 << 15
+
+
+def test_a_dropped_model_leaves_nothing(store: RedisStore, shared_cluster: EmbeddedRedis, url: str) -> None:
+    other = opened(url, "other")
+    slots = some_slots(np.random.default_rng(1), 2_000)
+    other.push_packed(
+        slots, np.ones(slots.size, np.int64), Token("job", 7, 0), logged=Logged(slots, slots * 0 + 1)
+    )
+    other.fold()
+    keys = {key for p in range(64) for key in partition_keys(other.keys, p, 4)}
+
+    def there() -> set[bytes]:
+        found: set[bytes] = set()
+        for each in shared_cluster.servers:
+            with each.connect() as client:
+                found |= {key.encode() for key in client.keys("ctr:*other:*")}
+        return found
+
+    assert there() - keys == {other.keys.meta}
+    assert len(there()) > 64 * 8
+    other.drop()
+    assert there() == set()
+
+
+def test_pushes_for_other_data_shards_do_not_meet(shared_redis: EmbeddedRedis) -> None:
+    """Every push to a partition looks at it once: nobody else's makes it look again."""
+    flush(shared_redis)
+    pushers, chunks = 4, 6
+    stores = [opened(shared_redis.url, "meet", join=True) for _ in range(pushers)]
+    slots = np.arange(0, 1 << BITS, 200, dtype=np.uint32)
+    # The first push makes the strings, which everybody else's must notice.
+    stores[0].push_packed(slots, np.ones(slots.size, np.int64), Token("job", 99, 0))
+    with redis.Redis.from_url(shared_redis.url) as client:
+        client.config_resetstat()
+
+        def push(shard: int) -> None:
+            for chunk in range(chunks):
+                stores[shard].push_packed(slots, np.ones(slots.size, np.int64), Token("job", shard, chunk))
+
+        at_once(*[lambda shard=shard: push(shard) for shard in range(pushers)])
+        assert client.info("commandstats")["cmdstat_watch"]["calls"] == 64 * pushers * chunks
+    packed = stores[0].pull_packed(slots).packed
+    assert set(packed.tolist()) == {1 + pushers * chunks}
+    for each in stores[1:]:
+        each.close()
+    stores[0].drop()
