@@ -280,7 +280,19 @@ from ps.servers import EmbeddedRedis
 
 def ready(servers, *more):
     print(*[server.port for server in servers.servers], *more, flush=True)
-    sys.stdin.read(1)
+    os.read(0, 1)
+"""
+FORKS = """
+for ending in {endings}:
+    if not os.fork():
+        exec(ending)
+        break
+else:
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            break
 """
 ENDINGS = {
     "return": "with EmbeddedRedis() as servers: ready(servers)",
@@ -291,6 +303,14 @@ ENDINGS = {
     "os._exit": "servers = EmbeddedRedis(); ready(servers); os._exit(0)",
     "frozen": "with EmbeddedRedis() as servers: servers.servers[0].freeze(); ready(servers)",
 }
+
+
+def numbers(process: subprocess.Popen[str]) -> list[int]:
+    """What it prints on its next line."""
+    assert process.stdout is not None
+    found = [int(word) for word in process.stdout.readline().split()]
+    assert found, "the job did not start"
+    return found
 
 
 @pytest.fixture
@@ -309,10 +329,7 @@ def job(tmp_path: Path) -> Iterator[Callable[[str], tuple[subprocess.Popen[str],
             process_group=0,
         )
         started.append(process)
-        assert process.stdout is not None
-        numbers = [int(word) for word in process.stdout.readline().split()]
-        assert numbers, "the job did not start"
-        return process, numbers
+        return process, numbers(process)
 
     yield start
     for process in started:
@@ -325,23 +342,33 @@ def assert_nothing_is_left(ports: list[int], folder: Path) -> None:
     eventually(lambda: list(folder.glob("ctr-redis-*")) == [])
 
 
-@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
-def test_servers_end_with_a_job_that_ends(job: Callable, ending: str, tmp_path: Path) -> None:
-    process, ports = job(ending)
-    process.communicate("x")
+def test_servers_end_with_a_job_that_ends(job: Callable, tmp_path: Path) -> None:
+    """Each ending is that of a process of its own, forked from one that has loaded what they need."""
+    process, ports = job(FORKS.format(endings=list(ENDINGS.values())))
+    for _ in range(len(ENDINGS) - 1):
+        ports += numbers(process)
+    assert len(set(ports)) == len(ENDINGS) + 1  # one has a replica
+    assert all(map(listens, ports))
+    process.communicate("x" * len(ENDINGS))
     assert_nothing_is_left(ports, tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT])
-def test_servers_end_with_a_job_that_is_killed(job: Callable, number: signal.Signals, tmp_path: Path) -> None:
-    process, ports = job("""
+def test_servers_end_with_a_job_that_is_killed(job: Callable, tmp_path: Path) -> None:
+    signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT]
+    code = textwrap.dedent("""
+        os.setpgid(0, 0)
         servers = EmbeddedRedis(replicas=2)
         servers.servers[0].freeze()
-        ready(servers)
+        ready(servers, os.getpid())
     """)
-    os.killpg(process.pid, number)  # as a terminal or a scheduler does
-    process.wait()
-    assert_nothing_is_left(ports, tmp_path)
+    process, first = job(FORKS.format(endings=[code] * len(signals)))
+    started = [first, *(numbers(process) for _ in signals[1:])]
+    assert len({pid for *_, pid in started}) == len(signals)
+    for number, (*ports, pid) in zip(signals, started, strict=True):
+        assert all(map(listens, ports))
+        os.killpg(pid, number)  # as a terminal or a scheduler does
+        eventually(lambda ports=ports: not any(map(listens, ports)))
+    assert_nothing_is_left([], tmp_path)
 
 
 def test_a_killed_job_leaves_no_cluster(job: Callable, tmp_path: Path) -> None:
