@@ -1,11 +1,13 @@
-"""`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; when named parameters, plan, wide."""
+"""`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; when named: parameters, plan, board,
+wide.
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from benchmarks import accuracy, memory, parameters, plan, speed, startup, wide
+from benchmarks import accuracy, board, memory, parameters, plan, speed, startup, wide
 
 KINDS = ("startup", "speed", "memory", "accuracy")
 
@@ -16,7 +18,7 @@ def main() -> None:
     parser.add_argument(
         "kinds",
         nargs="*",
-        choices=[*KINDS, "parameters", "plan", "wide", []],
+        choices=[*KINDS, "parameters", "plan", "board", "wide", []],
         help="what to measure; default: everything",
     )
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows for speed")
@@ -43,6 +45,8 @@ def main() -> None:
         parameters.measure_workers(options.folder, options.rows // 2)
     if "plan" in kinds:
         plan.measure(options.folder, options.rows // 2, options.rounds)
+    if "board" in kinds:
+        board.measure(options.folder, options.rows)
     if "wide" in kinds:
         wide.measure(options.folder, options.wide_rows)
 

@@ -27,7 +27,7 @@ def measure(folder: Path, rows: int, rounds: int) -> None:
     log = folder / f"plan-{rows}.tsv"
     if not log.exists():
         ctr("synth", "--rows", rows, "--seed", SEED, "--out", log)
-    data = {bits: _hashed(folder, log, bits) for bits in BITS}
+    data = {bits: hashed(folder, log, bits) for bits in BITS}
     found = np.unique(np.concatenate([chunk.slots for chunk in open_source([data[BITS[-1]]], None).chunks()]))
     slower: list[float] = []
     predicted: dict[tuple[int, int, int], list[float]] = {}
@@ -62,7 +62,7 @@ def measure(folder: Path, rows: int, rounds: int) -> None:
         print(f"  {what:28} {median(guesses):12,.0f} {median(rates):12,.0f} {ratio:18.2f}")
 
 
-def _hashed(folder: Path, log: Path, bits: int) -> Path:
+def hashed(folder: Path, log: Path, bits: int) -> Path:
     """The rows as a data set with so many slots."""
     hashed, spec = log.with_name(f"{log.stem}-{bits}.hashed"), folder / f"plan-{bits}.yaml"
     if not hashed.exists():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import parameters, plan, startup
+from benchmarks import board, parameters, plan, startup
 
 
 @pytest.mark.timeout(900)  # some thirty jobs, many with workers and servers of their own
@@ -26,7 +26,9 @@ def test_every_benchmark_runs(
     monkeypatch.setattr(parameters, "FILTERS", some)
     monkeypatch.setattr(plan, "BITS", (22,))
     monkeypatch.setattr(plan, "CASES", [(1, 1)])
-    kinds = ["startup", "speed", "memory", "accuracy", "parameters", "plan"]
+    monkeypatch.setattr(board, "BITS", 22)
+    monkeypatch.setattr(board, "WORKERS", 3)
+    kinds = ["startup", "speed", "memory", "accuracy", "parameters", "plan", "board"]
     options = ["--rows", "500", "--memory-rows", "500", "--rounds", "1", "--folder", str(tmp_path)]
     options += ["--data", str(tmp_path / "none")]
     monkeypatch.setattr(sys, "argv", ["benchmarks", *kinds, *options])
@@ -41,5 +43,6 @@ def test_every_benchmark_runs(
         "weights/s",
         "2 Redis",
         "predicted",
+        "workers borne",
     ):
         assert figure in out
