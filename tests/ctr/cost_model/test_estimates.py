@@ -136,7 +136,7 @@ def test_twice_of_what_bounds_it_helps() -> None:
 
 def test_memory() -> None:
     one = estimate(workload(**FOLDED))
-    # 8.02 bytes, 1/8 for the bitmap, 12/16 for entries of the log, and 1/2 that Redis gives it ahead
+    # 8.02 bytes, 1/8 for the bitmap, 6/8 for entries of the log, and 1/2 that Redis gives it ahead
     assert one.state_ram == pytest.approx(2**29 * 9.4, rel=0.01)
     assert one.state_ram < one.node_ram < one.snapshot_ram
     many = estimate(workload(**FOLDED, nodes=8))
