@@ -14,9 +14,9 @@ from threading import Event
 
 import pytest
 
-from ctr.distributed.progress import Progress
 from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import StoreError
+from ctr.learn import TrainProgress
 from ps import BoardView, JobBoard, parse_redis_url
 from ps.servers.embedded import EmbeddedRedis
 from ps.servers.redis_server import RedisServer
@@ -155,7 +155,7 @@ def test_when_everything_is_pushed(start_redis: StartRedis, job_data: Path, cons
             view.ranks and all(rank.pushed + 1 == plan.rounds_of(number) for number, rank in ranks)
         )
 
-    def go_back(_: Progress) -> None:
+    def go_back(_: TrainProgress) -> None:
         """Called by the coordinator before it looks at the board again."""
         if not done:
             for server in servers.servers:
