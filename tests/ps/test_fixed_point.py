@@ -96,8 +96,10 @@ def test_nothing_to_do() -> None:
 # Writing
 
 
-@pytest.mark.parametrize("z_bits", [-86, -3, 0, 10, 16, 30])
-@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+# A slot's width decides no more than which dither its number gives.
+@pytest.mark.parametrize(
+    ("z_bits", "dtype"), [*((z_bits, np.uint32) for z_bits in (-86, -3, 0, 10, 16, 30)), (16, np.uint64)]
+)
 def test_every_nasty_step_from_every_nasty_state(z_bits: int, dtype: type) -> None:
     delta = rows([(a, b) for a in NASTY for b in NASTY])
     slots = np.arange(len(delta), dtype=dtype) * dtype(9_700_001)

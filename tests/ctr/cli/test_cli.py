@@ -399,7 +399,7 @@ def test_a_full_disk_leaves_the_old_model(cli: Cli, click_log: Path, tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_second_start_compiles_nothing(click_log: Path, tmp_path: Path) -> None:
+def test_a_second_start_compiles_nothing(cli: Cli, click_log: Path, tmp_path: Path) -> None:
     code = """
 import numba
 from numba.core import event
@@ -416,7 +416,7 @@ with event.install_recorder("numba:compile") as recorder:
 print(f"events: {compiled}")
 """
     words = ["train", "--spec", "criteo", click_log, "--model", tmp_path / "model"]
-    for _ in range(2):
-        command = [sys.executable, "-c", code, *words]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert cli(*words).code == 0
+    command = [sys.executable, "-c", code, *map(str, words)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "events: 0" in done.stdout.splitlines()

@@ -72,14 +72,14 @@ def test_one_node_of_two(
 ) -> None:
     """Data shards that were finished since the snapshot are no worker's any more."""
     servers = start_redis(shards=2)
-    job = describe(job_data, consistency=consistency, passes=8, ftrl=ADDITIVE)
+    job = describe(job_data, consistency=consistency, passes=6, ftrl=ADDITIVE)
     running = start_job(job, servers.url)
     running.gather()
     victim = other_than_the_boards(running, servers)
-    view = running.once(lambda view: pushed(view) >= 20)
+    view = running.once(lambda view: pushed(view) >= 10)
     assert view is not None
     snapshot(victim)
-    assert running.once(lambda now: pushed(now) >= pushed(view) + 60)
+    assert running.once(lambda now: pushed(now) >= pushed(view) + 40)
     victim.restart()
     began = time.monotonic()
     with pytest.raises(StoreError, match=LOST):

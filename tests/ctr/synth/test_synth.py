@@ -25,6 +25,8 @@ from ctr.synth.log import SynthSummary, write_click_log
 
 ROWS = 65_536
 
+pytestmark = pytest.mark.xdist_group("synth")  # one process writes the log, and takes it apart
+
 
 @dataclass(frozen=True)
 class Written:
