@@ -56,7 +56,7 @@ class TrainOptions:
             help="Examples that a worker trains on between reading the shared weights and adding its change "
             "to them. Default in memory: 65,536; for several workers a 25th of their rows where that would "
             "leave fewer than 6 rounds. Through Redis: an 8th of a worker's rows, at most 524,288; for "
-            "several at most 131,072, or a 16th if that is more.",
+            "several at most 131,072, or a 16th if that is more. Or a 32nd, at most 1,048,576.",
         ),
     ] = None
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 1

@@ -158,3 +158,20 @@ def test_chunks_of_much_data_are_blocks() -> None:
     assert default_chunk(2, lambda: 500_000) == 10_000  # 25 rounds
     assert default_chunk(8, lambda: 1_000_000) == 5_000
     assert default_chunk(8, lambda: 10_000) == 256
+
+
+@pytest.mark.parametrize(
+    ("workers", "rows", "chunk"),
+    [
+        (1, 1_000, 65_536),
+        (1, 2_000_000, 250_000),
+        (1, 10_000_000, 524_288),
+        (1, 10**9, 1_048_576),
+        (4, 400_000, 12_500),
+        (2, 4_000_000, 131_072),
+        (2, 10_000_000, 312_500),
+        (100, 4_200_000_000, 1_048_576),
+    ],
+)
+def test_chunks_through_redis(workers: int, rows: int, chunk: int) -> None:
+    assert default_chunk(workers, lambda: rows, in_memory=False) == chunk
