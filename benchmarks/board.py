@@ -77,8 +77,8 @@ def measure(folder: Path, rows: int) -> None:
         )
         with closing(JobBoard(url, lease_s=LEASE_S)) as board:
             board.create("load", b"", shards=1 << 20)
-            workers = [board.register(f"host:{number}") for number in range(WORKERS)]
-            shards = [claim.shard for claim in map(board.claim, workers) if claim is not None]
+            workers = [board.leases.register(f"host:{number}") for number in range(WORKERS)]
+            shards = [claim.shard for claim in map(board.queue.claim, workers) if claim is not None]
             on_board = play(servers, workers, BOARD_CHUNKS, lambda: board_player(url, shards, chunk_s))
         parameters = play(servers, workers[:STORE_WORKERS], 1, lambda: store_player(url, recorded))
     print(f"  {'as fast as they go':22} {'commands/s':>11} {'MB/s in':>8} {'MB/s out':>9} {'CPU':>5}", end="")
@@ -133,13 +133,13 @@ def board_player(url: RedisUrl, shards: list[int], chunk_s: float) -> Iterator[P
 
         def ask(worker: str, number: int, chunk: int) -> object:
             if int((chunk + 1) * beats) > int(chunk * beats):
-                board.heartbeat(worker, (f"life:{worker}", LIFE))
+                board.leases.heartbeat(worker, (f"life:{worker}", LIFE))
             if (chunk + 1) % SHARD_CHUNKS == 0:
-                board.done(worker, shards[number])
-                claim = board.claim(worker)
+                board.queue.done(worker, shards[number])
+                claim = board.queue.claim(worker)
                 assert claim is not None
                 shards[number] = claim.shard
-            return board.advance(worker, shards[number], chunk + 1, chunk + 1)
+            return board.queue.advance(worker, shards[number], chunk + 1, chunk + 1)
 
         yield ask
 

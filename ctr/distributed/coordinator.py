@@ -232,7 +232,7 @@ class Coordinator:
                 watch.dead.append(f"{dead.host}: {dead.said}")
             for worker in view.workers:
                 if worker.host == dead.host:
-                    self.board.expire(worker.id)
+                    self.board.leases.expire(worker.id)
 
     def _raise_for_stalls(self, watch: _Watch) -> None:
         """There are processes, but none of them works; raise if that is because they do not get on."""

@@ -85,10 +85,10 @@ class BspWorker:
         claimed = 0.0
         while True:
             if not mine or perf_counter() - claimed > _CLAIM_EVERY_S:
-                mine, claimed = self._board.claim_ranks(worker), perf_counter()
+                mine, claimed = self._board.ranks.claim(worker), perf_counter()
                 self._readers.keep(mine)
             self._asked += 1
-            gate = self._board.rank_gate(worker)
+            gate = self._board.ranks.gate(worker)
             if not gate.live:
                 return False
             for rank in set(mine) - begun:  # whoever had it before may have lost pushes since
@@ -176,12 +176,12 @@ class BspWorker:
             update = self._update(chunk, learner, evaluated, rank, round_)
         started = perf_counter()
         blob = update.to_bytes()
-        counts = self._board.prepare(rank, round_, blob)
+        counts = self._board.ranks.prepare(rank, round_, blob)
         self._prepared.pop(rank, None)
         if counts is not None:
             ours = learner if counts == blob else None
             self._prepared[rank] = _Prepared(round_, counts, ours, update.evaluated)
-            self._board.announce_prepared(rank, round_)
+            self._board.ranks.announce_prepared(rank, round_)
         self._timings.push += perf_counter() - started
 
     def _update(
@@ -223,7 +223,7 @@ class BspWorker:
         if last is not None and last.learner is not None and last.round == round_ - 1:
             return last.learner, last.evaluated
         learner = Learner(self._job.safe_adding, self._job.admission, self._admissions)
-        blob = self._board.prepared(rank, round_ - 1)
+        blob = self._board.ranks.prepared(rank, round_ - 1)
         if blob is not None:  # else this is the beginning, or where the job was resumed
             before = PreparedUpdate.from_bytes(blob, self._store.bits)
             learner.progressive, learner.later_passes = before.metrics
@@ -232,11 +232,11 @@ class BspWorker:
 
     def _push(self, rank: int, round_: int) -> None:
         """Push what is prepared for a rank's round; prepare it again where that was lost."""
-        blob = self._board.prepared(rank, round_)
+        blob = self._board.ranks.prepared(rank, round_)
         if blob is None:
             last = self._prepared.get(rank)
             if last is not None and last.round == round_:  # a failover has lost it
-                self._board.prepare(rank, round_, last.update)
+                self._board.ranks.prepare(rank, round_, last.update)
             elif self._board.look(shards=False).ranks[rank].pushed < round_:
                 # Nobody has it any more. The round is trained again, if with what others have pushed since.
                 self._train(rank, round_)
@@ -247,7 +247,7 @@ class BspWorker:
         self._queue.flush()
         if self._has_replicas:
             self._wait_replicated()
-        self._board.announce_pushed(rank, round_)
+        self._board.ranks.announce_pushed(rank, round_)
 
     def _wait_replicated(self) -> None:
         """Wait until replicas have what was pushed: the next round must find it, also after a failover.

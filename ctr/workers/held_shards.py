@@ -65,7 +65,7 @@ class HeldShards:
         self._plan = plan
 
     def take(self, *, ahead: bool) -> Taken | NoChunk:
-        """The next chunk that was read; `ahead`: while another trains, see `JobBoard.claim`."""
+        """The next chunk that was read; `ahead`: while another trains, see `ShardQueue.claim`."""
         taken, self.put_back = self.put_back, None
         if taken is not None and not taken.held.lost:
             return taken
@@ -86,7 +86,7 @@ class HeldShards:
     def _claim(self, *, ahead: bool) -> bool:
         """Take the next data shard over and have it read; False if there is none now."""
         in_work = list(self.held)
-        claim = self._board.claim(self._worker, in_work, ahead=ahead)
+        claim = self._board.queue.claim(self._worker, in_work, ahead=ahead)
         if claim is None:
             return False
         if not in_work:
@@ -116,7 +116,7 @@ class HeldShards:
         Again while it waits, as a board may come back with an old snapshot, and all would wait for the clock
         of then.
         """
-        gate = self._board.advance(self._worker, held.shard, held.pushed, self.pushed_clock)
+        gate = self._board.queue.advance(self._worker, held.shard, held.pushed, self.pushed_clock)
         held.lost |= gate is None
         self.gate = gate
         return gate
@@ -132,11 +132,11 @@ class HeldShards:
         for held in list(self.held.values()):
             if leave or self._is_lost(held):
                 held.lost = True
-                self._board.release(self._worker, held.shard)
+                self._board.queue.release(self._worker, held.shard)
                 del self.held[held.shard]
 
     def _finish(self, held: HeldShard) -> None:
-        self._board.done(self._worker, held.shard)
+        self._board.queue.done(self._worker, held.shard)
         del self.held[held.shard]
 
     def _is_lost(self, held: HeldShard) -> bool:

@@ -144,7 +144,7 @@ def collect(board: JobBoard, view: BoardView, bits: int) -> dict[str, bytes]:
     """
     found = {name: blob for name, blob in board.reports().items() if name.startswith(_RESULT)}
     for number, rank in enumerate(view.ranks):
-        blob = board.prepared(number, rank.pushed) or board.prepared(number, rank.prepared)
+        blob = board.ranks.prepared(number, rank.pushed) or board.ranks.prepared(number, rank.prepared)
         if blob is not None:  # else it has not begun, or a failover has lost it
             evaluated = PreparedUpdate.from_bytes(blob, bits).metrics
             found[f"rank:{number}"] = WorkerReport(*evaluated).to_bytes()

@@ -101,7 +101,7 @@ class SspWorker:
                 idle, polling = True, Polling(shortest_s=_IDLE_S, longest_s=_LONGEST_IDLE_S)
                 self._reports.send()
             self._asked += 1
-            gate = self._board.clock_gate(self._worker_id)
+            gate = self._board.queue.gate(self._worker_id)
             if not gate.live:
                 return False
             if gate.state != "running" or gate.finished == self._plan.shards:

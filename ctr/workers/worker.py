@@ -116,7 +116,7 @@ def _run(
     """Register, work, report and leave; register again after its lease expired."""
     over, end = False, ""
     while not over:
-        worker_id = board.register(host())
+        worker_id = board.leases.register(host())
         watch = StallWatch(stall_s, lambda: worker.progress)
         try:
             with Heartbeat(
@@ -132,7 +132,7 @@ def _run(
         except BaseException as error:
             _leave_with(error, url, found, worker_id, name)
             raise
-        board.leave(worker_id)
+        board.leases.expire(worker_id)
     if end:
         raise StoreError(end)
 
@@ -144,20 +144,20 @@ def _leave_with(error: BaseException, url: RedisUrl, found: Job, worker_id: str,
         closing(JobBoard(url, timeout_s=FAILURE_REPORT_S, patience_s=FAILURE_REPORT_S)) as board,
     ):
         board.job(found.id, found.launch)
-        if isinstance(error, CtrError) and board.heartbeat(worker_id):
+        if isinstance(error, CtrError) and board.leases.heartbeat(worker_id):
             report_failure(board, name, error)
-        board.leave(worker_id)
+        board.leases.expire(worker_id)
 
 
 def _heartbeat(board: JobBoard, worker_id: str, progress: Callable[[], bytes], watch: StallWatch) -> None:
     stalled_s = watch.seconds()
     if stalled_s:
         # The others go on with what it had. Should it wake up, it hears at its next gate that it has expired.
-        board.leave(worker_id)
+        board.leases.expire(worker_id)
         report_stall(board, host(), stalled_s)
         return
     # An expired worker hears of it at its next gate.
-    board.heartbeat(worker_id, (f"life:{worker_id}", progress()))
+    board.leases.heartbeat(worker_id, (f"life:{worker_id}", progress()))
 
 
 def _report(worker: BspWorker | SspWorker, store: RedisStore) -> WorkerReport:

@@ -15,7 +15,7 @@ _MOST_EXPIRED = 64  # in one transaction
 
 
 class Leases:
-    """The live workers of a job, each until its lease runs out and somebody notices; see `JobBoard`.
+    """The live workers of a job, each until its lease runs out and somebody notices.
 
     An id that has expired never lives again, so whatever it owned is free for good.
     """
@@ -26,6 +26,7 @@ class Leases:
         self._began = self._looks_again = monotonic()
 
     def register(self, host: str) -> str:
+        """The id of a new worker, alive. Its clock begins when it claims its first data shard."""
         worker = secrets.token_hex(6).encode()
 
         def decide(found: list[Any]) -> Decision[str]:
@@ -38,6 +39,9 @@ class Leases:
         return self._record.update([TIME], decide)
 
     def heartbeat(self, worker: str, report: tuple[str, bytes] | None = None) -> bool:
+        """Renew the worker's lease, and leave a report, by name. False when the worker has expired: it has to
+        register anew.
+        """
         me = worker.encode()
 
         def decide(found: list[Any]) -> Decision[bool]:
@@ -55,6 +59,9 @@ class Leases:
         return self._record.update([TIME, (b"ZSCORE", self._leases, me)], decide)
 
     def expire(self, worker: str) -> None:
+        """End the lease of a worker that leaves or is known to be dead: its data shards and ranks are free at
+        once, their progress is kept.
+        """
         self._record.write(*self._expiry([worker.encode()]))
 
     def reads(self, worker: str) -> list[Command]:

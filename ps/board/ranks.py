@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from ps.board.answers import TIME, fact, job_state, marks, milliseconds, number, pairs, rounds
 from ps.board.job_record import JobRecord
@@ -14,13 +14,14 @@ from ps.wire import BoardPart, Command, Decision
 
 
 class Ranks:
-    """The ranks of a job, for `JobBoard`. A rank is free when its owner is no live worker."""
+    """The ranks of a job. A rank is free when its owner is no live worker."""
 
     def __init__(self, record: JobRecord, leases: Leases) -> None:
         self._record = record
         self._leases = leases
 
     def gate(self, worker: str) -> RankGate:
+        """What decides whether a worker may go on with a rank; cheap enough to ask every few ms."""
         key, ranks = self._record.key, self._record.job.ranks
         reads: list[Command] = [
             *self._leases.reads(worker),
@@ -41,6 +42,13 @@ class Ranks:
         )
 
     def claim(self, worker: str) -> list[int]:
+        """The ranks that the worker owns from now on, after taking free ones or giving one up.
+
+        To be called again while waiting for others: each time, whoever has the fewest takes of the ranks
+        that are free, and whoever has two more than another gives one up (see `share_ranks`). Ranks that
+        never had an owner are kept for workers without one until `lease_s` after the job's creation. Empty
+        for a worker that has expired.
+        """
         self._leases.expire_overdue()
         key, ranks = self._record.key, self._record.job.ranks
 
@@ -67,6 +75,11 @@ class Ranks:
         return self._record.update(reads, decide, BoardPart.RANK_OWNERS)
 
     def prepare(self, rank: int, round_: int, blob: bytes) -> bytes | None:
+        """Keep a round's update of a rank; returns the one that counts, which is the first that was prepared.
+
+        Updates of the rank's earlier rounds are deleted. None when a later round is prepared already: this
+        one was wholly pushed long ago, and must not be pushed again.
+        """
         key, field = self._record.names.rank(rank), self._record.round_field(round_)
 
         def decide(found: list[Any]) -> Decision[bool]:
@@ -82,13 +95,20 @@ class Ranks:
         return blob if first else self.prepared(rank, round_)
 
     def prepared(self, rank: int, round_: int) -> bytes | None:
+        """The update that is prepared for a round of a rank; None when there is none, or a later one."""
         key = self._record.names.rank(rank)
         (blob,) = self._record.line.ask(key, [(b"HGET", key, self._record.round_field(round_))])
         return None if blob is None else bytes(blob)
 
-    def announce(self, kind: Literal["s", "p"], rank: int, round_: int) -> None:
-        """Publish that a rank's update of this round is prepared ("s") or pushed ("p")."""
-        member = f"{kind}{rank}".encode()
+    def announce_prepared(self, rank: int, round_: int) -> None:
+        """Publish that the rank's update of this round, and so of all before, is prepared."""
+        self._mark(f"s{rank}".encode(), round_)
+
+    def announce_pushed(self, rank: int, round_: int) -> None:
+        """Publish that the rank's update of this round, and so of all before, is wholly pushed."""
+        self._mark(f"p{rank}".encode(), round_)
+
+    def _mark(self, member: bytes, round_: int) -> None:
         self._record.write((b"ZADD", self._record.key[BoardPart.MARKS], b"GT", b"%d" % round_, member))
 
     def restoration(self, pushed: Sequence[int]) -> list[Command]:

@@ -25,7 +25,7 @@ class ShardQueue:
     """The data shards of a job: first in, first out, but for those that are to be gone on with.
 
     Only those that are begun and unfinished have entries, so that a long queue costs nothing. A data shard is
-    free when its owner is no live worker. `JobBoard` says what the methods do.
+    free when its owner is no live worker.
     """
 
     def __init__(self, record: JobRecord, leases: Leases) -> None:
@@ -33,6 +33,7 @@ class ShardQueue:
         self._leases = leases
 
     def gate(self, worker: str) -> ClockGate:
+        """What decides whether a worker may begin its next chunk; cheap enough to ask every few ms."""
         gate, _ = self._gate_after(worker)
         return gate
 
@@ -66,7 +67,13 @@ class ShardQueue:
         )
         return gate, told
 
-    def claim(self, worker: str, held: Collection[int], *, ahead: bool) -> Claim | None:
+    def claim(self, worker: str, held: Collection[int] = (), *, ahead: bool = False) -> Claim | None:
+        """The next data shard for a worker that has these `held`: see `choose_shard`, also for `ahead`.
+
+        None: nothing to claim now, as all are in work or finished, or the worker has expired or its lease has
+        run out, or the job is to stop. Nobody waits for a worker that has nothing in work then: its clock
+        ends, and its next claim gives it the least clock of the others, as the first claim does.
+        """
         self._leases.expire_overdue()
         key, shards, me = self._record.key, self._record.job.shards, worker.encode()
 
@@ -113,6 +120,11 @@ class ShardQueue:
         return self._record.update(reads, decide, BoardPart.JOB, BoardPart.OWNERS, BoardPart.LEASES)
 
     def advance(self, worker: str, shard: int, progress: int, clock: int) -> ClockGate | None:
+        """Publish that `progress` chunks of the shard are wholly pushed, and the worker's clock; in one round
+        trip with what `gate` tells.
+
+        None when the shard is no longer this worker's, or the worker has expired.
+        """
         key, me = self._record.key, worker.encode()
         mine = progress_of(shard, me)
         # Nothing here needs to be watched: all numbers grow only, and each has a member that is gone as soon
@@ -135,6 +147,7 @@ class ShardQueue:
         return gate if gate.live and answers[-1] is not None else None
 
     def done(self, worker: str, shard: int) -> bool:
+        """The shard is wholly pushed. False when it is no longer this worker's, nor finished."""
         key, me, name = self._record.key, worker.encode(), b"%d" % shard
 
         def decide(found: list[Any]) -> Decision[bool]:
@@ -153,6 +166,7 @@ class ShardQueue:
         return self._record.update(reads, decide, BoardPart.OWNERS)
 
     def release(self, worker: str, shard: int) -> None:
+        """Give the shard back unfinished, with its progress; nothing when it is no longer this worker's."""
         key, me, name = self._record.key, worker.encode(), b"%d" % shard
 
         def decide(found: list[Any]) -> Decision[None]:

@@ -48,11 +48,11 @@ def over() -> Iterator[Event]:
 def with_clocks(url: str, first: Answer, over: Event) -> None:
     """A worker in the middle of a data shard, which meets the first pause with `first`."""
     board = JobBoard(parse_redis_url(url))
-    worker = board.register("here")
-    assert board.claim(worker) is not None
+    worker = board.leases.register("here")
+    assert board.queue.claim(worker) is not None
     met: list[int | None] = [None]
     while not over.is_set():
-        pause = board.clock_gate(worker).pause
+        pause = board.queue.gate(worker).pause
         if pause is not None and pause != met[-1]:
             (first if len(met) == 1 else answer)(board, worker, pause)
             met.append(pause)
@@ -63,16 +63,16 @@ def with_clocks(url: str, first: Answer, over: Event) -> None:
 def in_rounds(url: str, first: Answer, over: Event) -> None:
     """A worker with the only rank."""
     board = JobBoard(parse_redis_url(url))
-    worker = board.register("here")
-    while not board.claim_ranks(worker):
+    worker = board.leases.register("here")
+    while not board.ranks.claim(worker):
         sleep(0.002)
     met: list[int | None] = [None]
     while not over.is_set():
-        gate = board.rank_gate(worker)
+        gate = board.ranks.gate(worker)
         round_ = gate.pushed[0] + 1
         if gate.pause is None or round_ < gate.pause:
-            board.announce_prepared(0, round_)
-            board.announce_pushed(0, round_)
+            board.ranks.announce_prepared(0, round_)
+            board.ranks.announce_pushed(0, round_)
             sleep(0.02)
         elif gate.pause != met[-1]:
             (first if len(met) == 1 else answer)(board, worker, gate.pause)

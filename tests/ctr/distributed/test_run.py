@@ -146,19 +146,19 @@ class TestClocks:
         facts = {"bits": job.feature_spec().bits, "width": Ftrl.width, "facts": job.facts()}
         with closing(RedisStore(url, **facts)) as store, closing(JobBoard(url)) as board:
             board.create("peers", job.to_bytes(), shards=job.plan().shards)
-            idle, at_work = board.register("idle"), board.register("at work")
-            assert board.claim(at_work) is not None
+            idle, at_work = board.leases.register("idle"), board.leases.register("at work")
+            assert board.queue.claim(at_work) is not None
             for expected in (2, 1):
                 worker = SspWorker(board, store, source_of(job), job, "peers")
                 worker.learner = Noting(job.safe_adding)
-                worker_id = board.register("here")
+                worker_id = board.leases.register("here")
                 assert worker.run(worker_id, lambda: len(peers) > 0, Reports(lambda: b"", lambda _: None))
                 worker.close()
-                board.leave(worker_id)
+                board.leases.expire(worker_id)
                 assert peers == {expected}
                 peers.clear()
-                board.leave(at_work)
-            board.leave(idle)
+                board.leases.expire(at_work)
+            board.leases.expire(idle)
 
 
 class TestAdmission:

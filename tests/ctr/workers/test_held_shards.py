@@ -47,7 +47,9 @@ def worker(job_data: Path, redis_url: str) -> Iterator[OneWorker]:
         ShardReader(job.open_source(), plan, Timings()) as reader,
     ):
         board.create("job", b"", shards=plan.shards)
-        yield OneWorker(board, store, reader, HeldShards(board.register("here"), board, own, reader, plan))
+        yield OneWorker(
+            board, store, reader, HeldShards(board.leases.register("here"), board, own, reader, plan)
+        )
         store.drop()
 
 
@@ -78,15 +80,15 @@ def test_only_what_another_has_begun_is_given_back(worker: OneWorker) -> None:
 
 def test_the_clock_goes_on_where_nothing_is_waited_for(worker: OneWorker) -> None:
     """A late worker begins at the least clock, and claims ahead keep what it has come to."""
-    other = worker.board.register("other")
-    worker.board.claim(other)
-    worker.board.advance(other, 0, 1, 40)
+    other = worker.board.leases.register("other")
+    worker.board.queue.claim(other)
+    worker.board.queue.advance(other, 0, 1, 40)
     taken = worker.take(ahead=False)
     assert (taken.held.shard, worker.shards.clock) == (1, 40)
     worker.shards.clock += 1
     assert worker.take(ahead=True).held.shard == 2
     assert worker.shards.clock == 41
-    worker.board.expire(other)
+    worker.board.leases.expire(other)
 
 
 def test_nothing_is_left_to_claim(worker: OneWorker) -> None:

@@ -73,22 +73,22 @@ def test_answers_that_never_come(start_redis: StartRedis, boards: Boards) -> Non
         for job in ("first", "second"):
             board.create(job, b"", shards=6, ranks=2)
             board.restore({1: 5}, [2, 2], begun=2)
-            worker, dead = board.register("here"), board.register("dead")
+            worker, dead = board.leases.register("here"), board.leases.register("dead")
             assert len(board.look().workers) == 2
-            assert board.claim_ranks(dead) == [0]
-            assert board.claim(dead).shard == 1
-            board.expire(dead)
-            assert board.claim_ranks(worker) == [0]
+            assert board.ranks.claim(dead) == [0]
+            assert board.queue.claim(dead).shard == 1
+            board.leases.expire(dead)
+            assert board.ranks.claim(worker) == [0]
             for shard, progress in ((1, 5), (2, 0), (3, 0), (4, 0)):
-                claim = board.claim(worker)
+                claim = board.queue.claim(worker)
                 assert (claim.shard, claim.progress) == (shard, progress)
-                assert board.heartbeat(worker)
-                assert board.advance(worker, shard, 6, claim.clock + 1)
-                assert shard == 4 or board.done(worker, shard)
-            board.release(worker, 4)
-            assert board.prepare(0, 3, b"update") == b"update"
-            board.announce_prepared(0, 3)
-            board.announce_pushed(0, 3)
+                assert board.leases.heartbeat(worker)
+                assert board.queue.advance(worker, shard, 6, claim.clock + 1)
+                assert shard == 4 or board.queue.done(worker, shard)
+            board.queue.release(worker, 4)
+            assert board.ranks.prepare(0, 3, b"update") == b"update"
+            board.ranks.announce_prepared(0, 3)
+            board.ranks.announce_pushed(0, 3)
             board.report("r", b"report")
             board.pause(5)
             view = board.look()
@@ -99,7 +99,7 @@ def test_answers_that_never_come(start_redis: StartRedis, boards: Boards) -> Non
             assert [(rank.prepared, rank.pushed) for rank in view.ranks] == [(3, 3), (2, 2)]
             assert board.reports() == {"r": b"report"}
             board.stop()
-            board.leave(worker)
+            board.leases.expire(worker)
             board.finish()
         assert proxy.forgotten > 50
 
@@ -123,17 +123,17 @@ def test_frozen_again_and_again(start_redis: StartRedis, boards: Boards) -> None
     claimed: list[int] = []
 
     def work(own: JobBoard) -> None:
-        worker = own.register("here")
-        while claim := own.claim(worker):
+        worker = own.leases.register("here")
+        while claim := own.queue.claim(worker):
             claimed.append(claim.shard)
             assert claim.progress == 0
-            assert own.heartbeat(worker)
-            assert own.advance(worker, claim.shard, 1, claim.clock + 1)
-            update = own.prepare(0, claim.shard, b"%d" % claim.shard)
+            assert own.leases.heartbeat(worker)
+            assert own.queue.advance(worker, claim.shard, 1, claim.clock + 1)
+            update = own.ranks.prepare(0, claim.shard, b"%d" % claim.shard)
             assert update in (None, b"%d" % claim.shard)
-            own.announce_prepared(0, claim.shard)
+            own.ranks.announce_prepared(0, claim.shard)
             own.report(f"{claim.shard}", b"done")
-            assert own.done(worker, claim.shard)
+            assert own.queue.done(worker, claim.shard)
 
     def work_all() -> None:
         try:
@@ -155,11 +155,11 @@ def test_a_freeze_kills_no_workers(start_redis: StartRedis, boards: Boards) -> N
     servers, lease_s = start_redis(), 2.0
     board = boards(servers.url, lease_s=lease_s)
     board.create("job", b"", shards=9)
-    worker, other = board.register("here"), board.register("there")
+    worker, other = board.leases.register("here"), board.leases.register("there")
     time.sleep(0.6 * lease_s)  # by now it may expire
     servers.servers[0].freeze()
     answered: list[int] = []
-    asking = Thread(target=lambda: answered.append(board.clock_gate(worker).workers))
+    asking = Thread(target=lambda: answered.append(board.queue.gate(worker).workers))
     asking.start()
     time.sleep(0.8 * lease_s)
     servers.servers[0].thaw()
@@ -167,27 +167,27 @@ def test_a_freeze_kills_no_workers(start_redis: StartRedis, boards: Boards) -> N
     assert answered == [2]
     view = board.look()
     assert [w.lease_left_s < 0 for w in view.workers] == [True, True]
-    assert board.heartbeat(other)
+    assert board.leases.heartbeat(other)
     until(lambda: [w.id for w in board.look().workers] == [other])  # the other sends no heartbeats
-    assert not board.heartbeat(worker)
+    assert not board.leases.heartbeat(worker)
 
 
 def test_a_server_that_restarted_empty(start_redis: StartRedis, boards: Boards) -> None:
     servers = start_redis()
     board = boards(servers.url)
     board.create("job", b"", shards=9, ranks=1)
-    worker = board.register("here")
+    worker = board.leases.register("here")
     servers.servers[0].restart()
     for request in (
-        lambda: board.clock_gate(worker),
-        lambda: board.rank_gate(worker),
-        lambda: board.claim(worker),
-        lambda: board.claim_ranks(worker),
-        lambda: board.advance(worker, 0, 1, 1),
-        lambda: board.done(worker, 0),
-        lambda: board.heartbeat(worker),
-        lambda: board.register("here"),
-        lambda: board.announce_prepared(0, 1),
+        lambda: board.queue.gate(worker),
+        lambda: board.ranks.gate(worker),
+        lambda: board.queue.claim(worker),
+        lambda: board.ranks.claim(worker),
+        lambda: board.queue.advance(worker, 0, 1, 1),
+        lambda: board.queue.done(worker, 0),
+        lambda: board.leases.heartbeat(worker),
+        lambda: board.leases.register("here"),
+        lambda: board.ranks.announce_prepared(0, 1),
         lambda: board.report("r", b""),
         lambda: board.restore({}),
         board.heartbeat_coordinator,
@@ -235,7 +235,7 @@ def test_memory_limit(start_redis: StartRedis, boards: Boards) -> None:
 
     def prepare_all() -> None:
         for rank in range(20):
-            board.prepare(rank, 0, bytes(1_000_000))
+            board.ranks.prepare(rank, 0, bytes(1_000_000))
 
     with pytest.raises(StoreError, match="memory limit"):
         prepare_all()
@@ -246,15 +246,15 @@ def test_a_replica_takes_over(start_redis: StartRedis, boards: Boards) -> None:
     servers = start_redis(shards=3, replicas=1, config={"cluster-node-timeout": "1000"})
     board = boards(servers.url, timeout_s=2.0)
     board.create("job", b"", shards=9, ranks=1)
-    worker = board.register("here")
-    assert board.claim(worker).shard == 0
+    worker = board.leases.register("here")
+    assert board.queue.claim(worker).shard == 0
     owner = _holder(servers, b"ctr:{default:meta}:run")
     primary = next(server for server in servers.servers if server.port == owner)
     with primary.connect() as client:
         assert client.execute_command("WAIT", 1, 5_000) == 1
     primary.kill()
-    assert board.claim(board.register("another")).shard == 1
-    assert board.advance(worker, 0, 1, 1)
+    assert board.queue.claim(board.leases.register("another")).shard == 1
+    assert board.queue.advance(worker, 0, 1, 1)
     assert board.look().unfinished[0].progress == 1
 
 
@@ -262,7 +262,7 @@ def test_a_hash_slot_that_moves(start_redis: StartRedis, boards: Boards) -> None
     servers = start_redis(shards=2)
     board = boards(servers.url)
     board.create("job", b"", shards=50)
-    worker = board.register("here")
+    worker = board.leases.register("here")
     over = Event()
 
     def move() -> None:
@@ -275,10 +275,10 @@ def test_a_hash_slot_that_moves(start_redis: StartRedis, boards: Boards) -> None
         shard = 0
         while not over.is_set() or shard < 10:
             if shard < 50:
-                assert board.claim(worker).shard == shard
-                assert board.done(worker, shard)
+                assert board.queue.claim(worker).shard == shard
+                assert board.queue.done(worker, shard)
                 shard += 1
-            assert board.clock_gate(worker).finished == shard
+            assert board.queue.gate(worker).finished == shard
 
     at_once(move, work)
 
@@ -348,22 +348,22 @@ def test_one_that_expires_in_the_middle_of_a_claim(
     board.create("job", b"", shards=9)
     with closing(Delaying(server.port)) as proxy:
         frozen = boards(servers.url.replace(f":{server.port}/", f":{proxy.port}/"))
-        worker, other = frozen.register("frozen"), board.register("other")
-        assert board.claim(other).shard == 0
+        worker, other = frozen.leases.register("frozen"), board.leases.register("other")
+        assert board.queue.claim(other).shard == 0
         if claimed_before:
-            assert frozen.claim(worker).shard == 1
-            assert frozen.done(worker, 1)
+            assert frozen.queue.claim(worker).shard == 1
+            assert frozen.queue.done(worker, 1)
         proxy.armed.set()
         claims: list[object] = []
-        claiming = Thread(target=lambda: claims.append(frozen.claim(worker)))
+        claiming = Thread(target=lambda: claims.append(frozen.queue.claim(worker)))
         claiming.start()
         assert proxy.reached.wait(30)
-        board.expire(worker)
-        board.advance(other, 0, 5, 5)
+        board.leases.expire(worker)
+        board.queue.advance(other, 0, 5, 5)
         proxy.freed.set()
         claiming.join(30)
         assert claims == [None]
-        gate = board.clock_gate(other)
+        gate = board.queue.gate(other)
         assert (gate.least_clock, gate.working) == (5, 1)
         assert board.look().begun == 1 + claimed_before
 
@@ -374,27 +374,27 @@ def test_a_claim_after_the_lease(start_redis: StartRedis, boards: Boards) -> Non
     board = boards(servers.url)
     brief = boards(servers.url, lease_s=0.05)
     board.create("job", b"", shards=9)
-    worker = brief.register("here")
+    worker = brief.leases.register("here")
     until(lambda: board.look().workers[0].lease_left_s < 0)
-    assert board.claim(worker) is None
+    assert board.queue.claim(worker) is None
     assert board.look().workers[0].clock is None
-    assert board.heartbeat(worker)
-    assert board.claim(worker).shard == 0
+    assert board.leases.heartbeat(worker)
+    assert board.queue.claim(worker).shard == 0
 
 
 def test_a_clock_without_a_lease_is_removed(start_redis: StartRedis, boards: Boards) -> None:
     servers = start_redis()
     board = boards(servers.url, lease_s=0.4)
     board.create("job", b"", shards=9)
-    worker = board.register("here")
-    board.claim(worker)
-    board.advance(worker, 0, 5, 5)
+    worker = board.leases.register("here")
+    board.queue.claim(worker)
+    board.queue.advance(worker, 0, 5, 5)
     with servers.servers[0].connect() as client:
         client.zadd(Keys("default").board(BoardPart.CLOCKS), {"dead": 0})
 
     def gone() -> bool:
-        assert board.heartbeat(worker)
-        return board.clock_gate(worker).least_clock == 5
+        assert board.leases.heartbeat(worker)
+        return board.queue.gate(worker).least_clock == 5
 
     until(gone)
 

@@ -373,9 +373,9 @@ class TestBoard:
         push(url)
         board = boards(named(url))
         board.create("job-1", b"what to do", shards=9, ranks=2)
-        worker = board.register("here:1")
-        board.claim(worker)
-        board.claim_ranks(worker)
+        worker = board.leases.register("here:1")
+        board.queue.claim(worker)
+        board.ranks.claim(worker)
         board.pause(3)
         found = look(url).board
         assert found is not None
@@ -414,9 +414,9 @@ class TestBoard:
         earlier.finish()
         board = boards(named(url))
         board.create("job", b"", shards=9, ranks=3)
-        earlier.prepare(1, 7, b"of another job")
+        earlier.ranks.prepare(1, 7, b"of another job")
         for round_ in (9, 10):
-            board.prepare(2, round_, b"round %d" % round_)
+            board.ranks.prepare(2, round_, b"round %d" % round_)
         observer = observers(named(url))
         found = observer.look().board
         assert found is not None
@@ -429,7 +429,7 @@ class TestBoard:
         push(redis_url)
         board: JobBoard = boards(named(redis_url), lease_s=0.05)
         board.create("job", b"", shards=1)
-        worker = board.register("late:1")
+        worker = board.leases.register("late:1")
         observer = observers(named(redis_url))
         for _ in range(5):
             sleep(0.05)
@@ -446,7 +446,7 @@ class TestBoard:
         push(own.url)
         board = boards(named(own.url))
         board.create("job", b"", shards=3, ranks=2)
-        board.register("here:1")
+        board.leases.register("here:1")
         board.report("life:a", b"1")
         with own.servers[0].connect() as client:
             client.execute_command("CONFIG", "RESETSTAT")
