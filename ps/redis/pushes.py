@@ -13,10 +13,10 @@ from ps.log_kernels import ENTRY_BYTES
 from ps.partitions import Bools, Int64, Slots
 from ps.redis.counters import SaturationCount
 from ps.redis.incarnation import Facts, Incarnation
-from ps.redis.layout import Layout, Offsets, density_of, is_dense, split_tail
+from ps.redis.layout import Layout, density_of
 from ps.redis.log import FoldRequest, Logged, entries_of, is_to_fold
 from ps.redis.push_request import Found, Outcome, PushRequest, Write, read_write
-from ps.redis.string_push import RangePush, SparsePush, StringPush
+from ps.redis.string_push import OPTIMISTIC, StringPush, string_pushes
 from ps.store import SupersededError, Token
 from ps.wire import (
     Address,
@@ -30,7 +30,6 @@ from ps.wire import (
 
 _LINKS = 16  # transactions on one node at a time: each needs a connection, as WATCH belongs to one
 _MOST_AT_A_TIME = 16 << 20  # bytes of ranges that those read and write together: the server holds as much
-_OPTIMISTIC = 2  # conflicts after which a range is added to one by one, and pauses begin
 _PAUSE_S = 0.001
 _LONGEST_PAUSE = 50  # times that
 _TAKE_OVER_PAUSE_S = 0.1  # more than taking over all partitions takes
@@ -40,16 +39,6 @@ Make = Callable[[Address, int, int], Request]
 """The request to a partition, for the node that it is on, after so many conflicts."""
 NoteWrite = Callable[[int, Facts, Mapping[int, int]], object]
 """Told of a partition that is being written, and what is known of it; afterwards also its logs' bytes."""
-
-
-def string_push(key: bytes, offsets: Offsets, increments: Int64, density: int, conflicts: int) -> StringPush:
-    """How increments are added to a string.
-
-    As a range if they are dense, until others have come in between so often that nothing should be read
-    first: the less time passes between looking and writing, the less likely they are to be faster again.
-    """
-    ranged = is_dense(offsets, density) and conflicts <= _OPTIMISTIC
-    return (RangePush if ranged else SparsePush)(key, offsets, increments)
 
 
 class Pushes:
@@ -84,7 +73,7 @@ class Pushes:
         folds: Int64 | None,
     ) -> list[int]:
         """See `RedisStore.push_packed`; `slots` are sound."""
-        strings, k = self._layout.strings, self._layout.per_partition
+        strings, k, long_logs = self._layout.strings, self._layout.per_partition, list[int]()
         logged = logged or Logged(slots[:0], increments[:0])
         cuts, log_cuts = strings.cuts(slots), strings.cuts(logged.slots)
         where = np.diff(cuts[::k]) + np.diff(log_cuts[::k]) > 0 if only is None else only
@@ -93,18 +82,11 @@ class Pushes:
             return []
         offsets = strings.offsets(slots)
         entries = entries_of(strings.offsets(logged.slots), logged.increments)
-        long_logs: list[int] = []
 
-        def pushes(address: Address, p: int, i: int, conflicts: int) -> Iterator[StringPush]:
-            first, last = cuts[p * k + i], cuts[p * k + i + 1]
-            if first == last:
-                return
-            body, tail = split_tail(offsets[first:last], strings.size)
-            if body.size:
-                key, added = self._keys.state(p, i), increments[first : first + body.size]
-                yield string_push(key, body, added, density_of(address), conflicts)
-            if tail.size:
-                yield SparsePush(self._keys.tail(p, i), tail, increments[first + body.size : last])
+        def to_string(address: Address, p: int, i: int, conflicts: int) -> Iterator[StringPush]:
+            part = slice(cuts[p * k + i], cuts[p * k + i + 1])
+            density = None if conflicts > OPTIMISTIC else density_of(address)
+            return string_pushes(self._keys, (p, i), strings.size, offsets[part], increments[part], density)
 
         def request(address: Address, p: int, conflicts: int) -> PushRequest:
             at = [ENTRY_BYTES * cut for cut in log_cuts[p * k : (p + 1) * k + 1].tolist()]
@@ -114,7 +96,7 @@ class Pushes:
                 size=strings.size,
                 strings=k,
                 pushes=sorted(
-                    (push for i in range(k) for push in pushes(address, p, i, conflicts)),
+                    (push for i in range(k) for push in to_string(address, p, i, conflicts)),
                     key=lambda push: push.range_bytes > 0,
                 ),
                 logs={i: entries[at[i] : at[i + 1]] for i in range(k) if at[i] < at[i + 1]},
@@ -136,8 +118,7 @@ class Pushes:
                     long_logs.append(s)
 
         behind = self._everywhere(np.flatnonzero(where).tolist(), request, token, note_write=note_write)
-        if long_logs:
-            self.fold(long_logs)
+        self.fold(long_logs)
         return behind
 
     def fold(self, strings: list[int]) -> None:
@@ -148,7 +129,8 @@ class Pushes:
             def request(_: Address, p: int, conflicts: int, i: int = i) -> FoldRequest:
                 return FoldRequest(self._keys, p, i, size, k)
 
-            self._everywhere([s // k for s in strings if s % k == i], request, None)
+            if some := [s // k for s in strings if s % k == i]:
+                self._everywhere(some, request, None)
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
         """See `RedisStore.take_over`."""
@@ -227,7 +209,7 @@ class Pushes:
                     if not by_outcome[Outcome.CONFLICT]:
                         break
                     conflicts += 1
-                    if conflicts > _OPTIMISTIC:
+                    if conflicts > OPTIMISTIC:
                         patience.pause(self._always_conflicts)
                     wave = [make(address, p, conflicts) for p in by_outcome[Outcome.CONFLICT]]
             return again

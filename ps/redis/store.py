@@ -16,7 +16,8 @@ from ps.redis.dumps import Dumps, PartitionDump
 from ps.redis.layout import Layout, density_of
 from ps.redis.log import Logged
 from ps.redis.model import open_model
-from ps.redis.pulls import News, PulledState, Pulls
+from ps.redis.news import News, NewsReader
+from ps.redis.pulls import PulledState, Pulls
 from ps.redis.pushes import Pushes
 from ps.redis.replication import Replicas
 from ps.store import Token, check_delta, check_slots
@@ -92,12 +93,11 @@ class RedisStore:
             self._reads.close()
             self._writes.close()
             raise
-        self._pulls = Pulls(self._reads, self.layout, self._incarnation)
-        self._pushes = Pushes(self._writes, self.layout, self._incarnation, self._saturations)
+        reads, writes = ((each, self.layout, self._incarnation) for each in (self._reads, self._writes))
+        self._news, self._pulls = NewsReader(*reads), Pulls(*reads)
+        self._pushes = Pushes(*writes, self._saturations)
         # A worker takes over one data shard while it still pushes another.
-        self._attempts = Pushes(
-            self._reads, self.layout, self._incarnation, self._saturations, links=_ATTEMPT_LINKS
-        )
+        self._attempts = Pushes(*reads, self._saturations, links=_ATTEMPT_LINKS)
         self._replicas = Replicas(self._writes, self.partitions.count, self._incarnation)
         self._dumps = Dumps(self._reads, self._writes, self.layout, self._incarnation)
 
@@ -235,7 +235,7 @@ class RedisStore:
         Both are int64[strings]; `folds` says how often the log had been folded then, -1 for no idea.
         Raises as `pull` does.
         """
-        return self._pulls.news(known, folds)
+        return self._news.read(known, folds)
 
     def fold(self) -> None:
         """Add all logs to the state, for whoever pulls. Raises as `push` does."""

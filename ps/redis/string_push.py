@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from ps.fixed_point_kernels import find_heavy, limit_heavy
 from ps.packed_kernels import add_to_range
 from ps.partitions import Int64
-from ps.redis.layout import SLOT_BYTES, Offsets
-from ps.wire import ReplyReader, bitfield_read, bulk_string, command
+from ps.redis.layout import SLOT_BYTES, Offsets, is_dense, split_tail
+from ps.wire import Keys, ReplyReader, bitfield_read, bulk_string, command
 from ps.wire.reply_kernels import decode_range
 from ps.wire.resp_kernels import encode_push, push_size
 
+OPTIMISTIC = 2
+"""Conflicts after which a range is added to one by one, and pauses begin."""
 _LONGEST = 200_000  # slots in one command: Redis takes 2**20 words in one, and a slot is four
 
 
@@ -116,6 +118,27 @@ class RangePush:
 
 
 StringPush = SparsePush | RangePush
+
+
+def string_pushes(
+    keys: Keys,
+    place: tuple[int, int],
+    size: int,
+    offsets: Offsets,
+    increments: Int64,
+    density: int | None,
+) -> Iterator[StringPush]:
+    """How increments are added to the string of `size` slots at this place, and to its tail.
+
+    As a range if they are dense, unless `density` is None: as after many conflicts, since the less time
+    passes between looking and writing, the less likely others are to be faster again.
+    """
+    body, tail = split_tail(offsets, size)
+    if body.size:
+        ranged = density is not None and is_dense(body, density)
+        yield (RangePush if ranged else SparsePush)(keys.state(*place), body, increments[: body.size])
+    if tail.size:
+        yield SparsePush(keys.tail(*place), tail, increments[body.size :])
 
 
 def _heavy_places(increments: Int64) -> Int64:
