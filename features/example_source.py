@@ -35,5 +35,8 @@ class ExampleSource(Protocol):
     def sample(self, rows: int) -> Batch:
         """The first `rows` examples, or all when there are fewer."""
 
+    def warnings(self) -> list[str]:
+        """What is odd about the features of the rows read so far, for users."""
+
     def count_rows(self) -> int:
         """How many rows there are for `start` and `stop` to count in."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ctr.errors import DataError, SpecError
 from features.dataset import DatasetSource
-from features.readers import Labels
-from features.source import OnBadRows, RawSource
 from features.spec import FeatureSpec
+
+if TYPE_CHECKING:
+    from features.readers import Labels
+    from features.source import OnBadRows, RawSource
 
 
 def open_source(
@@ -49,6 +52,8 @@ def open_source(
         return dataset
     if spec is None:
         raise SpecError("Raw files need a feature spec: name one with --spec, such as `--spec criteo`.")
+    from features.source import RawSource  # and with it the kernels that take text apart
+
     return RawSource(
         spec,
         inputs,

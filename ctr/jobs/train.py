@@ -19,7 +19,6 @@ from ctr.jobs.train_job import TrainJob
 from ctr.learn import Trained
 from ctr.metrics import MetricSummary
 from ctr.model import Model
-from features import RawSource
 from ps import require_store_url
 
 
@@ -132,7 +131,7 @@ def _outcome(
         model=model,
         saved_to=saved_to,
         bad_rows=source.bad_rows if told is None else told.report.bad_rows,
-        warnings=source.warnings() if isinstance(source, RawSource) else [],
+        warnings=source.warnings(),
         holdout_bad_rows=None if holdout is None else holdout.source.bad_rows,
         stopped=trained.result.interrupted or (holdout is not None and evaluation.holdout is None),
         distributed=told,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
@@ -16,9 +16,12 @@ from ctr.errors import DataError, ModelError, StoreError
 from ctr.learn import Admission, Optimizer, optimizer_from_json
 from ctr.stall import STALL_S
 from ctr.workers.data_plan import DataPlan
-from features import DatasetSource, FeatureSpec, RawSource, open_source
+from features import DatasetSource, FeatureSpec, open_source
 from features.spec import LEARNT, SPEC, spec_files, spec_of_files
 from ps import DEFAULT_FILTERS, Filters
+
+if TYPE_CHECKING:
+    from features import RawSource
 
 Consistency = Literal["bsp", "ssp", "asp"]
 

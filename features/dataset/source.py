@@ -62,6 +62,10 @@ class DatasetSource:
         self.blocks_read = 0  # what is mapped is read while it is trained
         self._row_reached = 0
 
+    def warnings(self) -> list[str]:
+        """None: what was odd was told when the data set was built."""
+        return []
+
     def count_rows(self) -> int:
         """The number of examples."""
         return self.manifest.rows

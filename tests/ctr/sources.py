@@ -18,6 +18,9 @@ class BatchSource:
         self.fraction_read = 0.0
         self.bad_rows = BadRows()
 
+    def warnings(self) -> list[str]:
+        return []
+
     def count_rows(self) -> int:
         return len(self.batch)
 
