@@ -10,14 +10,14 @@ from features.batches import warm_up as warm_up_localize
 from features.dataset import BLOCK_ROWS, DatasetManifest, DatasetSource, shuffled, write_dataset
 from features.folder import remove_drafts, replace_folder, require_replaceable, scratch_folder
 from features.opening import open_source
+from features.readers import BadRows, too_many
 from features.spec import FeatureSpec, load_spec, parse_spec
+from features.transform import Transform
 
 if TYPE_CHECKING:
     from features.example_source import ExampleSource
     from features.first_pass import fit
-    from features.readers import BadRows, too_many
     from features.source import RawSource
-    from features.transform import Transform
 
 # What reads raw files is loaded by whoever asks for it: training from a hashed data set does without.
 __getattr__ = lazy_face(__name__, __file__)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from ctr.lazy import lazy_face
 from features.readers.bad_rows import EARLY_ROWS, BadRows, Quarantine, require_few, too_many
+from features.readers.opening import open_reader
 
 if TYPE_CHECKING:
     from features.readers.block import Block, Piece, blocks_of
     from features.readers.delimited import Labels
-    from features.readers.opening import open_reader
 
 # Kernels that take text apart: a hashed data set needs none.
 __getattr__ = lazy_face(__name__, __file__)

@@ -11,10 +11,8 @@ import numpy as np
 from ctr.errors import DataError
 from features.readers.block import Block, TextRows
 from features.readers.libsvm_kernels import count_rows, split_rows
+from features.spec import LABEL
 from features.text import READ_BYTES, Cells, Lines, TextFile
-
-LABEL, FEATURES = "label", "features"
-"""The two columns of a file: the row's first token, and all that follows it."""
 
 _ROWS = 2048
 

@@ -3,30 +3,52 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ctr.errors import DataError, SpecError
-from features.readers.block import Reader
-from features.readers.delimited import DelimitedReader, Labels
-from features.readers.libsvm import FEATURES, LABEL, LibsvmReader
-from features.readers.parquet import ParquetReader
-from features.spec import FORMATS, FeatureSpec, Format, IndexField
+from features.spec import FEATURES, FORMATS, LABEL, FeatureSpec, Format, IndexField
 from features.text import COMPRESSED, PARQUET
+
+if TYPE_CHECKING:
+    from features.readers.block import Reader
+    from features.readers.delimited import Labels
+
+# Readers are loaded with the first file of their format: a spec needs to know no more than what is below.
+
+
+def _open_delimited(path: Path, spec: FeatureSpec, labels: Labels) -> Reader:
+    from features.readers.delimited import DelimitedReader
+
+    return DelimitedReader(path, spec, labels=labels)
+
+
+def _open_parquet(path: Path, spec: FeatureSpec, labels: Labels) -> Reader:
+    from features.readers.parquet import ParquetReader
+
+    return ParquetReader(path)
+
+
+def _open_libsvm(path: Path, spec: FeatureSpec, labels: Labels) -> Reader:
+    from features.readers.libsvm import LibsvmReader
+
+    return LibsvmReader(path)
+
 
 for _format in (
     Format(
         "delimited",
-        lambda path, spec, labels: DelimitedReader(path, spec, labels=labels),
+        _open_delimited,
         keys=("delimiter", "header", "quote", "columns", "ignore"),
     ),
     Format(
         "parquet",
-        lambda path, spec, labels: ParquetReader(path),
+        _open_parquet,
         suffixes=(".parquet", ".pq"),
         begins=PARQUET,
     ),
     Format(
         "libsvm",
-        lambda path, spec, labels: LibsvmReader(path),
+        _open_libsvm,
         suffixes=(".libsvm", ".svm"),
         keys=(),
         label=LABEL,

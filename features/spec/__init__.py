@@ -18,4 +18,4 @@ from features.spec.fitted import (
     spec_of_files,
 )
 from features.spec.model import FeatureSpec, load_spec, parse_spec
-from features.spec.source import FORMATS, Format
+from features.spec.source import FEATURES, FORMATS, LABEL, Format

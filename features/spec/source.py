@@ -11,6 +11,9 @@ from pydantic_core import PydanticKnownError
 
 from features.spec.fields import FROZEN, InputField, Names, check_distinct, misfit, one_of
 
+LABEL, FEATURES = "label", "features"
+"""The two columns of rows without named ones: their first token, and all that follows it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Format:
