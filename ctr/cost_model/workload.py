@@ -9,7 +9,7 @@ from typing import Final
 MOST_BITS: Final = 40
 LARGEST_STRING_BITS: Final = 21
 MOST_STRING_BITS: Final = 3
-LEAST_PARTITIONS: Final = 64
+LEAST_PARTITIONS: Final = 16
 """The layout of `ps.redis.store`, which a test compares."""
 MEASURED_CHUNK: Final = 65_536
 MEASURED_FEATURES: Final = 39

@@ -19,7 +19,7 @@ MOST_STRING_BITS = 3
 
 What a transaction costs apart from its slots, some 100 us on both sides, is so paid for 16 million slots, not
 for 2 million. A fold, and what a range moves, stay at a string's 16 MiB."""
-LEAST_PARTITIONS = 64
+LEAST_PARTITIONS = 16
 
 SLOT_BYTES = 8
 

@@ -23,7 +23,7 @@ from ps.log_kernels import ENTRY_BYTES, decode_entries, encode_entries
 from ps.packed_kernels import add_scattered
 from ps.partitions import Slots
 from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts
-from ps.redis.layout import LEAST_PARTITIONS, SLOT_BYTES, Offsets, allocate, body_slots
+from ps.redis.layout import SLOT_BYTES, Offsets, allocate, body_slots
 from ps.redis.push_request import Outcome, Write
 from ps.wire import FOLDS, STATE, Keys, ReplyReader, bulk_string, command
 
@@ -32,6 +32,7 @@ _DENSITY = 8
 
 6 bytes for each of them, and up to 1 MiB that a growing string is given ahead, are 1.25 bytes per slot."""
 _LEAST = 16  # entries
+_APART = 64  # lengths at which logs are folded for the first time
 _LONGEST_WRITE = (1 << 20) - 1024
 """Bytes of a state that one command writes: for the next one, a server makes room for as many at once."""
 
@@ -61,7 +62,7 @@ def is_to_fold(string: int, size: int, folds: int, before: int, after: int) -> b
     """
     entries = max(size // _DENSITY, _LEAST)
     eighth = entries // 8 * ENTRY_BYTES
-    first = 0 if folds else entries // 2 * (-string % LEAST_PARTITIONS) // LEAST_PARTITIONS
+    first = 0 if folds else entries // 2 * (-string % _APART) // _APART
     longest = (entries - first) * ENTRY_BYTES
     return after >= longest and (after - longest) // eighth > (before - longest) // eighth
 

@@ -404,7 +404,7 @@ def is_whole(folder: Path, url: str) -> int:
 class TestKilledWriter:
     """Whenever it is killed, the previous checkpoint loads."""
 
-    @pytest.mark.parametrize("moment", ["reading 1.0", "reading 1.40", "drafted 1"])
+    @pytest.mark.parametrize("moment", ["reading 1.0", "reading 1.9", "drafted 1"])
     def test_before_the_commit(self, writer: Writer, tmp_path: Path, redis_url: str, moment: str) -> None:
         folder = tmp_path / "c"
         with writer(folder, redis_url, moment) as wait:

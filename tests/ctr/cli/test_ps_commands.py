@@ -132,13 +132,13 @@ class TestStatus:
         make_model(redis_url).close()
         shown = cli("ps", "status", "--store", named(redis_url))
         assert shown.code == 0, shown.err
-        assert "model ads: 2**12 slots in 64 partitions" in shown.out
+        assert "model ads: 2**12 slots in 16 partitions" in shown.out
         assert "no job" in shown.out
         assert "transform ffffffffffff," in shown.out
         assert password(redis_url) not in shown.out
         facts = facts_of(cli, redis_url)
         assert facts["job"] is None
-        assert facts["nodes"][0]["partitions"] == list(range(64))
+        assert facts["nodes"][0]["partitions"] == list(range(16))
         assert facts["partition_balance"] == 1
 
     def test_a_cluster(self, cli: Cli, cluster_url: str) -> None:
@@ -147,7 +147,7 @@ class TestStatus:
         assert shown.code == 0, shown.err
         assert "balance (the busiest node over the mean)" in shown.out
         facts = facts_of(cli, cluster_url)
-        assert sorted(p for node in facts["nodes"] for p in node["partitions"]) == list(range(64))
+        assert sorted(p for node in facts["nodes"] for p in node["partitions"]) == list(range(16))
         assert password(cluster_url) not in shown.out + json.dumps(facts)
 
     def test_a_dead_node_is_named_with_its_partitions(self, cli: Cli, start_redis: StartRedis) -> None:
@@ -163,7 +163,7 @@ class TestStatus:
         line = next(each for each in shown.out.splitlines() if "cannot be reached" in each)
         assert numbers_of(line.partition(": ")[2]) == lost
         assert f"{address}: " in shown.out
-        assert f"{len(lost)} of 64 partitions cannot be reached" in shown.err
+        assert f"{len(lost)} of 16 partitions cannot be reached" in shown.err
 
     def test_a_running_job(self, cli: Cli, busy: tuple[str, Command]) -> None:
         url, job = busy
@@ -436,8 +436,8 @@ class TestDrop:
         shown = cli("ps", "drop", "--store", named(redis_url))
         assert shown.code == (0 if gone else 1)
         assert "model 'ads' in redis://" in shown.out
-        assert "2**12 slots in 64 partitions" in shown.out
-        assert ("deleted 64 partitions" in shown.out) == gone
+        assert "2**12 slots in 16 partitions" in shown.out
+        assert ("deleted 16 partitions" in shown.out) == gone
         assert (keys_in(redis_url) == 0) == gone
         assert password(redis_url) not in shown.out + shown.err
 

@@ -39,7 +39,7 @@ def test_the_six_lines_that_matter_come_first() -> None:
 def test_the_rest_is_under_verbose() -> None:
     code, out = run(*ASKED, "--verbose")
     assert code == 0
-    assert "2**22 slots in 64 partitions" in out
+    assert "2**22 slots in 16 partitions" in out
     assert "helps most: " in out
     assert "with one replica each" in out
     assert "fixed costs per partition" in out
@@ -57,7 +57,7 @@ def test_plan_for_programs() -> None:
     facts = json.loads(done.stdout)  # the lines for people went to standard error
     assert "bound by" in done.stderr
     assert facts["workload"]["bits"] == 22
-    assert facts["workload"]["partitions"] == 64
+    assert facts["workload"]["partitions"] == 16
     chunk = default_chunk(2, lambda: 10**7, in_memory=False)
     job = Workload(features=10**6, examples=10**7, workers=2, nodes=2, bits=22, chunk=chunk, cores=2)
     assert facts["workload"]["chunk"] == chunk
@@ -110,7 +110,7 @@ def test_bad_input_is_refused_with_its_limits(words: list[str], message: str) ->
 @pytest.mark.parametrize(
     ("words", "advice"),
     [
-        (["--workers", "1", "--chunk", "16384"], "helps most: 4 times the chunk"),
+        (["--workers", "1", "--chunk", "4096"], "helps most: 4 times the chunk"),
         (  # a larger chunk would cost accuracy
             [
                 *("--features", "1e8", "--examples", "1e9", "--network", "100"),
@@ -141,7 +141,7 @@ def test_plan_advises(words: list[str], advice: str) -> None:
         ),
         (["--bits", "18"], "most features share their slot"),
         (["--examples", "1000"], "cannot hold more than 39,000 features"),
-        (["--nodes", "100"], "64 partitions cannot be spread over more nodes"),
+        (["--nodes", "100"], "16 partitions cannot be spread over more nodes"),
     ],
 )
 def test_plan_warns(words: list[str], warning: str) -> None:

@@ -52,7 +52,15 @@ def test_the_layout_is_that_of_the_store() -> None:
 
 @pytest.mark.parametrize(
     ("bits", "partitions", "strings"),
-    [(1, 2, 2), (5, 32, 32), (6, 64, 64), (27, 64, 64), (28, 64, 128), (30, 64, 512), (40, 1 << 16, 1 << 19)],
+    [
+        (1, 2, 2),
+        (4, 16, 16),
+        (25, 16, 16),
+        (26, 16, 32),
+        (28, 16, 128),
+        (30, 64, 512),
+        (40, 1 << 16, 1 << 19),
+    ],
 )
 def test_partitions(bits: int, partitions: int, strings: int) -> None:
     found, layout = workload(bits=bits), redis_layout.Layout.of(bits)

@@ -72,10 +72,10 @@ class TestWhole:
         killed = next(fault for fault in job.faults if fault.kind == "kill")
         assert killed.recovery_s is not None
         assert killed.recovery_s > 1.0  # the others have to notice first
-        assert 0 < len(killed.partitions) < 64
+        assert 0 < len(killed.partitions) < 16
         assert list(job.proofs) == ["when memory was full", "in the checkpoint", "at the end"]
         for proof in job.proofs.values():
-            assert proof.partitions == 64
+            assert proof.partitions == 16
             assert 0 < proof.acknowledged <= proof.pushes
         assert any("memory limit" in line for line in told)
         assert {line.split(": ")[-1].split()[0] for line in told} >= {"killed", "filled"}
@@ -90,7 +90,7 @@ class TestWhole:
         assert lag.sent_again > 0
         assert job.proofs["at the end"].sent_again >= lag.sent_again
         assert "which is new" in reshard.what
-        assert 0 < len(reshard.partitions) < 32
+        assert 0 < len(reshard.partitions) < 8
         assert report.undisturbed is not None
         assert report.undisturbed.sums is not None
         assert job.sums is not None

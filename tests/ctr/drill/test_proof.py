@@ -85,7 +85,7 @@ class TestOnRealServers:
                 trial.push(worker, shard, chunk)
         proof = trial.prove(owed={(shard, chunk) for shard in range(2) for chunk in range(5)})
         assert proof.problems == []
-        assert (proof.partitions, proof.chunks, proof.pushes, proof.acknowledged) == (64, 10, 10, 10)
+        assert (proof.partitions, proof.chunks, proof.pushes, proof.acknowledged) == (16, 10, 10, 10)
         assert proof.sent_again == proof.told_apart == 0
 
     def test_a_push_that_is_repeated_counts_once(self, trial: Trial) -> None:
@@ -95,14 +95,14 @@ class TestOnRealServers:
         proof = trial.prove()
         assert proof.problems == []
         assert (proof.pushes, proof.chunks) == (4, 2)
-        assert proof.sent_again == 2 * 64
+        assert proof.sent_again == 2 * 16
 
     def test_a_push_that_counted_twice_is_found(self, trial: Trial) -> None:
         worker = trial.worker()
         for chunk in range(3):
             trial.push(worker, 7, chunk)
         slots, increments = trial.pushed[7, 1]
-        first = slots < 1 << (BITS - 6)
+        first = slots < 1 << (BITS - 4)
         trial.store.push_packed(slots[first], increments[first], Token("unfenced", 0, 0))
         proof = trial.prove()
         assert proof.problems == ["DOUBLED: partition 0: chunk 1 of data shard 7 is in it twice"]
@@ -131,7 +131,7 @@ class TestOnRealServers:
         trial.push(worker, 7, 1)  # as a push queue does, once it knows
         proof = trial.prove()
         assert proof.problems == []
-        assert proof.sent_again == 64
+        assert proof.sent_again == 16
 
     def test_errors_that_cancel_out_are_found(self, trial: Trial) -> None:
         trial.push(trial.worker(), 0, 0)
@@ -163,7 +163,7 @@ class TestOnRealServers:
         """A worker dies in the middle of a push, and the next one trains the chunk anew."""
         dead, alive = trial.worker("dead"), trial.worker("alive")
         trial.push(dead, 0, 0)
-        half = np.arange(64) < 32
+        half = np.arange(16) < 8
         trial.push(dead, 0, 1, seed=1, only=half)
         torn = (trial.folder / "dead.jsonl").read_bytes().splitlines(keepends=True)
         (trial.folder / "dead.jsonl").write_bytes(b"".join(torn[:-1]) + torn[-1][:9])
@@ -171,7 +171,7 @@ class TestOnRealServers:
             trial.push(alive, 0, chunk, seed=chunk + 5)
         proof = trial.prove(owed={(0, chunk) for chunk in range(3)})
         assert proof.problems == []
-        assert (proof.pushes, proof.acknowledged, proof.told_apart) == (4, 3, 32)
+        assert (proof.pushes, proof.acknowledged, proof.told_apart) == (4, 3, 8)
         slots, increments = trial.pushed[0, 1]
         trial.store.push_packed(slots, increments, Token("unfenced", 0, 0))
         assert only_kind(trial.prove()) == "DOUBLED"  # its other half had counted already

@@ -61,7 +61,7 @@ def test_slots_are_told_of_once(redis_url: str) -> None:
     presence = Presence(store)
     tell(store, presence, slots_of(1, 2), 0)
     tell(store, presence, slots_of(1, 2, 3), 1)
-    news = store.read_news(np.zeros(64, np.int64), np.zeros(64, np.int64))
+    news = store.read_news(np.zeros(16, np.int64), np.zeros(16, np.int64))
     assert [each.named.tolist() for each in news if each.named.size] == [[1, 2, 3]]
     store.drop()
 
@@ -80,7 +80,7 @@ def test_slots_of_a_folded_log_are_present(redis_url: str) -> None:
 
 
 def test_a_crowded_partition_is_present(redis_url: str) -> None:
-    store = opened(redis_url, 16)  # partitions of 1024 slots
+    store = opened(redis_url, 14)  # partitions of 1024 slots
     teller, presence = Presence(store), Presence(store)
     tell(store, teller, slots_of(3), 0)
     everything = np.arange(1024, dtype=np.uint32)
@@ -116,7 +116,7 @@ def test_restored_slots_are_present(redis_url: str) -> None:
     many = np.unique(rng.integers(1024, 2048, 300)).astype(np.uint32)
     slots = np.concatenate([few, many])
     store.push_packed(slots, np.ones(slots.size, np.int64), Token("job", 0, 0))  # tells no log
-    for p in range(64):
+    for p in range(16):
         copy.restore(store.dump(p))
     presence = Presence(copy)
     presence.listen()

@@ -164,7 +164,7 @@ class TestLostPushes:
                 for p, held in dumps.items():
                     held.append(store.dump(p))
                 if rng.random() < 0.3:
-                    victims = rng.choice(64, 20, replace=False)
+                    victims = rng.choice(16, 5, replace=False)
                     back = int(rng.integers(1, 6))
                     lost += sum(dumps[p][-1] != dumps[p][max(-len(dumps[p]), -back)] for p in victims)
                     go_back(store, [dumps[p][max(-len(dumps[p]), -back)] for p in victims])

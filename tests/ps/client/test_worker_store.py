@@ -350,7 +350,7 @@ def test_ranges_make_a_store_crowded(redis_url: str) -> None:
             worker.push(pulled, worker.complete(pulled), np.ones((everything.size, 2), np.float32), clock)
         worker.flush()
         worker.close()
-    news = store.read_news(np.zeros(64, np.int64), np.full(64, -1))
+    news = store.read_news(np.zeros(16, np.int64), np.full(16, -1))
     assert all(each.crowded and not each.named.size for each in news)
     store.drop()
 

@@ -86,7 +86,7 @@ def test_a_drop_that_is_cut_anywhere(redis_url: str) -> None:
                 assert (store.pull(SLOTS) == 1).all()  # nothing is gone yet
             drop_incarnation(named(redis_url), run)
         elif found is not None:
-            assert (found.incarnation, found.partitions) == (run, 64)
+            assert (found.incarnation, found.partitions) == (run, 16)
             with pytest.raises(StoreError, match=r"is being dropped.*`ctr ps drop`"):
                 opened(redis_url, join=True, create=False)
             if most % 2:
@@ -136,7 +136,7 @@ def test_partitions_that_outlived_their_model(server: str, request: pytest.Fixtu
 
 @pytest.mark.parametrize("put", [
     lambda client: client.set(KEYS.state(3), b"\0" * 6 + b"\1\0"),
-    lambda client: client.set(KEYS.tail(63), b"\1" * 8),
+    lambda client: client.set(KEYS.tail(15), b"\1" * 8),
     lambda client: client.lpush(KEYS.log(0), "a list"),
     lambda client: client.set(KEYS.facts(5), "a string"),
     lambda client: client.hset(KEYS.facts(5), "another", "hash"),
@@ -175,7 +175,7 @@ def test_a_restore_that_was_overtaken_leaves_the_next_model_alone(redis_url: str
         drop_incarnation(named(redis_url), first.incarnation)
         with closing(opened(redis_url, restoring=True)) as second:
             dumps = [
-                PartitionDump(p, (b"\0" * 6 + b"\1\0").ljust(8 * 64, b"\0"), {"job:0": 3}) for p in range(64)
+                PartitionDump(p, (b"\0" * 6 + b"\1\0").ljust(8 * 256, b"\0"), {"job:0": 3}) for p in range(16)
             ]
             for dump in dumps[:32]:
                 second.restore(dump)
@@ -183,7 +183,7 @@ def test_a_restore_that_was_overtaken_leaves_the_next_model_alone(redis_url: str
                 first.restore(PartitionDump(0, b"", {}))
             for dump in dumps[32:]:
                 second.restore(dump)
-            assert [second.dump(p) for p in range(64)] == dumps
+            assert [second.dump(p) for p in range(16)] == dumps
             second.drop()
 
 

@@ -14,6 +14,7 @@ import redis
 
 from ctr.errors import StoreError
 from ps import Logged, Slots, Store, Token
+from ps.redis import layout
 from ps.redis.dumps import PartitionDump
 from ps.redis.store import RedisStore
 from ps.servers.embedded import EmbeddedRedis
@@ -264,19 +265,19 @@ class TestPacked:
 
     @pytest.fixture
     def store(self, cluster: EmbeddedRedis) -> Iterator[RedisStore]:
-        store = opened(cluster.url, bits=10)  # partitions of 16 slots
+        store = opened(cluster.url, bits=10)  # 16 partitions of 64 slots
         yield store
         store.drop()
 
     def test_a_pull_tells_the_watermark_of_each_partition(self, store: RedisStore) -> None:
-        for chunk, slot in [(0, 3), (4, 40), (5, 3)]:
+        for chunk, slot in [(0, 3), (4, 136), (5, 3)]:
             store.push_packed(np.array([slot], np.uint32), np.array([7]), Token("job", 2, chunk))
-        pulled = store.pull_packed(np.array([3, 4, 40, 900], np.uint32), "job", [2])
+        pulled = store.pull_packed(np.array([3, 4, 136, 900], np.uint32), "job", [2])
         assert pulled.packed.tolist() == [14, 0, 7, 0]
         assert {p: chunk for p, chunk in enumerate(pulled.applied[2].tolist()) if chunk != -2} == {
             0: 5,
             2: 4,
-            56: -1,
+            14: -1,
         }
         pulled = store.pull_packed(np.array([3], np.uint32), "job", [1, 2])
         assert (pulled.packed.tolist(), pulled.applied[1][0], pulled.applied[2][0]) == ([14], -1, 5)
@@ -287,22 +288,22 @@ class TestPacked:
         assert (pulled.packed.size, set(pulled.applied[2].tolist())) == (0, {-2})
 
     def test_partitions_that_lost_pushes_are_left_as_they_are(self, store: RedisStore) -> None:
-        slots, ones = np.array([3, 40, 900], np.uint32), np.ones(3, np.int64)
+        slots, ones = np.array([3, 136, 900], np.uint32), np.ones(3, np.int64)
         store.push_packed(slots[:2], ones[:2], Token("job", 0, 6))
-        expected = np.full(64, -1)
-        expected[[0, 2, 56]] = [6, 7, 2]  # as if slot 40 had lost chunk 7, and slot 900 chunk 2
+        expected = np.full(16, -1)
+        expected[[0, 2, 14]] = [6, 7, 2]  # as if slot 136 had lost chunk 7, and slot 900 chunk 2
         behind = store.push_packed(slots, ones, Token("job", 0, 8), expected=expected)
-        assert sorted(behind) == [2, 56]
+        assert sorted(behind) == [2, 14]
         assert store.pull_packed(slots).packed.tolist() == [2, 1, 0]
-        assert store.applied("job", 0)[[0, 2, 56]].tolist() == [8, 6, -1]
+        assert store.applied("job", 0)[[0, 2, 14]].tolist() == [8, 6, -1]
         # A repeated push is done where it was done, whatever was expected.
         expected[0] = 10
-        assert sorted(store.push_packed(slots, ones, Token("job", 0, 8), expected=expected)) == [2, 56]
-        assert not store.push_packed(slots[1:], ones[1:], Token("job", 0, 8), expected=np.full(64, -1))
+        assert sorted(store.push_packed(slots, ones, Token("job", 0, 8), expected=expected)) == [2, 14]
+        assert not store.push_packed(slots[1:], ones[1:], Token("job", 0, 8), expected=np.full(16, -1))
         assert store.pull_packed(slots).packed.tolist() == [2, 2, 1]
 
     def test_only_some_partitions(self, store: RedisStore) -> None:
-        slots, only = np.array([3, 40, 900], np.uint32), np.zeros(64, np.bool_)
+        slots, only = np.array([3, 136, 900], np.uint32), np.zeros(16, np.bool_)
         only[[2, 5]] = True
         store.push_packed(slots, np.ones(3, np.int64), Token("job", 0, 0), only=only)
         assert store.pull_packed(slots).packed.tolist() == [0, 1, 0]
@@ -311,9 +312,9 @@ class TestPacked:
 
     def test_logs_are_read_on_from_where_one_was(self, store: RedisStore) -> None:
         slots, heard, folds = (
-            np.array([3, 40, 900], np.uint32),
-            np.zeros(64, np.int64),
-            np.zeros(64, np.int64),
+            np.array([3, 136, 900], np.uint32),
+            np.zeros(16, np.int64),
+            np.zeros(16, np.int64),
         )
         nothing = slots[:0], np.empty(0, np.int64)
 
@@ -329,8 +330,8 @@ class TestPacked:
 
         for _ in range(2):  # a repeated push tells nothing again
             log(slots, 0)
-        assert named() == [3, 40, 900]
-        heard[[0, 2, 56]] = 1
+        assert named() == [3, 136, 900]
+        heard[[0, 2, 14]] = 1
         assert named() == []
         log(np.array([5], np.uint32), 1)
         assert named() == [5]
@@ -339,7 +340,7 @@ class TestPacked:
         slots = np.array([3, 14, 15, 900], np.uint32)
         store.push_packed(slots[:2], np.array([10, 20]), Token("job", 0, 0))
         logged = Logged(slots, np.array([1, 2, 3, 4]))
-        folds = np.full(64, -1)
+        folds = np.full(16, -1)
         for _ in range(2):
             store.push_packed(
                 slots[:0],
@@ -354,16 +355,16 @@ class TestPacked:
         store.fold()
         pulled = store.pull_packed(slots)
         assert pulled.packed.tolist() == [11, 22, 3, 4]
-        assert pulled.folds[[0, 56]].tolist() == [1, 1]
+        assert pulled.folds[[0, 14]].tolist() == [1, 1]
         assert scanned(store) == dumped
         store.fold()  # there is nothing to fold
         assert store.pull_packed(slots).packed.tolist() == [11, 22, 3, 4]
-        assert store.pull_packed(slots).folds[[0, 56]].tolist() == [1, 1]
+        assert store.pull_packed(slots).folds[[0, 14]].tolist() == [1, 1]
 
     def test_a_long_log_is_folded(self, server: EmbeddedRedis) -> None:
-        store = opened(server.url, bits=16)  # partitions of 1024 slots, whose logs have up to 127 entries
+        store = opened(server.url, bits=14)  # partitions of 1024 slots, whose logs have up to 127 entries
         rng = np.random.default_rng(0)
-        sums = np.zeros(1 << 16, np.int64)
+        sums = np.zeros(1 << 14, np.int64)
         for number in range(8):
             slots = np.sort(rng.choice(1024, 48, replace=False)).astype(np.uint32)
             increments = (rng.integers(-1000, 1000, 48) << 32) + rng.integers(0, 1000, 48)
@@ -374,10 +375,10 @@ class TestPacked:
                 Token("job", 0, number),
                 logged=Logged(slots, increments),
             )
-        everything = np.arange(1 << 16, dtype=np.uint32)
+        everything = np.arange(1 << 14, dtype=np.uint32)
         assert store.pull_packed(everything[:1]).folds[0] == 2
         (news,) = (
-            each for each in store.read_news(np.zeros(64, np.int64), np.full(64, -1)) if 0 in each.present
+            each for each in store.read_news(np.zeros(16, np.int64), np.full(16, -1)) if 0 in each.present
         )
         assert (news.entries.tolist(), news.named.size) == ([2 * 48], 0)
         present = np.flatnonzero(np.unpackbits(news.present[0], bitorder="little"))
@@ -401,32 +402,32 @@ class TestDumps:
         for chunk in range(3):
             store.push(SLOTS, deltas(chunk), Token("jöb", 3, chunk))
             store.push(SLOTS[:5], deltas(chunk)[:5], Token("a:b", chunk, 7))
-        dumps = [store.dump(p) for p in range(64)]
+        dumps = [store.dump(p) for p in range(16)]
         assert dumps[0].applied == {"jöb:3": 2, "a:b:0": 7, "a:b:1": 7, "a:b:2": 7}
-        assert [dump.partition for dump in dumps] == list(range(64))
+        assert [dump.partition for dump in dumps] == list(range(16))
         other = opened(server.url, bits=12)
         other.push(SLOTS[:-1] + np.uint32(1), deltas(9)[1:], Token("other", 0, 0))  # is gone afterwards
         for dump in dumps:
             other.restore(dump)
         assert scanned(other) == scanned(store)
-        assert [other.dump(p) for p in range(64)] == dumps
+        assert [other.dump(p) for p in range(16)] == dumps
         other.push(SLOTS, deltas(2), Token("jöb", 3, 2))  # has been applied
         assert scanned(other) == scanned(store)
         other.drop()
 
     def test_what_was_restored_is_present(self, store: RedisStore) -> None:
-        slots = np.array([64, 66, 127, 128], np.uint32)
+        slots = np.array([256, 258, 511, 512], np.uint32)
         store.push_packed(slots, np.array([1, 1, 1, 0]), Token("job", 0, 0))
         for p in (0, 1, 2):
             store.restore(store.dump(p))
-        news = store.read_news(np.zeros(64, np.int64), np.full(64, -1))
+        news = store.read_news(np.zeros(16, np.int64), np.full(16, -1))
         present = {
             string: np.flatnonzero(np.unpackbits(bitmap, bitorder="little")).tolist()
             for each in news
             for string, bitmap in each.present.items()
             if bitmap.size
         }
-        assert present == {1: [0, 2, 63]}
+        assert present == {1: [0, 2, 255]}
         assert not any(each.named.size for each in news)
 
     def test_an_empty_partition(self, store: RedisStore) -> None:
@@ -658,8 +659,9 @@ def test_a_push_that_others_always_come_before_is_not_tried_for_ever(redis_url: 
         store.drop()
 
 
-def test_time_is_counted_from_the_first_conflict(redis_url: str) -> None:
+def test_time_is_counted_from_the_first_conflict(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not from the beginning of a push that was slow, as during a failover."""
+    monkeypatch.setattr(layout, "LEAST_PARTITIONS", 64)  # more than are pushed to at a time
     delays, tries = [0.6], 0
 
     def meddle(data: bytes) -> None:

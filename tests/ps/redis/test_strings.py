@@ -20,8 +20,8 @@ from tests.ps.redis_servers import flush, needs_redis
 
 pytestmark = needs_redis
 
-BITS = 18
-STRINGS = 256
+BITS = 16
+STRINGS = 64
 SIZE = 1 << 10  # slots of a string, of which two are apart
 
 
@@ -43,7 +43,7 @@ def opened(url: str, model: str, **options: bool) -> RedisStore:
 @pytest.fixture
 def store(url: str) -> Iterator[RedisStore]:
     store = opened(url, "several")
-    assert (store.partitions.count, store.layout.per_partition) == (64, 4)
+    assert (store.partitions.count, store.layout.per_partition) == (16, 4)
     yield store
     store.drop()
 
@@ -79,19 +79,19 @@ def test_pushes_logs_and_folds_add_up(store: RedisStore, url: str) -> None:
             presence.claim(slots)
     pulled = store.pull_packed(EVERYTHING, "job", [1])
     assert np.array_equal(pulled.packed, sums)
-    assert pulled.applied[1].tolist() == [1] * 64
+    assert pulled.applied[1].tolist() == [1] * 16
     assert pulled.folds.tolist() == [0] * STRINGS
     assert store.applied_everywhere("job", [2, 0, 1, 16]).tolist() == [2, 3, 1, -1]
     both = scanned(store)
     assert set(both) == set(np.flatnonzero(sums + logs).tolist())
 
-    dumps = [store.dump(p) for p in range(64)]
+    dumps = [store.dump(p) for p in range(16)]
     copy = opened(url, "copy", restoring=True)
     for each in dumps:
         copy.restore(each)
     assert scanned(copy) == both
-    assert [copy.dump(p) for p in range(64)] == dumps
-    assert copy.applied("job", 0).tolist() == [3] * 64
+    assert [copy.dump(p) for p in range(16)] == dumps
+    assert copy.applied("job", 0).tolist() == [3] * 16
     copy.drop()
 
     store.fold()
@@ -103,7 +103,7 @@ def test_pushes_logs_and_folds_add_up(store: RedisStore, url: str) -> None:
     assert presence.listen().tolist() == pulled.folds.tolist()
     present = ~presence.absent(EVERYTHING)
     assert present[np.flatnonzero(logs)].all()
-    assert present.sum() < 1 << 15
+    assert present.sum() < 1 << 14
 
 
 def test_a_dropped_model_leaves_nothing(store: RedisStore, shared_cluster: EmbeddedRedis, url: str) -> None:
@@ -113,7 +113,7 @@ def test_a_dropped_model_leaves_nothing(store: RedisStore, shared_cluster: Embed
         slots, np.ones(slots.size, np.int64), Token("job", 7, 0), logged=Logged(slots, slots * 0 + 1)
     )
     other.fold()
-    keys = {key for p in range(64) for key in partition_keys(other.keys, p, 4)}
+    keys = {key for p in range(16) for key in partition_keys(other.keys, p, 4)}
 
     def there() -> set[bytes]:
         found: set[bytes] = set()
@@ -123,7 +123,7 @@ def test_a_dropped_model_leaves_nothing(store: RedisStore, shared_cluster: Embed
         return found
 
     assert there() - keys == {other.keys.meta}
-    assert len(there()) > 64 * 8
+    assert len(there()) > 16 * 8
     other.drop()
     assert there() == set()
 
@@ -144,7 +144,7 @@ def test_pushes_for_other_data_shards_do_not_meet(shared_redis: EmbeddedRedis) -
                 stores[shard].push_packed(slots, np.ones(slots.size, np.int64), Token("job", shard, chunk))
 
         at_once(*[lambda shard=shard: push(shard) for shard in range(pushers)])
-        assert client.info("commandstats")["cmdstat_watch"]["calls"] == 64 * pushers * chunks
+        assert client.info("commandstats")["cmdstat_watch"]["calls"] == 16 * pushers * chunks
     packed = stores[0].pull_packed(slots).packed
     assert set(packed.tolist()) == {1 + pushers * chunks}
     for each in stores[1:]:

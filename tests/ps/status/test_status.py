@@ -32,8 +32,8 @@ Look = Callable[..., StoreStatus]
 BITS = 12
 SLOTS = np.arange(1 << BITS, dtype=np.uint32)
 KEYS = Keys("ads")
-PARTITION_BYTES = 8 << BITS - 6
-"""Of 64 partitions, all of whose slots were pushed."""
+PARTITION_BYTES = 8 << BITS - 4
+"""Of 16 partitions, all of whose slots were pushed."""
 READS = {
     *(
         "auth",
@@ -101,14 +101,14 @@ class TestOneServer:
         found = look(redis_url)
         assert found.whole
         assert found.model is not None
-        assert (found.model.name, found.model.bits, found.model.partitions) == ("ads", BITS, 64)
+        assert (found.model.name, found.model.bits, found.model.partitions) == ("ads", BITS, 16)
         assert found.model.state == "ready"
         assert found.model.facts["fingerprint"] == "abc"
         (node,) = found.nodes
-        assert node.partitions == tuple(range(64))
-        assert node.partition_bytes == 64 * PARTITION_BYTES
+        assert node.partitions == tuple(range(16))
+        assert node.partition_bytes == 16 * PARTITION_BYTES
         assert node.keys is not None
-        assert node.keys >= 1 + 2 * 64  # the description; a state and watermarks each
+        assert node.keys >= 1 + 2 * 16  # the description; a state and watermarks each
         assert node.version is not None
         assert node.memory_used is not None
         assert (found.partition_balance, found.byte_balance) == (1, 1)
@@ -189,7 +189,7 @@ class TestOneServer:
         frozen = replicas[of(own.servers[1])]
         assert frozen.state == "online"
         assert frozen.lag_bytes is not None
-        assert frozen.lag_bytes >= 64 * PARTITION_BYTES
+        assert frozen.lag_bytes >= 16 * PARTITION_BYTES
         other = of(own.servers[2])
         until(lambda: {r.address: r.lag_bytes for r in look(own.url).nodes[0].replicas}[other] == 0)
 
@@ -229,7 +229,7 @@ class TestOneServer:
         address = own.url.rpartition("@")[2]
         found = look(f"redis://eve:pw@{address}")
         assert found.model is not None
-        assert found.nodes[0].partition_bytes == 64 * PARTITION_BYTES
+        assert found.nodes[0].partition_bytes == 16 * PARTITION_BYTES
         assert "permission" in str(found.nodes[0].problem)
         assert found.nodes[0].persistence is None
 
@@ -252,8 +252,8 @@ class TestCluster:
             assert node.partition_bytes == len(node.partitions) * PARTITION_BYTES
             assert node.hash_slots == 8_192
         counts = [len(node.partitions) for node in found.nodes]
-        assert sum(counts) == 64
-        assert found.partition_balance == pytest.approx(max(counts) / 32)
+        assert sum(counts) == 16
+        assert found.partition_balance == pytest.approx(max(counts) / 8)
         assert found.byte_balance == pytest.approx(found.partition_balance)
 
     def test_one_node_is_no_single_server(self, shared_cluster: EmbeddedRedis, look: Look) -> None:
@@ -266,7 +266,7 @@ class TestCluster:
         own = start_redis(2)
         push(own.url)
         (source, *_), (target, *_) = own.shards
-        moving = next(p for p in range(64) if key_slot(KEYS.state(p)) < 8_192)
+        moving = next(p for p in range(16) if key_slot(KEYS.state(p)) < 8_192)
         slot = key_slot(KEYS.state(moving))
         with source.connect() as a, target.connect() as b:
             names = [client.execute_command("CLUSTER", "MYID") for client in (a, b)]
