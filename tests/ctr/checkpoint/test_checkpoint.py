@@ -314,7 +314,7 @@ class Slow:
         return getattr(self._store, name)
 
     def dump(self, partition):
-        if partition in (0, 40):
+        if partition in (0, 9):
             self._say(f"reading {n}.{partition}")
         return self._store.dump(partition)
 
