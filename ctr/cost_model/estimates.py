@@ -20,7 +20,7 @@ from ctr.cost_model.slots import PRESENCE_BITS, ChunkSlots, chunk_slots
 from ctr.cost_model.workload import Workload
 from ctr.workers import shard_chunks_for
 
-LEAST_ROUNDS: Final = 8
+LEAST_ROUNDS: Final = 12
 """Chunks per worker and pass below which several lose accuracy; see `ctr.learn.rounds.default_chunk`."""
 
 _US, _NS = 1e-6, 1e-9

@@ -62,9 +62,10 @@ def default_chunk(workers: int, rows: Callable[[], int], *, in_memory: bool = Tr
     0.08% with 9 and 0.4% with 4. So data with less than 6 rounds of blocks is cut into some 25.
 
     Through Redis a larger chunk moves fewer slots per example. One worker makes the same model of any, if
-    there are chunks enough to overlap. Several are worth 8 chunks each, and 16 where those are large: on 1M
-    synthetic rows, 4 workers with 8 chunks each cost 0.1% of the log loss, with 4 chunks each 0.4%; on 10M,
-    two with 9 of 524,288 cost 0.01 to 0.2% from run to run, with 18 of 262,144 nothing. A worker with data
+    there are chunks enough to overlap. Several are worth 12 chunks each, and 24 where those are large: a chunk
+    is pulled while the one before trains, so others' updates come two chunks late. On 1M synthetic rows, two
+    workers with 8 chunks each cost 0.28% of the log loss, with 12 each 0.11%; on 10M, two with 16 each (of
+    297,000) cost 0.1%, with 24 nothing. A worker with data
     for 32 takes up to 1,048,576 examples: 1.5 GB of memory, and at 2**36 slots a fifteenth less time.
     """
     if in_memory:
@@ -75,7 +76,7 @@ def default_chunk(workers: int, rows: Callable[[], int], *, in_memory: bool = Tr
     most = min(each // 32, 2 * _LARGE)
     if workers == 1:
         return max(min(each // 8, _LARGE), 65_536, most)
-    return max(min(each // 8, 131_072), min(each // 16, _LARGE), 256, most)
+    return max(min(each // 12, 131_072), min(each // 24, _LARGE), 256, most)
 
 
 def train(
