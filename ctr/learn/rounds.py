@@ -62,7 +62,7 @@ def default_chunk(workers: int, rows: Callable[[], int], *, in_memory: bool = Tr
     0.08% with 9 and 0.4% with 4. So data with less than 6 rounds of blocks is cut into some 25.
 
     Through Redis a larger chunk moves fewer slots per example. One worker makes the same model of any, if
-    there are chunks enough to overlap. Several are worth 12 chunks each, and 24 where those are large: a chunk
+    there are chunks enough to overlap. Several are worth 12 chunks each, and 24 where those are large: one
     is pulled while the one before trains, so others' updates come two chunks late. On 1M synthetic rows, two
     workers with 8 chunks each cost 0.28% of the log loss, with 12 each 0.11%; on 10M, two with 16 each (of
     297,000) cost 0.1%, with 24 nothing. A worker with data
