@@ -113,6 +113,7 @@ class PushQueue:
 
     def _wait_replicated(self, timeout_s: float = 1.0) -> bool:
         while True:
+            folds = self.folds.copy()  # a fold that is seen later may not be replicated, and be lost
             replicated = self._store.wait_replicated(timeout_s)
             # In this order: a replica that takes over after that has everything, one that took over before
             # tells now what it lacks.
@@ -122,7 +123,7 @@ class PushQueue:
             with self._changed:
                 while len(self._sent) > _LEAST_KEPT:
                     self._forget_first()
-                self.log.forget(self.folds)
+                self.log.forget(folds)
         self.replicated = replicated
         return replicated
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ctr.errors import StoreError
-from ps import PartitionDump, PendingPush, PushQueue, RedisStore, Slots, Token, parse_redis_url
+from ps import Logged, PartitionDump, PendingPush, PushQueue, RedisStore, Slots, Token, parse_redis_url
 from ps.servers.embedded import EmbeddedRedis
 from tests.ps.expected_sums import ExpectedSums
 from tests.ps.redis_servers import eventually, needs_redis
@@ -257,3 +257,28 @@ class TestLostPushes:
             assert queue.sent_again == 20
             queue.close()
             store.drop()
+
+
+def test_a_fold_that_is_seen_while_replicas_are_waited_for_is_not_safe(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that takes over may lack it, so what this worker has in the log is still its to add."""
+    queue, wait = PushQueue(store, "job"), store.wait_replicated
+    for chunk in range(3):
+        push = pending(store, slots_of(), chunk)
+        push.logged = Logged(slots_of(chunk), np.ones(1, np.int64))
+        queue.put(push)
+    queue.flush()
+
+    def fold_meanwhile(timeout_s: float) -> bool:
+        replicated = wait(timeout_s)
+        queue.folds[:] = 1  # as another thread has pulled it
+        return replicated
+
+    monkeypatch.setattr(store, "wait_replicated", fold_meanwhile)
+    queue.log.put(Logged(slots_of(9), np.ones(1, np.int64)), np.zeros(store.layout.strings.count, np.int64))
+    assert queue.wait_replicated(10.0)
+    assert len(queue.log) == 1
+    assert queue.wait_replicated(10.0)  # by now it is replicated
+    assert len(queue.log) == 0
+    queue.close()
