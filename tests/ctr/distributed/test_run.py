@@ -233,9 +233,18 @@ class TestStraggler:
     def _lags(start_job: StartJob, job, url: str, enough) -> list[int]:
         running = start_job(job, url, lease_s=30)  # so that it is not taken for dead
         running.gather()
-        begun = running.once(lambda view: all(w.clock for w in view.workers))
-        assert begun is not None
+        met: list[int] = []  # the highest clock, from when both were at work
         lags: list[int] = []
+
+        def together(view: BoardView) -> bool:
+            """Whether who began alone, and went on as one does, has been caught up with."""
+            clocks = [worker.clock for worker in view.workers if worker.clock is not None]
+            if len(clocks) == 2:
+                met.append(max(clocks))
+            return len(clocks) == 2 and min(clocks) > met[0] + 2  # pushed, trained and pulled at that time
+
+        begun = running.once(together)
+        assert begun is not None
 
         def note(view: BoardView) -> bool:
             clocks = [worker.clock for worker in view.workers if worker.clock is not None]

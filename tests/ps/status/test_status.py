@@ -273,7 +273,8 @@ class TestCluster:
             b.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[0])
             a.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[1])
             password = own.url.partition("@")[0].rpartition(":")[2]
-            keys = [KEYS.facts(moving), KEYS.state(moving)]
+            keys = a.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100)
+            assert KEYS.watermarks(moving, 0).decode() in keys
             a.execute_command(
                 "MIGRATE", target.host, target.port, "", 0, 5_000, "AUTH", password, "KEYS", *keys
             )
