@@ -24,6 +24,11 @@ def train(log: Path, model: Path, **options: object) -> Command:
     return Command("train", "--spec", "criteo", log, "--model", model, *ENDLESS, **options)
 
 
+def take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may be run under nohup
+
+
 def ignore_hang_ups() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
@@ -39,14 +44,17 @@ class TestHangUp:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
+            preexec_fn=take_terminal,  # noqa: PLW1509
         )
         os.close(theirs)
-        shown = b""
-        while b"rows/s" not in shown:
-            shown += os.read(ours, 1 << 16)
-        os.close(ours)
-        assert job.wait(60) == 130
+        try:
+            shown = b""
+            while b"rows/s" not in shown:
+                shown += os.read(ours, 1 << 16)
+            os.close(ours)
+            assert job.wait(60) == 130
+        finally:
+            job.kill()
         assert load_model(tmp_path / "model.interrupted").manifest["training"]["interrupted"]
         assert os.listdir(tmp_path) == ["model.interrupted"]
 
