@@ -41,30 +41,30 @@ def export_model(url: RedisUrl, path: Path) -> Exported:
     """
     require_model_or_nothing(path)
     require_writable(path)
-    with closing(StoreObserver(url)) as observer:
-        found = observer.look()
-        if found.model is None:
-            why = found.problem or f"there is no model {found.model_name!r} in this store"
-            raise StoreError(f"{url}: {why}.")
-        if found.model.state != "ready":
-            what = {"creating": "created", "dropping": "dropped"}[found.model.state]
-            raise StoreError(f"{url}: the model {found.model_name!r} is being {what}, see `ctr ps status`.")
-        if not found.whole:
-            lacking = f"{len(found.unreachable)} partitions cannot be reached, {len(found.lost)} are lost"
-            raise StoreError(
-                f"{url}: {found.problem or lacking}; bring their nodes back first (see `ctr ps status`)."
-            )
-        board = _described(url, found.model, found.board)
-        job = job_status(board, observer.reports(needed_reports(board)))
-        description = JobDescription.from_bytes(board.job.description)
-        try:
-            work = _work(observer, board, found.model.bits)
-            slots, state = _read(url, found.model, description)
-        except StoreError as error:
-            now = observer.look().model
-            if now is None or now.incarnation != found.model.incarnation:
-                raise _gone(url, found.model) from error
-            raise
+    observer = StoreObserver(url)
+    found = observer.look()
+    if found.model is None:
+        why = found.problem or f"there is no model {found.model_name!r} in this store"
+        raise StoreError(f"{url}: {why}.")
+    if found.model.state != "ready":
+        what = {"creating": "created", "dropping": "dropped"}[found.model.state]
+        raise StoreError(f"{url}: the model {found.model_name!r} is being {what}, see `ctr ps status`.")
+    if not found.whole:
+        lacking = f"{len(found.unreachable)} partitions cannot be reached, {len(found.lost)} are lost"
+        raise StoreError(
+            f"{url}: {found.problem or lacking}; bring their nodes back first (see `ctr ps status`)."
+        )
+    board = _described(url, found.model, found.board)
+    job = job_status(board, observer.reports(needed_reports(board)))
+    description = JobDescription.from_bytes(board.job.description)
+    try:
+        work = _work(observer, board, found.model.bits)
+        slots, state = _read(url, found.model, description)
+    except StoreError as error:
+        now = observer.look().model
+        if now is None or now.incarnation != found.model.incarnation:
+            raise _gone(url, found.model) from error
+        raise
     if slots.size == 0:
         raise StoreError(f"{url}: nothing was learnt yet; try again when the job has begun to train.")
     assert job.passes_begun is not None  # the description could be read

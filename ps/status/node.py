@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ps.board import pairs
+from ps.status.links import facts_of, reason
 from ps.status.status import NodeStatus, Persistence, ReplicaStatus
 from ps.wire import Address, Primary, host_port
 
 Info = Mapping[str, Any]
-"""The answer to INFO, as redis-py gives it; empty when there was none."""
+"""The answer to INFO, see `facts_of`; empty when there was none."""
 
 
 @dataclass(slots=True)
@@ -34,14 +36,9 @@ class NodeLook:
     lost: list[int] = field(default_factory=list)
     bytes: int = 0
 
-    @property
-    def refused_meta(self) -> Exception | None:
-        """Why the node did not give the model's description."""
-        return self.meta if isinstance(self.meta, Exception) else None
-
     def status(self) -> NodeStatus:
         """What is told of it."""
-        info = self.info if isinstance(self.info, dict) else {}
+        info = facts_of(self.info) if isinstance(self.info, bytes) else {}
         problem = self.problem or self.refusal
         return NodeStatus(
             address=host_port(self.primary.address),
@@ -71,7 +68,7 @@ def persistence_of(info: Info, config: Any) -> Persistence | None:
     """What is kept on disk; `config` is the answer to CONFIG GET save, or the refusal."""
     if "aof_enabled" not in info:
         return None
-    snapshots = config.get("save") if isinstance(config, Mapping) else None
+    snapshots = pairs(config).get(b"save") if isinstance(config, list) else None
     if info["aof_enabled"]:
         return "aof and snapshots" if snapshots else "aof"
     # Managed servers do not let everybody see their configuration.
@@ -82,17 +79,12 @@ def replicas_of(info: Info, known: Iterable[Address]) -> tuple[ReplicaStatus, ..
     """The replicas that a primary talks to, then those of the `known` ones that it does not."""
     seen: dict[str, ReplicaStatus] = {}
     for number in range(int(info.get("connected_slaves", 0))):
-        told = info.get(f"slave{number}")
-        if not isinstance(told, Mapping):
+        told = dict(part.split("=", 1) for part in info.get(f"slave{number}", "").split(",") if part)
+        if not told:
             continue
-        at, lag = host_port((str(told["ip"]), int(told["port"]))), None
+        at, lag = host_port((told["ip"], int(told["port"]))), None
         if told["state"] == "online":
             lag = max(int(info["master_repl_offset"]) - int(told["offset"]), 0)
-        seen[at] = ReplicaStatus(at, str(told["state"]), lag)
+        seen[at] = ReplicaStatus(at, told["state"], lag)
     others = map(host_port, known)
     return (*seen.values(), *(ReplicaStatus(at, "away", None) for at in others if at not in seen))
-
-
-def reason(error: Exception) -> str:
-    """An error in one line."""
-    return " ".join(str(error).split()) or type(error).__name__

@@ -7,30 +7,31 @@ from itertools import chain, islice
 from time import sleep
 from typing import Any
 
-from redis.exceptions import AskError, MovedError, OutOfMemoryError
-
 from ctr.errors import StoreError
 from ps.board import JOB_FACTS, job_of, pairs, read_reports, view_of, view_reads
 from ps.redis import Layout, require_layout
-from ps.status.clients import NodeClients, side_by_side
-from ps.status.node import NodeLook, reason
+from ps.status.links import NodeLinks, reason, side_by_side
+from ps.status.node import NodeLook
 from ps.status.status import BoardStatus, ModelStatus, StoreStatus
 from ps.wire import (
-    BROKEN,
     INCARNATION,
     STATE,
+    TROUBLE,
     Address,
     BoardPart,
     Command,
     Keys,
     RedisUrl,
+    ServerError,
     Topology,
+    checked,
     single_server,
 )
 
 _PARTITIONS_AT_A_TIME = 1_000  # asked of a node; its other clients come in between
 _LOOKS = 10  # for a model's description that is just moving to another node
 _PAUSE_S = 0.2
+_ELSEWHERE = ("MOVED", "ASK")  # errors for a key that another node has, or is just given
 
 
 class StoreObserver:
@@ -45,7 +46,7 @@ class StoreObserver:
         """Connects only when it is asked to look."""
         self._url = url
         self._keys = Keys(url.model or "default")
-        self._nodes = NodeClients(url, timeout_s)
+        self._nodes = NodeLinks(url, timeout_s)
         self._known: tuple[Address, ...] = ()
         self._topology = single_server(url.hosts[0])
 
@@ -80,10 +81,6 @@ class StoreObserver:
                 updates[rank] = found[rounds[max(rounds)]]
         return updates
 
-    def close(self) -> None:
-        """Close all connections."""
-        self._nodes.close()
-
     def _look(self) -> StoreStatus | None:
         """One look; None when the model's description is not where it was said to be."""
         topology, dead = self._nodes.find(self._known)
@@ -98,12 +95,12 @@ class StoreObserver:
         found = next((node for node in nodes if node.at_home), None)
         if found is None:
             return self._status(topology, nodes, "no node has the hash slot of the model's description", None)
-        refusal = found.problem or found.refused_meta
-        if isinstance(refusal, MovedError | AskError):
+        refusal = found.problem or found.meta
+        if isinstance(refusal, ServerError) and refusal.code in _ELSEWHERE:
             if topology.state is not None:
                 return None
             raise StoreError(f"{self._url}: is one node of a cluster; write redis+cluster://.")
-        if refusal is not None:
+        if isinstance(refusal, Exception):
             problem = f"the model's description cannot be read: {reason(refusal)}"
             return self._status(topology, nodes, problem, None)
         try:
@@ -120,7 +117,7 @@ class StoreObserver:
         self._each(nodes, lambda node: self._look_at_partitions(node, model))
         try:
             board = self._board(found.primary.address)
-        except BROKEN as failure:
+        except TROUBLE as failure:
             problem = f"the job board cannot be read: {reason(failure)}"
             return self._status(topology, nodes, problem, model)
         return self._status(topology, nodes, None, model, board)
@@ -131,7 +128,7 @@ class StoreObserver:
         def guarded(node: NodeLook) -> None:
             try:
                 look(node)
-            except BROKEN as error:
+            except TROUBLE as error:
                 node.problem = error
 
         side_by_side(guarded, [node for node in nodes if node.problem is None])
@@ -139,14 +136,11 @@ class StoreObserver:
             raise self._nodes.unreachable(nodes[0].primary.address, nodes[0].problem)
 
     def _look_at_node(self, node: NodeLook) -> None:
-        pipe = self._nodes.client(node.primary.address).pipeline(transaction=False)
-        pipe.info()
-        pipe.dbsize()
-        pipe.config_get("save")
+        reads: list[Command] = [(b"INFO",), (b"DBSIZE",), (b"CONFIG", b"GET", b"save")]
         if node.at_home:
-            pipe.execute_command(b"HGETALL", self._keys.meta)
-        node.info, node.size, node.save, *meta = pipe.execute(raise_on_error=False)
-        node.meta = meta[0] if meta else None
+            reads.append((b"HGETALL", self._keys.meta))
+        answers = self._nodes.ask(node.primary.address, reads)
+        node.info, node.size, node.save, node.meta = (*answers, None)[:4]
         if isinstance(node.info, Exception):  # not everybody may ask for it
             node.refusal = node.info
 
@@ -154,21 +148,19 @@ class StoreObserver:
         for first in range(0, len(node.partitions), _PARTITIONS_AT_A_TIME):
             some = node.partitions[first : first + _PARTITIONS_AT_A_TIME]
             reads = [self._partition_reads(p, model.bits) for p in some]
-            answers = iter(
-                self._nodes.ask(node.primary.address, chain.from_iterable(reads), raise_on_error=False)
-            )
+            answers = iter(self._nodes.ask(node.primary.address, chain.from_iterable(reads)))
             for p, its_reads in zip(some, reads, strict=True):
-                incarnation, had_state, *sizes = islice(answers, len(its_reads))
                 node.looked_at += 1
-                error = next(
-                    (each for each in (incarnation, had_state, *sizes) if isinstance(each, Exception)), None
-                )
-                if isinstance(error, MovedError | AskError):
-                    node.moving.append(p)
-                elif error is not None:
-                    node.refused.append(p)
-                    node.refusal = error
-                elif model.state == "ready" and (
+                try:
+                    incarnation, had_state, *sizes = checked(list(islice(answers, len(its_reads))))
+                except ServerError as error:
+                    if error.code in _ELSEWHERE:
+                        node.moving.append(p)
+                    else:
+                        node.refused.append(p)
+                        node.refusal = error
+                    continue
+                if model.state == "ready" and (
                     incarnation != model.incarnation.encode()
                     or (had_state is not None and 0 in sizes[: len(sizes) // 3])  # or a state is gone
                 ):
@@ -188,16 +180,19 @@ class StoreObserver:
 
     def _board(self, address: Address) -> BoardStatus | None:
         key = {part: self._keys.board(part) for part in BoardPart}
-        (facts,) = self._nodes.ask(address, [(b"HMGET", key[BoardPart.JOB], *JOB_FACTS)])
+        (facts,) = checked(self._nodes.ask(address, [(b"HMGET", key[BoardPart.JOB], *JOB_FACTS)]))
         if facts[0] is None:
             return None
         job = job_of(facts)
         reads = view_reads(key, job, shards=True)
         asked = [(b"GET", key[BoardPart.LAUNCH]), *reads.values()]
         try:
-            now, *answers = self._nodes.ask(address, asked, together=True)
-        except OutOfMemoryError:  # then there are no transactions, and nobody changes much
-            now, *answers = self._nodes.ask(address, asked)
+            *_, found = checked(self._nodes.ask(address, [(b"MULTI",), *asked, (b"EXEC",)]))
+        except ServerError as error:
+            if error.code != "OOM":
+                raise
+            found = self._nodes.ask(address, asked)  # there are no transactions, and nobody changes much
+        now, *answers = checked(found)
         if now != facts[0]:  # it was dropped just now, perhaps for another
             return None
         return BoardStatus(job, view_of(reads, answers))
@@ -209,9 +204,9 @@ class StoreObserver:
         if address is None:
             raise StoreError(f"{self._url}: no node holds {key.decode()}.")
         try:
-            (answer,) = self._nodes.ask(address, [command])
-        except BROKEN as error:
-            raise StoreError(f"{self._url}: {key.decode()} cannot be read ({error}).") from error
+            (answer,) = checked(self._nodes.ask(address, [command]))
+        except TROUBLE as error:
+            raise StoreError(f"{self._url}: {key.decode()} cannot be read ({reason(error)}).") from error
         return list(answer)
 
     def _model(self, meta: Any) -> ModelStatus | None:

@@ -9,7 +9,7 @@ from threading import RLock
 from ctr.errors import StoreError
 from ps.wire.keys import Keys
 from ps.wire.nodes import Nodes, connect
-from ps.wire.patience import BROKEN, patiently, require_passing
+from ps.wire.patience import BROKEN, TROUBLE, patiently, require_passing
 from ps.wire.replies import ReplyReader, ServerError
 from ps.wire.url import Address, RedisUrl
 
@@ -111,7 +111,7 @@ class Channel:
             nonlocal problem
             try:
                 return on_node(address, share)
-            except (ServerError, *BROKEN) as error:
+            except TROUBLE as error:
                 require_passing(error, self.url)
                 problem = error
                 return share  # the watermarks tell what was applied

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from redis import Redis
 from redis.connection import ConnectionInterface
 
 from ps.wire.replies import ReplyReader
+from ps.wire.url import Address, RedisUrl
 
 _LONGEST_JOINED = 1 << 16  # bytes
 
@@ -31,3 +33,12 @@ class Link:
     def close(self) -> None:
         """Close the connection."""
         self.connection.disconnect()
+
+
+def open_link(url: RedisUrl, address: Address, timeout_s: float) -> Link:
+    """A new connection to a node, logged in, for the caller to close. Raises redis-py's errors."""
+    host, port = address
+    client = Redis(host=host, port=port, db=url.db, **url.client_options(timeout_s))
+    connection = client.connection_pool.make_connection()
+    connection.connect()
+    return Link(connection, ReplyReader(connection))

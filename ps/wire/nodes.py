@@ -12,9 +12,9 @@ from redis.exceptions import AuthenticationError, RedisClusterException
 
 from ctr.errors import StoreError
 from ps.wire.keys import Keys
-from ps.wire.link import Link
+from ps.wire.link import Link, open_link
 from ps.wire.patience import BROKEN, rights_hint
-from ps.wire.replies import ReplyReader, ServerError
+from ps.wire.replies import ServerError
 from ps.wire.url import Address, RedisUrl
 
 
@@ -23,7 +23,7 @@ class Nodes:
 
     def __init__(self, url: RedisUrl, keys: Keys, timeout_s: float) -> None:
         """Connect; a node that is silent for `timeout_s` counts as broken. Raises redis-py's errors."""
-        self._keys = keys
+        self._url, self._keys, self._timeout_s = url, keys, timeout_s
         self._address = url.hosts[0]
         self._cluster: RedisCluster | None = None
         self._single: Redis | None = None
@@ -66,16 +66,9 @@ class Nodes:
 
     def open_link(self, address: Address) -> Link:
         """A new connection to a node, logged in, for the caller to close."""
-        client = self._single
-        if self._cluster is not None:
-            node = self._cluster.get_node(*address)
-            if node is None:
-                raise RedisClusterException(f"node {address} has left the cluster")
-            client = self._cluster.get_redis_connection(node)
-        assert client is not None
-        connection = client.connection_pool.make_connection()
-        connection.connect()
-        return Link(connection, ReplyReader(connection))
+        if self._cluster is not None and self._cluster.get_node(*address) is None:
+            raise RedisClusterException(f"node {address} has left the cluster")
+        return open_link(self._url, address, self._timeout_s)
 
     def links(self, address: Address, count: int) -> list[Link]:
         """`count` open connections to a node, kept for the next call. Not for two threads at once."""

@@ -22,6 +22,9 @@ PATIENCE_S = 30.0
 BROKEN = (RedisError, RedisClusterException, OSError)  # redis-py's second is none of its first
 """A connection that broke, and what redis-py raises."""
 
+TROUBLE = (ServerError, *BROKEN)
+"""The same, and error replies."""
+
 _PAUSE_S = 0.1
 _LONGEST_S = 1.0
 
@@ -75,7 +78,7 @@ def patiently(
     while True:
         try:
             return attempt()
-        except (ServerError, *BROKEN) as error:
+        except TROUBLE as error:
             require_passing(error, url)
             problem = error
         patience.pause(partial(gave_up, problem))

@@ -136,7 +136,7 @@ class ReplyReader:
         kind = line[:1]
         if kind == b"*":
             size = int(line[1:])
-            return None if size < 0 else [self._member() for _ in range(size)]
+            return None if size < 0 else [self.answer() for _ in range(size)]
         if kind == b"$":
             found = self._bulk(int(line[1:]))
             return None if found is None else found.tobytes()
@@ -144,7 +144,8 @@ class ReplyReader:
             raise self._refusal(line)
         return int(line[1:]) if kind == b":" else line[1:]
 
-    def _member(self) -> Any:
+    def answer(self) -> Any:
+        """Read any reply, an error as a ServerError."""
         try:
             return self.reply()
         except ServerError as error:

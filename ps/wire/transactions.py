@@ -12,7 +12,7 @@ from ctr.errors import StoreError
 from ps.wire.commands import command
 from ps.wire.link import Link
 from ps.wire.nodes import Nodes
-from ps.wire.patience import BROKEN, Patience, patiently
+from ps.wire.patience import TROUBLE, Patience, patiently
 from ps.wire.replies import ServerError
 from ps.wire.url import Address, RedisUrl
 
@@ -55,7 +55,7 @@ class Transactions:
 
     def together(self, key: bytes, commands: Sequence[Command]) -> list[Any]:
         """The same as one transaction: nobody comes in between."""
-        return self._patiently(key, lambda link: _checked(self._execute(link, commands)))
+        return self._patiently(key, lambda link: checked(self._execute(link, commands)))
 
     def update(
         self, watched: Sequence[bytes], reads: Sequence[Command], decide: Callable[[list[Any]], Decision[T]]
@@ -76,7 +76,7 @@ class Transactions:
                     return result([])
                 answers = self._execute(link, commands)
                 if answers is not None:
-                    return result(_checked(answers))
+                    return result(checked(answers))
                 patience.pause(conflicts)  # someone else got through
 
         def conflicts() -> StoreError:
@@ -99,7 +99,7 @@ class Transactions:
             try:
                 with self._link(key) as link:
                     return attempt(link)
-            except (ServerError, *BROKEN):
+            except TROUBLE:
                 self.last_trouble = monotonic()
                 raise
 
@@ -149,8 +149,8 @@ def _pop(links: deque[Link]) -> Link | None:
         return None
 
 
-def _checked(answers: list[Any] | None) -> list[Any]:
-    """Raise what a command of a transaction answered as an error."""
+def checked(answers: list[Any] | None) -> list[Any]:
+    """The answers; raises the first error among them."""
     for answer in answers or ():
         if isinstance(answer, ServerError):
             raise answer

@@ -63,7 +63,7 @@ class RedisUrl:
             "retry": Retry(NoBackoff(), 0),
             "socket_timeout": timeout_s,
             "max_connections": 1 << 30,  # broken ones count too, and are replaced without end
-            "socket_connect_timeout": 5.0,
+            "socket_connect_timeout": min(timeout_s, 5.0),
         }
         if self.scheme.startswith("rediss"):
             options["ssl"] = True

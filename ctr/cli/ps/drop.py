@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,25 +31,25 @@ def drop(
     from ps.status import StoreObserver
 
     url = parse_redis_url(store)
-    with closing(StoreObserver(url)) as observer:
-        found, job = look(observer)
-        if found.model is None:
-            why = found.problem or f"there is no model {found.model_name!r} in this store"
-            raise StoreError(f"{url}: {why}.")
-        if found.unreachable:
-            raise StoreError(
-                f"{url}: {len(found.unreachable)} partitions cannot be reached, and would be left behind; "
-                "bring the nodes back first (see `ctr ps status`)."
-            )
-        for line in _lines(found, job):
-            typer.echo(line)
-        if not yes:
-            typer.confirm(_question(found, job), abort=True)
-        drop_incarnation(store, found.model.incarnation)
-        if observer.look().model is not None:
-            raise StoreError(
-                f"{url}: another model {found.model_name!r} has been created meanwhile; it was not touched."
-            )
+    observer = StoreObserver(url)
+    found, job = look(observer)
+    if found.model is None:
+        why = found.problem or f"there is no model {found.model_name!r} in this store"
+        raise StoreError(f"{url}: {why}.")
+    if found.unreachable:
+        raise StoreError(
+            f"{url}: {len(found.unreachable)} partitions cannot be reached, and would be left behind; "
+            "bring the nodes back first (see `ctr ps status`)."
+        )
+    for line in _lines(found, job):
+        typer.echo(line)
+    if not yes:
+        typer.confirm(_question(found, job), abort=True)
+    drop_incarnation(store, found.model.incarnation)
+    if observer.look().model is not None:
+        raise StoreError(
+            f"{url}: another model {found.model_name!r} has been created meanwhile; it was not touched."
+        )
     typer.echo(f"deleted {some(found.model.partitions, 'partition')}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -51,11 +50,11 @@ def status(
             from ps import parse_redis_url
             from ps.status import StoreObserver
 
-            with closing(StoreObserver(parse_redis_url(store))) as observer:
-                if watch:
-                    _watch(observer, every)
-                else:
-                    _show(observer, json)
+            observer = StoreObserver(parse_redis_url(store))
+            if watch:
+                _watch(observer, every)
+            else:
+                _show(observer, json)
         except KeyboardInterrupt:
             if not watch:
                 raise

@@ -415,8 +415,8 @@ class TestBadRows:
         job = describe(torn, job_spec, on_bad_rows="skip", passes=2, consistency=consistency)
         found, _ = train_distributed(job, source_of(job), StoreSettings(redis_url), start=None, stop=Event())
         assert (found.result.examples, found.result.rows) == (2 * 2_947, 2_947)
-        with closing(found.store), closing(StoreObserver(parse_redis_url(redis_url))) as observer:
-            _, status = look(observer)
+        with closing(found.store):
+            _, status = look(StoreObserver(parse_redis_url(redis_url)))
             found.store.drop()
         assert status is not None
         assert (status.examples, status.examples_in_all) == (2 * 2_947, 2 * 2_947)

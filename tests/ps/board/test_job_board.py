@@ -703,5 +703,5 @@ class TestDamage:
         for step in steps:
             with suppress(StoreError):
                 step()
-        with closing(StoreObserver(parse_redis_url(redis_url))) as observer, suppress(StoreError):
-            observer.look()
+        with suppress(StoreError):
+            StoreObserver(parse_redis_url(redis_url)).look()

@@ -37,8 +37,7 @@ def opened(url: str, **options: object) -> RedisStore:
 
 
 def model(url: str) -> ModelStatus | None:
-    with closing(StoreObserver(parse_redis_url(named(url)))) as observer:
-        return observer.look().model
+    return StoreObserver(parse_redis_url(named(url))).look().model
 
 
 def trained(url: str) -> str:

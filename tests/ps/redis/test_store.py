@@ -551,9 +551,7 @@ class TestRefusals:
             for options in ({"join": True}, {"join": False}, {"join": True, "create": False}):
                 with pytest.raises(StoreError, match="layout 3, this one has layout 6"):
                     opened(server.url, model="older", **options)
-            observer = StoreObserver(parse_redis_url(f"{server.url}?model=older"))
-            status = observer.look()
-            observer.close()
+            status = StoreObserver(parse_redis_url(f"{server.url}?model=older")).look()
             assert "layout 3" in str(status.problem)
             assert status.model is None
             assert client.hlen("ctr:{older:meta}") == len(fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from time import monotonic, sleep
 
 import numpy as np
@@ -26,8 +26,6 @@ from tests.ps.job_boards import Boards, opened_boards, until
 from tests.ps.redis_servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
-
-Look = Callable[..., StoreStatus]
 
 BITS = 12
 SLOTS = np.arange(1 << BITS, dtype=np.uint32)
@@ -64,18 +62,14 @@ def push(url: str, **facts: str) -> None:
         store.push(SLOTS, np.ones((SLOTS.size, 2), np.float32), Token("job", 0, 0))
 
 
-@pytest.fixture
-def observers() -> Iterator[Callable[..., StoreObserver]]:
-    with ExitStack() as opened:
-        yield lambda url, **options: opened.enter_context(
-            closing(StoreObserver(parse_redis_url(url), **options))
-        )
+def observer_of(url: str, **options: float) -> StoreObserver:
+    """Of the model `ads`, or of another URL."""
+    return StoreObserver(parse_redis_url(url if "?" in url else named(url)), **options)
 
 
-@pytest.fixture
-def look(observers: Callable[..., StoreObserver]) -> Look:
-    """One look at the model `ads`, or another URL, by a new observer."""
-    return lambda url, **options: observers(url if "?" in url else named(url), **options).look()
+def look(url: str, **options: float) -> StoreStatus:
+    """One look by a new observer."""
+    return observer_of(url, **options).look()
 
 
 @pytest.fixture
@@ -89,14 +83,14 @@ def of(server: RedisServer) -> str:
 
 
 class TestOneServer:
-    def test_no_model(self, redis_url: str, look: Look) -> None:
+    def test_no_model(self, redis_url: str) -> None:
         found = look(redis_url)
         assert (found.model, found.problem, found.board, found.whole) == (None, None, None, False)
         (node,) = found.nodes
         assert (node.role, node.partitions, node.keys, node.problem) == ("primary", (), 0, None)
         assert found.partition_balance is None
 
-    def test_a_model(self, redis_url: str, look: Look) -> None:
+    def test_a_model(self, redis_url: str) -> None:
         push(redis_url, fingerprint="abc")
         found = look(redis_url)
         assert found.whole
@@ -114,7 +108,7 @@ class TestOneServer:
         assert (found.partition_balance, found.byte_balance) == (1, 1)
         assert (found.cluster_state, node.hash_slots, node.replicas) == (None, None, ())
 
-    def test_models_are_told_apart(self, redis_url: str, look: Look) -> None:
+    def test_models_are_told_apart(self, redis_url: str) -> None:
         push(redis_url)
         assert look(f"{redis_url}?model=other").model is None
         assert look(redis_url).whole
@@ -128,12 +122,10 @@ class TestOneServer:
             ({"appendonly": "yes", "save": "900 1"}, "aof and snapshots"),
         ],
     )
-    def test_persistence(
-        self, start_redis: StartRedis, look: Look, config: dict[str, str], persistence: str
-    ) -> None:
+    def test_persistence(self, start_redis: StartRedis, config: dict[str, str], persistence: str) -> None:
         assert look(start_redis(config=config).url).nodes[0].persistence == persistence
 
-    def test_the_memory_limit(self, start_redis: StartRedis, look: Look) -> None:
+    def test_the_memory_limit(self, start_redis: StartRedis) -> None:
         own = start_redis(config={"maxmemory": "64mb", "maxmemory-policy": "allkeys-lru"})
         (node,) = look(own.url).nodes
         assert (node.memory_max, node.eviction) == (64 << 20, "allkeys-lru")
@@ -148,7 +140,7 @@ class TestOneServer:
         own = start_redis(config={"maxmemory": "64mb", "maxmemory-policy": "volatile-lru"})
         push(own.url)  # only what has a time to live goes, and nothing of a model has
 
-    def test_a_part_that_was_deleted(self, redis_url: str, look: Look) -> None:
+    def test_a_part_that_was_deleted(self, redis_url: str) -> None:
         """As by eviction: its watermarks are there, its state is not."""
         push(redis_url)
         with redis.Redis.from_url(redis_url) as client:
@@ -163,7 +155,7 @@ class TestOneServer:
                 with pytest.raises(StoreError, match="lost a part"):
                     request()
 
-    def test_above_the_memory_limit(self, start_redis: StartRedis, look: Look, boards: Boards) -> None:
+    def test_above_the_memory_limit(self, start_redis: StartRedis, boards: Boards) -> None:
         """A server refuses transactions then, even such as only read."""
         own = start_redis()
         push(own.url)
@@ -180,7 +172,7 @@ class TestOneServer:
             store.drop()
             assert client.dbsize() == 0
 
-    def test_how_far_replicas_are_behind(self, start_redis: StartRedis, look: Look) -> None:
+    def test_how_far_replicas_are_behind(self, start_redis: StartRedis) -> None:
         own = start_redis(1, 2)
         own.servers[1].freeze()
         push(own.url)
@@ -193,11 +185,11 @@ class TestOneServer:
         other = of(own.servers[2])
         until(lambda: {r.address: r.lag_bytes for r in look(own.url).nodes[0].replicas}[other] == 0)
 
-    def test_a_replica_is_called_one(self, start_redis: StartRedis, look: Look) -> None:
+    def test_a_replica_is_called_one(self, start_redis: StartRedis) -> None:
         own = start_redis(1, 1)
         assert look(own.servers[1].url).nodes[0].role == "replica"
 
-    def test_a_frozen_server(self, start_redis: StartRedis, look: Look) -> None:
+    def test_a_frozen_server(self, start_redis: StartRedis) -> None:
         own = start_redis()
         own.servers[0].freeze()
         began = monotonic()
@@ -205,23 +197,26 @@ class TestOneServer:
             look(own.url, timeout_s=0.3)
         assert monotonic() - began < 10
 
-    def test_wrong_password(self, redis_url: str, look: Look) -> None:
-        with pytest.raises(StoreError, match="password was refused") as refusal:
-            look(redis_url.replace("redis://:", "redis://:wrong-"))
-        assert "wrong-" not in str(refusal.value)
+    def test_wrong_password(self, redis_url: str, cluster_url: str) -> None:
+        for url in (redis_url, cluster_url):
+            scheme, _, rest = url.partition("://:")
+            for other in (f"{scheme}://:wrong-{rest}", f"{scheme}://{rest.partition('@')[2]}"):
+                with pytest.raises(StoreError, match="password was refused") as refusal:
+                    look(other)
+                assert "wrong-" not in str(refusal.value)
 
-    def test_it_comes_back(self, start_redis: StartRedis, observers: Callable[..., StoreObserver]) -> None:
+    def test_it_comes_back(self, start_redis: StartRedis) -> None:
         own = start_redis()
-        observer = observers(named(own.url))
+        observer = observer_of(own.url)
         observer.look()
         own.servers[0].restart()
         assert observer.look().nodes[0].problem is None
 
-    def test_a_cluster_is_no_single_server(self, redis_url: str, look: Look) -> None:
+    def test_a_cluster_is_no_single_server(self, redis_url: str) -> None:
         with pytest.raises(StoreError, match=r"write redis://"):
             look(redis_url.replace("redis://", "redis+cluster://").removesuffix("/0"))
 
-    def test_what_a_user_may_not_see_is_left_out(self, start_redis: StartRedis, look: Look) -> None:
+    def test_what_a_user_may_not_see_is_left_out(self, start_redis: StartRedis) -> None:
         own = start_redis()
         push(own.url)
         with own.servers[0].connect() as client:
@@ -236,7 +231,7 @@ class TestOneServer:
 
 class TestCluster:
     def test_partitions_are_where_their_keys_are(
-        self, shared_cluster: EmbeddedRedis, cluster_url: str, look: Look
+        self, shared_cluster: EmbeddedRedis, cluster_url: str
     ) -> None:
         push(cluster_url)
         found = look(cluster_url)
@@ -256,13 +251,13 @@ class TestCluster:
         assert found.partition_balance == pytest.approx(max(counts) / 8)
         assert found.byte_balance == pytest.approx(found.partition_balance)
 
-    def test_one_node_is_no_single_server(self, shared_cluster: EmbeddedRedis, look: Look) -> None:
+    def test_one_node_is_no_single_server(self, shared_cluster: EmbeddedRedis) -> None:
         home = key_slot(KEYS.meta)
         other = shared_cluster.shards[home < 8_192][0]
         with pytest.raises(StoreError, match=r"redis\+cluster://"):
             look(other.url)
 
-    def test_partitions_on_the_move(self, start_redis: StartRedis, look: Look) -> None:
+    def test_partitions_on_the_move(self, start_redis: StartRedis) -> None:
         own = start_redis(2)
         push(own.url)
         (source, *_), (target, *_) = own.shards
@@ -302,7 +297,7 @@ class TestBrokenCluster:
 
     @pytest.mark.parametrize("harm", [RedisServer.freeze, RedisServer.kill])
     def test_a_node_that_does_not_answer(
-        self, cluster: EmbeddedRedis, look: Look, harm: Callable[[RedisServer], None]
+        self, cluster: EmbeddedRedis, harm: Callable[[RedisServer], None]
     ) -> None:
         server = self.away(cluster)
         expected = {node.address: node for node in look(cluster.url).nodes}[of(server)].partitions
@@ -319,27 +314,27 @@ class TestBrokenCluster:
         assert [node.problem for node in found.nodes if node.address != of(server)] == [None, None]
         assert nodes[of(server)].partitions == expected
 
-    def test_the_node_with_the_description_is_dead(self, cluster: EmbeddedRedis, look: Look) -> None:
+    def test_the_node_with_the_description_is_dead(self, cluster: EmbeddedRedis) -> None:
         cluster.shards[key_slot(KEYS.meta) * 3 // 16_384][0].kill()
         found = look(cluster.url, timeout_s=1.0)
         assert found.model is None
         assert "description cannot be read" in str(found.problem)
         assert len(found.nodes) == 3
 
-    def test_nobody_is_left(self, cluster: EmbeddedRedis, look: Look) -> None:
+    def test_nobody_is_left(self, cluster: EmbeddedRedis) -> None:
         for server in cluster.servers:
             server.kill(signal.SIGKILL)
         with pytest.raises(StoreError, match="cannot be reached"):
             look(cluster.url, timeout_s=1.0)
 
-    def test_a_node_that_restarted_empty(self, cluster: EmbeddedRedis, look: Look) -> None:
+    def test_a_node_that_restarted_empty(self, cluster: EmbeddedRedis) -> None:
         server = self.away(cluster)
         expected = {node.address: node for node in look(cluster.url).nodes}[of(server)].partitions
         server.restart()
         until(lambda: look(cluster.url).lost == expected)
         assert not look(cluster.url).whole
 
-    def test_a_cluster_that_is_down(self, start_redis: StartRedis, look: Look) -> None:
+    def test_a_cluster_that_is_down(self, start_redis: StartRedis) -> None:
         """With one part gone, by default no node answers for any key."""
         own = start_redis(3, config={"cluster-node-timeout": "1000"})
         push(own.url)
@@ -348,7 +343,7 @@ class TestBrokenCluster:
         assert found.model is None
         assert "cluster is down" in found.problem.lower()
 
-    def test_a_replica_that_took_over(self, start_redis: StartRedis, look: Look) -> None:
+    def test_a_replica_that_took_over(self, start_redis: StartRedis) -> None:
         own = start_redis(3, 1, config={"cluster-node-timeout": "2000"})
         push(own.url)
         before = look(own.url)
@@ -364,12 +359,12 @@ class TestBrokenCluster:
 
 
 class TestBoard:
-    def test_no_job(self, redis_url: str, look: Look) -> None:
+    def test_no_job(self, redis_url: str) -> None:
         push(redis_url)
         assert look(redis_url).board is None
 
     @pytest.mark.parametrize("fixture", ["redis_url", "cluster_url"])
-    def test_a_job(self, look: Look, boards: Boards, request: pytest.FixtureRequest, fixture: str) -> None:
+    def test_a_job(self, boards: Boards, request: pytest.FixtureRequest, fixture: str) -> None:
         url = request.getfixturevalue(fixture)
         push(url)
         board = boards(named(url))
@@ -386,15 +381,13 @@ class TestBoard:
             assert getattr(seen, name) == getattr(own, name)
         assert [each.id for each in seen.workers] == [worker]
 
-    def test_reports_by_name(
-        self, redis_url: str, observers: Callable[..., StoreObserver], boards: Boards
-    ) -> None:
+    def test_reports_by_name(self, redis_url: str, boards: Boards) -> None:
         push(redis_url)
         board = boards(named(redis_url))
         board.create("job", b"", shards=1)
         for name, blob in (("life:a", b"1"), ("life:ü", b"\xff"), ("result:a", b"3")):
             board.report(name, blob)
-        observer = observers(named(redis_url))
+        observer = observer_of(redis_url)
         observer.look()
         assert observer.reports(["life:ü", "life:b", "life:a"]) == {"life:a": b"1", "life:ü": b"\xff"}
         assert observer.reports([]) == {}
@@ -403,7 +396,6 @@ class TestBoard:
     @pytest.mark.parametrize("fixture", ["redis_url", "cluster_url"])
     def test_the_last_update_of_each_rank(
         self,
-        observers: Callable[..., StoreObserver],
         boards: Boards,
         request: pytest.FixtureRequest,
         fixture: str,
@@ -418,20 +410,18 @@ class TestBoard:
         earlier.ranks.prepare(1, 7, b"of another job")
         for round_ in (9, 10):
             board.ranks.prepare(2, round_, b"round %d" % round_)
-        observer = observers(named(url))
+        observer = observer_of(url)
         found = observer.look().board
         assert found is not None
         assert observer.prepared_updates(found) == {2: b"round 10"}
 
-    def test_it_expires_nobody(
-        self, redis_url: str, boards: Boards, observers: Callable[..., StoreObserver]
-    ) -> None:
+    def test_it_expires_nobody(self, redis_url: str, boards: Boards) -> None:
         """Though the worker is long overdue, and the observer has been there all the time."""
         push(redis_url)
         board: JobBoard = boards(named(redis_url), lease_s=0.05)
         board.create("job", b"", shards=1)
         worker = board.leases.register("late:1")
-        observer = observers(named(redis_url))
+        observer = observer_of(redis_url)
         for _ in range(5):
             sleep(0.05)
             found = observer.look().board
@@ -440,9 +430,7 @@ class TestBoard:
         assert found.view.workers[0].lease_left_s < 0
         assert not found.view.coordinator_alive
 
-    def test_it_only_reads(
-        self, start_redis: StartRedis, boards: Boards, observers: Callable[..., StoreObserver]
-    ) -> None:
+    def test_it_only_reads(self, start_redis: StartRedis, boards: Boards) -> None:
         own = start_redis()
         push(own.url)
         board = boards(named(own.url))
@@ -451,14 +439,14 @@ class TestBoard:
         board.report("life:a", b"1")
         with own.servers[0].connect() as client:
             client.execute_command("CONFIG", "RESETSTAT")
-            observer = observers(named(own.url))
+            observer = observer_of(own.url)
             observer.look()
             observer.reports(["life:a"])
             called = {name.removeprefix("cmdstat_") for name in client.info("commandstats")}
         assert "hgetall" in called
         assert called <= READS
 
-    def test_a_board_whose_job_was_dropped(self, redis_url: str, look: Look, boards: Boards) -> None:
+    def test_a_board_whose_job_was_dropped(self, redis_url: str, boards: Boards) -> None:
         push(redis_url)
         boards(named(redis_url)).create("job", b"", shards=1)
         with closing(RedisStore(parse_redis_url(named(redis_url)), bits=BITS, width=2, join=True)) as store:

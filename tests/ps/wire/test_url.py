@@ -140,8 +140,8 @@ def test_a_server_on_ipv6(tmp_path: Path) -> None:
             eventually(answers)
             store = open_store(f"redis://[::1]:{port}/0?model=ads", bits=10, width=2)
             assert re.fullmatch(r"redis://\[::1\]:\d+/0", str(parse_redis_url(f"redis://[::1]:{port}/0")))
-            with closing(StoreObserver(parse_redis_url(f"redis://[::1]:{port}/0?model=ads"))) as observer:
-                assert observer.look().nodes[0].address == f"[::1]:{port}"
+            observer = StoreObserver(parse_redis_url(f"redis://[::1]:{port}/0?model=ads"))
+            assert observer.look().nodes[0].address == f"[::1]:{port}"
             store.drop()
             assert client.dbsize() == 0
             client.close()
