@@ -348,7 +348,7 @@ def in_threads(
     ) as store:
         if start is not None:
             adopt(store, *start)
-        with closing(JobBoard(parsed, lease_s=LEASE_S)) as board:
+        with closing(JobBoard(parsed)) as board:  # nobody is to be taken for dead
             board.create("threads", job.to_bytes(), shards=plan.shards, ranks=job.ranks)
             helpers = Helpers(url, workers)
             helpers.join()
