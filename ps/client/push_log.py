@@ -44,6 +44,23 @@ class PendingPush:
         logged = () if self.logged is None else (self.logged.slots, self.logged.increments)
         return sum(each.nbytes for each in (self.slots, self.increments, *logged))
 
+    def send(self, through: PushPacked, expected: Int64, only: Bools) -> Bools:
+        """Push to `only` these partitions; bool[partitions]: those of them that lack pushes before it."""
+        behind = np.zeros_like(only)
+        behind[
+            through(
+                self.slots,
+                self.increments,
+                self.token,
+                expected=expected,
+                only=only,
+                logged=self.logged,
+                crowd=self.crowd,
+                folds=self.folds,
+            )
+        ] = True
+        return behind
+
 
 class PushPacked(Protocol):
     """`RedisStore.push_packed`, or what wraps it."""

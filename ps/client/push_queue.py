@@ -224,7 +224,7 @@ class PushQueue:
         todo = np.ones(self._store.partitions.count, np.bool_)
         while todo.any() and self._logs.get(shard) is log:
             try:
-                behind = self._push(push, log.acknowledged, todo)
+                behind = push.send(self._push_packed, log.acknowledged, todo)
             except SupersededError:
                 self._give_up(shard)
                 break
@@ -234,23 +234,6 @@ class PushQueue:
                 self._troubles = self._store.troubles
                 self._resend_missing()  # other data shards may have lost pushes too
         return self._logs.get(shard) is log
-
-    def _push(self, push: PendingPush, expected: Int64, only: Bools) -> Bools:
-        """Push to `only` these partitions; bool[partitions]: those of them that lack pushes before it."""
-        behind = np.zeros_like(only)
-        behind[
-            self._push_packed(
-                push.slots,
-                push.increments,
-                push.token,
-                expected=expected,
-                only=only,
-                logged=push.logged,
-                crowd=push.crowd,
-                folds=push.folds,
-            )
-        ] = True
-        return behind
 
     def _resend_missing(self) -> bool:
         """Send again what partitions have acknowledged and lost, of any data shard; whether there was any."""
@@ -283,7 +266,7 @@ class PushQueue:
                 # A partition that is not where the pushes before it lead waits for the next round.
                 todo = resend.partitions & ~stuck
                 if todo.any():
-                    stuck |= self._push(resend.push, applied, todo)
+                    stuck |= resend.push.send(self._push_packed, applied, todo)
                     arrived = todo & ~stuck
                     applied[arrived] = resend.push.token.number
                     self.sent_again += int(arrived.sum())

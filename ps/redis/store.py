@@ -75,8 +75,7 @@ class RedisStore:
         self._least_density = min(density_of(address) for address in url.hosts)
         self._on_close = on_close
         self._saturations = SaturationCount()
-        self._reads = Channel(url, self.keys, timeout_s, patience_s)
-        self._writes = Channel(url, self.keys, timeout_s, patience_s)
+        self._reads, self._writes = (Channel(url, self.keys, timeout_s, patience_s) for _ in range(2))
         try:
             self._incarnation = open_model(
                 url,
