@@ -65,6 +65,41 @@ def weights_of(
         out[j] = (min(max(z, -l1), l1) - z) / (np.sqrt(state[j, 1]) * rate + base)
 
 
+@njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy", inline="always")
+def _predict(
+    local: NDArray[np.uint32],
+    values: NDArray[np.float32] | None,
+    first: int,
+    m: int,
+    state: NDArray[np.float32],
+    l1: np.float32,
+    rate: np.float32,
+    base: np.float32,
+    z: NDArray[np.float32],
+    n: NDArray[np.float32],
+    root: NDArray[np.float32],
+    w: NDArray[np.float32],
+) -> np.float32:
+    """The log-odds of one example, whose state, its roots and weights come into the scratch rows.
+
+    Inlined so, the training loop is as fast as in one piece; as a plain call, with `local.size` for `m`, or
+    with the other half of the loop here it takes 1.1 to 1.2 of the time.
+    """
+    for j in range(m):
+        i = local[j]
+        z[j] = state[i, 0]
+        n[j] = state[i, 1]
+    margin = np.float32(0)
+    for j in range(m):
+        root[j] = np.sqrt(n[j])
+        w[j] = (min(max(z[j], -l1), l1) - z[j]) / (root[j] * rate + base)
+        if values is None:
+            margin += w[j]
+        else:
+            margin += w[j] * values[first + j]
+    return margin
+
+
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
 def train(
     indptr: NDArray[np.int64],
@@ -97,18 +132,7 @@ def train(
         first = indptr[e]
         m = indptr[e + 1] - first
         local = indices[first : first + m]
-        for j in range(m):
-            i = local[j]
-            z[j] = state[i, 0]
-            n[j] = state[i, 1]
-        margin = np.float32(0)
-        for j in range(m):
-            root[j] = np.sqrt(n[j])
-            w[j] = (min(max(z[j], -l1), l1) - z[j]) / (root[j] * rate + base)
-            if values is None:
-                margin += w[j]
-            else:
-                margin += w[j] * values[first + j]
+        margin = _predict(local, values, first, m, state, l1, rate, base, z, n, root, w)
         margins[e] = margin
         loss_slope = one / (one + np.exp(-margin)) - labels[e]
         if weights is not None:
