@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss, roc_auc_score
 
 from benchmarks.measure import ctr
 from features import Batch, RawSource, load_spec
@@ -100,6 +98,9 @@ def ours(case: Case, train: Path, test: Path, folder: Path) -> tuple[float, floa
 
 def peers(case: Case, train: Path, test: Path) -> tuple[float, float]:
     """Log loss and AUC of scikit-learn's L-BFGS on the same features."""
+    from sklearn.linear_model import LogisticRegression  # takes longer to load than all the rest
+    from sklearn.metrics import log_loss, roc_auc_score
+
     spec = load_spec(case.spec)
 
     def read(path: Path) -> Batch:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -36,18 +38,18 @@ def random(rate: float, predicted: float) -> MetricSummary:
 @pytest.mark.parametrize(
     ("training", "holdout", "named", "other"),
     [
-        (summary(0.1), summary(0.01, shift=3), "down-sampled", "shuffle"),
-        (summary(0.05), summary(0.05, shift=3), "higher --alpha", "shuffle"),
-        (summary(0.3), summary(0.3, stretch=5), "too extreme", "shuffle"),
-        (random(0.5, 0.5), random(0.02, 0.5), "sorted", "down-sampled"),
-        (random(0.1, 0.1), random(0.1, 0.1), "shuffle", "down-sampled"),
+        (partial(summary, 0.1), partial(summary, 0.01, shift=3), "down-sampled", "shuffle"),
+        (partial(summary, 0.05), partial(summary, 0.05, shift=3), "higher --alpha", "shuffle"),
+        (partial(summary, 0.3), partial(summary, 0.3, stretch=5), "too extreme", "shuffle"),
+        (partial(random, 0.5, 0.5), partial(random, 0.02, 0.5), "sorted", "down-sampled"),
+        (partial(random, 0.1, 0.1), partial(random, 0.1, 0.1), "shuffle", "down-sampled"),
     ],
     ids=["down-sampled", "alpha too low", "overfitted", "sorted", "chance"],
 )
 def test_advice_looks_at_ranking_and_calibration(
-    training: MetricSummary, holdout: MetricSummary, named: str, other: str
+    training: Callable[[], MetricSummary], holdout: Callable[[], MetricSummary], named: str, other: str
 ) -> None:
-    text = advice(training, holdout)
+    text = advice(training(), holdout())
     assert text is not None
     assert named in text
     assert other not in text

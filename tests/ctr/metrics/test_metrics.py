@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from sklearn.calibration import calibration_curve
-from sklearn.metrics import log_loss, roc_auc_score
 
 from ctr.errors import CtrError
 from ctr.metrics.metrics import Metrics, MetricSummary, entropy
@@ -53,6 +51,8 @@ def measured(margins: Floats, labels: Floats, weights: Floats | None = None) -> 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n", [1_000, 40_003])
 def test_agrees_with_scikit_learn(n: int, weighted: bool) -> None:
+    from sklearn.metrics import log_loss, roc_auc_score  # 1 s that not every test process need take
+
     margins, labels, drawn_weights = drawn(n)
     weights = drawn_weights if weighted else None
     summary = measured(margins, labels, weights)
@@ -71,6 +71,8 @@ def test_agrees_with_scikit_learn(n: int, weighted: bool) -> None:
 
 
 def test_reliability_agrees_with_scikit_learn() -> None:
+    from sklearn.calibration import calibration_curve
+
     margins, labels, _ = drawn(100_000)
     predictions = probabilities(margins)
     observed, predicted = calibration_curve(labels, predictions, n_bins=10, strategy="quantile")
