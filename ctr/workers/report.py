@@ -84,17 +84,12 @@ class WorkerReport:
     def add(self, other: WorkerReport) -> None:
         self.progressive.merge(other.progressive)
         self.later_passes.merge(other.later_passes)
-        self.examples += other.examples
         self.timings.add(other.timings)
         self.counts.add(other.counts)
         self.admissions.add(other.admissions)
-        self.bytes_sent += other.bytes_sent
-        self.bytes_received += other.bytes_received
-        self.sent_again += other.sent_again
-        self.troubles += other.troubles
-        self.saturated_z += other.saturated_z
-        self.saturated_n += other.saturated_n
         self.bad_rows.merge(other.bad_rows)
+        for name in _PLAIN:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def to_bytes(self) -> bytes:
         return orjson.dumps(

@@ -137,7 +137,6 @@ def view_of(reads: Iterable[str], answers: Sequence[Any]) -> BoardView:
     }
     prepared, pushed = rounds(found.get("prepared", ())), rounds(found.get("pushed", ()))
     return BoardView(
-        now_ms=now_ms,
         state=now_state,
         message=(message or b"").decode(),
         pause=number(pause),

@@ -114,8 +114,6 @@ class RankView:
 class BoardView:
     """The whole board at one moment."""
 
-    now_ms: int
-    """The server's clock."""
     state: JobState
     message: str
     """Why the job failed."""
