@@ -7,7 +7,7 @@ from threading import Event
 from ctr.jobs.holdout import PassEvaluations, State
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
-from ctr.learn import Trained, read_out, train
+from ctr.learn import Rounds, Trained, read_out
 from ctr.progress import progress
 from ps import Token, open_store
 
@@ -28,7 +28,7 @@ def learn_in_memory(
             store.push(*initial, Token("start", 0, 0))
         remains.begin()
         with progress("training") as report:
-            result = train(
+            result = Rounds(
                 setup.source,
                 store,
                 setup.optimizer,
@@ -39,7 +39,7 @@ def learn_in_memory(
                 on_progress=lambda p: report(p.examples, p.fraction, p.logloss, p.later_pass),
                 stop=stop,
                 on_pass=None if setup.holdout is None else evaluate,
-            )
+            ).train()
         state = read_out(store)
         store.drop()
         return Trained(result, state)

@@ -6,4 +6,4 @@ from ctr.learn.learner import Learner, Timings, warm_up
 from ctr.learn.optimizer import Float32, Optimizer
 from ctr.learn.optimizers import OPTIMIZERS, choose_optimizer, optimizer_from_json
 from ctr.learn.result import Trained, TrainProgress, TrainResult
-from ctr.learn.rounds import TrainSettings, default_chunk, read_out, train
+from ctr.learn.rounds import Rounds, TrainSettings, default_chunk, read_out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain, count, islice
 from threading import Event
 from time import perf_counter
@@ -79,53 +79,6 @@ def default_chunk(workers: int, rows: Callable[[], int], *, in_memory: bool = Tr
     return max(min(each // 12, 131_072), min(each // 24, _LARGE), 256, most)
 
 
-def train(
-    source: ExampleSource,
-    store: Store,
-    optimizer: Optimizer,
-    settings: TrainSettings,
-    *,
-    passes_before: int = 0,
-    chunks_before: int = 0,
-    stop_row: int | None = None,
-    on_progress: Callable[[TrainProgress], None] = lambda _: None,
-    progress_every_s: float = 0.2,
-    stop: Event | None = None,
-    on_pass: Callable[[int, tuple[Slots, Float32]], object] | None = None,
-) -> TrainResult:
-    """Train `store` on the rows of `source` before `stop_row`.
-
-    Chunks are dealt to the workers in rounds (bulk-synchronous, see `Team`). So the result depends on the
-    data and the settings alone, never on how fast a thread was. With one worker it is sequential FTRL.
-
-    `passes_before` counts earlier passes that went into the store's state (see `Optimizer.in_pass`), and
-    `chunks_before` their chunks: rounding depends on a chunk's number, so that the job comes to what one job
-    over all of it would have come to.
-
-    `on_pass` gets the number of each pass, from 1, that is over while another follows, and everything that
-    the store holds then. (Where two passes share a round of several workers, it is after that round.)
-    Training waits for it; its time does not count.
-
-    `stop`, once set, ends the job after the running round. Raises DataError when there is no row to
-    learn from, StoreError when the store refuses.
-    """
-    job = _Job(
-        source=source,
-        store=store,
-        optimizer=optimizer,
-        settings=settings,
-        passes_before=passes_before,
-        chunks_before=chunks_before,
-        stop_row=stop_row,
-        on_progress=on_progress,
-        progress_every_s=progress_every_s,
-        stop=stop or Event(),
-        on_pass=on_pass,
-    )
-    warm_up(source, store.bits, optimizer, settings.safe_adding, job.admission)
-    return job.run()
-
-
 def read_out(store: Store) -> tuple[Slots, Float32]:
     """All slots of a store that have a state, with it: sorted slots[k] and float32[k, width]."""
     parts = list(store.scan())
@@ -136,76 +89,92 @@ def read_out(store: Store) -> tuple[Slots, Float32]:
 
 
 @dataclass(slots=True)
-class _Job:
+class Rounds:
+    """Trains `store` on the rows of `source` before `stop_row`, once.
+
+    Chunks are dealt to the workers in rounds (bulk-synchronous, see `Team`). So the result depends on the
+    data and the settings alone, never on how fast a thread was. With one worker it is sequential FTRL.
+    """
+
     source: ExampleSource
     store: Store
     optimizer: Optimizer
     settings: TrainSettings
-    passes_before: int
-    chunks_before: int
-    stop_row: int | None
-    on_progress: Callable[[TrainProgress], None]
-    progress_every_s: float
-    stop: Event
-    on_pass: Callable[[int, tuple[Slots, Float32]], object] | None
-    waited_s: float = 0.0
+    _: KW_ONLY
+    passes_before: int = 0
+    """Earlier passes that went into the store's state, see `Optimizer.in_pass`."""
+    chunks_before: int = 0
+    """Their chunks: rounding depends on a chunk's number, so that the job comes to what one job over all of
+    it would have come to."""
+    stop_row: int | None = None
+    on_progress: Callable[[TrainProgress], None] = lambda _: None
+    progress_every_s: float = 0.2
+    stop: Event = field(default_factory=Event)
+    """Once set, it ends the job after the running round."""
+    on_pass: Callable[[int, tuple[Slots, Float32]], object] | None = None
+    """Gets the number of each pass, from 1, that is over while another follows, and everything that the store
+    holds then. (Where two passes share a round of several workers, it is after that round.) Training waits
+    for it; its time does not count."""
+    _waited_s: float = field(default=0.0, init=False)
     """For `on_pass`."""
-    team: Team = field(init=False)
-    name: str = field(default_factory=lambda: uuid4().hex)
-    examples: int = 0
-    chunks: int = 0
-    epoch: int = 0
+    _team: Team = field(init=False)
+    _name: str = field(default_factory=lambda: uuid4().hex, init=False)
+    _examples: int = field(default=0, init=False)
+    _chunks: int = field(default=0, init=False)
+    _epoch: int = field(default=0, init=False)
     """That is being read."""
-    passes: int = field(init=False)
+    _passes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.passes = self.first_pass
+        self._passes = self._first_pass
         settings = self.settings
-        self.team = Team(self.store, self.name, settings.workers, settings.safe_adding, self.admission)
+        self._team = Team(self.store, self._name, settings.workers, settings.safe_adding, self._admission)
 
     @property
-    def admission(self) -> Admission:
+    def _admission(self) -> Admission:
         return Admission(self.settings.admit, self.source.spec.seed)
 
     @property
-    def first_pass(self) -> int:
+    def _first_pass(self) -> int:
         return self.passes_before + 1
 
-    def run(self) -> TrainResult:
+    def train(self) -> TrainResult:
+        """Raises DataError when there is no row to learn from, StoreError when the store refuses."""
+        warm_up(self.source, self.store.bits, self.optimizer, self.settings.safe_adding, self._admission)
         started = perf_counter()
         try:
-            with Prefetch(self._tasks(), 2 * self.settings.workers, self.stop) as tasks, self.team:
+            with Prefetch(self._tasks(), 2 * self.settings.workers, self.stop) as tasks, self._team:
                 clock, reported = 0, started
                 while not self.stop.is_set() and (first := next(tasks, None)) is not None:
-                    if first.number > self.passes:
-                        self._end_pass(self.passes)
+                    if first.number > self._passes:
+                        self._end_pass(self._passes)
                     others = islice(tasks, self._workers(clock) - 1)
-                    dealt = self.team.learn(chain([first], others), clock, first_pass=self.first_pass)
+                    dealt = self._team.learn(chain([first], others), clock, first_pass=self._first_pass)
                     if first.number < dealt[-1].number:
                         self._end_pass(first.number)
                     clock += 1
-                    self.examples += sum(len(task.examples) for task in dealt)
-                    self.chunks += len(dealt)
-                    self.passes = dealt[-1].number
+                    self._examples += sum(len(task.examples) for task in dealt)
+                    self._chunks += len(dealt)
+                    self._passes = dealt[-1].number
                     if (now := perf_counter()) - reported > self.progress_every_s:
                         self.on_progress(self._progress())
                         reported = now
                 interrupted = self.stop.is_set() and next(tasks, None) is not None
         except ReaderHangs:
             interrupted = True
-        seconds = perf_counter() - started - self.waited_s
-        if self.examples == 0 and not self.stop.is_set():
+        seconds = perf_counter() - started - self._waited_s
+        if self._examples == 0 and not self.stop.is_set():
             raise DataError("the input has no row to learn from: check the file, or the hold-out fraction.")
-        progressive = self._merged([learner.progressive for learner in self.team.learners])
+        progressive = self._merged([learner.progressive for learner in self._team.learners])
         return TrainResult(
-            examples=self.examples,
+            examples=self._examples,
             seconds=seconds,
             rows=progressive.examples,
             progressive=progressive,
-            timings=self.team.timings,
-            admissions=self.team.admissions,
-            passes=self.passes,
-            chunks=self.chunks_before + self.chunks,
+            timings=self._team.timings,
+            admissions=self._team.admissions,
+            passes=self._passes,
+            chunks=self.chunks_before + self._chunks,
             interrupted=interrupted,
         )
 
@@ -225,12 +194,12 @@ class _Job:
             return
         started = perf_counter()
         self.on_pass(number - self.passes_before, read_out(self.store))
-        self.waited_s += perf_counter() - started
+        self._waited_s += perf_counter() - started
 
     def _tasks(self) -> Iterator[Task]:
         chunks = count(self.chunks_before)
         for epoch in range(self.settings.epochs):
-            self.epoch = epoch
+            self._epoch = epoch
             number = self.passes_before + epoch + 1
             optimizer = self.optimizer.in_pass(number)
             for examples in self.source.batches(self.settings.chunk, stop=self.stop_row):
@@ -246,9 +215,9 @@ class _Job:
     def _progress(self) -> TrainProgress:
         if self.stop_row is None:
             # the reader is a few chunks ahead of the workers: close enough for a progress bar
-            fraction = (self.epoch + self.source.fraction_read) / self.settings.epochs
+            fraction = (self._epoch + self.source.fraction_read) / self.settings.epochs
         else:
-            fraction = self.examples / max(self.stop_row * self.settings.epochs, 1)
-        first = self.passes == self.first_pass
-        parts = [each.progressive if first else each.later_passes for each in self.team.learners]
-        return TrainProgress(self.examples, min(fraction, 1.0), self._merged(parts).logloss, not first)
+            fraction = self._examples / max(self.stop_row * self.settings.epochs, 1)
+        first = self._passes == self._first_pass
+        parts = [each.progressive if first else each.later_passes for each in self._team.learners]
+        return TrainProgress(self._examples, min(fraction, 1.0), self._merged(parts).logloss, not first)

@@ -25,7 +25,7 @@ from ctr.errors import StoreError
 from ctr.learn.ftrl import Ftrl
 from ctr.learn.optimizer import Float32
 from ctr.learn.result import Trained, TrainResult
-from ctr.learn.rounds import TrainSettings, read_out, train
+from ctr.learn.rounds import Rounds, TrainSettings, read_out
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model
 from ctr.synth.log import write_click_log
@@ -150,14 +150,14 @@ def result_in_memory(job: JobDescription, start: State | None = None) -> tuple[S
     if start is not None:
         store.push(*start, Token("warm-start", 0, 0))
     settings = TrainSettings(job.workers, job.chunk, job.passes, job.safe_adding, job.admit)
-    result = train(
+    result = Rounds(
         source_of(job),
         store,
         job.optimizer_in(0),
         settings,
         passes_before=job.passes_before,
         chunks_before=int(job.workers > 1),  # so that all begin at once, as they do through Redis
-    )
+    ).train()
     return read_out(store), result
 
 

@@ -19,7 +19,7 @@ import redis
 from ctr.errors import StoreError
 from ctr.learn.ftrl import Ftrl
 from ctr.learn.result import TrainResult
-from ctr.learn.rounds import TrainSettings, read_out, train
+from ctr.learn.rounds import Rounds, TrainSettings, read_out
 from ctr.workers.description import JobDescription, absolute, input_bytes
 from ctr.workers.report import read_stalls
 from features import FeatureSpec, open_source
@@ -241,7 +241,7 @@ class TestStalls:
 
         def work() -> None:
             results.append(
-                train(
+                Rounds(
                     source,
                     MemoryStore(job_spec.bits, Ftrl.width),
                     Ftrl(),
@@ -249,7 +249,7 @@ class TestStalls:
                     on_progress=lambda _: begun.set(),
                     progress_every_s=0,
                     stop=stop,
-                )
+                ).train()
             )
 
         with hanging(logs[1]):

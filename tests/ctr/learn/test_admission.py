@@ -13,7 +13,7 @@ from ctr.errors import ModelError
 from ctr.learn.admission import Admission, AdmissionCounts
 from ctr.learn.ftrl import Ftrl
 from ctr.learn.result import TrainResult
-from ctr.learn.rounds import TrainSettings, read_out, train
+from ctr.learn.rounds import Rounds, TrainSettings, read_out
 from features import Batch, Chunk, parse_spec, slot_dtype
 from features.batches import localize
 from ps import MemoryStore
@@ -35,7 +35,7 @@ def chunk_of(slots: np.ndarray) -> Chunk:
 def trained(batch: Batch, *, seed: int = 0, **settings: float) -> tuple[State, TrainResult]:
     spec = parse_spec(f"{{version: 1, source: {{format: libsvm}}, bits: {BITS}, seed: {seed}}}", where="test")
     store = MemoryStore(BITS, Ftrl.width)
-    result = train(BatchSource(batch, spec), store, Ftrl(), TrainSettings(**settings))
+    result = Rounds(BatchSource(batch, spec), store, Ftrl(), TrainSettings(**settings)).train()
     slots, state = read_out(store)
     return dict(zip(slots.tolist(), map(tuple, state.tolist()), strict=True)), result
 

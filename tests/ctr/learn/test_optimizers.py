@@ -13,7 +13,7 @@ import pytest
 
 from ctr.cli.train.command import train as train_command
 from ctr.errors import ModelError
-from ctr.learn import OPTIMIZERS, TrainSettings, choose_optimizer, optimizer_from_json, read_out, train
+from ctr.learn import OPTIMIZERS, Rounds, TrainSettings, choose_optimizer, optimizer_from_json, read_out
 from ctr.learn.ftrl import Ftrl
 from ctr.model import load_model, load_state
 from ps import MemoryStore
@@ -82,7 +82,7 @@ def test_only_the_registry_knows_the_optimizers() -> None:
 def test_a_store_as_wide_as_the_optimizer() -> None:
     batch = random_batch(400, values=True)
     store = MemoryStore(bits=BITS, width=Sgd.width)
-    train(BatchSource(batch, spec_of(BITS)), store, Sgd(), TrainSettings(chunk=150, epochs=2))
+    Rounds(BatchSource(batch, spec_of(BITS)), store, Sgd(), TrainSettings(chunk=150, epochs=2)).train()
     expected = np.zeros(1 << BITS)
     assert batch.labels is not None
     for example, label in 2 * list(zip(rows_of(batch), batch.labels.tolist(), strict=True)):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ctr.errors import DataError, ModelError, StoreError
 from ctr.learn.ftrl import Ftrl
 from ctr.learn.result import TrainProgress, TrainResult
-from ctr.learn.rounds import TrainSettings, read_out, train
+from ctr.learn.rounds import Rounds, TrainSettings, read_out
 from features import BadRows, Batch, Chunk, FeatureSpec, Slots, parse_spec
 from ps import MemoryStore, Token
 from tests.ctr.sources import BatchSource
@@ -34,7 +34,7 @@ def run(
 ) -> tuple[MemoryStore, TrainResult]:
     store = MemoryStore(bits=bits, width=Ftrl.width)
     source = BatchSource(batch, spec_of(bits))
-    result = train(source, store, optimizer, TrainSettings(**settings), stop_row=stop_row)
+    result = Rounds(source, store, optimizer, TrainSettings(**settings), stop_row=stop_row).train()
     return store, result
 
 
@@ -109,7 +109,7 @@ def test_a_slow_worker_changes_nothing() -> None:
 
     expected = state_of(run(batch, workers=3, chunk=50)[0])
     store = SlowSometimes(bits=BITS, width=Ftrl.width)
-    train(BatchSource(batch, spec_of(BITS)), store, Ftrl(), TrainSettings(workers=3, chunk=50))
+    Rounds(BatchSource(batch, spec_of(BITS)), store, Ftrl(), TrainSettings(workers=3, chunk=50)).train()
     assert state_of(store) == expected
 
 
@@ -185,7 +185,7 @@ def test_predictions_are_calibrated_at_a_low_click_rate() -> None:
     store = MemoryStore(bits=BITS, width=Ftrl.width)
     z = -np.log(0.001 / 0.999) / PLAIN.alpha  # else the first thousands of rows pay for a start at 1/2
     store.push(np.zeros(1, np.uint32), np.array([[z, 0]], np.float32), Token("start", 0, 0))
-    result = train(Coin(), store, PLAIN, TrainSettings(chunk=100_000))
+    result = Rounds(Coin(), store, PLAIN, TrainSettings(chunk=100_000)).train()
     assert result.examples == 30_000_000
     assert result.progressive.summary().calibration == pytest.approx(1, abs=0.01)
     ((_, state),) = store.scan()
@@ -207,7 +207,7 @@ def test_a_new_model_begins_with_one_worker() -> None:
     batch, ends = random_batch(1_500), list[list[int]]()
     for chunks_before in (0, 15):
         seen: list[TrainProgress] = []
-        train(
+        Rounds(
             BatchSource(batch, spec_of(BITS)),
             MemoryStore(bits=BITS, width=Ftrl.width),
             Ftrl(),
@@ -215,7 +215,7 @@ def test_a_new_model_begins_with_one_worker() -> None:
             chunks_before=chunks_before,
             on_progress=seen.append,
             progress_every_s=0,
-        )
+        ).train()
         ends.append([p.examples for p in seen])
     assert ends == [[100, 300, 700, 1_100, 1_500], [400, 800, 1_200, 1_500]]
 
@@ -243,7 +243,7 @@ def test_stopping_keeps_whole_rounds() -> None:
 
     request = stop
     source = StopsItself(batch, spec_of(BITS))
-    result = train(source, store, Ftrl(), TrainSettings(chunk=50), stop=stop)
+    result = Rounds(source, store, Ftrl(), TrainSettings(chunk=50), stop=stop).train()
     assert result.interrupted
     assert result.examples < 1_000
     assert result.examples % 50 == 0
@@ -255,14 +255,14 @@ def test_stopping_keeps_whole_rounds() -> None:
 def test_progress_is_reported_and_ends_within_bounds() -> None:
     seen: list[TrainProgress] = []
     batch = random_batch(1_000)
-    train(
+    Rounds(
         BatchSource(batch, spec_of(BITS)),
         MemoryStore(bits=BITS, width=Ftrl.width),
         Ftrl(),
         TrainSettings(chunk=100, epochs=2),
         on_progress=seen.append,
         progress_every_s=0,
-    )
+    ).train()
     assert [p.examples for p in seen] == list(range(100, 2_001, 100))
     assert all(0 < p.fraction <= 1 for p in seen)
     assert seen[-1].fraction == 1
@@ -273,7 +273,7 @@ def test_progress_is_reported_and_ends_within_bounds() -> None:
 def test_passes_have_an_end_and_later_losses_are_marked(workers: int) -> None:
     batch = random_batch(1_000)
     store, seen, ends = MemoryStore(bits=BITS, width=Ftrl.width), list[TrainProgress](), dict[int, float]()
-    train(
+    Rounds(
         BatchSource(batch, spec_of(BITS)),
         store,
         PLAIN,
@@ -281,7 +281,7 @@ def test_passes_have_an_end_and_later_losses_are_marked(workers: int) -> None:
         on_progress=seen.append,
         progress_every_s=0,
         on_pass=lambda number, state: ends.update({number: state[1][:, 1].sum()}),
-    )
+    ).train()
     assert list(ends) == [1, 2]
     assert 0 < ends[1] < ends[2] < read_out(store)[1][:, 1].sum()
     assert [p.later_pass for p in seen] == [p.examples > 1_000 for p in seen]
@@ -316,7 +316,7 @@ def test_an_error_in_the_data_reaches_the_caller(workers: int) -> None:
     store = MemoryStore(bits=BITS, width=Ftrl.width)
     source = Torn(random_batch(1_000), spec_of(BITS))
     with pytest.raises(DataError, match=r"clicks\.tsv:17"):
-        train(source, store, Ftrl(), TrainSettings(workers=workers, chunk=50))
+        Rounds(source, store, Ftrl(), TrainSettings(workers=workers, chunk=50)).train()
 
 
 @pytest.mark.parametrize("settings", [{"workers": 0}, {"chunk": 0}, {"epochs": -1}, {"safe_adding": 2}])
@@ -339,9 +339,9 @@ def test_a_failing_store_ends_the_job_of_several_workers() -> None:
             raise StoreError("the store is full")
 
     with pytest.raises(StoreError, match="full"):
-        train(
+        Rounds(
             BatchSource(random_batch(500), spec_of(BITS)),
             Full(bits=BITS, width=Ftrl.width),
             Ftrl(),
             TrainSettings(workers=3, chunk=50),
-        )
+        ).train()
