@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from ctr.errors import StoreError
-from ps.wire import Member, parse_members
+from ps.wire import Member, RedisUrl, parse_members
 
 HOST = "127.0.0.1"
 NAMES = ("redis-server", "valkey-server")
@@ -124,16 +122,12 @@ class RedisServer:
 
     def connect(self, timeout_s: float = 5.0) -> redis.Redis:
         """A new client of this server alone, whose replies are text; it tries nothing twice. Close it."""
-        return redis.Redis(
-            host=self.host,
-            port=self.port,
-            password=self.password,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-            decode_responses=True,
+        address = (self.host, self.port)
+        url = RedisUrl(
+            "redis", (address,), 0, username=None, password=self.password, model=None, ca_file=None
         )
+        options = url.client_options(timeout_s)
+        return redis.Redis(host=self.host, port=self.port, decode_responses=True, **options)
 
     def call(self, *words: str | int, timeout_s: float = 5.0) -> Any:
         """The answer to one command. Raises redis-py's errors."""

@@ -13,6 +13,13 @@ from redis.retry import Retry
 
 from ctr.errors import StoreError
 
+try:
+    from redis.driver_info import DriverInfo
+except ImportError:  # redis-py before 7.1, which knows its version
+    _DRIVER: dict[str, Any] = {}
+else:  # each client would look its own version up among the installed packages: three quarters of its start
+    _DRIVER = {"driver_info": DriverInfo()}
+
 SINGLE_SCHEMES = ("redis", "rediss")
 CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
 
@@ -64,6 +71,7 @@ class RedisUrl:
             "socket_timeout": timeout_s,
             "max_connections": 1 << 30,  # broken ones count too, and are replaced without end
             "socket_connect_timeout": min(timeout_s, 5.0),
+            **_DRIVER,
         }
         if self.scheme.startswith("rediss"):
             options["ssl"] = True
