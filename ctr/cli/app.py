@@ -46,10 +46,11 @@ def _forked(line: int) -> bool:
     """
     from socket import socket
 
-    import ctr.cli.commands  # noqa: F401  (this and `take_part` are what forks need)
-    from ctr.workers import serve, take_part  # noqa: F401
+    from ctr.cli.commands import command_line
+    from ctr.workers import serve, take_part  # noqa: F401  (which forks need)
     from ps import warm_up_requests
 
+    command_line()
     warm_up_requests(22)
     words = serve(socket(fileno=line))
     if words is None:

@@ -13,9 +13,8 @@ from pathlib import Path
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from typer.main import get_command
 
-from ctr.cli.commands import app
+from ctr.cli.commands import command_line
 
 ROOT = Path(__file__).parents[2]
 IMPORT_ALL = """
@@ -69,7 +68,7 @@ def test_compose_starts_commands_of_ctr() -> None:
     ours = {name: service for name, service in services.items() if service["image"] == "ctr"}
     for name, service in ours.items():
         words = [re.sub(r"\$\{\w+:-(.*?)\}", r"\1", word) for word in service.get("command", [name])]
-        command = get_command(app).commands[words[0]]
+        command = command_line().commands[words[0]]
         if len(words) > 1:
             assert command.make_context(words[0], words[1:]).params
     assert {"train", "worker", "serve"} <= ours.keys()

@@ -23,13 +23,12 @@ import pyarrow as pa
 import pytest
 from numba.core.caching import UserProvidedCacheLocator
 from pyarrow import csv, parquet
-from typer.main import get_command
 
 import api
 import ctr
 import features
 import ps
-from ctr.cli.commands import app
+from ctr.cli.commands import command_line
 from ctr.model.artifact import load_model
 from features import RawSource, load_spec
 from tests.ctr.conftest import Cli
@@ -264,7 +263,7 @@ def commands_in(group: Any, *words: str) -> Iterator[tuple[str, Any]]:
             yield " ".join((*words, name)), command
 
 
-COMMANDS = dict(commands_in(get_command(app)))
+COMMANDS = dict(commands_in(command_line()))
 
 
 @pytest.mark.parametrize("words", COMMANDS)

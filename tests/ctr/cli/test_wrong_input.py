@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from ctr.jobs import TrainJob, run_train_job
 from ctr.model.artifact import load_model
 from tests.ctr.conftest import Cli
 
@@ -28,14 +30,21 @@ fields:
 CSV = "click,site,price\n1,a,3\n0,b,4\n"
 
 
-@pytest.fixture
-def model(cli: Cli, tmp_path: Path) -> Path:
-    """A model trained with SPEC."""
-    (tmp_path / "spec.yaml").write_text(SPEC)
-    (tmp_path / "good.csv").write_text(CSV)
-    folder = tmp_path / "model"
-    assert cli("train", "--spec", tmp_path / "spec.yaml", tmp_path / "good.csv", "--model", folder).code == 0
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with SPEC, CSV, and the model trained on them."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "spec.yaml").write_text(SPEC)
+    (folder / "good.csv").write_text(CSV)
+    job = TrainJob(inputs=[folder / "good.csv"], spec=str(folder / "spec.yaml"), model=folder / "model")
+    run_train_job(job)
     return folder
+
+
+@pytest.fixture
+def model(trained: Path, tmp_path: Path) -> Path:
+    """A model trained with SPEC, beside it and its data."""
+    return shutil.copytree(trained, tmp_path, dirs_exist_ok=True) / "model"
 
 
 @pytest.mark.parametrize(
