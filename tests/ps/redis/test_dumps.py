@@ -1,0 +1,76 @@
+"""Partitions that are dumped and restored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from ctr.errors import StoreError
+from ps import Token
+from ps.redis.dumps import PartitionDump
+from ps.redis.store import RedisStore
+from ps.servers.embedded import EmbeddedRedis
+from tests.ps.contract import scanned
+from tests.ps.redis.stores import SLOTS, deltas, opened
+from tests.ps.redis_servers import needs_redis
+
+pytestmark = needs_redis
+
+
+class TestDumps:
+    """A partition as it was at one moment."""
+
+    @pytest.fixture
+    def store(self, cluster: EmbeddedRedis) -> Iterator[RedisStore]:
+        store = opened(cluster.url, bits=12)
+        yield store
+        store.drop()
+
+    def test_what_was_dumped_is_there_again(self, store: RedisStore, server: EmbeddedRedis) -> None:
+        for chunk in range(3):
+            store.push(SLOTS, deltas(chunk), Token("jöb", 3, chunk))
+            store.push(SLOTS[:5], deltas(chunk)[:5], Token("a:b", chunk, 7))
+        dumps = [store.dump(p) for p in range(16)]
+        assert dumps[0].applied == {"jöb:3": 2, "a:b:0": 7, "a:b:1": 7, "a:b:2": 7}
+        assert [dump.partition for dump in dumps] == list(range(16))
+        other = opened(server.url, bits=12)
+        other.push(SLOTS[:-1] + np.uint32(1), deltas(9)[1:], Token("other", 0, 0))  # is gone afterwards
+        for dump in dumps:
+            other.restore(dump)
+        assert scanned(other) == scanned(store)
+        assert [other.dump(p) for p in range(16)] == dumps
+        other.push(SLOTS, deltas(2), Token("jöb", 3, 2))  # has been applied
+        assert scanned(other) == scanned(store)
+        other.drop()
+
+    def test_what_was_restored_is_present(self, store: RedisStore) -> None:
+        slots = np.array([256, 258, 511, 512], np.uint32)
+        store.push_packed(slots, np.array([1, 1, 1, 0]), Token("job", 0, 0))
+        for p in (0, 1, 2):
+            store.restore(store.dump(p))
+        news = store.read_news(np.zeros(16, np.int64), np.full(16, -1))
+        present = {
+            string: np.flatnonzero(np.unpackbits(bitmap, bitorder="little")).tolist()
+            for each in news
+            for string, bitmap in each.present.items()
+            if bitmap.size
+        }
+        assert present == {1: [0, 2, 255]}
+        assert not any(each.named.size for each in news)
+
+    def test_an_empty_partition(self, store: RedisStore) -> None:
+        empty = store.dump(5)
+        assert empty == PartitionDump(5, b"", {})
+        store.push(SLOTS, deltas(0), Token("job", 0, 0))
+        store.restore(empty)
+        assert store.dump(5) == empty
+        assert store.applied("job", 0)[[4, 5, 6]].tolist() == [0, -1, 0]
+
+    @pytest.mark.parametrize("size", [1, 8 * 65])
+    def test_of_another_store(self, store: RedisStore, size: int) -> None:
+        before = store.dump(1)
+        with pytest.raises(StoreError, match=f"partition 1 was dumped with {size} bytes"):
+            store.restore(PartitionDump(1, bytes(size), {}))
+        assert store.dump(1) == before

@@ -1,0 +1,168 @@
+"""Servers end with the job that started them, however that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ps.redis_servers import eventually, listens, needs_redis
+
+pytestmark = needs_redis
+
+
+JOB = """
+import os, signal, sys, threading, time
+
+# Whoever runs the tests may have them ignored (nohup, a background job), and so would this job.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from ps.servers import EmbeddedRedis
+
+def ready(servers, *more):
+    print(*[server.port for server in servers.servers], *more, flush=True)
+    os.read(0, 1)
+"""
+
+FORKS = """
+for ending in {endings}:
+    if not os.fork():
+        exec(ending)
+        break
+else:
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            break
+"""
+
+ENDINGS = {
+    "return": "with EmbeddedRedis() as servers: ready(servers)",
+    "an exception": "with EmbeddedRedis() as servers: ready(servers); 1 / 0",
+    "sys.exit": "with EmbeddedRedis() as servers: ready(servers); sys.exit(3)",
+    "no close": "servers = EmbeddedRedis(replicas=1); ready(servers)",
+    "no close in a thread": "t = threading.Thread(target=lambda: ready(EmbeddedRedis())); t.start()",
+    "os._exit": "servers = EmbeddedRedis(); ready(servers); os._exit(0)",
+    "frozen": "with EmbeddedRedis() as servers: servers.servers[0].freeze(); ready(servers)",
+}
+
+
+def numbers(process: subprocess.Popen[str]) -> list[int]:
+    """What it prints on its next line."""
+    assert process.stdout is not None
+    found = [int(word) for word in process.stdout.readline().split()]
+    assert found, "the job did not start"
+    return found
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Callable[[str], tuple[subprocess.Popen[str], list[int]]]]:
+    """Starts a process with servers, and gives it with the numbers that it prints when they answer."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(code: str) -> tuple[subprocess.Popen[str], list[int]]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", JOB + textwrap.dedent(code)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            process_group=0,
+        )
+        started.append(process)
+        return process, numbers(process)
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def assert_nothing_is_left(ports: list[int], folder: Path) -> None:
+    eventually(lambda: not any(listens(port) for port in ports))
+    eventually(lambda: list(folder.glob("ctr-redis-*")) == [])
+
+
+def test_servers_end_with_a_job_that_ends(job: Callable, tmp_path: Path) -> None:
+    """Each ending is that of a process of its own, forked from one that has loaded what they need."""
+    process, ports = job(FORKS.format(endings=list(ENDINGS.values())))
+    for _ in range(len(ENDINGS) - 1):
+        ports += numbers(process)
+    assert len(set(ports)) == len(ENDINGS) + 1  # one has a replica
+    assert all(map(listens, ports))
+    process.communicate("x" * len(ENDINGS))
+    assert_nothing_is_left(ports, tmp_path)
+
+
+def test_servers_end_with_a_job_that_is_killed(job: Callable, tmp_path: Path) -> None:
+    signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT]
+    code = textwrap.dedent("""
+        os.setpgid(0, 0)
+        servers = EmbeddedRedis(replicas=2)
+        servers.servers[0].freeze()
+        ready(servers, os.getpid())
+    """)
+    process, first = job(FORKS.format(endings=[code] * len(signals)))
+    started = [first, *(numbers(process) for _ in signals[1:])]
+    assert len({pid for *_, pid in started}) == len(signals)
+    for number, (*ports, pid) in zip(signals, started, strict=True):
+        assert all(map(listens, ports))
+        os.killpg(pid, number)  # as a terminal or a scheduler does
+        eventually(lambda ports=ports: not any(map(listens, ports)))
+    assert_nothing_is_left([], tmp_path)
+
+
+def test_a_killed_job_leaves_no_cluster(job: Callable, tmp_path: Path) -> None:
+    process, ports = job("ready(EmbeddedRedis(shards=2, replicas=1))")
+    assert len(ports) == 4
+    process.kill()
+    process.wait()
+    assert_nothing_is_left([*ports, *[port + 10_000 for port in ports]], tmp_path)
+
+
+def test_a_job_that_gets_ctrl_c_can_use_the_servers_while_it_stops(job: Callable, tmp_path: Path) -> None:
+    process, ports = job("""
+        with EmbeddedRedis() as servers:
+            try:
+                ready(servers)
+            except KeyboardInterrupt:
+                time.sleep(0.1)
+                with servers.servers[0].connect() as client:
+                    print("answered", client.ping())
+    """)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.communicate()[0] == "answered True\n"
+    assert_nothing_is_left(ports, tmp_path)
+
+
+def test_a_forked_worker_neither_ends_the_servers_nor_keeps_them(job: Callable, tmp_path: Path) -> None:
+    process, (port, worker) = job("""
+        servers = EmbeddedRedis()
+        done, told = os.pipe()
+        worker = os.fork()
+        if not worker:
+            servers.close()
+            servers.servers[0].kill()
+            os.write(told, b"x")
+            time.sleep(60)
+            os._exit(0)
+        os.read(done, 1)
+        with servers.servers[0].connect() as client:
+            client.ping()
+        ready(servers, worker)
+    """)
+    try:
+        process.kill()
+        process.wait()
+        assert_nothing_is_left([port], tmp_path)
+        os.kill(worker, 0)  # it is still there
+    finally:
+        os.kill(worker, signal.SIGKILL)
