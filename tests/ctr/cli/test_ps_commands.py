@@ -1,43 +1,77 @@
-"""`ctr ps status` on real servers, also while a job trains; and the help of all of `ctr ps`."""
+"""`ctr ps status`, `export` and `drop` on real servers, also while a job trains."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
 import re
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import redis
 
-from ctr.model.artifact import load_model
-from ps import parse_redis_url
+from api.app import create_app
+from ctr.learn.ftrl import Ftrl
+from ctr.learn.rounds import read_out
+from ctr.model.artifact import load_model, load_state
+from ps import Token, parse_redis_url
 from ps.board.job_board import JobBoard
+from ps.redis.store import RedisStore
 from ps.wire.keys import Keys
-from tests.ctr.cli.ps_jobs import (
-    CTR,
-    ENDLESS,
-    facts_of,
-    key_is_in_first_half,
-    make_model,
-    named,
-    numbers_of,
-    password,
-    train,
-    trained,
-)
+from tests.api.running import run_server
 from tests.ctr.conftest import Cli
 from tests.ctr.distributed_jobs import Command
+from tests.ps.cut_lines import cut_line
 from tests.ps.job_boards import until
 from tests.ps.redis_servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
+
+CTR = (sys.executable, "-m", "ctr")
+ENDLESS = ("--epochs", 10_000, "--chunk", 200, "--workers", 2)
+
+
+def named(url: str) -> str:
+    return f"{url}?model=ads"
+
+
+def password(url: str) -> str:
+    return url.partition("@")[0].rpartition(":")[2]
+
+
+def make_model(url: str) -> RedisStore:
+    store = RedisStore(parse_redis_url(named(url)), bits=12, width=2, facts={"fingerprint": "f" * 64})
+    slots = np.arange(100, dtype=np.uint32)
+    store.push(slots, np.ones((100, 2), np.float32), Token("job", 0, 0))
+    return store
+
+
+def keys_in(url: str) -> int:
+    with redis.Redis.from_url(url) as client:
+        return int(client.dbsize())
+
+
+@contextmanager
+def train(log: Path, folder: Path, url: str, *options: object) -> Iterator[Command]:
+    """A job in processes of its own, ended with the block."""
+    words = ("train", "--spec", "criteo", log, "--model", folder / "trained", "--store", named(url))
+    job = Command(*words, *options)
+    try:
+        yield job
+        job.popen.send_signal(signal.SIGTERM)
+        job.popen.wait(60)
+    finally:
+        job.kill()
 
 
 @contextmanager
@@ -50,6 +84,40 @@ def watch(url: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+def facts_of(cli: Cli, url: str) -> dict[str, Any]:
+    shown = cli("ps", "status", "--store", named(url), "--json", "-")
+    return json.loads(shown.out)
+
+
+def trained(cli: Cli, url: str, job: Command) -> dict[str, Any]:
+    """The status as soon as two workers have told of examples that they have trained."""
+
+    def at_work() -> dict[str, Any] | None:
+        assert job.popen.poll() is None, job.said
+        facts = facts_of(cli, url)
+        workers = (facts["job"] or {}).get("workers", [])
+        return facts if sum(bool(worker["examples"]) for worker in workers) == 2 else None
+
+    return until(at_work, timeout_s=90)
+
+
+@pytest.fixture
+def busy(job_log: Path, tmp_path: Path, redis_url: str) -> Iterator[tuple[str, Command]]:
+    """The URL of a Redis with a job of two workers that does not end."""
+    with train(job_log, tmp_path, redis_url, *ENDLESS) as job:
+        yield redis_url, job
+
+
+@pytest.fixture
+def failed(cli: Cli, job_log: Path, tmp_path: Path, redis_url: str) -> str:
+    """The URL of a Redis with what a job has left that met a torn row after 2,950 good ones."""
+    torn = tmp_path / "torn.tsv"
+    torn.write_bytes(job_log.read_bytes() + b"torn\n")
+    words = ["train", "--spec", "criteo", torn, "--model", tmp_path / "trained", "--store", named(redis_url)]
+    assert cli(*words, "--chunk", 1_000, "--alpha", 0.05).code == 1
+    return redis_url
 
 
 class TestStatus:
@@ -266,6 +334,187 @@ class TestWatch:
         assert (process.returncode, err) == (0, "")
 
 
+class TestExport:
+    def test_from_a_running_job(
+        self,
+        cli: Cli,
+        busy: tuple[str, Command],
+        job_log: Path,
+        tmp_path: Path,
+    ) -> None:
+        url, job = busy
+        before = trained(cli, url, job)["job"]
+        folder = tmp_path / "snapshot"
+        shown = cli("ps", "export", "--store", named(url), "--model", folder, "--json", "-")
+        assert shown.code == 0, shown.err
+        facts = json.loads(shown.out)
+        model = load_model(folder)
+        assert (facts["model"], facts["job"], facts["state"]) == (model.id, before["id"], "running")
+        training, exported = model.manifest["training"], model.manifest["exported"]
+        assert training["interrupted"]
+        assert before["examples"] <= training["examples"] == facts["examples"]
+        assert training["inputs"] == [str(job_log)]
+        assert (exported["job"], exported["live_workers"]) == (before["id"], 2)
+        assert password(url) not in (folder / "manifest.json").read_text() + shown.out + shown.err
+        # it is a model like any other
+        evaluated = cli("evaluate", "--model", folder, job_log, "--json", "-")
+        assert json.loads(evaluated.out)["auc"] > 0.6
+        with run_server(create_app(model)) as server:
+            answer = server.client.post("/v1/predict", json={"rows": [{"I1": 5}]}).json()
+            assert 0 < answer["predictions"][0] < 1
+            assert server.client.get("/v1/model").json()["exported"]["job"] == before["id"]
+        words = ["train", "--spec", "criteo", job_log, "--warm-start", folder, "--model", tmp_path / "next"]
+        assert cli(*words).code == 0
+        assert job.popen.poll() is None
+
+    def test_from_a_failed_job(self, cli: Cli, failed: str, tmp_path: Path) -> None:
+        """To the bit what the store holds, with the settings of the job."""
+        folder = tmp_path / "rescued"
+        before = keys_in(failed)
+        shown = cli("ps", "export", "--store", named(failed), "--model", folder)
+        assert shown.code == 0, shown.err
+        assert "is failed: " in shown.out
+        assert keys_in(failed) == before
+        model = load_model(folder)
+        assert model.manifest["exported"]["state"] == "failed"
+        saved = load_state(folder, model.spec)
+        assert (saved.optimizer, saved.passes) == (Ftrl(alpha=0.05), 1)
+        url = parse_redis_url(named(failed))
+        facts = {
+            "fingerprint": model.spec.fingerprint,
+            **{k: str(v) for k, v in saved.optimizer.to_json().items()},
+        }
+        z_bits = saved.optimizer.z_bits
+        with closing(
+            RedisStore(url, bits=model.spec.bits, width=2, facts=facts, z_bits=z_bits, join=True)
+        ) as store:
+            slots, state = read_out(store)
+        np.testing.assert_array_equal(saved.slots, slots)
+        np.testing.assert_array_equal(saved.state, state)
+        weights = saved.optimizer.weights(state)
+        np.testing.assert_array_equal(model.linear.weights, weights[weights != 0])
+
+    def test_nothing_tells_what_the_weights_mean(self, cli: Cli, redis_url: str, tmp_path: Path) -> None:
+        make_model(redis_url).close()
+        shown = cli("ps", "export", "--store", named(redis_url), "--model", tmp_path / "model")
+        assert shown.code == 1
+        assert "no job" in shown.err
+        assert "ctr ps drop" in shown.err
+        assert list(tmp_path.iterdir()) == []
+
+    def test_no_model(self, cli: Cli, redis_url: str, tmp_path: Path) -> None:
+        shown = cli("ps", "export", "--store", named(redis_url), "--model", tmp_path / "model")
+        assert shown.code == 1
+        assert "no model 'ads'" in shown.err
+        assert keys_in(redis_url) == 0  # nor was one made
+
+    def test_it_replaces_models_only(self, cli: Cli, redis_url: str, tmp_path: Path) -> None:
+        (tmp_path / "thesis.txt").write_text("years of work")
+        shown = cli("ps", "export", "--store", named(redis_url), "--model", tmp_path)
+        assert shown.code == 1
+        assert "thesis.txt" in shown.err
+
+    def test_half_a_model_is_none(self, cli: Cli, start_redis: StartRedis, tmp_path: Path) -> None:
+        own = start_redis(2, config={"cluster-require-full-coverage": "no"})
+        make_model(own.url).close()
+        own.shards[key_is_in_first_half(Keys("ads").meta)][0].kill()
+        shown = cli("ps", "export", "--store", named(own.url), "--model", tmp_path / "model")
+        assert shown.code == 1
+        assert "partitions cannot be reached" in shown.err
+
+
+class TestDrop:
+    def answer(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+
+    @pytest.mark.parametrize(("text", "gone"), [("n\n", False), ("", False), ("y\n", True)])
+    def test_it_asks(
+        self, cli: Cli, redis_url: str, monkeypatch: pytest.MonkeyPatch, text: str, gone: bool
+    ) -> None:
+        make_model(redis_url).close()
+        self.answer(monkeypatch, text)
+        shown = cli("ps", "drop", "--store", named(redis_url))
+        assert shown.code == (0 if gone else 1)
+        assert "model 'ads' in redis://" in shown.out
+        assert "2**12 slots in 16 partitions" in shown.out
+        assert ("deleted 16 partitions" in shown.out) == gone
+        assert (keys_in(redis_url) == 0) == gone
+        assert password(redis_url) not in shown.out + shown.err
+
+    def test_the_job_goes_too(self, cli: Cli, failed: str) -> None:
+        shown = cli("ps", "drop", "--store", named(failed), "--yes")
+        assert shown.code == 0
+        assert re.search(r"job \w+: failed, .* of 2,951 examples trained, 0 live workers", shown.out)
+        assert keys_in(failed) == 0
+        assert cli("ps", "drop", "--store", named(failed), "--yes").code == 1
+
+    def test_killed_on_the_way(self, cli: Cli, job_log: Path, tmp_path: Path, redis_url: str) -> None:
+        """The rest is seen, and the next job of that name learns what it would have learnt without."""
+
+        def kill_drop(most: int) -> int:
+            make_model(redis_url).close()
+            with cut_line(redis_url, most, silent=True) as line:
+                drop = Command("ps", "drop", "--store", named(line.url), "--yes")
+                until(lambda: drop.popen.poll() is not None or line.cut, timeout_s=60)
+                drop.kill()
+                return line.passed
+
+        kill_drop(kill_drop(1 << 30) - 700)
+        assert keys_in(redis_url) > 1
+        shown = cli("ps", "status", "--store", named(redis_url))
+        assert shown.code == 1
+        assert "is being dropped" in shown.err
+        assert facts_of(cli, redis_url)["model"]["state"] == "dropping"
+        exported = cli("ps", "export", "--store", named(redis_url), "--model", tmp_path / "exported")
+        assert exported.code == 1
+        assert "is being dropped" in exported.err
+        words = ("train", "--spec", "criteo", job_log, "--model", tmp_path / "model", "--json", "-")
+        ids = [json.loads(cli(*words, "--store", named(redis_url)).out)["model"]]
+        assert keys_in(redis_url) == 0
+        ids += [json.loads(cli(*words, "--store", named(redis_url)).out)["model"]]
+        assert ids[0] == ids[1]
+        kill_drop(kill_drop(1 << 30) - 700)
+        shown = cli("ps", "drop", "--store", named(redis_url), "--yes")
+        assert shown.code == 0
+        assert "its removal is not finished" in shown.out
+        assert keys_in(redis_url) == 0
+
+    def test_a_running_job_is_warned_of(
+        self,
+        cli: Cli,
+        job_log: Path,
+        tmp_path: Path,
+        start_redis: StartRedis,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        own = start_redis()
+        with train(job_log, tmp_path, own.url, *ENDLESS) as job:
+            facts = trained(cli, own.url, job)["job"]
+            self.answer(monkeypatch, "n\n")
+            asked = cli("ps", "drop", "--store", named(own.url))
+            assert asked.code == 1
+            assert f"The job {facts['id']} is running, with 2 live workers" in asked.out
+            assert job.popen.poll() is None
+            assert facts_of(cli, own.url)["job"]["state"] == "running"
+            assert cli("ps", "drop", "--store", named(own.url), "--yes").code == 0
+            code, said = job.end()
+        assert code == 1
+        assert "gone" in said or "dropped" in said or "lost the data" in said
+        assert keys_in(own.url) == 0
+
+    def test_not_while_a_part_would_be_left(self, cli: Cli, start_redis: StartRedis) -> None:
+        own = start_redis(2, config={"cluster-require-full-coverage": "no"})
+        make_model(own.url).close()
+        dead = key_is_in_first_half(Keys("ads").meta)
+        own.shards[dead][0].kill()
+        alive = own.shards[1 - dead][0]
+        before = keys_in(alive.url)
+        shown = cli("ps", "drop", "--store", named(own.url), "--yes")
+        assert shown.code == 1
+        assert "would be left behind" in shown.err
+        assert keys_in(alive.url) == before
+
+
 class Terminal:
     """What a process has written to the other end of a pseudo-terminal."""
 
@@ -289,6 +538,17 @@ class Terminal:
             if not read:
                 return
             self.text += read.decode(errors="replace")
+
+
+def key_is_in_first_half(key: bytes) -> bool:
+    """Of the hash slots: so as a number, the shard of two that does not have it."""
+    return redis.crc.key_slot(key) < 8_192
+
+
+def numbers_of(text: str) -> list[int]:
+    """`1, 4-6` as 1, 4, 5, 6."""
+    ends = [part.split("-") for part in text.split(", ")]
+    return [number for pair in ends for number in range(int(pair[0]), int(pair[-1]) + 1)]
 
 
 @pytest.mark.parametrize("command", ["", "plan", "status", "export", "drop"])
