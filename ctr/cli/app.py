@@ -47,11 +47,10 @@ def _forked(line: int) -> bool:
     from socket import socket
 
     from ctr.cli.commands import command_line
-    from ctr.workers import serve, take_part  # noqa: F401  (which forks need)
-    from ps import warm_up_requests
+    from ctr.workers import serve, warm_up_worker
 
-    command_line()
-    warm_up_requests(22)
+    command_line()  # which forks need, as they do what a worker does
+    warm_up_worker()
     words = serve(socket(fileno=line))
     if words is None:
         return False

@@ -21,7 +21,7 @@ from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.coordinator import Coordinator
 from ctr.distributed.result import DistributedFacts
 from ctr.errors import ModelError, StoreError
-from ctr.learn import Float32, Trained, TrainProgress, read_out, warm_up
+from ctr.learn import WARM_UP_ROWS, Float32, Trained, TrainProgress, read_out, warm_up
 from ctr.workers import JobDescription, WorkerProcesses, fork_server
 from features import ExampleSource, Slots
 from ps import (
@@ -112,8 +112,8 @@ def _train(
             elif start is not None:
                 too_large = adopt(store, *start)
             _await_replicas(store, stop)
-            first = description.optimizer_in(0)
-            warm_up(source, store.bits, first, description.safe_adding, description.admission)
+            first, sample = description.optimizer_in(0), source.sample(WARM_UP_ROWS)
+            warm_up(sample, store.bits, first, description.safe_adding, description.admission)
             coordinator = Coordinator(
                 description,
                 store,

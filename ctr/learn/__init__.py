@@ -2,7 +2,7 @@
 
 from ctr.learn.admission import Admission, AdmissionCounts
 from ctr.learn.base_rate import base_rate, starting_state
-from ctr.learn.learner import Learner, Timings, warm_up
+from ctr.learn.learner import WARM_UP_ROWS, Learner, Timings, warm_up
 from ctr.learn.optimizer import Float32, Optimizer
 from ctr.learn.optimizers import OPTIMIZERS, choose_optimizer, optimizer_from_json
 from ctr.learn.result import Trained, TrainProgress, TrainResult

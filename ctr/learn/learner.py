@@ -10,11 +10,11 @@ from ctr.errors import ModelError
 from ctr.learn.admission import EVERYTHING, Admission, AdmissionCounts
 from ctr.learn.optimizer import Float32, Optimizer
 from ctr.metrics import Metrics
-from features import Chunk, ExampleSource, warm_up_localize
+from features import Batch, Chunk, warm_up_localize
 from features.batches import localize
 from ps import MemoryStore, Token
 
-_WARM_UP_ROWS = 16
+WARM_UP_ROWS = 16
 
 
 @dataclass(slots=True)
@@ -103,11 +103,11 @@ class Learner:
 
 
 def warm_up(
-    source: ExampleSource, bits: int, optimizer: Optimizer, safe_adding: float, admission: Admission
+    sample: Batch | Chunk, bits: int, optimizer: Optimizer, safe_adding: float, admission: Admission
 ) -> None:
-    """Compile, or load from the cache, every kernel of the loop, on a store that is thrown away."""
+    """Compile, or load from the cache, all kernels that such examples need, on a store to be thrown away."""
     warm_up_localize(bits)
-    chunk = localize(source.sample(_WARM_UP_ROWS))
+    chunk = localize(sample)
     scratch, learner = MemoryStore(bits=bits, width=optimizer.width), Learner(safe_adding, admission)
     before = scratch.pull(chunk.slots)
     delta = learner.learn(chunk, before, optimizer, number=0, first_pass=True, peers=1)

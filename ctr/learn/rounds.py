@@ -14,7 +14,7 @@ import numpy as np
 from ctr.defaults import SAFE_ADDING
 from ctr.errors import DataError, ModelError
 from ctr.learn.admission import Admission
-from ctr.learn.learner import warm_up
+from ctr.learn.learner import WARM_UP_ROWS, warm_up
 from ctr.learn.optimizer import Float32, Optimizer
 from ctr.learn.result import TrainProgress, TrainResult
 from ctr.learn.team import Task, Team
@@ -140,7 +140,8 @@ class Rounds:
 
     def train(self) -> TrainResult:
         """Raises DataError when there is no row to learn from, StoreError when the store refuses."""
-        warm_up(self.source, self.store.bits, self.optimizer, self.settings.safe_adding, self._admission)
+        sample, told = self.source.sample(WARM_UP_ROWS), self.settings
+        warm_up(sample, self.store.bits, self.optimizer, told.safe_adding, self._admission)
         started = perf_counter()
         try:
             with Prefetch(self._tasks(), 2 * self.settings.workers, self.stop) as tasks, self._team:

@@ -28,6 +28,6 @@ if TYPE_CHECKING:
         read_stalls,
         skipped_rows,
     )
-    from ctr.workers.worker import FAILURE_REPORT_S, take_part
+    from ctr.workers.worker import FAILURE_REPORT_S, take_part, warm_up_worker
 
 __getattr__ = lazy_face(__name__, __file__)

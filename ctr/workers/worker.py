@@ -9,14 +9,17 @@ from functools import partial
 from secrets import token_hex
 from threading import Event
 
+import numpy as np
+
 from ctr.errors import CtrError, StoreError
-from ctr.learn import warm_up
+from ctr.learn import WARM_UP_ROWS, Admission, choose_optimizer, warm_up
 from ctr.stall import StallWatch
 from ctr.workers.bsp_worker import BspWorker
 from ctr.workers.description import JobDescription
 from ctr.workers.heartbeat import Heartbeat
 from ctr.workers.report import Reports, WorkerReport, host, progress_report, report_failure, report_stall
 from ctr.workers.ssp_worker import SspWorker
+from features import Batch
 from ps import Job, JobBoard, PushPacked, RedisStore, RedisUrl, warm_up_requests
 
 FAILURE_REPORT_S = 2.0
@@ -25,6 +28,7 @@ Wrap = Callable[[RedisStore, str], PushPacked]
 """Gets the store and the name of its worker, and gives what the worker pushes with."""
 
 _BEATS = 5  # in the time of a lease
+_SOME_BITS = 22  # the kernels are the same for all up to 32
 
 
 def take_part(
@@ -57,6 +61,13 @@ def take_part(
         board.close()
 
 
+def warm_up_worker() -> None:
+    """Load from the cache what a worker needs of a job with the default optimizer on hashed categories."""
+    warm_up_requests(_SOME_BITS)
+    example = Batch(np.array([0, 1]), np.zeros(1, np.uint32), labels=np.zeros(1, np.float32))
+    warm_up(example, _SOME_BITS, choose_optimizer({}), 1.0, Admission(1.0, 0))
+
+
 def _work(
     url: RedisUrl,
     board: JobBoard,
@@ -81,7 +92,8 @@ def _work(
     try:
         push = wrap(store, name)
         warm_up_requests(spec.bits)
-        warm_up(source, spec.bits, job.optimizer_in(0), job.safe_adding, job.admission)
+        sample = source.sample(WARM_UP_ROWS)
+        warm_up(sample, spec.bits, job.optimizer_in(0), job.safe_adding, job.admission)
         if job.ranks:
             worker: BspWorker | SspWorker = BspWorker(board, store, job, found.id, push)
         else:

@@ -16,14 +16,13 @@ Place = tuple[str | int, ...]
 
 
 class SpecText:
-    """Reads YAML, and turns what is wrong with it into errors that name file, line and place."""
+    """Reads YAML, and turns what is wrong with it into errors that begin with line and place."""
 
     data: Any
     """The document as plain Python values."""
 
-    def __init__(self, text: str, where: str) -> None:
+    def __init__(self, text: str) -> None:
         """Raises SpecError when `text` is no YAML, or a mapping in it has a key twice."""
-        self._where = where
         try:
             loader = yaml.SafeLoader(text)
             root = loader.get_single_node()
@@ -31,12 +30,11 @@ class SpecText:
                 self._refuse_duplicates(root, set())
                 self.data = loader.construct_document(root)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise SpecError(f"{where}{_position(error)}: not valid YAML: {_problem(error)}.") from None
+            raise SpecError(f"{_position(error)}: not valid YAML: {_problem(error)}.") from None
         if not isinstance(root, yaml.MappingNode):
             met = "an empty file" if root is None else _kind_of(root)
             raise SpecError(
-                f"{where}: a feature spec is a mapping with the keys version, source, label and fields,"
-                f" got {met}."
+                f": a feature spec is a mapping with the keys version, source, label and fields, got {met}."
             )
         self._root = root
 
@@ -56,7 +54,7 @@ class SpecText:
         spelled = ""
         for step in place:
             spelled += f"[{step}]" if isinstance(step, int) else f".{step}" if spelled else step
-        return SpecError(f"{self._where}:{self._line(place)}: {spelled}{': ' if spelled else ''}{problem}")
+        return SpecError(f":{self._line(place)}: {spelled}{': ' if spelled else ''}{problem}")
 
     def _line(self, place: Place) -> int:
         """The line, counted from 1, of the innermost part of `place` that is in the text."""
@@ -87,7 +85,7 @@ class SpecText:
                     line = key.start_mark.line + 1
                     if key.value in keys:
                         raise SpecError(
-                            f"{self._where}:{line}: the key {key.value!r} is in line {keys[key.value]}"
+                            f":{line}: the key {key.value!r} is in line {keys[key.value]}"
                             f" already; remove one of the two."
                         )
                     keys[key.value] = line

@@ -1,4 +1,4 @@
-"""`warm_up_requests`: compile or load every kernel of pulls and pushes, before time is measured."""
+"""`warm_up_requests`: compile or load all that pulls and pushes need, before time is measured."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ps.log_kernels import ENTRY_BYTES, decode_entries, encode_entries
 from ps.packed_kernels import add_scattered, add_to_range
 from ps.partitions import Partitions, no_slots
 from ps.redis import Logged
+from ps.wire import Keys
 from ps.wire.reply_kernels import decode_range, parse_integers, skip_integers
 from ps.wire.resp_kernels import encode_pull, encode_push, pull_size, push_size
 
@@ -24,6 +25,7 @@ def warm_up_requests(bits: int) -> None:
     slots.flags.writeable = False
     delta = np.ones((2, 2), np.float32)
     delta.flags.writeable = False
+    Keys("warm-up").state(0)  # the names of keys are drawn from a table
     ascending(slots)
     finite(delta.reshape(-1))
     Partitions(max(bits, 1), 1).cuts(slots)
