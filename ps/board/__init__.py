@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from ps.board.answers import JOB_FACTS, job_of, pairs, read_reports, view_of, view_reads
+    from ps.board.answers import JOB_FACTS, job_of, read_reports, view_of, view_reads
     from ps.board.job_board import JobBoard
     from ps.board.view import BoardView, Claim, ClockGate, Job, RankGate, WorkerView
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from ctr.errors import StoreError
 from ps.board.view import LEASE_S, BoardView, Job, JobState, RankView, ShardView, WorkerView
-from ps.wire import BoardPart, Command
+from ps.wire import BoardPart, Command, pairs
 
 TIME: Command = (b"TIME",)
 
@@ -40,11 +40,6 @@ def fact(found: bytes | None) -> bytes:
 def job_state(state: bytes | None) -> JobState:
     """As the board has it. Raises StoreError as `fact` does."""
     return cast(JobState, fact(state).decode())
-
-
-def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    """The answer to HGETALL, or to ZRANGE … WITHSCORES, in its order."""
-    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 JOB_FACTS = (b"launch", b"id", b"lease", b"description", b"shards", b"ranks")

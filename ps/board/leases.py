@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
-from ps.board.answers import TIME, milliseconds, pairs
+from ps.board.answers import TIME, milliseconds
 from ps.board.job_record import JobRecord
-from ps.wire import BoardPart, Command, Decision
+from ps.wire import BoardPart, Command, Decision, pairs
 
 _MOST_EXPIRED = 64  # in one transaction
 

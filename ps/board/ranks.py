@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ps.board.answers import TIME, fact, job_state, marks, milliseconds, number, pairs, rounds
+from ps.board.answers import TIME, fact, job_state, marks, milliseconds, number, rounds
 from ps.board.job_record import JobRecord
 from ps.board.leases import Leases
 from ps.board.view import RankGate
-from ps.wire import BoardPart, Command, Decision
+from ps.wire import BoardPart, Command, Decision, pairs
 
 
 class Ranks:

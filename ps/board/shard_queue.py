@@ -12,13 +12,12 @@ from ps.board.answers import (
     job_state,
     milliseconds,
     number,
-    pairs,
     progress_of,
 )
 from ps.board.job_record import JobRecord
 from ps.board.leases import Leases
 from ps.board.view import Claim, ClockGate
-from ps.wire import BoardPart, Command, Decision
+from ps.wire import BoardPart, Command, Decision, pairs
 
 
 class ShardQueue:

@@ -27,6 +27,7 @@ from ps.wire import (
     RedisUrl,
     Transactions,
     host_port,
+    pairs,
     rights_hint,
 )
 
@@ -129,8 +130,7 @@ def _begin(
     words = [word for name, value in wanted.items() for word in (name.encode(), value.encode())]
 
     def decide(found: list[Any]) -> Decision[tuple[dict[bytes, bytes], bytes | None]]:
-        flat = found[0]
-        meta = dict(zip(flat[::2], flat[1::2], strict=True))
+        meta = pairs(found[0])
         if not meta:
             return [(b"HSET", keys.meta, INCARNATION, incarnation, CREATING, b"1", *words)], lambda _: (
                 {},

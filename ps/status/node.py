@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ps.board import pairs
 from ps.status.links import facts_of, reason
 from ps.status.status import NodeStatus, Persistence, ReplicaStatus
-from ps.wire import Address, Primary, host_port
+from ps.wire import Address, Primary, host_port, pairs
 
 Info = Mapping[str, Any]
 """The answer to INFO, see `facts_of`; empty when there was none."""

@@ -8,7 +8,7 @@ from time import sleep
 from typing import Any
 
 from ctr.errors import StoreError
-from ps.board import JOB_FACTS, job_of, pairs, read_reports, view_of, view_reads
+from ps.board import JOB_FACTS, job_of, read_reports, view_of, view_reads
 from ps.redis import Layout, require_layout
 from ps.status.links import NodeLinks, reason, side_by_side
 from ps.status.node import NodeLook
@@ -25,6 +25,7 @@ from ps.wire import (
     ServerError,
     Topology,
     checked,
+    pairs,
     single_server,
 )
 

@@ -16,7 +16,7 @@ from ps.wire.keys import (
 from ps.wire.link import Link, open_link
 from ps.wire.nodes import Nodes, connect
 from ps.wire.patience import BROKEN, PATIENCE_S, TROUBLE, Patience, require_passing, rights_hint
-from ps.wire.replies import ReplyReader, ServerError
+from ps.wire.replies import ReplyReader, ServerError, pairs
 from ps.wire.topology import Member, Primary, Topology, cluster_topology, parse_members, single_server
 from ps.wire.transactions import Command, Decision, Transactions, checked
 from ps.wire.url import Address, RedisUrl, host_port, is_near, parse_redis_url

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -206,6 +206,11 @@ class ReplyReader:
         size = _receive(self._connection, self._buffer[self._end :].data)
         self._end += size
         self.received += size
+
+
+def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """The answer to HGETALL, or to ZRANGE … WITHSCORES, in its order."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _receive(connection: ConnectionInterface, into: memoryview) -> int:
