@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -393,13 +393,20 @@ class Command:
     """A `ctr` command as a process group of its own, whose processes can all be found.
 
     It is forked from a server, to be there at once; with `options` of `subprocess.Popen`, it is started anew.
+    When forked, it may get standard `files` by their number, such as a terminal, and variables of its own.
     """
 
-    def __init__(self, *words: object, **options: Any) -> None:
+    def __init__(
+        self,
+        *words: object,
+        files: Mapping[int, int] = {},
+        variables: Mapping[str, str] = {},
+        **options: Any,
+    ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="ctr-command-"))
         self._out, self._said = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         _commands.append(self)
-        line, environment = [*map(str, words)], {**os.environ, "TMPDIR": str(self._folder)}
+        line, environment = [*map(str, words)], {**os.environ, "TMPDIR": str(self._folder), **variables}
         self.popen: subprocess.Popen[bytes] | Forked
         if options:
             self.popen = subprocess.Popen(
@@ -413,8 +420,8 @@ class Command:
             )
             return
         with open(os.devnull) as nothing:
-            files = [nothing.fileno(), self._out.fileno(), self._said.fileno()]
-            self.popen = fork_server().fork(line, files, environment)
+            own = {0: nothing.fileno(), 1: self._out.fileno(), 2: self._said.fileno()}
+            self.popen = fork_server().fork(line, [*{**own, **files}.values()], environment)
 
     @property
     def out(self) -> str:

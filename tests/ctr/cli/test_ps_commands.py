@@ -8,12 +8,11 @@ import os
 import pty
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from api.app import create_app
 from ctr.learn.ftrl import Ftrl
 from ctr.learn.rounds import read_out
 from ctr.model.artifact import load_model, load_state
-from ps import Token, parse_redis_url
+from ps import BoardView, Token, parse_redis_url
 from ps.board.job_board import JobBoard
 from ps.redis.store import RedisStore
 from ps.wire.keys import Keys
@@ -37,7 +36,6 @@ from tests.ps.redis_servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
 
-CTR = (sys.executable, "-m", "ctr")
 ENDLESS = ("--epochs", 10_000, "--chunk", 200, "--workers", 2)
 
 
@@ -75,15 +73,31 @@ def train(log: Path, folder: Path, url: str, *options: object) -> Iterator[Comma
 
 
 @contextmanager
-def watch(url: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """`ctr ps status --watch` in a process of its own, ended with the block."""
-    words = [*CTR, "ps", "status", "--store", named(url), "--watch", "--every", "0.1"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(words, text=True, **{**pipes, **options}) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+def paused(url: str) -> Iterator[JobBoard]:
+    """The board of a job that has begun, whose workers wait as long as the block lasts, but go on reporting."""
+    with closing(JobBoard(parse_redis_url(named(url)))) as board:
+        seen: dict[str, int] = {}
+        until(lambda: board.job() is not None and all_move(board.look(), seen), timeout_s=90)
+        board.pause(-1)
+        yield board
+        board.pause(None)
+
+
+def all_move(view: BoardView, seen: dict[str, int]) -> bool:
+    """Whether both workers have pushed since they were `seen`, for which this fills in their first clocks."""
+    moves = [w.clock is not None and w.clock > seen.setdefault(w.id, w.clock) for w in view.workers]
+    return sum(moves) == 2 or (len(view.ranks) == 2 and all(rank.pushed >= 0 for rank in view.ranks))
+
+
+def watch(url: str, **options: Any) -> Command:
+    """`ctr ps status --watch` in a process of its own."""
+    return Command("ps", "status", "--store", named(url), "--watch", "--every", 0.1, **options)
+
+
+def interrupted(watching: Command) -> tuple[int, str]:
+    """Its exit code after Ctrl-C, and what it said on standard error."""
+    watching.popen.send_signal(signal.SIGINT)
+    return watching.end()
 
 
 def facts_of(cli: Cli, url: str) -> dict[str, Any]:
@@ -92,15 +106,16 @@ def facts_of(cli: Cli, url: str) -> dict[str, Any]:
 
 
 def trained(cli: Cli, url: str, job: Command) -> dict[str, Any]:
-    """The status as soon as two workers have told of examples that they have trained."""
+    """The status of a job whose two workers have told of examples that they have trained."""
 
-    def at_work() -> dict[str, Any] | None:
+    def reported() -> bool:
         assert job.popen.poll() is None, job.said
-        facts = facts_of(cli, url)
-        workers = (facts["job"] or {}).get("workers", [])
-        return facts if sum(bool(worker["examples"]) for worker in workers) == 2 else None
+        workers = (facts_of(cli, url)["job"] or {}).get("workers", [])
+        return sum(bool(worker["examples"]) for worker in workers) == 2
 
-    return until(at_work, timeout_s=90)
+    with paused(url):
+        until(reported)
+    return facts_of(cli, url)
 
 
 @pytest.fixture
@@ -167,7 +182,14 @@ class TestStatus:
 
     def test_a_running_job(self, cli: Cli, busy: tuple[str, Command]) -> None:
         url, job = busy
-        facts = trained(cli, url, job)["job"]
+        self.look_at(cli, url, trained(cli, url, job)["job"])
+        until(lambda: facts_of(cli, url)["job"]["later_pass"])
+        shown = cli("ps", "status", "--store", named(url))
+        assert re.search(r"pass \d+ of 10000, training loss 0\.", shown.out)
+        assert "log loss" not in shown.out
+        assert job.popen.poll() is None
+
+    def look_at(self, cli: Cli, url: str, facts: dict[str, Any]) -> None:
         assert (facts["state"], facts["consistency"], facts["staleness"]) == ("running", "ssp", 2)
         assert facts["coordinator_alive"]
         assert (facts["pause"], facts["message"], facts["problem"], facts["ranks"]) == (None, "", None, [])
@@ -191,11 +213,6 @@ class TestStatus:
         )
         for worker in facts["workers"]:
             assert worker["host"] in shown.out
-        until(lambda: facts_of(cli, url)["job"]["later_pass"])
-        shown = cli("ps", "status", "--store", named(url))
-        assert re.search(r"pass \d+ of 10000, training loss 0\.", shown.out)
-        assert "log loss" not in shown.out
-        assert job.popen.poll() is None
 
     def test_a_job_in_rounds(self, cli: Cli, job_log: Path, tmp_path: Path, start_redis: StartRedis) -> None:
         own = start_redis()
@@ -230,6 +247,7 @@ class TestStatus:
             job.popen.wait()
 
         def status(words: str) -> str | None:
+            sleep(0.1)
             shown = cli("ps", "status", "--store", named(redis_url))
             assert shown.code == 0, shown.err
             return shown.out if words in shown.out else None
@@ -275,63 +293,37 @@ class TestStatus:
 
 
 class TestWatch:
-    @pytest.fixture(autouse=True)
-    def _interruptible(self) -> None:
-        # The command line, run in this process, ends with a SIGINT that is ignored, which children inherit.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
     def test_plain_lines_where_there_is_no_terminal(self, redis_url: str) -> None:
         make_model(redis_url).close()
-        with watch(redis_url) as process:
-            assert process.stdout is not None
-            seen = 0
-            for line in process.stdout:
-                assert "\x1b" not in line
-                seen += line.startswith("model ads:")
-                if seen == 3:
-                    break
-            process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=30)
-        assert (process.returncode, err) == (0, "")
+        watching = watch(redis_url)
+        until(lambda: watching.out.count("\nmodel ads:") >= 3)
+        assert interrupted(watching) == (0, "")
+        assert "\x1b" not in watching.out
 
     def test_in_place_on_a_terminal(self, redis_url: str) -> None:
         store = make_model(redis_url)
         ours, theirs = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200", "LINES": "50"}
-        with watch(redis_url, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
-            os.close(theirs)
-            shown = Terminal(ours)
-            until(lambda: "model ads" in shown.text)
-            store.drop()  # it goes on watching
-            until(lambda: "no model 'ads'" in shown.text)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
+        wide = {"TERM": "xterm-256color", "COLUMNS": "200", "LINES": "50"}
+        watching = watch(redis_url, files=dict.fromkeys(range(3), theirs), variables=wide)
+        os.close(theirs)
+        shown = Terminal(ours)
+        until(lambda: "model ads" in shown.text)
+        store.drop()  # it goes on watching
+        until(lambda: "no model 'ads'" in shown.text)
+        assert interrupted(watching)[0] == 0
         assert "Traceback" not in shown.end()
         assert "\x1b[1A" in shown.text  # the cursor went up: it was drawn over
 
     def test_it_waits_for_a_store_that_is_away(self, start_redis: StartRedis) -> None:
         own = start_redis()
         make_model(own.url).close()
-        steps = iter(
-            [
-                ("model ads:", own.servers[0].kill),
-                ("error: redis://", own.servers[0].restart),
-                ("error: there is no model 'ads'", lambda: None),
-            ]
-        )
-        awaited, act = next(steps)
-        with watch(own.url) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if not line.startswith(awaited):
-                    continue
-                act()
-                if (step := next(steps, None)) is None:
-                    break
-                awaited, act = step
-            process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=30)
-        assert (process.returncode, err) == (0, "")
+        watching = watch(own.url)
+        until(lambda: "\nmodel ads:" in watching.out)
+        own.servers[0].kill()
+        until(lambda: "\nerror: redis://" in watching.out)
+        own.servers[0].restart()
+        until(lambda: "\nerror: there is no model 'ads'" in watching.out)
+        assert interrupted(watching) == (0, "")
 
 
 class TestExport:
@@ -356,16 +348,29 @@ class TestExport:
         assert training["inputs"] == [str(job_log)]
         assert (exported["job"], exported["live_workers"]) == (before["id"], 2)
         assert password(url) not in (folder / "manifest.json").read_text() + shown.out + shown.err
-        # it is a model like any other
-        evaluated = cli("evaluate", "--model", folder, job_log, "--json", "-")
+        with paused(url):
+            self.use(cli, folder, job_log, before["id"])
+        assert job.popen.poll() is None
+
+    def use(self, cli: Cli, folder: Path, log: Path, job: str) -> None:
+        """It is a model like any other."""
+        evaluated = cli("evaluate", "--model", folder, log, "--json", "-")
         assert json.loads(evaluated.out)["auc"] > 0.6
-        with run_server(create_app(model)) as server:
+        with run_server(create_app(load_model(folder))) as server:
             answer = server.client.post("/v1/predict", json={"rows": [{"I1": 5}]}).json()
             assert 0 < answer["predictions"][0] < 1
-            assert server.client.get("/v1/model").json()["exported"]["job"] == before["id"]
-        words = ["train", "--spec", "criteo", job_log, "--warm-start", folder, "--model", tmp_path / "next"]
+            assert server.client.get("/v1/model").json()["exported"]["job"] == job
+        words = [
+            "train",
+            "--spec",
+            "criteo",
+            log,
+            "--warm-start",
+            folder,
+            "--model",
+            folder.with_name("next"),
+        ]
         assert cli(*words).code == 0
-        assert job.popen.poll() is None
 
     def test_from_a_failed_job(self, cli: Cli, failed: str, tmp_path: Path) -> None:
         """To the bit what the store holds, with the settings of the job."""
