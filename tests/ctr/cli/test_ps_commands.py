@@ -61,20 +61,18 @@ def keys_in(url: str) -> int:
 
 @contextmanager
 def train(log: Path, folder: Path, url: str, *options: object) -> Iterator[Command]:
-    """A job in processes of its own, ended with the block."""
+    """A job in processes of its own, killed at the end of the block."""
     words = ("train", "--spec", "criteo", log, "--model", folder / "trained", "--store", named(url))
     job = Command(*words, *options)
     try:
         yield job
-        job.popen.send_signal(signal.SIGTERM)
-        job.popen.wait(60)
     finally:
         job.kill()
 
 
 @contextmanager
 def paused(url: str) -> Iterator[JobBoard]:
-    """The board of a job that has begun, whose workers wait as long as the block lasts, but go on reporting."""
+    """The board of a job that has begun; in the block, its workers wait, but go on reporting."""
     with closing(JobBoard(parse_redis_url(named(url)))) as board:
         seen: dict[str, int] = {}
         until(lambda: board.job() is not None and all_move(board.look(), seen), timeout_s=90)
@@ -110,6 +108,7 @@ def trained(cli: Cli, url: str, job: Command) -> dict[str, Any]:
 
     def reported() -> bool:
         assert job.popen.poll() is None, job.said
+        sleep(0.1)  # they report every two seconds
         workers = (facts_of(cli, url)["job"] or {}).get("workers", [])
         return sum(bool(worker["examples"]) for worker in workers) == 2
 

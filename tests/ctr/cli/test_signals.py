@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
 import sys
-import termios
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -20,51 +20,48 @@ from tests.ctr.distributed_jobs import CTR, Command, wait_for
 ENDLESS = ["--epochs", 100_000]
 
 
-def train(log: Path, model: Path, **options: object) -> Command:
-    return Command("train", "--spec", "criteo", log, "--model", model, *ENDLESS, **options)
+def train(log: Path, model: Path, **files: Mapping[int, int]) -> Command:
+    return Command("train", "--spec", "criteo", log, "--model", model, *ENDLESS, **files)
 
 
-def take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may be run under nohup
-
-
-def ignore_hang_ups() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.fixture
+def nohup() -> Iterator[None]:
+    """This process ignores hang-ups, as one that `nohup` has started."""
+    handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGHUP, handler)
 
 
 class TestHangUp:
     def test_a_closed_terminal(self, click_log: Path, tmp_path: Path) -> None:
         """What was learnt is saved, though nobody can be told."""
         ours, theirs = os.openpty()
-        command = [CTR, "train", "--spec", "criteo", click_log, "--model", tmp_path / "model", *ENDLESS]
-        job = subprocess.Popen(
-            [*map(str, command)],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=take_terminal,  # noqa: PLW1509
-        )
+        job = train(click_log, tmp_path / "model", files=dict.fromkeys(range(3), theirs))
         os.close(theirs)
-        try:
-            shown = b""
-            while b"rows/s" not in shown:
-                shown += os.read(ours, 1 << 16)
-            os.close(ours)
-            assert job.wait(60) == 130
-        finally:
-            job.kill()
+        shown = b""
+        while b"rows/s" not in shown:
+            shown += os.read(ours, 1 << 16)
+        os.close(ours)
+        job.popen.send_signal(signal.SIGHUP)  # which the system sends to whom the terminal belongs
+        assert job.end()[0] == 130
         assert load_model(tmp_path / "model.interrupted").manifest["training"]["interrupted"]
         assert os.listdir(tmp_path) == ["model.interrupted"]
 
-    def test_nohup(self, click_log: Path, tmp_path: Path) -> None:
-        job = train(click_log, tmp_path / "model", preexec_fn=ignore_hang_ups)
-        wait_for(lambda: "training" in job.said)
-        status = Path(f"/proc/{job.popen.pid}/status").read_text()
-        (ignored,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigIgn")]
-        assert int(ignored, 16) & 1 << (signal.SIGHUP - 1)
-        job.kill()
+    @pytest.mark.usefixtures("nohup")
+    def test_nohup(self, cli: Cli, click_log: Path, tmp_path: Path) -> None:
+        over = Event()
+
+        def hang_up() -> None:
+            while not over.wait(0.001):
+                os.kill(os.getpid(), signal.SIGHUP)
+
+        caller = Thread(target=hang_up)
+        caller.start()
+        try:
+            assert cli("train", "--spec", "criteo", click_log, "--model", tmp_path / "model").code == 0
+        finally:
+            over.set()
+            caller.join()
 
     def test_it_is_no_second_request(self, click_log: Path, tmp_path: Path) -> None:
         """A shell that ends sends one more to its jobs."""
