@@ -14,7 +14,7 @@ from ps.partitions import Int64
 from ps.redis.drop import partition_keys, watermark_keys
 from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts
 from ps.redis.layout import SLOT_BYTES, Layout, allocate, body_slots
-from ps.redis.log import Entries, overwrite, read_entries
+from ps.redis.log import overwrite, read_entries
 from ps.wire import (
     INCARNATION,
     STATE,
@@ -32,7 +32,7 @@ class PartitionDump:
     """Everything that a partition holds, as of one moment."""
 
     partition: int
-    state: bytes
+    state: bytes | bytearray
     """8 bytes per slot, from the first; empty if all are zeros."""
     applied: dict[str, int]
     """The last push applied, by `job:shard`."""
@@ -64,13 +64,13 @@ class Dumps:
             link.send(watermarks, *(command(b"GET", key) for key in names), watermarks)
             before = [_pairs(link.replies) for _ in hashes]
             read = link.replies
-            strings = [(read.text(), read.text(), read_entries(read)) for _ in range(k)]
+            state, lengths = self._whole(read)
             if before != [_pairs(link.replies) for _ in hashes]:  # somebody has pushed in between
                 return on_node(address, partitions)
             facts, *marks = before
             incarnation = facts.get(INCARNATION)
             self._incarnation.check(None if incarnation is None else np.frombuffer(incarnation, np.uint8))
-            self._incarnation.check_state(STATE in facts, k, sum(len(state) > 0 for state, *_ in strings))
+            self._incarnation.check_state(STATE in facts, k, sum(length > 0 for length in lengths))
             # Not the attempts: they are those of workers that end with this store.
             shards = (
                 (name.decode(), Watermark.from_bytes(value).number)
@@ -78,24 +78,25 @@ class Dumps:
                 for name, value in each.items()
             )
             applied = {name: number for name, number in shards if number >= 0}
-            found.append(PartitionDump(partition, self._whole(strings), applied))
+            found.append(PartitionDump(partition, state, applied))
             return []
 
         self._reads.everywhere([partition], on_node)
         return found[-1]
 
-    def _whole(self, strings: Sequence[tuple[bytes, bytes, Entries]]) -> bytes:
-        """The state of a partition, of whose strings this is state, tail and log."""
-        if not any(state or tail or log[0].size for state, tail, log in strings):
-            return b""
+    def _whole(self, read: ReplyReader) -> tuple[bytes | bytearray, list[int]]:
+        """The state of a partition, read with its strings' tails and logs; and how long each string is."""
         size = self._layout.strings.size
         body = body_slots(size) * SLOT_BYTES
-        whole = np.zeros((len(strings), size * SLOT_BYTES), np.uint8)
-        for row, (state, tail, log) in zip(whole, strings, strict=True):
-            row[: len(state)] = np.frombuffer(state, np.uint8)
-            row[body : body + len(tail)] = np.frombuffer(tail, np.uint8)
+        # Of 128 MiB, a copy more takes as long as reading them.
+        state = bytearray(self._layout.per_partition * size * SLOT_BYTES)
+        lengths, any_used = [], False
+        for row in np.frombuffer(state, np.uint8).reshape(-1, size * SLOT_BYTES):
+            lengths.append(read.bulk_into(row[:body]))
+            in_tail, log = read.bulk_into(row[body:]), read_entries(read)
             add_scattered(row, *log)
-        return whole.tobytes()
+            any_used |= lengths[-1] > 0 or in_tail > 0 or log[0].size > 0
+        return state if any_used else b"", lengths
 
     def restore(self, dump: PartitionDump) -> None:
         """Make a partition of a new model hold what was dumped.

@@ -255,10 +255,11 @@ class RedisStore:
     def scan(self) -> Iterator[tuple[Slots, Float32]]:
         """See `Store.scan`; a block is one partition."""
         for p in np.flatnonzero(self._dumps.sizes()).tolist():
-            packed = np.frombuffer(self.dump(p).state, ">i8").astype(np.int64)
-            used = np.flatnonzero(packed)
+            packed = np.frombuffer(self.dump(p).state, ">i8")
+            used = np.flatnonzero(packed.view(np.int64))  # many times faster in this byte order
             if used.size:
-                yield as_slots(used + (p << self.partitions.shift), self.bits), self.unpacked(packed[used])
+                slots = as_slots(used + (p << self.partitions.shift), self.bits)
+                yield slots, self.unpacked(packed[used].astype(np.int64))
 
     def dump(self, partition: int) -> PartitionDump:
         """Everything that a partition holds, read at one moment."""
