@@ -50,7 +50,8 @@ from ps import BoardView, Filters, JobBoard, MemoryStore, RedisStore, Token, par
 LEASE_S = 0.6
 DEADLINE_S = 60.0
 ROWS = 2_950
-SHARD_CHUNKS = 5
+CHUNK = 300
+SHARD_CHUNKS = 4
 
 ADDITIVE = Ftrl(alpha=1.0, beta=1e20)
 """With steps so small, every move is the sum of its examples' gradients at zero: so the result is the same in
@@ -67,7 +68,7 @@ def job_spec() -> FeatureSpec:
 
 @pytest.fixture(scope="session")
 def job_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """2,950 synthetic rows: the last of 15 chunks is smaller. Not to be changed by a test."""
+    """2,950 synthetic rows: the last of ten chunks is smaller. Not to be changed by a test."""
     path = tmp_path_factory.mktemp("job") / "clicks.tsv"
     write_click_log(path, ROWS, seed=1)
     return path
@@ -109,7 +110,7 @@ def describe(
     ftrl: Ftrl | None = None,
     **changes: object,
 ) -> JobDescription:
-    """A job on a data set, or with a `spec` on a raw file: chunks of 200 rows, two workers, in rounds."""
+    """A job on a data set, or with a `spec` on a raw file: chunks of 300 rows, two workers, in rounds."""
     source = open_source([inputs], spec)
     consistency = changes.get("consistency", "bsp")
     facts: dict[str, object] = {
@@ -119,7 +120,7 @@ def describe(
         "spec": source.spec.to_yaml(),
         "on_bad_rows": "fail",
         "rows": source.count_rows(),
-        "chunk": 200,
+        "chunk": CHUNK,
         "shard_chunks": 1 if consistency == "bsp" else SHARD_CHUNKS,
         "passes": 1,
         "passes_before": 0,
@@ -275,7 +276,7 @@ class RunningJob:
                     return None
                 if ready(view):
                     return view
-                time.sleep(0.004)
+                time.sleep(0.01)
         return None
 
 

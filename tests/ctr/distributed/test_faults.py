@@ -65,7 +65,7 @@ class TestWorkers:
         whole, report = undisturbed(job, redis_url)
         running = start_job(job, redis_url)
         running.gather()
-        at = chances.randrange(1, 11 * passes)
+        at = chances.randrange(1, 7 * passes)
         view = running.once(lambda view: pushed(view) >= at)
         assert view is not None
         os.kill(process_of(view, chances.randrange(2)), signal.SIGKILL)
@@ -107,7 +107,7 @@ class TestWorkers:
         slots, expected = in_memory(job)[0]
         running = start_job(job, redis_url)
         running.gather()
-        # In the middle of a data shard of five chunks.
+        # In the middle of a data shard of four chunks.
         view = running.once(lambda view: any(shard.progress == 3 for shard in view.unfinished.values()))
         assert view is not None
         owner = next(shard.owner for shard in view.unfinished.values() if shard.progress == 3)

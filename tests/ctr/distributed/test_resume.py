@@ -25,6 +25,7 @@ from ctr.workers.report import WorkerReport
 from ps import Filters, Job, JobBoard, RedisStore, parse_redis_url
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
+    CHUNK,
     ROWS,
     Command,
     StartJob,
@@ -73,7 +74,7 @@ class TestStopped:
         whole, report = undisturbed(job, redis_url)
         settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
         running = start_job(job, redis_url, checkpoints=settings)
-        at = random.Random(seed).randrange(2, 25)
+        at = random.Random(seed).randrange(2, 16)
         assert running.once(lambda view: pushed(view) >= at)
         running.stop.set()
         first = running.result()
@@ -163,7 +164,7 @@ class TestStopped:
         running.stop.set()
         running.result()
         for change, told in (
-            ({"chunk": 99}, "chunk 200, this one 99"),
+            ({"chunk": 99}, "chunk 300, this one 99"),
             ({"passes": 51}, "passes 50, this one 51"),
             ({"admit": 0.5}, r"admit 1\.0, this one 0\.5"),
             ({"rows": 2_000}, "rows 2950"),
@@ -242,7 +243,7 @@ class Trained:
         self.folder.mkdir(exist_ok=True)
         self.checkpoint = folder / "checkpoint"
         self.words = [
-            *("train", data, "--store", store, "--chunk", 200, "--epochs", EPOCHS, "--lease", 1, *flags),
+            *("train", data, "--store", store, "--chunk", CHUNK, "--epochs", EPOCHS, "--lease", 1, *flags),
             *("--checkpoint", self.checkpoint, "--checkpoint-every", f"{OFTEN}s"),
         ]
 

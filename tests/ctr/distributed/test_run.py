@@ -27,6 +27,7 @@ from ps.status.observer import StoreObserver
 from tests.ctr.conftest import Cli
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
+    CHUNK,
     ROWS,
     Command,
     Helpers,
@@ -222,7 +223,7 @@ class TestStraggler:
         job = describe(job_data, consistency="ssp", staleness=staleness, passes=99)
         # It may begin a chunk at `staleness` ahead, and has pushed it some time.
         bound = staleness + 1
-        lags = self._lags(start_job, job, redis_url, lambda lags: len(lags) > 300 and max(lags) >= bound)
+        lags = self._lags(start_job, job, redis_url, lambda lags: len(lags) > 150 and max(lags) >= bound)
         assert max(lags) == bound
 
     def test_asynchronous_ones_do_not(self, start_job: StartJob, job_data: Path, redis_url: str) -> None:
@@ -368,7 +369,7 @@ class TestBadRows:
         spec_file.write_text(spec.to_yaml())
         return [
             *("train", torn, "--spec", spec_file, "--model", torn.with_name("model"), "--store", url),
-            *("--chunk", 200, "--json", torn.with_name("summary.json"), *flags),
+            *("--chunk", CHUNK, "--json", torn.with_name("summary.json"), *flags),
         ]
 
     @pytest.mark.parametrize("flags", [["--workers", 2], ["--workers", 1, "--consistency", "bsp"]])
