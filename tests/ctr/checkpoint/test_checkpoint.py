@@ -55,7 +55,7 @@ class TestWrittenThenRestored:
     ) -> None:
         rng = np.random.default_rng(seed)
         here, there = (redis_url, cluster_url) if seed % 2 else (cluster_url, redis_url)
-        bits, z_bits = int(rng.choice([2, 6, 13, 18])), int(rng.integers(8, 16))
+        bits, z_bits = int(rng.choice([2, 6, 13, 16])), int(rng.integers(8, 16))
         store = opened(here, bits, z_bits=z_bits)
         pushes = int(rng.integers(0, 12))
         for _ in range(pushes):
