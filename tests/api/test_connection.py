@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +23,7 @@ from ctr.model.model import Model
 from tests.api.running import run_server
 from tests.api.test_app import Wrapped
 from tests.api.test_server import server_process
+from tests.ctr.distributed_jobs import Command
 
 HALF_A_HEADER = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Half: "
 HALF_A_BODY = b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n" + b'{"rows": ['
@@ -44,20 +45,20 @@ def answer(connection: socket.socket) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def starved(model_dir: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def starved(model_dir: Path) -> Iterator[tuple[Command, str]]:
     """A server process that may have 256 descriptors, and its URL."""
 
     def few() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (128, 256))
 
-    with server_process(model_dir, few) as (process, line):
+    with server_process(model_dir, preexec_fn=few) as (process, line):
         yield process, line.split()[-1]
-        process.terminate()
-        out, err = process.communicate(timeout=20)
-        assert (process.returncode, out, err) == (0, "", "")
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.end() == (0, "")
+        assert process.out == line
 
 
-def test_more_connections_than_descriptors(starved: tuple[subprocess.Popen[str], str]) -> None:
+def test_more_connections_than_descriptors(starved: tuple[Command, str]) -> None:
     process, url = starved
     with ExitStack() as held:
         for _ in range(300):
@@ -65,18 +66,18 @@ def test_more_connections_than_descriptors(starved: tuple[subprocess.Popen[str],
         for _ in range(5):
             assert httpx.get(f"{url}/healthz", timeout=5).status_code == 200
         # Not only the soft limit's 128, and not so many that none would be left for a file.
-        assert 150 < len(os.listdir(f"/proc/{process.pid}/fd")) < 250
+        assert 150 < len(os.listdir(f"/proc/{process.popen.pid}/fd")) < 250
 
 
 @pytest.mark.parametrize("unit", [b"{},", b"[[]],", b'{"city":[]},'])
 @pytest.mark.parametrize("size", [2_000_000, 16_000_000])
 def test_rows_are_counted_before_they_take_memory(
-    starved: tuple[subprocess.Popen[str], str], unit: bytes, size: int
+    starved: tuple[Command, str], unit: bytes, size: int
 ) -> None:
     process, url = starved
 
     def peak() -> int:
-        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{process.popen.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
     before = peak()
@@ -155,13 +156,13 @@ def test_a_server_that_stops_says_so_before_it_closes_a_connection(model_dir: Pa
         upload = connect(url, HALF_A_BODY)
         with httpx.Client(base_url=url) as client:
             assert "connection" not in client.get("/healthz").headers
-            process.terminate()
+            process.popen.send_signal(signal.SIGTERM)
             while client.get("/healthz").headers.get("connection") != "close":
                 pass
         upload.sendall(b"]}".ljust(20_000 - len(b'{"rows": [')))
         assert json.loads(answer(upload).partition(b"\r\n\r\n")[2])["predictions"] == []
-        out, err = process.communicate(timeout=20)
-        assert (process.returncode, out, err) == (0, "", "")
+        assert process.end() == (0, "")
+        assert process.out == line
 
 
 def test_an_upload_that_is_never_finished_leaves_no_traceback(

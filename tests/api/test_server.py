@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -18,26 +17,20 @@ from api.server import listen, serve, url_of
 from ctr.errors import CtrError, DataError, ModelError
 from ctr.jobs import TrainJob, run_train_job
 from ctr.model.model import Model
+from tests.ctr.distributed_jobs import Command, wait_for
 
 
 @contextmanager
-def server_process(
-    model_dir: Path, before: Callable[[], None] | None = None
-) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server on a free port, and its first line of output; the process starts with `before`."""
-    process = subprocess.Popen(
-        [Path(sys.executable).with_name("ctr"), "serve", "--model", str(model_dir), "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=before,  # noqa: PLW1509
-    )
+def server_process(model_dir: Path, **options: Any) -> Iterator[tuple[Command, str]]:
+    """A server on a free port, and its first line of output."""
+    process = Command("serve", "--model", model_dir, "--port", 0, **options)
     try:
-        assert process.stdout is not None
-        yield process, process.stdout.readline()
+        wait_for(lambda: "\n" in process.out or process.popen.poll() is not None)
+        assert "\n" in process.out, process.said
+        yield process, process.out
     finally:
         process.kill()
-        process.communicate()
+        process.close()
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
@@ -46,16 +39,16 @@ def test_a_process_serves_until_it_is_told_to_stop(
 ) -> None:
     with server_process(model_dir) as (process, line):
         told = re.fullmatch(rf"serving model {model.id} on (http://127\.0\.0\.1:(\d+))\n", line)
-        assert told is not None, line or process.communicate()[1]
-        process.send_signal(signal.SIGHUP)  # the terminal was closed
+        assert told is not None, line
+        process.popen.send_signal(signal.SIGHUP)  # the terminal was closed
         # Ready when it says so: a newcomer's first request must not be refused.
         response = httpx.post(f"{told[1]}/v1/predict", json={"rows": [{"city": "Köln"}]})
         assert response.json()["predictions"] == pytest.approx(
             model.predict_rows([{"city": "Köln"}]).tolist()
         )
-        process.send_signal(stop)
-        out, err = process.communicate(timeout=20)
-        assert (process.returncode, out, err) == (0, "", "")
+        process.popen.send_signal(stop)
+        assert process.end() == (0, "")
+        assert process.out == line
         with socket.create_server(("127.0.0.1", int(told[2]))):
             pass  # the port is free again
 
@@ -63,8 +56,8 @@ def test_a_process_serves_until_it_is_told_to_stop(
 def test_an_open_connection_does_not_hold_up_the_end(model_dir: Path) -> None:
     with server_process(model_dir) as (process, line), httpx.Client(base_url=line.split()[-1]) as client:
         assert client.get("/healthz").status_code == 200
-        process.terminate()
-        assert process.wait(timeout=5) == 0
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.popen.wait(5) == 0
 
 
 def test_a_port_in_use(model_dir: Path) -> None:
@@ -76,12 +69,10 @@ def test_a_port_in_use(model_dir: Path) -> None:
 
 def test_the_command_says_why_it_cannot_start(model_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        port = str(other.getsockname()[1])
-        command = [Path(sys.executable).with_name("ctr"), "serve", "--model", model_dir, "--port", port]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert ended.returncode == 1
-    assert "is in use" in ended.stderr
-    assert "Traceback" not in ended.stderr
+        process = Command("serve", "--model", model_dir, "--port", other.getsockname()[1])
+        code, said = process.end()
+    assert code == 1
+    assert "is in use" in said
 
 
 def test_a_model_without_named_columns_cannot_be_served(tmp_path: Path) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.ps.redis_servers import eventually
+
+pytestmark = pytest.mark.xdist_group("numba-cache")  # they share `forks`
 
 ROOT = Path(__file__).parents[2]
 INLINED = "ctr/synth/kernels.py"
@@ -42,66 +47,104 @@ print(sum(caller_kernels.parity.stats.cache_misses.values()))
 """
 
 
+FORKS = """
+import contextlib, io, json, os, sys, traceback
+import numba
+numba.njit(lambda x: x)(1)  # loads what compiles
+for line in sys.stdin:
+    folder, code, environment, result = json.loads(line)
+    if os.fork():
+        continue
+    os.chdir(folder)
+    os.environ.update(environment)
+    out, error = io.StringIO(), ""
+    try:
+        with contextlib.redirect_stdout(out):
+            exec(code, {})
+    except BaseException:
+        error = traceback.format_exc()
+    with open(result + ".draft", "w") as file:
+        json.dump([out.getvalue(), error], file)
+    os.rename(result + ".draft", result)
+    os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[subprocess.Popen[str]]:
+    """A process that has loaded Numba but nothing of ours, and forks itself (see `start`)."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": "", "OPENBLAS_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", FORKS]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, text=True, env=environment) as process:
+        yield process
+        process.kill()
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The packages of this project in a folder of their own, and processes that find them there."""
+
+    folder: Path
+    forks: subprocess.Popen[str]
+
+    def start(self, code: str, **environment: str) -> Path:
+        """Run `code` in a process of its own; where it will say what came of that."""
+        result = self.folder / f"result-{len(list(self.folder.glob('result-*.asked')))}"
+        Path(f"{result}.asked").touch()
+        assert self.forks.stdin is not None
+        request = json.dumps([str(self.folder), code, environment, str(result)])
+        print(request, file=self.forks.stdin, flush=True)
+        return result
+
+    def run(self, code: str = CALL, **environment: str) -> str:
+        """What `code` prints in such a process."""
+        return printed(self.start(code, **environment))
+
+
 @pytest.fixture
-def copy(tmp_path: Path) -> Path:
+def copy(tmp_path: Path, forks: subprocess.Popen[str]) -> Copy:
     """The packages of this project in a folder of their own, and a kernel that inlines another module's."""
     for package in ("ctr", "features", "ps"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "ctr" / "caller_kernels.py").write_text(CALLER)
-    return tmp_path
+    return Copy(tmp_path, forks)
 
 
-def start(folder: Path, code: str, **environment: str) -> subprocess.Popen[str]:
-    """A process that finds our packages in `folder`."""
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env={**os.environ, "NUMBA_CACHE_DIR": "", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def printed(process: subprocess.Popen[str]) -> str:
-    """What it prints until it ends."""
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    return out.strip()
-
-
-def run(folder: Path, code: str = CALL, **environment: str) -> str:
-    """What `code` prints in such a process."""
-    return printed(start(folder, code, **environment))
+def printed(result: Path) -> str:
+    """What a process has printed until it ended."""
+    eventually(result.exists, 120)
+    out, error = json.loads(result.read_text())
+    assert not error, error
+    return str(out).strip()
 
 
 def caches(folder: Path) -> set[Path]:
     return {path.parent for path in folder.rglob("*caller_kernels.parity*.nbc")}
 
 
-def test_of_processes_that_need_a_kernel_at_once_one_compiles_it(copy: Path) -> None:
-    processes = [start(copy, CALL_WHEN_TOLD) for _ in range(2)]
-    eventually(lambda: len(list(copy.glob("ready-*"))) == 2, 120)
-    (copy / "go").touch()
+def test_of_processes_that_need_a_kernel_at_once_one_compiles_it(copy: Copy) -> None:
+    processes = [copy.start(CALL_WHEN_TOLD) for _ in range(2)]
+    eventually(lambda: len(list(copy.folder.glob("ready-*"))) == 2, 120)
+    (copy.folder / "go").touch()
     assert sorted(map(printed, processes)) == ["0", "1"]
 
 
-def test_a_kernel_is_compiled_again_when_one_that_it_calls_has_changed(copy: Path) -> None:
-    before = run(copy)
-    (old,) = caches(copy)
-    assert old.parent == copy / "ctr" / "__pycache__"
+def test_a_kernel_is_compiled_again_when_one_that_it_calls_has_changed(copy: Copy) -> None:
+    before = copy.run()
+    (old,) = caches(copy.folder)
+    assert old.parent == copy.folder / "ctr" / "__pycache__"
 
-    source = (copy / INLINED).read_text()
+    source = (copy.folder / INLINED).read_text()
     last = "return np.uint64(x ^ (x >> np.uint64(31)))"
     assert source.count(last) == 1
-    (copy / INLINED).write_text(source.replace(last, last + " ^ np.uint64(1)"))
-    assert {before, run(copy)} == {"0", "1"}
-    assert len(caches(copy)) == 2
+    (copy.folder / INLINED).write_text(source.replace(last, last + " ^ np.uint64(1)"))
+    assert {before, copy.run()} == {"0", "1"}
+    assert len(caches(copy.folder)) == 2
 
 
-def test_outdated_kernels_are_removed_unless_a_process_may_still_run_on_them(copy: Path) -> None:
+def test_outdated_kernels_are_removed_unless_a_process_may_still_run_on_them(copy: Copy) -> None:
     kept, removed, other = (
-        copy / "ctr" / "__pycache__" / name for name in ("kernels-1", "kernels-2", "other")
+        copy.folder / "ctr" / "__pycache__" / name for name in ("kernels-1", "kernels-2", "other")
     )
     long_ago = time.time() - 7 * 24 * 3600
     for folder in (kept, removed, other):
@@ -109,24 +152,24 @@ def test_outdated_kernels_are_removed_unless_a_process_may_still_run_on_them(cop
         (folder / "kernel.nbi").write_bytes(b"compiled")
     for folder in (removed, other):
         os.utime(folder, (long_ago, long_ago))
-    run(copy, "import ctr.caller_kernels")
+    copy.run("import ctr.caller_kernels")
     assert (kept.exists(), removed.exists(), other.exists()) == (True, False, True)
 
 
-def test_kernels_that_cannot_be_kept_beside_the_source_are_kept_for_the_user(copy: Path) -> None:
-    (copy / "ctr" / "__pycache__").write_text("in the way, as a read-only folder would be")
-    cache = copy / "cache"
-    result = run(copy, XDG_CACHE_HOME=str(cache))
-    (folder,) = caches(copy)
+def test_kernels_that_cannot_be_kept_beside_the_source_are_kept_for_the_user(copy: Copy) -> None:
+    (copy.folder / "ctr" / "__pycache__").write_text("in the way, as a read-only folder would be")
+    cache = copy.folder / "cache"
+    result = copy.run(XDG_CACHE_HOME=str(cache))
+    (folder,) = caches(copy.folder)
     assert folder.is_relative_to(cache)
     times = {path: path.stat().st_mtime_ns for path in cache.rglob("*.nb?")}
-    assert run(copy, XDG_CACHE_HOME=str(cache)) == result
+    assert copy.run(XDG_CACHE_HOME=str(cache)) == result
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.nb?")} == times
 
 
-def test_other_peoples_kernels_stay_where_numba_keeps_them(copy: Path) -> None:
-    (copy / "theirs.py").write_text(
+def test_other_peoples_kernels_stay_where_numba_keeps_them(copy: Copy) -> None:
+    (copy.folder / "theirs.py").write_text(
         "import numba\nimport ctr.synth.kernels\n@numba.njit(cache=True)\ndef twice(x):\n    return 2 * x\n"
     )
-    assert run(copy, "import theirs; print(theirs.twice(4))") == "8"
-    assert [path.parent.name for path in copy.rglob("theirs.twice*.nbc")] == ["__pycache__"]
+    assert copy.run("import theirs; print(theirs.twice(4))") == "8"
+    assert [path.parent.name for path in copy.folder.rglob("theirs.twice*.nbc")] == ["__pycache__"]
