@@ -13,11 +13,7 @@ import pytest
 from ctr.checkpoint.checkpoint import read_checkpoint
 from ctr.checkpoint.writer import require_checkpoint_or_nothing
 from ctr.errors import DataError, ModelError
-from tests.ctr.checkpoint.checkpoints import (
-    opened,
-    train,
-    write,
-)
+from tests.ctr.checkpoint.checkpoints import opened, train, write
 from tests.ps.redis_servers import needs_redis
 
 pytestmark = needs_redis

@@ -19,13 +19,7 @@ import pytest
 from ctr.checkpoint.checkpoint import read_checkpoint
 from ctr.checkpoint.writer import draft_checkpoint
 from ctr.errors import ModelError
-from tests.ctr.checkpoint.checkpoints import (
-    drafts,
-    model_numbers,
-    opened,
-    restored,
-    write,
-)
+from tests.ctr.checkpoint.checkpoints import drafts, model_numbers, opened, restored, write
 from tests.ps.redis_servers import needs_redis
 
 pytestmark = needs_redis

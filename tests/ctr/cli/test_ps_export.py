@@ -1,0 +1,126 @@
+"""`ctr ps export` on real servers, also while a job trains."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from api.app import create_app
+from ctr.learn.ftrl import Ftrl
+from ctr.learn.rounds import read_out
+from ctr.model.artifact import load_model, load_state
+from ps import parse_redis_url
+from ps.redis.store import RedisStore
+from ps.wire.keys import Keys
+from tests.api.running import run_server
+from tests.ctr.cli.ps_jobs import key_is_in_first_half, keys_in, make_model, named, password, paused, trained
+from tests.ctr.conftest import Cli
+from tests.ctr.distributed_jobs import Command
+from tests.ps.redis_servers import StartRedis, needs_redis
+
+pytestmark = needs_redis
+
+
+class TestExport:
+    def test_from_a_running_job(
+        self,
+        cli: Cli,
+        busy: tuple[str, Command],
+        job_log: Path,
+        tmp_path: Path,
+    ) -> None:
+        url, job = busy
+        before = trained(cli, url, job)["job"]
+        folder = tmp_path / "snapshot"
+        shown = cli("ps", "export", "--store", named(url), "--model", folder, "--json", "-")
+        assert shown.code == 0, shown.err
+        facts = json.loads(shown.out)
+        model = load_model(folder)
+        assert (facts["model"], facts["job"], facts["state"]) == (model.id, before["id"], "running")
+        training, exported = model.manifest["training"], model.manifest["exported"]
+        assert training["interrupted"]
+        assert before["examples"] <= training["examples"] == facts["examples"]
+        assert training["inputs"] == [str(job_log)]
+        assert (exported["job"], exported["live_workers"]) == (before["id"], 2)
+        assert password(url) not in (folder / "manifest.json").read_text() + shown.out + shown.err
+        with paused(url):
+            self.use(cli, folder, job_log, before["id"])
+        assert job.popen.poll() is None
+
+    def use(self, cli: Cli, folder: Path, log: Path, job: str) -> None:
+        """It is a model like any other."""
+        evaluated = cli("evaluate", "--model", folder, log, "--json", "-")
+        assert json.loads(evaluated.out)["auc"] > 0.6
+        with run_server(create_app(load_model(folder))) as server:
+            answer = server.client.post("/v1/predict", json={"rows": [{"I1": 5}]}).json()
+            assert 0 < answer["predictions"][0] < 1
+            assert server.client.get("/v1/model").json()["exported"]["job"] == job
+        words = [
+            "train",
+            "--spec",
+            "criteo",
+            log,
+            "--warm-start",
+            folder,
+            "--model",
+            folder.with_name("next"),
+        ]
+        assert cli(*words).code == 0
+
+    def test_from_a_failed_job(self, cli: Cli, failed: str, tmp_path: Path) -> None:
+        """To the bit what the store holds, with the settings of the job."""
+        folder = tmp_path / "rescued"
+        before = keys_in(failed)
+        shown = cli("ps", "export", "--store", named(failed), "--model", folder)
+        assert shown.code == 0, shown.err
+        assert "is failed: " in shown.out
+        assert keys_in(failed) == before
+        model = load_model(folder)
+        assert model.manifest["exported"]["state"] == "failed"
+        saved = load_state(folder, model.spec)
+        assert (saved.optimizer, saved.passes) == (Ftrl(alpha=0.05), 1)
+        url = parse_redis_url(named(failed))
+        facts = {
+            "fingerprint": model.spec.fingerprint,
+            **{k: str(v) for k, v in saved.optimizer.to_json().items()},
+        }
+        z_bits = saved.optimizer.z_bits
+        with closing(
+            RedisStore(url, bits=model.spec.bits, width=2, facts=facts, z_bits=z_bits, join=True)
+        ) as store:
+            slots, state = read_out(store)
+        np.testing.assert_array_equal(saved.slots, slots)
+        np.testing.assert_array_equal(saved.state, state)
+        weights = saved.optimizer.weights(state)
+        np.testing.assert_array_equal(model.linear.weights, weights[weights != 0])
+
+    def test_nothing_tells_what_the_weights_mean(self, cli: Cli, redis_url: str, tmp_path: Path) -> None:
+        make_model(redis_url).close()
+        shown = cli("ps", "export", "--store", named(redis_url), "--model", tmp_path / "model")
+        assert shown.code == 1
+        assert "no job" in shown.err
+        assert "ctr ps drop" in shown.err
+        assert list(tmp_path.iterdir()) == []
+
+    def test_no_model(self, cli: Cli, redis_url: str, tmp_path: Path) -> None:
+        shown = cli("ps", "export", "--store", named(redis_url), "--model", tmp_path / "model")
+        assert shown.code == 1
+        assert "no model 'ads'" in shown.err
+        assert keys_in(redis_url) == 0  # nor was one made
+
+    def test_it_replaces_models_only(self, cli: Cli, redis_url: str, tmp_path: Path) -> None:
+        (tmp_path / "thesis.txt").write_text("years of work")
+        shown = cli("ps", "export", "--store", named(redis_url), "--model", tmp_path)
+        assert shown.code == 1
+        assert "thesis.txt" in shown.err
+
+    def test_half_a_model_is_none(self, cli: Cli, start_redis: StartRedis, tmp_path: Path) -> None:
+        own = start_redis(2, config={"cluster-require-full-coverage": "no"})
+        make_model(own.url).close()
+        own.shards[key_is_in_first_half(Keys("ads").meta)][0].kill()
+        shown = cli("ps", "export", "--store", named(own.url), "--model", tmp_path / "model")
+        assert shown.code == 1
+        assert "partitions cannot be reached" in shown.err
