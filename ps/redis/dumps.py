@@ -23,6 +23,7 @@ from ps.wire import (
     ReplyReader,
     Watermark,
     command,
+    pairs,
     read_queued,
 )
 
@@ -62,10 +63,10 @@ class Dumps:
             (link,) = self._reads.nodes.links(address, 1)
             names = (name(partition, i) for i in range(k) for name in (keys.state, keys.tail, keys.log))
             link.send(watermarks, *(command(b"GET", key) for key in names), watermarks)
-            before = [_pairs(link.replies) for _ in hashes]
+            before = [pairs(link.replies.reply()) for _ in hashes]
             read = link.replies
             state, lengths = self._whole(read)
-            if before != [_pairs(link.replies) for _ in hashes]:  # somebody has pushed in between
+            if before != [pairs(link.replies.reply()) for _ in hashes]:  # somebody has pushed in between
                 return on_node(address, partitions)
             facts, *marks = before
             incarnation = facts.get(INCARNATION)
@@ -178,9 +179,3 @@ class Dumps:
 
         self._reads.ask_each(range(sizes.size), ask, read)
         return sizes
-
-
-def _pairs(replies: ReplyReader) -> dict[bytes, bytes]:
-    """The answer to HGETALL."""
-    words = [replies.text() for _ in range(replies.array())]
-    return dict(zip(words[::2], words[1::2], strict=True))
