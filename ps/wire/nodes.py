@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from redis import Redis
 from redis.cluster import ClusterNode, RedisCluster
@@ -16,6 +16,17 @@ from ps.wire.link import Link, open_link
 from ps.wire.patience import BROKEN, rights_hint
 from ps.wire.replies import ServerError
 from ps.wire.url import Address, RedisUrl
+
+
+class _Cluster(RedisCluster):
+    """Asks only the first cluster of a process what commands there are: most of what connecting costs."""
+
+    _commands: ClassVar[dict[str, Any] | None] = None
+
+    def command(self, **options: Any) -> dict[str, Any]:
+        if _Cluster._commands is None:
+            _Cluster._commands = super().command(**options)
+        return dict(_Cluster._commands)
 
 
 class Nodes:
@@ -35,7 +46,7 @@ class Nodes:
             raise StoreError(f"{url}: a Redis Cluster has only database 0.")
         else:
             startup = [ClusterNode(host, port) for host, port in url.hosts]
-            self._cluster = RedisCluster(startup_nodes=startup, **options)
+            self._cluster = _Cluster(startup_nodes=startup, **options)
         self._hash_slots: dict[int, int] = {}
         self._links: dict[Address, list[Link]] = {}
         self._sent = self._received = 0  # over links that are closed
