@@ -281,11 +281,12 @@ class RunningJob:
 
 
 def wait_for(condition: Callable[[], object], timeout_s: float = DEADLINE_S) -> object:
-    """What `condition` returns once that is not false."""
-    deadline = time.monotonic() + timeout_s
+    """What `condition` returns once that is not false; what is costly to look at is looked at less often."""
+    deadline, before = time.monotonic() + timeout_s, time.thread_time()
     while not (result := condition()):
         assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
+        time.sleep(max(0.01, 5 * (time.thread_time() - before)))
+        before = time.thread_time()
     return result
 
 

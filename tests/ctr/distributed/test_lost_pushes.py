@@ -48,12 +48,12 @@ def acknowledged(ledger: Ledger) -> list[Push]:
 def test_the_last_pushes_of_a_job(start_redis: StartRedis, tmp_path: Path) -> None:
     def strike(store: RedisStore, cluster: Cluster, node: Node, ledger: Ledger) -> None:
         while len(acknowledged(ledger)) < 24:  # of 32
-            sleep(0.01)
+            sleep(0.05)
         with closing(JobBoard(store.url)) as board, cluster.cut_off(node.replicas):
             found = board.job()
             assert found is not None
             while board.look().finished < found.shards:
-                sleep(0.002)
+                sleep(0.004)
             node.primary.kill()
 
     job, proof = drilled(start_redis, tmp_path, strike, pace_s=0.1)
@@ -69,11 +69,11 @@ def test_the_pushes_of_a_worker_that_dies_too(start_redis: StartRedis, tmp_path:
     def strike(store: RedisStore, cluster: Cluster, node: Node, ledger: Ledger) -> None:
         first: Push | None = None
         while first is None:  # in a data shard of eight chunks
-            sleep(0.01)
+            sleep(0.03)
             first = next((push for push in acknowledged(ledger) if push.chunk == 2), None)
         with cluster.cut_off(node.replicas):
             while not died:
-                sleep(0.01)
+                sleep(0.03)
                 died.extend(
                     push
                     for push in acknowledged(ledger)

@@ -61,7 +61,7 @@ def test_a_resumed_job_goes_on_with_the_passes_that_are_left(
 
 def summary_of(cli: Cli, log: Path, folder: Path, *flags: object) -> tuple[dict[str, Any], str]:
     path = folder / "summary.json"
-    words = ["train", "--spec", "criteo", log, "--holdout-fraction", 0.2, "--json", path, "--chunk", 1_000]
+    words = ["train", "--spec", "criteo", log, "--holdout-fraction", 0.2, "--json", path]
     done = cli(*words, "--epochs", 3, "--alpha", 0.01, "--model", folder / "model", *flags)
     assert done.code == 0, done.err
     return json.loads(path.read_bytes()), done.out
@@ -70,11 +70,13 @@ def summary_of(cli: Cli, log: Path, folder: Path, *flags: object) -> tuple[dict[
 def test_the_hold_out_after_every_pass_is_that_of_memory(
     cli: Cli, click_log: Path, tmp_path: Path, redis_url: str
 ) -> None:
-    exact, _ = summary_of(cli, click_log, tmp_path)
-    rounds, said = summary_of(cli, click_log, tmp_path, "--store", redis_url, "--consistency", "bsp")
+    exact, _ = summary_of(cli, click_log, tmp_path, "--chunk", 2_000)  # its size is the same to one worker
+    flags = ("--store", redis_url, "--consistency", "bsp", "--chunk", 2_000)
+    rounds, said = summary_of(cli, click_log, tmp_path, *flags)
     assert "hold-out after pass 2" in said
     assert "begun the next" not in said
-    clocks, said = summary_of(cli, click_log, tmp_path, "--store", redis_url, "--workers", 2)
+    flags = ("--store", redis_url, "--workers", 2, "--chunk", 1_000)
+    clocks, said = summary_of(cli, click_log, tmp_path, *flags)
     assert "hold-out after pass 2" in said
     assert "some workers had already begun the next one" in said
     for summary, abs_ in ((rounds, 2e-4), (clocks, 5e-3)):

@@ -72,14 +72,14 @@ def test_one_node_of_two(
 ) -> None:
     """Data shards that were finished since the snapshot are no worker's any more."""
     servers = start_redis(shards=2)
-    job = describe(job_data, consistency=consistency, passes=6, ftrl=ADDITIVE)
+    job = describe(job_data, consistency=consistency, passes=5, ftrl=ADDITIVE)
     running = start_job(job, servers.url)
     running.gather()
     victim = other_than_the_boards(running, servers)
     view = running.once(lambda view: pushed(view) >= 10)
     assert view is not None
     snapshot(victim)
-    assert running.once(lambda now: pushed(now) >= pushed(view) + 40)
+    assert running.once(lambda now: pushed(now) >= pushed(view) + 18)
     victim.restart()
     began = time.monotonic()
     with pytest.raises(StoreError, match=LOST):
@@ -98,7 +98,7 @@ def test_of_rounds_whose_workers_died_as_well(
     assert running.once(lambda view: len(view.workers) == 3 and pushed(view) >= 10)
     victim = other_than_the_boards(running, servers)
     snapshot(victim)
-    view = running.once(lambda view: pushed(view) >= 30)
+    view = running.once(lambda view: pushed(view) >= 24)
     assert view is not None
     for pid in running.pids():
         os.kill(pid, signal.SIGKILL)
@@ -111,12 +111,12 @@ def test_of_rounds_whose_workers_died_as_well(
 def test_the_only_node(start_job: StartJob, start_redis: StartRedis, job_data: Path) -> None:
     """The board goes back with the partitions, and what was trained since is trained again."""
     servers = start_redis()
-    job = describe(job_data, consistency="ssp", passes=6, ftrl=ADDITIVE)
+    job = describe(job_data, consistency="ssp", passes=4, ftrl=ADDITIVE)
     running = start_job(job, servers.url)
     running.gather()
-    assert running.once(lambda view: pushed(view) >= 20)
+    assert running.once(lambda view: pushed(view) >= 10)
     snapshot(servers.servers[0])
-    assert running.once(lambda view: pushed(view) >= 60)
+    assert running.once(lambda view: pushed(view) >= 24)
     servers.servers[0].restart()
     require_right_or_stopped(running)
 
@@ -147,7 +147,7 @@ def test_when_everything_is_pushed(start_redis: StartRedis, job_data: Path, cons
     """When no worker has anything left to push, nobody meets the loss but who reads the model."""
     servers = start_redis(shards=2)
     job = describe(job_data, consistency=consistency, passes=5, ftrl=ADDITIVE)
-    done: list[str] = []
+    done: list[int] = []  # chunks that were pushed at the time of the snapshots
 
     def everything(view: BoardView) -> bool:
         ranks, plan = enumerate(view.ranks), job.plan()
@@ -160,15 +160,14 @@ def test_when_everything_is_pushed(start_redis: StartRedis, job_data: Path, cons
         if not done:
             for server in servers.servers:
                 snapshot(server)
-            done.append("snapshot")
-        elif done == ["snapshot"]:
             with closing(JobBoard(parse_redis_url(servers.url))) as board:
+                snapshots_at = pushed(board.look())
                 wait_for(lambda: everything(board.look()))
                 node = board._record._nodes.client().get_node_from_key(board._record.key["job"])
             next(server for server in servers.servers if server.port != node.port).restart()
-            done.append("restart")
+            done.append(snapshots_at)
 
     settings = StoreSettings(servers.url, None, False, LEASE_S)
     with pytest.raises(StoreError, match=LOST):
         train_distributed(job, source_of(job), settings, start=None, stop=Event(), on_progress=go_back)
-    assert done == ["snapshot", "restart"]
+    assert done[0] < 50
