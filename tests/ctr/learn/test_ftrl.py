@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -69,22 +71,28 @@ def test_an_example_without_features_predicts_one_half_and_changes_nothing() -> 
     assert Ftrl().train(localize(batch), state).tolist() == [0.0]
 
 
-@pytest.mark.parametrize("rows", [100_000, 64, 1])
-@pytest.mark.parametrize("copies", [1, 3])
+@cache
+def expected_z(z: float, n: float, examples: int, copies: int) -> float:
+    """Where z is after so many examples of nothing but the bias, none of them a click."""
+    reference = SequentialFtrl()
+    reference.z[0], reference.n[0] = z, n
+    for _ in range(examples):
+        reference.learn([(0, 1.0)], 0.0, copies=copies)
+    return reference.z[0]
+
+
+@pytest.mark.parametrize(("rows", "copies"), [(99_968, 1), (99_968, 3), (64, 3), (1, 1)])
 def test_small_steps_count_on_large_sums(rows: int, copies: int) -> None:
     """At |z| above 8,192 a gradient of 0.001 is less than float32 resolves: it has to count on average."""
-    examples, z, n = (100_000 if rows > 1 else 20_000) // rows * rows, 24_000.0, 120_000.0
+    examples, z, n = 99_968 if rows > 1 else 20_032, 24_000.0, 120_000.0
     indptr, labels = np.arange(rows + 1, dtype=np.int64), np.zeros(rows, np.float32)
     chunk = Chunk(indptr, np.zeros(1, np.uint32), np.zeros(rows, np.uint32), labels=labels)
     state = np.array([[z, n]], np.float32)
     for number in range(examples // rows):
         Ftrl().train(chunk, state, number=number, copies=copies)
 
-    expected = SequentialFtrl()
-    expected.z[0], expected.n[0] = z, n
-    for _ in range(examples):
-        expected.learn([(0, 1.0)], 0.0, copies=copies)
-    assert state[0, 0] - z == pytest.approx(expected.z[0] - z, rel=0.01 if rows > 1 else 0.05)
+    expected = expected_z(z, n, examples, copies)
+    assert state[0, 0] - z == pytest.approx(expected - z, rel=0.01 if rows > 1 else 0.05)
 
 
 def test_l1_keeps_weights_without_evidence_at_exactly_zero() -> None:

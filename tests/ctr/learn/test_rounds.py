@@ -49,7 +49,7 @@ def state_of(store: MemoryStore) -> dict[int, tuple[float, float]]:
 @pytest.mark.parametrize("bits", [10, 34])
 @pytest.mark.parametrize("chunk", [1, 7, 100, 10_000])
 def test_one_worker_equals_the_sequential_reference(chunk: int, bits: int) -> None:
-    batch = random_batch(1_500, bits=bits, weights=True)
+    batch = random_batch(600, bits=bits, weights=True)
     store, result = run(batch, bits=bits, chunk=chunk)
     reference = SequentialFtrl()
     assert batch.labels is not None
@@ -71,7 +71,7 @@ def test_one_worker_equals_the_sequential_reference(chunk: int, bits: int) -> No
     y = batch.labels
     losses = -np.where(y == 1, np.log(p), np.log1p(-p))
     assert result.progressive.logloss == pytest.approx(np.average(losses, weights=batch.weights), rel=1e-4)
-    assert result.examples == 1_500
+    assert result.examples == 600
 
 
 def test_chunk_size_hardly_matters_to_one_worker() -> None:

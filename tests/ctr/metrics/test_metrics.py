@@ -48,10 +48,14 @@ def measured(margins: Floats, labels: Floats, weights: Floats | None = None) -> 
     return metrics.summary()
 
 
+with_scikit_learn = pytest.mark.xdist_group("scikit-learn")  # one process loads it, for 1 s
+
+
+@with_scikit_learn
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n", [1_000, 40_003])
 def test_agrees_with_scikit_learn(n: int, weighted: bool) -> None:
-    from sklearn.metrics import log_loss, roc_auc_score  # 1 s that not every test process need take
+    from sklearn.metrics import log_loss, roc_auc_score
 
     margins, labels, drawn_weights = drawn(n)
     weights = drawn_weights if weighted else None
@@ -70,6 +74,7 @@ def test_agrees_with_scikit_learn(n: int, weighted: bool) -> None:
     assert summary.weight == pytest.approx(n if weights is None else weights.sum(dtype=np.float64))
 
 
+@with_scikit_learn
 def test_reliability_agrees_with_scikit_learn() -> None:
     from sklearn.calibration import calibration_curve
 
@@ -113,7 +118,7 @@ def test_the_loss_grows_with_the_margin_also_where_a_probability_rounds_to_one()
             assert right == pytest.approx(math.log1p(math.exp(-margin)), rel=1e-6, abs=1e-15)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.floats(-300, 300, width=32), st.booleans()), min_size=1, max_size=70))
 def test_logloss_is_exact_on_anything(examples: list[tuple[float, bool]]) -> None:
     margins = floats(*(m for m, _ in examples))
@@ -122,7 +127,7 @@ def test_logloss_is_exact_on_anything(examples: list[tuple[float, bool]]) -> Non
     assert measured(margins, labels).logloss == pytest.approx(expected, rel=2e-7, abs=1e-15)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     cuts=st.lists(st.integers(0, 500), max_size=6),
     owners=st.lists(st.integers(0, 2), min_size=7, max_size=7),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,12 +77,18 @@ def same(read: Batch | Chunk, wrote: Batch) -> None:
             assert np.array_equal(mine, theirs)
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Batch]:
+    """A data set of 205 rows in blocks of 10, that is files of 40, and what was written. For readers only."""
+    path, whole = tmp_path_factory.mktemp("kept") / "set", random_batch(205, values=True, weights=True)
+    write_dataset(cut(whole, 10), spec_of(), path, block_rows=10)
+    return path, whole
+
+
 @pytest.fixture
-def built(tmp_path: Path) -> tuple[Path, Batch]:
-    """A data set of 205 rows in blocks of 10, that is files of 40, and what was written."""
-    whole = random_batch(205, values=True, weights=True)
-    write_dataset(cut(whole, 10), spec_of(), tmp_path / "set", block_rows=10)
-    return tmp_path / "set", whole
+def built(kept: tuple[Path, Batch], tmp_path: Path) -> tuple[Path, Batch]:
+    """A copy of it."""
+    return shutil.copytree(kept[0], tmp_path / "set"), kept[1]
 
 
 @pytest.mark.parametrize("bits", [1, 22, 32, 33, 40])
@@ -118,9 +125,9 @@ def test_write_then_read_is_the_identity(tmp_path: Path, bits: int, values: bool
     ("start", "stop"), [(0, None), (10, 90), (13, 14), (7, 199), (39, 41), (200, 9999), (90, 90)]
 )
 def test_any_rows_can_be_read_in_any_pieces(
-    built: tuple[Path, Batch], rows: int, start: int, stop: int | None
+    kept: tuple[Path, Batch], rows: int, start: int, stop: int | None
 ) -> None:
-    path, whole = built
+    path, whole = kept
     source = DatasetSource(path)
     end = min(205, 205 if stop is None else stop)
     pieces = list(source.batches(rows, start, stop))

@@ -171,22 +171,20 @@ def test_the_seed_decides_the_order(tmp_path: Path, bucket_rows: int) -> None:
 @pytest.mark.parametrize("bucket_rows", [1, 2, 100])
 def test_every_order_of_four_rows_is_equally_likely(tmp_path: Path, bucket_rows: int) -> None:
     """Chi-square over the 24 orders; the seeds are fixed, so this passes always or never."""
-    from scipy import stats  # takes 1 s to load
-
-    orders = Counter(tuple(order_of(4, tmp_path, seed, bucket_rows=bucket_rows)) for seed in range(600))
+    orders = Counter(tuple(order_of(4, tmp_path, seed, bucket_rows=bucket_rows)) for seed in range(240))
     assert len(orders) == 24
-    assert stats.chisquare(list(orders.values())).pvalue > 0.001
+    assert (
+        sum((times - 10) ** 2 / 10 for times in orders.values()) < 49.73
+    )  # p = 0.001, 23 degrees of freedom
 
 
 def test_where_a_row_comes_to_stand_does_not_depend_on_where_it_stood(tmp_path: Path) -> None:
     """Chi-square over (tenth of the input, tenth of the output), 20,000 rows in 40 buckets."""
-    from scipy import stats  # takes 1 s to load
-
     rows = 20_000
     order = np.array(order_of(rows, tmp_path, 5, bucket_rows=500))
     table = np.zeros((10, 10))
     np.add.at(table, (order * 10 // rows, np.arange(rows) * 10 // rows), 1)
-    assert stats.chi2_contingency(table).pvalue > 0.001
+    assert ((table - rows / 100) ** 2 / (rows / 100)).sum() < 124.84  # p = 0.001, 81 degrees of freedom
     # Nor do neighbours stay together.
     after = np.corrcoef(order[:-1], order[1:])[0, 1]
     assert abs(after) < 4 / np.sqrt(rows)
