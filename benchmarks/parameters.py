@@ -22,6 +22,8 @@ SLOTS = 100_000
 WIDE_BITS = 26
 OFF = ["--no-cache", "--no-presence", "--defer", 0]
 L1 = ["--l1", 1]
+WORKERS = 4
+TRAINING: dict[str, list[object]] = {"chunk 65,536": ["--chunk", 65_536], "all defaults": []}
 FILTERS: tuple[tuple[str, list[object]], ...] = (
     ("none", [*OFF]),
     ("cache", ["--cache", "--no-presence", "--defer", 0]),
@@ -71,30 +73,30 @@ def measure_training(folder: Path, rows: int, rounds: int) -> None:
     cache.unlink(missing_ok=True)
     vowpal.learn(text, cache)  # writes the cache
 
-    def through(nodes: int, workers: int, *flags: object) -> float:
-        return float(train(hashed, folder, nodes, workers, *flags)["seconds"])
+    def through(nodes: int, *flags: object) -> float:
+        return float(train(hashed, folder, nodes, nodes, *flags)["seconds"])
 
-    cases: list[tuple[str, int, int, list[object]]] = [
-        ("1 worker, 1 Redis, filters off, chunk 65,536", 1, 1, [*OFF, "--chunk", 65_536]),
-        ("1 worker, 1 Redis, chunk 65,536", 1, 1, ["--chunk", 65_536]),
-        ("1 worker, 1 Redis, all defaults", 1, 1, []),
-        ("2 workers, 2 Redis, chunk 65,536", 2, 2, ["--chunk", 65_536]),
-        ("2 workers, 2 Redis, all defaults", 2, 2, []),
+    cases: list[tuple[str, int, list[object]]] = [
+        ("1 worker, 1 Redis, filters off, chunk 65,536", 1, [*OFF, "--chunk", 65_536]),
+        *((f"1 worker, 1 Redis, {what}", 1, flags) for what, flags in TRAINING.items()),
+        *((f"2 workers, 2 Redis, {what}", 2, flags) for what, flags in TRAINING.items()),
     ]
-    through(1, 1)  # compiles
+    through(1)  # compiles
     peer, *ours = alternate(
         rounds,
         lambda: vowpal.learn(text, cache),
-        *(lambda case=case: through(case[1], case[2], *case[3]) for case in cases),
+        *(lambda case=case: through(case[1], *case[2]) for case in cases),
     )
     print(f"\ntraining through Redis, {rows:,} synthetic rows, medians of {rounds} runs in turns")
     print(f"  {'VW --ftrl from its cache':45} {rows / peer:10,.0f} examples/s")
     for (what, *_), mine in zip(cases, ours, strict=True):
         print(f"  {what:45} {rows / mine:10,.0f} examples/s   {peer / mine:5.2f} x VW")
-    print(
-        f"  2 workers and 2 Redis are {ours[1] / ours[3]:.2f} x 1 and 1 at chunk 65,536 "
-        f"(asked 1.3), {ours[2] / ours[4]:.2f} x with all defaults; {os.cpu_count()} cores"
+    of_one, of_two = ours[1 : 1 + len(TRAINING)], ours[1 + len(TRAINING) :]
+    ratios = (
+        f"{one / two:.2f} x 1 and 1 with {what}"
+        for what, one, two in zip(TRAINING, of_one, of_two, strict=True)
     )
+    print(f"  2 workers and 2 Redis are {', '.join(ratios)} (asked 1.3); {os.cpu_count()} cores")
 
 
 def measure_filters(folder: Path, rows: int) -> None:
@@ -125,7 +127,7 @@ def measure_workers(folder: Path, rows: int) -> None:
     ctr("features", "build", "--spec", "criteo", log, "--out", hashed)
     print(f"\nlog loss on the last 10% of {rows:,} rows, one pass")
     losses = []
-    for workers, flags in ((1, []), (4, ["--consistency", "ssp", "--staleness", 2])):
+    for workers, flags in ((1, []), (WORKERS, ["--consistency", "ssp", "--staleness", 2])):
         found = train(hashed, folder, 1, workers, "--holdout-fraction", 0.1, *flags)
         losses.append(found["holdout"]["logloss"])
         print(f"  {workers} worker{'s' * (workers > 1):1}  {losses[-1]:.5f}")

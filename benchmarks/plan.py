@@ -33,7 +33,7 @@ def measure(folder: Path, rows: int, rounds: int) -> None:
     predicted: dict[tuple[int, int, int], list[float]] = {}
     measured: dict[tuple[int, int, int], list[float]] = {}
     ctr("train", data[BITS[0]], "--model", folder / "plan.model")  # compiles
-    train(data[BITS[0]], folder, 1, 2)
+    train(data[BITS[0]], folder, 1, max(workers for workers, _ in CASES))
     for _ in range(rounds):
         in_memory = ctr("train", data[BITS[0]], "--model", folder / "plan.model")
         slower.append(1e6 / in_memory["examples_per_second"] / Costs().train_us)

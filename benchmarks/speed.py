@@ -26,7 +26,7 @@ def measure(folder: Path, rows: int, rounds: int) -> None:
     vowpal.learn(text, cache)  # writes the cache
     nothing = folder / "nothing.vw"
     nothing.write_text("1 | a\n")
-    start_up = min(vowpal.learn(nothing) for _ in range(3))
+    start_up = min(vowpal.learn(nothing) for _ in range(rounds))
     ctr("train", hashed, "--model", model)  # compiles the kernels, if this is their first run
     ctr("train", "--spec", "criteo", log, "--model", model)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import board, parameters, plan, startup
+from benchmarks import board, measure, parameters, plan, startup
 
 
 @pytest.mark.timeout(900)  # some thirty jobs, many with workers and servers of their own
@@ -16,6 +16,7 @@ from benchmarks import board, parameters, plan, startup
 def test_every_benchmark_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(startup, "run", measure.run)
     monkeypatch.setattr(startup, "ROWS", 500)
     monkeypatch.setattr(startup, "RUNS", 1)
     monkeypatch.setattr(parameters, "BITS", 18)
@@ -24,6 +25,8 @@ def test_every_benchmark_runs(
     some = [case for case in parameters.FILTERS if case[0] in ("cache", "presence", "all four, l1 1")]
     assert len(some) == 3
     monkeypatch.setattr(parameters, "FILTERS", some)
+    monkeypatch.setattr(parameters, "TRAINING", {"all defaults": []})
+    monkeypatch.setattr(parameters, "WORKERS", 2)
     monkeypatch.setattr(plan, "BITS", (22,))
     monkeypatch.setattr(plan, "CASES", [(1, 1)])
     monkeypatch.setattr(board, "BITS", 22)
