@@ -29,12 +29,12 @@ def opened_boards() -> Iterator[Boards]:
         yield open_board
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+def until(condition: Callable[[], Any], timeout_s: float = 30.0, pause_s: float = 0.02) -> Any:
     """What `condition` returns once that is not false."""
     deadline = time.monotonic() + timeout_s
     while not (result := condition()):
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(pause_s)
     return result
 
 

@@ -45,11 +45,11 @@ def test_ascending(slots: list[int], in_order: bool) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3.4e38, -0.0, 1e-45])
-@pytest.mark.parametrize("place", range(23))
-def test_finite(bad: float, place: int) -> None:
-    delta = np.ones((23, 1), np.float32)
-    delta[place] = bad
-    assert finite(delta.reshape(-1)) == reference.finite(delta.tolist())
+def test_finite(bad: float) -> None:
+    for place in range(23):
+        delta = np.ones((23, 1), np.float32)
+        delta[place] = bad
+        assert finite(delta.reshape(-1)) == reference.finite(delta.tolist()), place
 
 
 @given(

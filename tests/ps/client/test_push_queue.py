@@ -148,7 +148,7 @@ def go_back(store: RedisStore, dumps: list[PartitionDump]) -> None:
 
 
 class TestLostPushes:
-    @pytest.mark.parametrize("seed", range(8))
+    @pytest.mark.parametrize("seed", range(5))
     def test_are_sent_again(self, store: RedisStore, seed: int) -> None:
         """Some partitions go back, now and then, one to many chunks."""
         rng = np.random.default_rng(seed)

@@ -72,6 +72,11 @@ def look(url: str, **options: float) -> StoreStatus:
     return observer_of(url, **options).look()
 
 
+def seen_until(url: str, holds: Callable[[StoreStatus], bool], **options: float) -> StoreStatus:
+    """What is seen when that holds, after looks by new observers: not many, as each asks all nodes."""
+    return until(lambda: holds(found := look(url, **options)) and found, pause_s=0.2)
+
+
 @pytest.fixture
 def boards() -> Iterator[Boards]:
     with opened_boards() as open_board:
@@ -183,7 +188,10 @@ class TestOneServer:
         assert frozen.lag_bytes is not None
         assert frozen.lag_bytes >= 16 * PARTITION_BYTES
         other = of(own.servers[2])
-        until(lambda: {r.address: r.lag_bytes for r in look(own.url).nodes[0].replicas}[other] == 0)
+        seen_until(
+            own.url,
+            lambda found: {r.address: r.lag_bytes for r in found.nodes[0].replicas}[other] == 0,
+        )
 
     def test_a_replica_is_called_one(self, start_redis: StartRedis) -> None:
         own = start_redis(1, 1)
@@ -331,7 +339,7 @@ class TestBrokenCluster:
         server = self.away(cluster)
         expected = {node.address: node for node in look(cluster.url).nodes}[of(server)].partitions
         server.restart()
-        until(lambda: look(cluster.url).lost == expected)
+        seen_until(cluster.url, lambda found: found.lost == expected)
         assert not look(cluster.url).whole
 
     def test_a_cluster_that_is_down(self, start_redis: StartRedis) -> None:
@@ -339,7 +347,7 @@ class TestBrokenCluster:
         own = start_redis(3, config={"cluster-node-timeout": "1000"})
         push(own.url)
         self.away(own).kill()
-        found = until(lambda: (seen := look(own.url, timeout_s=1.0)).cluster_state == "fail" and seen)
+        found = seen_until(own.url, lambda found: found.cluster_state == "fail", timeout_s=1.0)
         assert found.model is None
         assert "cluster is down" in found.problem.lower()
 
@@ -349,10 +357,11 @@ class TestBrokenCluster:
         before = look(own.url)
         primary, replica = own.shards[0]
         assert {node.address: node for node in before.nodes}[of(primary)].replicas[0].address == of(replica)
-        until(lambda: all(r.lag_bytes == 0 for node in look(own.url).nodes for r in node.replicas))
+        seen_until(
+            own.url, lambda found: all(r.lag_bytes == 0 for node in found.nodes for r in node.replicas)
+        )
         primary.kill()
-        until(lambda: look(own.url, timeout_s=1.0).whole)
-        found = look(own.url)
+        found = seen_until(own.url, lambda found: found.whole, timeout_s=1.0)
         nodes = {node.address: node for node in found.nodes}
         assert nodes[of(replica)].partition_bytes == len(nodes[of(replica)].partitions) * PARTITION_BYTES
         assert found.partition_balance == pytest.approx(before.partition_balance)

@@ -54,9 +54,9 @@ def test_parts() -> None:
     assert (parsed.hosts, parsed.db, parsed.model) == ((("::1", 7),), 2, "ads")
 
 
-@pytest.mark.parametrize(
-    "mark", ["/", "#", "?", "@", "[", "]", "/9/", "/9?", "?model=", "?a=", "#/", "%", ":", "\n"]
-)
+MARKS = ["/", "#", "?", "@", "[", "]", "/9/", "/9?", "?model=", "?a=", "#/", "%", ":", "\n"]
+
+
 @pytest.mark.parametrize("form", [
     "redis://me:{}@localhost:1/0?model=ads",
     "redis://:{}@localhost:1",
@@ -68,19 +68,20 @@ def test_parts() -> None:
     "memory://{}@localhost",
     "embedded://{}@localhost",
 ])  # fmt: skip
-def test_a_password_is_never_shown(form: str, mark: str) -> None:
-    url = form.format(f"{SECRET[:3]}{mark}{SECRET[3:]}")
-    said = ""
-    for request in (require_store_url, parse_redis_url):
-        try:
-            request(url)
-        except StoreError as refused:
-            said += str(refused)
-    if not said:  # the mark was taken for a part of the password
-        assert mark in "%:@[]\n"
-        said = str(parse_redis_url(url)) + without_password(url)
-    assert SECRET[:3] not in said
-    assert SECRET[3:] not in said
+def test_a_password_is_never_shown(form: str) -> None:
+    for mark in MARKS:
+        url = form.format(f"{SECRET[:3]}{mark}{SECRET[3:]}")
+        said = ""
+        for request in (require_store_url, parse_redis_url):
+            try:
+                request(url)
+            except StoreError as refused:
+                said += str(refused)
+        if not said:  # the mark was taken for a part of the password
+            assert mark in "%:@[]\n"
+            said = str(parse_redis_url(url)) + without_password(url)
+        assert SECRET[:3] not in said
+        assert SECRET[3:] not in said
 
 
 @pytest.mark.parametrize("url", [
