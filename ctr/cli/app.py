@@ -12,9 +12,19 @@ def main() -> None:
     """Run the command line; exit 0 when all went well, 2 on wrong use, 1 when it failed, 130 when stopped."""
     _leave_on_signals()
     if len(sys.argv) == 3 and sys.argv[1] == "workers" and sys.argv[2].isdigit():
-        if not _forked(int(sys.argv[2])):
-            return
-        _leave_on_signals()
+        if _forked(int(sys.argv[2])):
+            from ctr.workers import end_fork
+
+            _leave_on_signals()
+            try:
+                _run()
+            except SystemExit as end:
+                end_fork(end.code)
+    else:
+        _run()
+
+
+def _run() -> None:
     from ctr.cli.commands import run
 
     try:
