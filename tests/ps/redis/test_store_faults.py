@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 from threading import Thread, Timer
-from time import monotonic
+from time import monotonic, sleep
 
 import numpy as np
 import pytest
@@ -105,6 +105,7 @@ class TestFailover:
         frozen = monotonic()
         while monotonic() - frozen < 2.0 or unsent_to_replica(primary) < 1 << 20:
             training.train_one()
+            sleep(0.05)  # it takes long enough, not many chunks
             assert monotonic() - frozen < 60
         training.train_one()
         primary.kill()
