@@ -43,9 +43,14 @@ def test_a_folder_that_is_no_package_of_the_same_name_does_no_harm(tmp_path: Pat
     (tmp_path / "features").mkdir()
     (tmp_path / "ps").mkdir()
     (tmp_path / "api").mkdir()
-    done = python("-c", "import ctr, api, features, ps; print(api, features, ps)", cwd=tmp_path)
+    code = """
+from importlib.util import find_spec
+import ctr, features, ps
+print(features.__file__, ps.__file__, find_spec("api").origin)
+"""
+    done = python("-c", code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count(f"from '{ROOT}/") == 3
+    assert done.stdout.split() == [f"{ROOT}/{name}/__init__.py" for name in ("features", "ps", "api")]
 
 
 def test_python_m_ctr_does_not_look_into_the_current_folder(tmp_path: Path) -> None:

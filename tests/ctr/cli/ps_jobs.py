@@ -54,13 +54,22 @@ def train(log: Path, folder: Path, url: str, *options: object) -> Iterator[Comma
 
 
 @contextmanager
-def paused(url: str) -> Iterator[JobBoard]:
-    """The board of a job that has begun; in the block, its workers wait, but go on reporting."""
+def paused(url: str, finished: int = 0) -> Iterator[None]:
+    """Once both workers of a job train, and so many data shards are finished, they wait as long as the block
+    lasts, but go on reporting.
+    """
     with closing(JobBoard(parse_redis_url(named(url)))) as board:
         seen: dict[str, int] = {}
-        until(lambda: board.job() is not None and all_move(board.look(), seen), timeout_s=90)
+
+        def ready() -> bool:
+            if board.job() is None:
+                return False
+            view = board.look()
+            return all_move(view, seen) and view.finished >= finished
+
+        until(ready, timeout_s=90)
         board.pause(-1)
-        yield board
+        yield
         board.pause(None)
 
 

@@ -26,6 +26,7 @@ from tests.ctr.cli.ps_jobs import (
     make_model,
     named,
     password,
+    paused,
     train,
     trained,
 )
@@ -96,7 +97,8 @@ class TestStatus:
     def test_a_running_job(self, cli: Cli, busy: tuple[str, Command]) -> None:
         url, job = busy
         self.look_at(cli, url, trained(cli, url, job)["job"])
-        until(lambda: facts_of(cli, url)["job"]["later_pass"])
+        with paused(url, finished=16):  # a pass has 15 chunks
+            until(lambda: facts_of(cli, url)["job"]["later_pass"])
         shown = cli("ps", "status", "--store", named(url))
         assert re.search(r"pass \d+ of 10000, training loss 0\.", shown.out)
         assert "log loss" not in shown.out
