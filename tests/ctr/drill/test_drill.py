@@ -24,7 +24,7 @@ from tests.ctr.conftest import Cli
 from tests.ps.redis_servers import needs_redis
 
 SMALL = DrillSettings(
-    rows=10_000, workers=2, chunk=400, freezes=0, allowance_s=20.0, tolerance=0.02, fault_s=2.0
+    rows=10_000, workers=2, chunk=500, freezes=0, allowance_s=20.0, tolerance=0.02, fault_s=2.0
 )
 """Few rows have much noise, and the allowance is for machines that are busy with other tests."""
 

@@ -38,17 +38,8 @@ def test_the_same_job_twice_gives_the_same_bits(
 ) -> None:
     """Rounding is drawn from the token: no clock and no random number decides it."""
     ids = set()
+    flags = ["--store", f"{redis_url}?model=ads", "--workers", 2, "--chunk", 2_000, "--consistency", "bsp"]
     for _ in range(2):
-        flags = [
-            "--store",
-            f"{redis_url}?model=ads",
-            "--workers",
-            3,
-            "--chunk",
-            1_000,
-            "--consistency",
-            "bsp",
-        ]
         summary_of(cli, click_log, tmp_path, *flags)
         ids.add(load_model(tmp_path / "model").id)
     assert len(ids) == 1

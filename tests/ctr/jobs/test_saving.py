@@ -19,8 +19,8 @@ from tests.ps.redis_servers import StartRedis, needs_redis
 FLAGS = ["--chunk", 5_000, "--alpha", 0.2]
 
 
-def train(log: Path, model: Path, *flags: object, **options: object) -> Command:
-    return Command("train", "--spec", "criteo", log, "--model", model, *FLAGS, *flags, **options)
+def train(log: Path, model: Path, *flags: object) -> Command:
+    return Command("train", "--spec", "criteo", log, "--model", model, *FLAGS, *flags)
 
 
 def long_holdout(log: Path, times: int) -> list[object]:
@@ -91,8 +91,10 @@ def test_redis_dies_before_it_is_emptied(click_log: Path, tmp_path: Path, start_
     assert load_model(tmp_path / "model").manifest["metrics"]["holdout"]["examples"] == 50 * 20_000
 
 
-def small_files_only() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+def small_files_only(job: Command) -> Command:
+    """It has not trained yet."""
+    resource.prlimit(job.popen.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
+    return job
 
 
 class TestAFullDisk:
@@ -104,7 +106,7 @@ class TestAFullDisk:
         assert (
             cli("train", "--spec", "criteo", click_log, "--model", whole, *FLAGS, "--store", store).code == 0
         )
-        code, said = train(click_log, model, "--store", store, preexec_fn=small_files_only).end()
+        code, said = small_files_only(train(click_log, model, "--store", store)).end()
         assert code == 1
         assert "could not be saved" in said
         assert (
@@ -132,7 +134,7 @@ class TestAFullDisk:
         job.require_gone()
 
     def test_nowhere_is_room(self, click_log: Path, tmp_path: Path) -> None:
-        code, said = train(click_log, tmp_path / "model", preexec_fn=small_files_only).end()
+        code, said = small_files_only(train(click_log, tmp_path / "model")).end()
         assert code == 1
         assert "it is lost" in said
         assert os.listdir(tmp_path) == []

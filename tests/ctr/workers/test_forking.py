@@ -59,12 +59,12 @@ def test_signals_end_it(server: ForkServer, tmp_path: Path) -> None:
 
 def test_several_at_once(server: ForkServer, tmp_path: Path) -> None:
     jobs = []
-    for number in range(6):
+    for number in range(4):
         folder = tmp_path / str(number)
         folder.mkdir()
         jobs.append(run(server, folder, "synth", "--rows", number, "--out", "clicks.tsv"))
-    assert len({job.pid for job in jobs}) == 6
-    assert [job.wait(60) for job in reversed(jobs)] == [0, 0, 0, 0, 0, 2]
+    assert len({job.pid for job in jobs}) == 4
+    assert [job.wait(60) for job in reversed(jobs)] == [0, 0, 0, 2]
 
 
 def test_a_server_that_was_killed(tmp_path: Path) -> None:
