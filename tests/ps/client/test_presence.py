@@ -37,7 +37,9 @@ def url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(request.param))
 
 
-@pytest.mark.parametrize("bits", [20, 33])
+@pytest.mark.parametrize(
+    ("url", "bits"), [("redis_url", 20), ("redis_url", 33), ("cluster_url", 20)], indirect=["url"]
+)
 def test_slots_that_others_pushed_are_heard_of(url: str, bits: int) -> None:
     store = opened(url, bits)
     one, other = Presence(store), Presence(store)

@@ -155,7 +155,7 @@ class TestLostPushes:
         queue, expected, lost = PushQueue(store, "job"), ExpectedSums(BITS), 0
         dumps = {p: [store.dump(p)] for p in range(store.partitions.count)}
         for shard in range(2):
-            for chunk in range(12):
+            for chunk in range(8):
                 slots = np.unique(rng.integers(0, 1 << BITS, 60)).astype(np.uint32)
                 increment = int(rng.integers(1, 256) << 32 | rng.integers(1, 1 << 20))
                 expected.sums[slots] += increment

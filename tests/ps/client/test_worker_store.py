@@ -84,7 +84,7 @@ chunks = st.sets(st.integers(0, 47), min_size=1, max_size=32)
 
 HISTORIES = given(
     bits=st.sampled_from([10, 20]),
-    shards=st.lists(st.lists(chunks, min_size=1, max_size=6), min_size=1, max_size=5),
+    shards=st.lists(st.lists(chunks, min_size=1, max_size=5), min_size=1, max_size=3),
     filters=st.builds(Filters, st.booleans(), st.booleans(), st.sampled_from([0.0, 1.0]), st.booleans()),
     staleness=st.sampled_from([0, 1, 2, None]),
     lagging=st.booleans(),
@@ -231,8 +231,8 @@ def require_sums_of_two(url: str, filters: Filters) -> None:
     def work(number: int) -> None:
         worker = worker_of(stores[number], filters, staleness=None)
         for shard in (number, number + 2):
-            chunks = chunks_of(bits, [100, 60, 400, 100, 80, 400, 100, 100], 7 + shard)  # dense from 256 on
-            expected.train(worker, stores[number], shard, chunks, clock=8 * shard, alone=False)
+            chunks = chunks_of(bits, [100, 60, 400, 80, 400, 100], 7 + shard)  # dense from 256 on
+            expected.train(worker, stores[number], shard, chunks, clock=6 * shard, alone=False)
             worker.wait_replicated()
         worker.close()
 
