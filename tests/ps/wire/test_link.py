@@ -10,6 +10,7 @@ import pytest
 from redis.exceptions import ConnectionError as BrokenConnection
 
 from ctr.errors import StoreError
+from ps.servers import EmbeddedRedis
 from ps.wire import Keys, Link, ServerError, command, connect, parse_redis_url
 from ps.wire.patience import patiently
 from tests.ps.redis_servers import needs_redis
@@ -98,3 +99,31 @@ def test_only_what_may_pass_is_tried_again() -> None:
     troubles.extend([OSError("away")] * 2)
     with pytest.raises(StoreError, match="gave up after away"):
         patiently(attempt, refresh, "redis://a", 0.0, gave_up)
+
+
+@needs_redis
+def test_a_cluster_is_asked_once_what_commands_there_are(
+    shared_cluster: EmbeddedRedis, cluster_url: str
+) -> None:
+    def asked() -> int:
+        stats = [server.call("INFO", "commandstats") for server in shared_cluster.servers]
+        return sum(each.get("cmdstat_command", {"calls": 0})["calls"] for each in stats)
+
+    url = parse_redis_url(cluster_url)
+    connect(url, Keys("first"), 5.0).close()
+    before = asked()
+    with closing(connect(url, Keys("second"), 5.0)) as nodes:
+        nodes.client().set("{second}", 1)
+        assert nodes.client().get("{second}") == b"1"
+    assert asked() == before
+
+
+@needs_redis
+def test_a_connection_looks_nothing_up_among_installed_packages(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = parse_redis_url(redis_url)
+    monkeypatch.delattr("importlib.metadata.version")
+    with closing(connect(url, Keys("links"), 5.0)) as nodes, closing(nodes.open_link(url.hosts[0])) as link:
+        link.send(command(b"ECHO", b"here"))
+        assert link.replies.reply() == b"here"
