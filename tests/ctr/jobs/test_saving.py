@@ -81,14 +81,14 @@ class TestWhileItIsEvaluated:
 def test_redis_dies_before_it_is_emptied(click_log: Path, tmp_path: Path, start_redis: StartRedis) -> None:
     servers = start_redis()
     store = f"{servers.url}?model=m"
-    job = train(click_log, tmp_path / "model", "--store", store, *long_holdout(click_log, 50))
+    job = train(click_log, tmp_path / "model", "--store", store, *long_holdout(click_log, 25))
     saved(job, tmp_path / "model")
     servers.servers[0].kill()
     code, said = job.end()
     assert code == 0, said
     assert "warning" in job.out
     assert "ctr ps drop --store 'redis://127.0.0.1:" in job.out
-    assert load_model(tmp_path / "model").manifest["metrics"]["holdout"]["examples"] == 50 * 20_000
+    assert load_model(tmp_path / "model").manifest["metrics"]["holdout"]["examples"] == 25 * 20_000
 
 
 def small_files_only(job: Command) -> Command:
