@@ -250,8 +250,8 @@ class Trained:
         return Command(*self.words, *flags, *named)
 
     def finish(self, *flags: object, model: str = "model") -> tuple[str, dict]:
-        """Run it to its end; the model's id, and the summary."""
-        code, said = self.start(*flags, model=model).end()
+        """Run it to its end without checkpoints on the way; the model's id, and the summary."""
+        code, said = self.start(*flags, "--checkpoint-every", "1h", model=model).end()
         assert code == 0, said
         summary = json.loads((self.folder / f"{model}.json").read_bytes())
         return load_model(self.folder / model).id, summary

@@ -72,7 +72,7 @@ def test_one_node_of_two(
 ) -> None:
     """Data shards that were finished since the snapshot are no worker's any more."""
     servers = start_redis(shards=2)
-    job = describe(job_data, consistency=consistency, passes=5, ftrl=ADDITIVE)
+    job = describe(job_data, consistency=consistency, passes=4, ftrl=ADDITIVE)
     running = start_job(job, servers.url)
     running.gather()
     victim = other_than_the_boards(running, servers)
