@@ -104,28 +104,28 @@ def test_servers_end_with_a_job_that_ends(job: Callable, tmp_path: Path) -> None
 
 def test_servers_end_with_a_job_that_is_killed(job: Callable, tmp_path: Path) -> None:
     signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT]
-    code = textwrap.dedent("""
+    one = textwrap.dedent("""
         os.setpgid(0, 0)
         servers = EmbeddedRedis(replicas=2)
         servers.servers[0].freeze()
         ready(servers, os.getpid())
     """)
-    process, first = job(FORKS.format(endings=[code] * len(signals)))
-    started = [first, *(numbers(process) for _ in signals[1:])]
-    assert len({pid for *_, pid in started}) == len(signals)
+    cluster = textwrap.dedent("""
+        os.setpgid(0, 0)
+        ready(EmbeddedRedis(shards=2, replicas=1), os.getpid())
+    """)
+    process, first = job(FORKS.format(endings=[*[one] * len(signals), cluster]))
+    *started, (*cluster_ports, cluster_pid) = sorted([first, *(numbers(process) for _ in signals)], key=len)
+    assert len({cluster_pid, *(pid for *_, pid in started)}) == len(signals) + 1
     for number, (*ports, pid) in zip(signals, started, strict=True):
+        assert len(ports) == 3
         assert all(map(listens, ports))
         os.killpg(pid, number)  # as a terminal or a scheduler does
         eventually(lambda ports=ports: not any(map(listens, ports)))
-    assert_nothing_is_left([], tmp_path)
-
-
-def test_a_killed_job_leaves_no_cluster(job: Callable, tmp_path: Path) -> None:
-    process, ports = job("ready(EmbeddedRedis(shards=2, replicas=1))")
-    assert len(ports) == 4
-    process.kill()
-    process.wait()
-    assert_nothing_is_left([*ports, *[port + 10_000 for port in ports]], tmp_path)
+    assert len(cluster_ports) == 4
+    assert all(map(listens, cluster_ports))
+    os.kill(cluster_pid, signal.SIGKILL)
+    assert_nothing_is_left([*cluster_ports, *[port + 10_000 for port in cluster_ports]], tmp_path)
 
 
 def test_a_job_that_gets_ctrl_c_can_use_the_servers_while_it_stops(job: Callable, tmp_path: Path) -> None:
