@@ -217,6 +217,7 @@ def _wait(
     """Waits until all are ready; every 5 s calls `again`, for a busy machine may have let a request lapse."""
     deadline = time.monotonic() + JOIN_TIMEOUT_S
     repeat = time.monotonic() + 5.0
+    pause_s = 0.01  # a cluster is not whole before two seconds, whoever asks; a replica follows at once
     for server in servers:
         while not ready(server):
             if time.monotonic() > repeat:
@@ -229,7 +230,8 @@ def _wait(
                     f"the redis-server at {server.host}:{server.port} did not find the others within "
                     f"{JOIN_TIMEOUT_S:.0f} s: is the machine overloaded, or loopback filtered?"
                 )
-            time.sleep(0.02)
+            time.sleep(pause_s)
+            pause_s = min(1.3 * pause_s, 0.1)
 
 
 def _knows(server: RedisServer, nodes: int, replicas: int) -> bool:
