@@ -22,6 +22,7 @@ from ps.servers import Cluster, Node, RedisServer
 
 _PATIENCE_S = 60.0
 _POLL_S = 0.05
+_SERVERS_POLL_S = 0.2  # all of them are asked
 _REPLICATED_S = 10.0  # what was pushed so long before a fault was surely replicated
 
 
@@ -282,7 +283,7 @@ class Saboteur:
         while not _tried(ready):
             if monotonic() > deadline:
                 raise StoreError(f"{otherwise} within {_PATIENCE_S:g} s")
-            Event().wait(_POLL_S)
+            Event().wait(_SERVERS_POLL_S)
 
     def _pause(self, seconds: float) -> None:
         if self._over.wait(seconds):
