@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         input_bytes,
         learnt_text,
     )
-    from ctr.workers.forking import end_fork, fork_server, serve
+    from ctr.workers.forking import fork_server, serve
     from ctr.workers.heartbeat import Heartbeat
     from ctr.workers.prepared_update import PreparedUpdate
     from ctr.workers.processes import WorkerProcesses

@@ -18,11 +18,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from threading import Lock
 from time import monotonic
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from ctr.errors import CtrError
 
@@ -79,7 +79,7 @@ class ForkServer:
         self._line = line
         self._popen = popen
         self._said = said
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._answers = b""
         self._forked: int | None = None
         self._codes: dict[int, int] = {}
@@ -176,7 +176,7 @@ class ForkServer:
 
 
 _server: ForkServer | None = None
-_starting = threading.Lock()
+_starting = Lock()
 
 
 def fork_server() -> ForkServer:
@@ -198,19 +198,6 @@ def serve(line: socket.socket) -> list[str] | None:
         signal.signal(number, signal.SIG_IGN)  # they are for whoever asks
     gc.freeze()  # so that no fork needs memory of its own for what was loaded
     return _Server(line).run()
-
-
-def end_fork(code: object) -> NoReturn:
-    """End a fork with the code of a `SystemExit`, as `multiprocessing` ends its own.
-
-    Python would take everything apart, and so copy all that the fork shares with others: 0.1 s.
-    """
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # nobody reads it any more
-            stream.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 class _Server:
