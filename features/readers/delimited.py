@@ -164,7 +164,10 @@ class DelimitedReader:
         rows = 0
         while (found := self._rows_there())[0]:
             rows += found[0]
-            yield self._piece(self._file.take(found[1]), found[0], wanted)
+            lines = self._file.take(
+                found[1], None if self._quote else found[0]
+            )  # quoted, rows may have several
+            yield self._piece(lines, found[0], wanted)
         if rows == 0:
             raise DataError(f"{self._path}: there are no rows after the header; leave the file out.")
 

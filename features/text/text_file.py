@@ -105,11 +105,11 @@ class TextFile:
         """The lines that are there; valid until `fill`."""
         return Lines(self.path, self._buffer, self.begin, self.end, self._spare, self.line, self.is_last)
 
-    def take(self, end: int) -> Lines:
-        """The lines up to `end`, which the file leaves alone from now on."""
+    def take(self, end: int, count: int | None = None) -> Lines:
+        """The lines up to `end`, which the file leaves alone from now on; `count`: their number, if known."""
         last = self.is_last and end == self.end
         lines = Lines(self.path, self._buffer, self.begin, end, self._spare, self.line, last)
-        self.line += int(count_lines(self._buffer, self.begin, end))
+        self.line += int(count_lines(self._buffer, self.begin, end)) if count is None else count
         self.begin, self._taken = end, True
         return lines
 
