@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
 import signal
 import sys
@@ -12,15 +11,10 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
-_TRAINING = ("train", "worker", "workers")
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # as in <malloc.h>
-
 
 def main() -> None:
     """Run the command line; exit 0 when all went well, 2 on wrong use, 1 when it failed, 130 when stopped."""
     _leave_on_signals()
-    if sys.argv[1:2] and sys.argv[1] in _TRAINING:
-        _keep_memory()
     if len(sys.argv) == 3 and sys.argv[1] == "workers" and sys.argv[2].isdigit():
         if _forked(int(sys.argv[2])):
             _leave_on_signals()
@@ -55,18 +49,6 @@ def _leave_on_signals() -> None:
 def _leave(_number: int, _frame: FrameType | None) -> None:
     os.write(2, b"\nStopped. Nothing was begun.\n")
     os._exit(130)
-
-
-def _keep_memory() -> None:
-    """Keep what large arrays leave free: the next chunk's need as much.
-
-    By default the C library returns what is larger than 32 MiB to the system, which hands it out again page
-    by page, and zeroed: with 2**28 slots through Redis, a third of the system's time. Threads share one heap,
-    or each would keep its own.
-    """
-    with suppress(AttributeError, OSError):  # only GNU's has it
-        for option, value in ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, 1 << 30), (_TRIM_THRESHOLD, -1)):
-            ctypes.CDLL(None).mallopt(option, value)
 
 
 def _end_fork(code: object) -> NoReturn:

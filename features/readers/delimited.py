@@ -163,11 +163,10 @@ class DelimitedReader:
         wanted = np.array([self.columns.index(name) for name in columns], np.int32)
         rows = 0
         while (found := self._rows_there())[0]:
-            rows += found[0]
-            lines = self._file.take(
-                found[1], None if self._quote else found[0]
-            )  # quoted, rows may have several
-            yield self._piece(lines, found[0], wanted)
+            count, end = found
+            rows += count
+            lines = self._file.take(end, None if self._quote else count)  # a row in quotes may have several
+            yield self._piece(lines, count, wanted)
         if rows == 0:
             raise DataError(f"{self._path}: there are no rows after the header; leave the file out.")
 

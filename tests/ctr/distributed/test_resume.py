@@ -54,7 +54,7 @@ def one_worker(data: Path) -> JobDescription:
 
 
 class TestStopped:
-    @pytest.mark.parametrize(("consistency", "seed", "admit"), [("ssp", 2, 0.5), ("bsp", 3, 1)])
+    @pytest.mark.parametrize(("consistency", "seed", "admit"), [("ssp", 2, 0.5), ("bsp", 3, 0.5)])
     def test_it_goes_on_to_the_same_bits(
         self,
         start_job: StartJob,
