@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from ctr.background import Background
 from ctr.checkpoint import Checkpoint, read_checkpoint, read_job, restore_checkpoint, sole_writer
 from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.coordinator import Coordinator
@@ -129,7 +130,9 @@ def _train(
             with suppress(StoreError):
                 store.drop()
             raise
-        with closing(coordinator):
+        with closing(coordinator), Background("strings") as meanwhile:
+            # While workers start and read their first chunk. If it fails, so do the pushes, which tell why.
+            meanwhile.submit(store.make_strings)
             result, told = coordinator.run(stop=stop, on_progress=on_progress, on_start=on_start)
             told.report.saturated_z += too_large.z
             told.report.saturated_n += too_large.n

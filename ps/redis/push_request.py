@@ -87,7 +87,7 @@ class PushRequest:
     job: str
     shard: int
     number: int | None
-    """Of the push; None: only the attempt is written."""
+    """Of the push; None: only the attempt is written, or without one the strings are made."""
     attempt: int = 0
     expected: int = -1
     """The last push that the partition has acknowledged."""
@@ -98,6 +98,11 @@ class PushRequest:
     def range_bytes(self) -> int:
         """Bytes that are read, and written from the scratch."""
         return sum(push.range_bytes for push in self.pushes)
+
+    @property
+    def makes_strings(self) -> bool:
+        """Whether it only makes the strings, if they are not there: zeros, and no watermark."""
+        return self.number is None and not self.attempt
 
     def look(self) -> list[bytes | memoryview]:
         """Watch the watermark, and ask for what is written next to depend on."""
@@ -130,6 +135,8 @@ class PushRequest:
 
     def next_step(self, found: Found) -> Outcome:
         """READY when the partition is to be written now; else the push to it ends here, by UNWATCH."""
+        if self.makes_strings:
+            return Outcome.DONE if found.facts.had_state else Outcome.READY
         if self.attempt and found.mark.attempt > self.attempt:
             return Outcome.SUPERSEDED
         if self.number is not None and found.mark.number >= self.number:
@@ -143,7 +150,7 @@ class PushRequest:
         p, keys, facts = self.partition, self.keys, found.facts
         parts: list[bytes | memoryview] = [command(b"MULTI")]
         answers: list[int | None] = []
-        first = not facts.had_state and len(self.pushes) > 0
+        first = not facts.had_state and (len(self.pushes) > 0 or self.makes_strings)
         if first:
             parts += [allocate(keys.state(p, i), self.size) for i in range(self.strings)]
             answers += [None] * self.strings
@@ -154,10 +161,11 @@ class PushRequest:
             parts += addition.parts
             answers += addition.answers
             z, n = z + addition.limited[0], n + addition.limited[1]
-        mark = Watermark(found.mark.number if self.number is None else self.number, self.attempt)
-        field = watermark_field(self.job, self.shard)
-        parts.append(command(b"HSET", keys.watermarks(p, self.shard), field, mark.to_bytes()))
-        answers.append(None)
+        if not self.makes_strings:
+            mark = Watermark(found.mark.number if self.number is None else self.number, self.attempt)
+            field = watermark_field(self.job, self.shard)
+            parts.append(command(b"HSET", keys.watermarks(p, self.shard), field, mark.to_bytes()))
+            answers.append(None)
         fields = (STATE, b"1") * first + (CROWDED, b"1") * (self.crowd and not facts.crowded)
         if fields:
             parts.append(command(b"HSET", keys.facts(p), *fields))

@@ -137,19 +137,8 @@ class Pushes:
         applied = np.full(self._layout.partitions.count, -1, np.int64)
         highest = 0
 
-        def request(address: Address, p: int, conflicts: int) -> PushRequest:
-            return PushRequest(
-                keys=self._keys,
-                partition=p,
-                size=self._layout.strings.size,
-                strings=self._layout.per_partition,
-                pushes=[],
-                logs={},
-                job=job,
-                shard=shard,
-                number=None,
-                attempt=attempt,
-            )
+        def request(_: Address, p: int, conflicts: int) -> PushRequest:
+            return self._without_slots(p, job, shard, attempt)
 
         def note(p: int, found: Found) -> None:
             nonlocal highest
@@ -175,6 +164,29 @@ class Pushes:
                 if tries > 1:  # after the first, this one knows how far ahead the other's clock is
                     patience.pause(always_superseded)
                 attempt = max(highest + 1, time_ns())
+
+    def make_strings(self) -> None:
+        """See `RedisStore.make_strings`."""
+
+        def request(_: Address, p: int, conflicts: int) -> PushRequest:
+            return self._without_slots(p, "", 0, 0)
+
+        self._everywhere(list(range(self._layout.partitions.count)), request, None)
+
+    def _without_slots(self, partition: int, job: str, shard: int, attempt: int) -> PushRequest:
+        """Writes the attempt at a data shard; with none, see `PushRequest.makes_strings`."""
+        return PushRequest(
+            keys=self._keys,
+            partition=partition,
+            size=self._layout.strings.size,
+            strings=self._layout.per_partition,
+            pushes=[],
+            logs={},
+            job=job,
+            shard=shard,
+            number=None,
+            attempt=attempt,
+        )
 
     def _everywhere(
         self,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
 import redis
 
+from ctr.errors import StoreError
 from ps import Logged, Token
 from ps.client.presence import Presence
 from ps.redis import layout
@@ -150,3 +152,46 @@ def test_pushes_for_other_data_shards_do_not_meet(shared_redis: EmbeddedRedis) -
     for each in stores[1:]:
         each.close()
     stores[0].drop()
+
+
+def test_strings_are_made_whole_before_anybody_pushes(store: RedisStore, url: str) -> None:
+    def lengths() -> list[int]:
+        with redis.RedisCluster.from_url(url.replace("+cluster", "").split(",")[0]) as client:
+            return [
+                client.strlen(store.keys.state(p, i))
+                for p in range(store.partitions.count)
+                for i in range(store.layout.per_partition)
+            ]
+
+    store.push_packed(np.array([5], np.uint32), np.array([7]), Token("job", 0, 0))
+    assert sorted(set(lengths())) == [0, 8 * (SIZE - 2)]  # those of one partition
+    for _ in range(2):
+        store.make_strings()
+        assert set(lengths()) == {8 * (SIZE - 2)}
+        assert np.flatnonzero(store.pull_packed(EVERYTHING).packed).tolist() == [5]
+    assert store.applied("job", 0).tolist() == [0] + [-1] * 15  # nobody has pushed to the others
+    assert store.applied("", 0).tolist() == [-1] * 16
+
+
+def test_pushes_count_once_while_strings_are_made(store: RedisStore, url: str) -> None:
+    slots = some_slots(np.random.default_rng(1), 2_000)
+    ones = np.ones(slots.size, np.int64)
+    others = [opened(url, "several", join=True) for _ in range(3)]
+
+    def push(shard: int) -> None:
+        for number in (0, 0, 1):  # the first one twice
+            others[shard].push_packed(slots, ones, Token("job", shard, number))
+
+    at_once(store.make_strings, *(partial(push, shard) for shard in range(len(others))))
+    assert (store.pull_packed(slots).packed == 2 * len(others)).all()
+    for other in others:
+        other.close()
+
+
+def test_no_strings_are_made_of_a_model_that_is_gone(store: RedisStore, url: str) -> None:
+    other = opened(url, "several", join=True)
+    other.drop()
+    with pytest.raises(StoreError, match="lost the data"):
+        store.make_strings()
+    with redis.RedisCluster.from_url(url.replace("+cluster", "").split(",")[0]) as client:
+        assert not list(client.scan_iter("ctr:*"))
