@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
+
 from features.readers import blocks_of, open_reader
-from features.spec import FeatureSpec, FittedSpec, column_of, learnt_of
+from features.spec import FeatureSpec, FittedSpec, NumberField, column_of, learnt_of
 from features.transform import STEPS, Column
 
 
@@ -20,19 +22,27 @@ def fit(spec: FeatureSpec, paths: Sequence[str | Path]) -> FeatureSpec:
     """
     if learnt_of(spec) is not None:
         return spec
-    wanted = {f.name: (column_of(f), begin(f)) for f in spec.all_fields if (begin := STEPS[f.step].fit)}
-    names = list(dict.fromkeys(column for column, _ in wanted.values()))
+    wanted = {f.name: (f, begin(f)) for f in spec.all_fields if f.learns and (begin := STEPS[f.step].fit)}
+    names = list(dict.fromkeys(column_of(field) for field, _ in wanted.values()))
     for path in paths:
         with closing(open_reader(Path(path), spec, "ignored")) as reader:
             for block in blocks_of(reader, names):
                 columns = {
                     name: Column.of(block.cells, block.status, i, slice(None)) for i, name in enumerate(names)
                 }
-                for column, learning in wanted.values():
-                    learning.add(columns[column])
+                for field, learning in wanted.values():
+                    column = columns[column_of(field)]
+                    learning.add(column)
+                    if field.constant is not None and isinstance(field, NumberField):
+                        learning.add(Column.repeated(field.constant, _missing_numbers(column)))
     learnt = {
         f"{name}/{array}": found
         for name, (_, learning) in wanted.items()
         for array, found in learning.learnt().items()
     }
     return FittedSpec.of(spec, learnt)
+
+
+def _missing_numbers(column: Column) -> int:
+    numbers = column.numbers
+    return int(np.count_nonzero((column.status == 0) & (numbers.problem == 0) & ~numbers.present))

@@ -16,7 +16,26 @@ FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)
 Name = Annotated[str, Field(min_length=1)]
 # Strict tuples would refuse the lists that YAML yields.
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
-Missing = Literal["skip", "feature"]
+
+
+class Constant(BaseModel):
+    """What stands for missing values."""
+
+    model_config = FROZEN
+
+    value: Name
+    """A missing value becomes what it would become if this text stood in its cell."""
+
+
+def _missing_of(data: Any, _: Any) -> Any:
+    if isinstance(data, dict):
+        return Constant.model_validate(data)
+    if isinstance(data, Constant) or data in ("skip", "feature"):
+        return data
+    raise PydanticKnownError("literal_error", {"expected": "'skip', 'feature' or {value: TEXT}"})
+
+
+Missing = Annotated[Literal["skip", "feature"] | Constant, WrapValidator(_missing_of)]
 
 
 class InputField(BaseModel):
@@ -29,10 +48,9 @@ class InputField(BaseModel):
     column: Name | None = None
     """The column it reads; None: the one of its own name."""
     missing: Missing = "skip"
-    """`skip`: a missing value adds no feature; `feature`: it is a value like any other."""
+    """`skip`: a missing value adds no feature; `feature`: it is a value like any other; or what stands
+    for it."""
 
-    learns: ClassVar[tuple[str, ...]] = ()
-    """Names of the arrays that a first pass over the data learns for it."""
     several: ClassVar[bool] = False
     """Whether an example may have any number of its features, each with a value."""
 
@@ -40,6 +58,16 @@ class InputField(BaseModel):
     def step(self) -> str:
         """The name of the transform step that it goes through."""
         return self.type
+
+    @property
+    def learns(self) -> tuple[str, ...]:
+        """Names of the arrays that a first pass over the data learns for it."""
+        return ()
+
+    @property
+    def constant(self) -> str | None:
+        """The text that stands for missing values."""
+        return self.missing.value if isinstance(self.missing, Constant) else None
 
     def check(self, place: Place) -> None:
         """Raise `misfit` if its keys do not fit together; `place` is where in the spec it stands."""

@@ -1,6 +1,6 @@
 """Cells to hashed features: one transform for training and serving alike."""
 
-from features.transform.columns import Bag, Column, Words
+from features.transform.columns import Bag, Column, Hashes, Words
 from features.transform.hashing import hash_bytes
 from features.transform.steps import STEPS, Step, register_step
 from features.transform.transform import Transform

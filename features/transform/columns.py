@@ -34,6 +34,15 @@ class Words(NamedTuple):
     """uint8[rows]: the RowStatus of rows that are bad for this column, else 0."""
 
 
+class Hashes(NamedTuple):
+    """At most one feature of each row, hashed: what a step makes of a field whose values are not numbers."""
+
+    words: NDArray[np.uint64]
+    """uint64[rows]: the hash, seeded with the field's seed; otherwise as in `Words`."""
+    present: NDArray[np.bool_]
+    problem: NDArray[np.uint8]
+
+
 class Bag(NamedTuple):
     """Any number of features of each row: what a step makes of a field with `several`."""
 
@@ -45,6 +54,9 @@ class Bag(NamedTuple):
     """float32, as long as `hashes`."""
     problem: NDArray[np.uint8]
     """uint8[rows], as in `Words`; such a row has no features."""
+    missing: NDArray[np.bool_] | None = None
+    """bool[rows]: whose value is missing; None: those without features. A step leaves what the field's
+    `missing` says of them to others."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,13 @@ class Column:
         """These rows of one of the columns of `cells`."""
         starts, ends = cells.starts[rows, column], cells.ends[rows, column]
         return Column(cells.buffer, np.ascontiguousarray(starts), np.ascontiguousarray(ends), status[rows])
+
+    @staticmethod
+    def repeated(text: str, rows: int) -> Column:
+        """This text in so many rows."""
+        buffer = np.frombuffer(text.encode(), np.uint8)
+        ends = np.full(rows, buffer.size, np.int32)
+        return Column(buffer, np.zeros(rows, np.int32), ends, np.zeros(rows, np.uint8))
 
     def __len__(self) -> int:
         return self.starts.size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Any
@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from features.spec import FeatureSpec, InputField, NumberField, column_of
 from features.text import LOG_CELLS, log_cells
-from features.transform.columns import Bag, Words
+from features.transform.columns import Bag, Hashes, Words
 from features.transform.field_kernels import TILE
 from features.transform.hashing import hash_bytes
+from features.transform.missing import missing_hash
 from features.transform.step_kernels import CategoryPlan, CrossPlan, Made, NumberPlan, Plan, Scratch
-from features.transform.steps import STEPS
+from features.transform.steps import STEPS, Arrays
 
 
 def seed_of(name: str, spec: FeatureSpec) -> int:
@@ -24,20 +25,26 @@ def seed_of(name: str, spec: FeatureSpec) -> int:
     return hash_bytes(name.encode(), spec.seed)
 
 
-def plan_of(spec: FeatureSpec, columns: Sequence[str]) -> Plan:
-    """The arrays of `spec`, for cells of these columns."""
+def plan_of(spec: FeatureSpec, columns: Sequence[str], learnt: Mapping[str, Arrays]) -> Plan:
+    """The arrays of `spec`, for cells of these columns; `learnt`: by field, what it has learnt.
+
+    Raises SpecError if a constant that stands for missing values is no value.
+    """
     fields = [field for field in spec.all_fields if not field.several]
     index = {column: i for i, column in enumerate(columns)}
     names = [field.name for field in fields]
     seeds = [seed_of(name, spec) for name in names]
+    missing = [
+        missing_hash(field, seed, learnt[field.name]) for field, seed in zip(fields, seeds, strict=True)
+    ]
     return Plan(
         label_column=index.get(spec.label_column or "", -1),
         weight_column=index.get(spec.weight or "", -1),
         bias=spec.bias,
         mask=np.uint64((1 << spec.bits) - 1),
         seeds=np.array(seeds, np.uint64),
-        keeps_missing=np.array([field.missing == "feature" for field in fields], np.bool_),
-        missing_hashes=np.array([hash_bytes(b"", seed) for seed in seeds], np.uint64),
+        keeps_missing=np.array([hashed is not None for hashed in missing], np.bool_),
+        missing_hashes=np.array([hashed or 0 for hashed in missing], np.uint64),
         categories=CategoryPlan(*_places(fields, index, "category")),
         numbers=_numbers(fields, index),
         made=np.array([f for f, field in enumerate(fields) if STEPS[field.step].make], np.int64),
@@ -49,9 +56,9 @@ def plan_of(spec: FeatureSpec, columns: Sequence[str]) -> Plan:
     )
 
 
-def made_of(first: int, rows: int, made: Sequence[tuple[int, Words | Bag]]) -> Made:
+def made_of(first: int, rows: int, made: Sequence[tuple[int, Words | Hashes | Bag]]) -> Made:
     """What steps made of the rows from `first` on: each with its column, in the order of the fields."""
-    words = [found for _, found in made if isinstance(found, Words)]
+    words = [found for _, found in made if not isinstance(found, Bag)]
     bags = [found for _, found in made if isinstance(found, Bag)]
     problem, bad_column = np.zeros(rows if made else 0, np.uint8), np.zeros(rows if made else 0, np.int32)
     for column, found in reversed(made):  # of several, the first field's is told
@@ -63,6 +70,7 @@ def made_of(first: int, rows: int, made: Sequence[tuple[int, Words | Bag]]) -> M
         first=first,
         words=np.array([found.words for found in words], np.uint64).reshape(len(words), rows),
         present=np.array([found.present for found in words], np.bool_).reshape(len(words), rows),
+        hashed=np.array([isinstance(found, Hashes) for found in words], np.bool_),
         bounds=np.array(bounds, np.int64).reshape(len(bags), rows + 1),
         hashes=_joined([bag.hashes[: bag.bounds[-1]] for bag in bags], np.uint64),
         values=_joined([bag.values[: bag.bounds[-1]] for bag in bags], np.float32),

@@ -79,7 +79,7 @@ class Plan(NamedTuple):
     keeps_missing: NDArray[np.bool_]
     """bool[f]: whether a missing value is a feature."""
     missing_hashes: NDArray[np.uint64]
-    """uint64[f]: the hash of no bytes."""
+    """uint64[f]: the hash of that feature."""
     categories: CategoryPlan
     numbers: NumberPlan
     made: NDArray[np.int64]
@@ -95,6 +95,8 @@ class Made(NamedTuple):
     words: NDArray[np.uint64]
     """uint64[p, n], and bool[p, n]: see `columns.Words`."""
     present: NDArray[np.bool_]
+    hashed: NDArray[np.bool_]
+    """bool[p]: whether its words are hashes already: see `columns.Hashes`."""
     bounds: NDArray[np.int64]
     """int64[b, n + 1], into the two below: see `columns.Bag`."""
     hashes: NDArray[np.uint64]
@@ -155,9 +157,13 @@ def hash_fields(tile: Tile, plan: Plan, made: Made, scratch: Scratch) -> None:
         if slow[f]:
             _other_numbers(tile, numbers, i, others, hashes, present)
     for i in range(plan.made.size):
-        _load_made(tile, made, i, plan.made[i], hashes, present)
+        if not made.hashed[i]:
+            _load_made(tile, made, i, plan.made[i], hashes, present)
     for f in range(plan.seeds.size):
         hash_words(f, plan.seeds[f], hashes)
+    for i in range(plan.made.size):
+        if made.hashed[i]:
+            _load_made(tile, made, i, plan.made[i], hashes, present)
     for i in range(categories.fields.size):
         f = categories.fields[i]
         if slow[f] or scratch.pointed[f]:

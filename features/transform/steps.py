@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.spec import CategoryField, IndexField, InputField, NumberField, register_field
-from features.transform.columns import Bag, Column, Words
+from features.transform.columns import Bag, Column, Hashes, Words
 from features.transform.index_kernels import hash_indices
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -33,7 +33,7 @@ class Step:
 
     field: type[InputField]
     """What a spec says of a field that goes through it."""
-    make: Callable[[Any, Column, int, Arrays], Words | Bag] | None = None
+    make: Callable[[Any, Column, int, Arrays], Words | Hashes | Bag] | None = None
     """(field, values, seed of its hashes, what it learnt) -> its features; None for the steps that
     `step_kernels` does, tile by tile, as it parses and hashes."""
     fit: Callable[[Any], Fit] | None = None
@@ -60,7 +60,7 @@ def _indices(field: IndexField, column: Column, seed: int, _: Arrays) -> Bag:
         np.empty(most, np.float32),
         np.zeros(rows, np.uint8),
     )
-    hash_indices(column.buffer, column.starts, column.ends, column.status, np.uint64(seed), *bag)
+    hash_indices(column.buffer, column.starts, column.ends, column.status, np.uint64(seed), *bag[:4])
     return bag
 
 

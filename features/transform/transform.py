@@ -12,12 +12,12 @@ from ctr.errors import DataError, SpecError
 from features.batches import Batch, BatchBuilder
 from features.spec import FeatureSpec, NumberField, column_of, learnt_of
 from features.text import Cells, cells_of_rows, shown
-from features.transform.columns import Bag, Column, Words
+from features.transform.columns import Bag, Column, Hashes, Words
 from features.transform.index_kernels import bad_token
 from features.transform.kernels import RowStatus, transform_rows
+from features.transform.missing import maker
 from features.transform.plan import made_of, plan_of, scratch_of, seed_of
 from features.transform.step_kernels import Made
-from features.transform.steps import STEPS
 
 _EXPECTED = {
     RowStatus.LABEL: "is no label; it must be 0 or 1, or -1 or 1",
@@ -56,7 +56,7 @@ class Transform:
     def __init__(self, spec: FeatureSpec, *, with_label: bool) -> None:
         """Without label, neither label nor weight is read: for examples that are to be predicted.
 
-        Raises SpecError if the spec has to learn from data first.
+        Raises SpecError if the spec has to learn from data first, or a constant for missing values is none.
         """
         self.spec = spec
         self.with_label = with_label
@@ -70,18 +70,16 @@ class Transform:
                 f"field {name!r}: its transform learns from data first; write a data set with"
                 f" `ctr features build`, which has it learn, and use that instead of the raw files."
             )
-        self._plan = plan_of(spec, self.columns)
+        arrays = {
+            field.name: {array: learnt[f"{field.name}/{array}"] for array in field.learns}
+            for field in spec.all_fields
+        }
+        self._plan = plan_of(spec, self.columns, arrays)
         self._thread = threading.local()
         self._made_before = [
-            (
-                field,
-                self.columns.index(column_of(field)),
-                make,
-                seed_of(field.name, spec),
-                {array: learnt[f"{field.name}/{array}"] for array in field.learns},
-            )
+            (self.columns.index(column_of(field)), make)
             for field in spec.all_fields
-            if (make := STEPS[field.step].make) is not None
+            if (make := maker(field, seed_of(field.name, spec), arrays[field.name])) is not None
         ]
         self._nothing_made = made_of(0, 0, [])
         categories = {column_of(field) for field in spec.fields if not isinstance(field, NumberField)}
@@ -148,11 +146,11 @@ class Transform:
             return len(cells), self._nothing_made
         last = min(len(cells), first + builder.room)
         columns: dict[int, Column] = {}
-        found: list[tuple[int, Words | Bag]] = []
-        for field, place, make, seed, learnt in self._made_before:
+        found: list[tuple[int, Words | Hashes | Bag]] = []
+        for place, make in self._made_before:
             if place not in columns:
                 columns[place] = Column.of(cells, status, place, slice(first, last))
-            found.append((place, make(field, columns[place], seed, learnt)))
+            found.append((place, make(columns[place])))
         made = made_of(first, last - first, found)
         if made.bounds.size:
             builder.reserve((last - first) * self.spec.features_per_example + made.hashes.size)

@@ -57,6 +57,8 @@ def field_hash(field: NumberField | CategoryField, text: bytes, seed: int) -> in
     """The hash of a field's feature, or None when it has none."""
     field_seed = xxhash.xxh64_intdigest(field.name.encode(), seed)
     value = number(text) if isinstance(field, NumberField) else category(text)
+    if value is None and field.constant is not None:
+        return field_hash(field.model_copy(update={"missing": "skip"}), field.constant.encode(), seed)
     if value is None:
         return xxhash.xxh64_intdigest(b"", field_seed) if field.missing == "feature" else None
     data = value if isinstance(value, bytes) else bucket(field, value).to_bytes(8, "little", signed=True)

@@ -165,7 +165,11 @@ fields:
             r"fields\[2\]\.edges\[2\]: expected a number \(with an exponent: 1\.0e\+3\), got '1e3'",
         ),
         ("0.5", ".nan", r"fields\[2\]\.edges\[1\]: expected a finite number"),
-        ("missing: feature", "missing: drop", r"fields\[0\]\.missing: expected 'skip' or 'feature'"),
+        (
+            "missing: feature",
+            "missing: drop",
+            r"fields\[0\]\.missing: expected 'skip', 'feature' or {value: TEXT}",
+        ),
         ("of: [a, b]", "of: [a, c]", r"my\.yaml:13: crosses\[0\]\.of\[1\]: there is no field 'c'"),
         ("of: [a, b]", "of: [a]", r"crosses\[0\]\.of: expected a list of two or more"),
         ("of: [a, b]", "of: [a, a]", r"crosses\[0\]\.of\[1\]: 'a' is there twice"),

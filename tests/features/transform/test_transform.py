@@ -46,9 +46,12 @@ fields:
   - {name: n missing, column: n, type: number, transform: log, missing: feature}
   - {name: e, type: number, transform: edges, edges: [-2.5, 0, 0.1, 7, 1.0e+9]}
   - {name: é, type: category, missing: feature}
+  - {name: five, column: c, type: category, missing: {value: "5.0"}}
+  - {name: many, column: n, type: number, transform: log, missing: {value: " 1e3"}}
+  - {name: few, column: n, type: number, transform: edges, edges: [0, 7], missing: {value: "-1"}}
 crosses:
   - {name: cn, of: [c, n]}
-  - {name: all, of: [é, c, n missing, e, n]}
+  - {name: all, of: [é, c, n missing, e, n, many]}
 """,
     "test",
 )
