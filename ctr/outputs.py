@@ -19,6 +19,13 @@ def beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix) if path.name else path / suffix
 
 
+def beside_input(text: str, suffix: str) -> Path:
+    """The place beside an input; in the working folder if that is no path but a URI, pattern or pipe."""
+    from features import is_glob, is_uri
+
+    return beside(Path("inputs" if text == "-" or is_uri(text) or is_glob(text) else text), suffix)
+
+
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
     """Yield where to write the file that takes the place of `path` when the block ends without an error."""
@@ -65,6 +72,6 @@ def require_no_part(out: Path | None, *folders: Path | None) -> None:
         raise DataError(f"{out}: lies in {folder}, whose files are kept by ctr alone; choose another place.")
 
 
-def printable(path: Path) -> str:
+def printable(path: str | Path) -> str:
     """The path as text that JSON can hold, whatever bytes its name has."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

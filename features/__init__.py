@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 from features.batches import Batch, Chunk, Slots, slot_counts, slot_dtype
 from features.batches import warm_up as warm_up_localize
-from features.dataset import BLOCK_ROWS, DatasetManifest, DatasetSource, shuffled, write_dataset
+from features.dataset import BLOCK_ROWS, DatasetManifest, DatasetSource, is_dataset, shuffled, write_dataset
 from features.folder import remove_drafts, replace_folder, require_replaceable, scratch_folder
+from features.inputs import input_files, is_glob, is_uri
 from features.opening import open_source
 from features.readers import BadRows, too_many
 from features.spec import FeatureSpec, load_spec, parse_spec

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from features.inputs import StandardInput, input_files
 from features.readers import blocks_of, open_reader
 from features.spec import FeatureSpec, FittedSpec, NumberField, column_of, learnt_of
 from features.transform import STEPS, Column
 
 
-def fit(spec: FeatureSpec, paths: Sequence[str | Path]) -> FeatureSpec:
-    """`spec` with what its steps learn from all rows of these files; `spec` itself if they learn nothing.
+def fit(spec: FeatureSpec, inputs: Sequence[str | Path]) -> FeatureSpec:
+    """`spec` with what its steps learn from all rows of these inputs; `spec` itself if they learn nothing.
 
     Labels and weights are not looked at. Rows that cannot be split into cells are left out; a value that is
     none for one step counts for the others. Raises DataError, and SpecError when the spec does not fit a
@@ -24,8 +25,10 @@ def fit(spec: FeatureSpec, paths: Sequence[str | Path]) -> FeatureSpec:
         return spec
     wanted = {f.name: (f, begin(f)) for f in spec.all_fields if f.learns and (begin := STEPS[f.step].fit)}
     names = list(dict.fromkeys(column_of(field) for field, _ in wanted.values()))
-    for path in paths:
-        with closing(open_reader(Path(path), spec, "ignored")) as reader:
+    for file in input_files(inputs):
+        if isinstance(file, StandardInput):
+            raise file.once()
+        with closing(open_reader(file, spec, "ignored")) as reader:
             for block in blocks_of(reader, names):
                 columns = {
                     name: Column.of(block.cells, block.status, i, slice(None)) for i, name in enumerate(names)

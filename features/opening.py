@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctr.errors import DataError, SpecError
-from features.dataset import DatasetSource
+from features.dataset import DatasetSource, is_dataset
 from features.spec import FeatureSpec
 
 if TYPE_CHECKING:
@@ -28,25 +28,24 @@ def open_source(
 ) -> RawSource | DatasetSource:
     """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
 
-    A data set must have been hashed with `spec`, if that is given. What there is about bad rows and threads
-    is for raw files (see `RawSource`), `verify` for a data set (see `DatasetSource`). A file that begins as
-    Parquet does is read as that; else one whose name ends in .parquet, .pq, .libsvm or .svm (and behind that
-    perhaps .gz, .zst, .bz2, .lz4 or .xz) is of that format, any other of `spec.source.format`. Raises
-    DataError or SpecError.
+    Raw files are paths, folders, patterns, URIs, or `-` for standard input: see `input_files`. A data set
+    must have been hashed with `spec`, if that is given. What there is about bad rows and threads is for raw
+    files (see `RawSource`), `verify` for a data set (see `DatasetSource`). A file's format is told by its
+    first bytes if they do, else by its name's suffix (behind which there may be .gz, .zst, .bz2, .lz4 or
+    .xz), else it is `spec.source.format`. Raises DataError or SpecError.
     """
-    folders = [path for path in inputs if Path(path).is_dir()]
-    if folders and len(inputs) > 1:
+    datasets = [path for path in inputs if is_dataset(path)]
+    if datasets and len(inputs) > 1:
         raise DataError(
-            f"{folders[0]}: a folder, which is a hashed data set, must be the only input; give raw files, or"
-            f" one folder."
+            f"{datasets[0]}: a hashed data set must be the only input; give raw files, or one data set."
         )
-    if folders:
+    if datasets or (spec is None and inputs and Path(inputs[0]).is_dir()):
         dataset = DatasetSource(
-            folders[0], labels="required" if labels == "required" else "ignored", verify=verify
+            inputs[0], labels="required" if labels == "required" else "ignored", verify=verify
         )
         if spec is not None and spec.fingerprint != dataset.spec.fingerprint:
             raise DataError(
-                f"{folders[0]}: hashed with the transform {dataset.spec.fingerprint[:12]}, but here"
+                f"{inputs[0]}: hashed with the transform {dataset.spec.fingerprint[:12]}, but here"
                 f" {spec.fingerprint[:12]} is wanted; build it with that spec (a model's: features.yaml)."
             )
         return dataset

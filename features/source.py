@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from features.batches import Batch, BatchBuilder
+from features.inputs import InputFile, StandardInput, input_files
 from features.pieces import HashedPiece, PlacedBlock, PlacedPiece, in_order
 from features.preview import crowded_fields, kind_of_labels
 from features.readers import (
@@ -43,7 +44,7 @@ class RawSource:
     def __init__(
         self,
         spec: FeatureSpec,
-        paths: Sequence[str | Path],
+        inputs: Sequence[str | Path | InputFile],
         *,
         on_bad_rows: OnBadRows = "fail",
         quarantine: Path | None = None,
@@ -51,7 +52,7 @@ class RawSource:
         labels: Labels = "required",
         threads: int = 1,
     ) -> None:
-        """Opens each file once, so that a missing one or a wrong header shows before any work.
+        """Opens each file (see `input_files`) once, so that a wrong header shows before any work.
 
         `on_bad_rows`: `fail` raises DataError at the first, `skip` leaves them out, `quarantine` also
         writes them, as they stand, to the file `quarantine`; that replaces an older one when the first pass
@@ -65,10 +66,8 @@ class RawSource:
         """
         if (on_bad_rows == "quarantine") != (quarantine is not None):
             raise ValueError("a quarantine file is given if and only if on_bad_rows is 'quarantine'")
-        if not paths:
-            raise DataError("There are no input files; give at least one.")
         self.spec = spec
-        self._paths = [Path(path) for path in paths]
+        self.files = input_files(inputs)
         self._on_bad_rows = on_bad_rows
         self.max_bad_fraction = max_bad_fraction
         self._tried = 0  # rows of the pass
@@ -123,8 +122,10 @@ class RawSource:
         """The number of data rows, good or bad. Text is read through for it, once."""
         if self._row_count is None:
             self._row_count = 0
-            for path in self._paths:
-                with closing(open_reader(path, self.spec, self._labels)) as reader:
+            for file in self.files:
+                if isinstance(file, StandardInput):
+                    raise file.once()
+                with closing(open_reader(file, self.spec, self._labels)) as reader:
                     self._row_count += reader.count_rows()
         return self._row_count
 
@@ -183,20 +184,22 @@ class RawSource:
 
     def _pieces(self) -> Generator[PlacedPiece, None, None]:
         """All rows, piece by piece."""
-        sizes = [path.stat().st_size for path in self._paths]
-        position = 0
-        for i, path in enumerate(self._paths):
-            with closing(open_reader(path, self.spec, self._labels)) as reader:
+        sizes = [file.size for file in self.files]
+        total, position = max(sum(sizes), 1), 0
+        for i, file in enumerate(self.files):
+            if isinstance(file, StandardInput):
+                file.begin_pass()
+            with closing(open_reader(file, self.spec, self._labels)) as reader:
                 for piece in reader.pieces(self._transform.columns):
                     self.blocks_read += 1
-                    done = (sum(sizes[:i]) + sizes[i] * reader.fraction) / sum(sizes)
+                    done = (sum(sizes[:i]) + sizes[i] * reader.fraction) / total
                     yield PlacedPiece(piece, position, done, 0, piece.rows)
                     position += piece.rows
 
     def _blocks(self) -> Generator[Block, None, None]:
         """All rows, block by block."""
-        for path in self._paths:
-            with closing(open_reader(path, self.spec, self._labels)) as reader:
+        for file in self.files:
+            with closing(open_reader(file, self.spec, self._labels)) as reader:
                 yield from blocks_of(reader, self._transform.columns)
 
     def _note(self, start: int, part: PlacedBlock | HashedPiece, first: int, last: int) -> None:
@@ -245,8 +248,8 @@ class RawSource:
 
     def _check(self) -> None:
         """Opens every file and sees whether it has what the transform needs."""
-        for path in self._paths:
-            with closing(open_reader(path, self.spec, self._labels)) as reader:
+        for file in self.files:
+            with closing(open_reader(file, self.spec, self._labels)) as reader:
                 reader.require(self._transform.columns)
 
 

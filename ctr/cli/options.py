@@ -52,12 +52,23 @@ class OnBadRows(StrEnum):
     QUARANTINE = "quarantine"
 
 
+def check_inputs(inputs: list[str] | None) -> list[str] | None:
+    """Refuse paths that are not there; patterns and URIs are looked up when they are opened."""
+    from features import is_glob, is_uri
+
+    for text in inputs or ():
+        if text != "-" and not is_uri(text) and not is_glob(text) and not os.path.exists(text):
+            raise typer.BadParameter(f"Path {text!r} does not exist.")
+    return inputs
+
+
 Inputs = Annotated[
-    list[Path],
+    list[str],
     typer.Argument(
         metavar="INPUT",
-        help="Raw files (delimited text; .parquet; .libsvm; text may be compressed), or one hashed data set.",
-        exists=True,
+        help="Raw files, perhaps compressed: paths, folders, quoted patterns such as 'logs/day=*/*.csv', "
+        "URIs such as s3://bucket/logs, or - for standard input. Or one hashed data set.",
+        callback=check_inputs,
         show_default=False,
     ),
 ]

@@ -18,7 +18,7 @@ from ctr.cli.options import (
     OnBadRows,
 )
 from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
-from ctr.outputs import beside, require_apart, require_no_part, require_writable
+from ctr.outputs import beside, beside_input, require_apart, require_no_part, require_writable
 
 
 def evaluate(
@@ -45,7 +45,7 @@ def evaluate(
     require_apart(json, inputs)
     require_no_part(json)
     loaded = load_model(model)
-    quarantine = beside(inputs[0], ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
+    quarantine = beside_input(inputs[0], ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
     source = open_source(
         inputs,
         loaded.spec,

@@ -61,7 +61,7 @@ def open_holdout(job: TrainJob, source: ExampleSource) -> Holdout | None:
     Raises DataError when it has no row, or leaves none for training.
     """
 
-    def opened(inputs: Sequence[Path]) -> ExampleSource:
+    def opened(inputs: Sequence[str | Path]) -> ExampleSource:
         # a source of its own: its bad rows are not training's
         return open_source(
             inputs,

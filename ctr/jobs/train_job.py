@@ -18,7 +18,8 @@ from ctr.workers import Consistency
 class TrainJob:
     """What to train, on what, and where the model goes."""
 
-    inputs: Sequence[Path]
+    inputs: Sequence[str | Path]
+    """A hashed data set, or raw files: see `features.open_source`."""
     spec: str | None
     """Path or name of the feature spec; None for a hashed data set, which carries its own."""
     model: Path
@@ -45,7 +46,7 @@ class TrainJob:
     """See `StoreSettings.lease_s`."""
     stall_s: float = STALL_S
     """Through Redis: a worker that is without progress for so long counts as dead, though it lives."""
-    holdout: Sequence[Path] = ()
+    holdout: Sequence[str | Path] = ()
     """Inputs to evaluate the model on."""
     holdout_fraction: float | None = None
     """Or: the part at the end of `inputs` to keep for that, below 1."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from ctr.errors import DataError, ModelError, StoreError
 from ctr.learn import Admission, Optimizer, optimizer_from_json
 from ctr.stall import STALL_S
 from ctr.workers.data_plan import DataPlan
-from features import DatasetSource, FeatureSpec, open_source
+from features import DatasetSource, FeatureSpec, input_files, is_dataset, is_uri, open_source
 from features.spec import LEARNT, SPEC, spec_files, spec_of_files
 from ps import DEFAULT_FILTERS, Filters
 
@@ -60,7 +61,7 @@ class JobDescription(BaseModel):
 
     version: Literal[1] = 1
     inputs: tuple[str, ...]
-    """Absolute paths; every worker must find the same data there."""
+    """Absolute paths, or URIs; every worker must find the same data there."""
     input_bytes: int | None = None
     """The size of these files, or of the data set's; None: of no matter."""
     dataset: str | None = None
@@ -126,8 +127,8 @@ class JobDescription(BaseModel):
 
     def open_source(self) -> RawSource | DatasetSource:
         """The examples, as a worker reads them. Raises DataError where they are not found, or are others."""
-        for path in map(Path, self.inputs):
-            if not path.exists():
+        for path in self.inputs:
+            if not is_uri(path) and not os.path.exists(path):
                 raise DataError(f"{path}: the job's input is not here; {_REMEDY}.")
         source = open_source(
             self.inputs,
@@ -166,12 +167,9 @@ class JobDescription(BaseModel):
 
 def input_bytes(inputs: Sequence[str | Path]) -> int:
     """The size of the input: of its files, or of a data set's shards."""
-    files = [
-        file
-        for path in map(Path, inputs)
-        for file in (path.glob("shard-*.arrow") if path.is_dir() else (path,))
-    ]
-    return sum(file.stat().st_size for file in files)
+    if is_dataset(inputs[0]):
+        return sum(file.stat().st_size for file in Path(inputs[0]).glob("shard-*.arrow"))
+    return sum(file.size for file in input_files(inputs))
 
 
 def filters_for(consistency: Consistency, chosen: Mapping[str, Any]) -> Filters:
@@ -192,6 +190,8 @@ def filters_for(consistency: Consistency, chosen: Mapping[str, Any]) -> Filters:
     return Filters()
 
 
-def absolute(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Paths as workers that run elsewhere on the machine find them."""
-    return tuple(str(path.resolve()) for path in paths)
+def absolute(inputs: Sequence[str | Path]) -> tuple[str, ...]:
+    """A data set, or all raw files one by one, as workers that run elsewhere on the machine find them."""
+    if is_dataset(inputs[0]):
+        return (os.path.abspath(inputs[0]),)
+    return tuple(file.location for file in input_files(inputs))

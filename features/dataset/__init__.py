@@ -1,7 +1,7 @@
 """The hashed data set: write, read, shuffle, describe."""
 
 from features.dataset.describe import Description, describe
-from features.dataset.manifest import DatasetManifest
+from features.dataset.manifest import DatasetManifest, is_dataset
 from features.dataset.shuffle import shuffled
 from features.dataset.source import DatasetSource
 from features.dataset.writer import BLOCK_ROWS, write_dataset

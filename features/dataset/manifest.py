@@ -90,6 +90,11 @@ def require_dataset_or_nothing(folder: Path) -> None:
     require_replaceable(folder, "data set", FORMAT, _OWN_NAME.fullmatch, DataError)
 
 
+def is_dataset(path: str | Path) -> bool:
+    """Whether a path is a folder of something that ctr wrote, or was to: one with a manifest."""
+    return Path(path, MANIFEST).exists()
+
+
 def read_manifest(folder: Path) -> DatasetManifest:
     """The manifest in `folder`.
 

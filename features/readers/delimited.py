@@ -7,13 +7,13 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
+from features.inputs import InputFile
 from features.readers.block import Block, TextRows, require_columns, rows_per_block
 from features.spec import FeatureSpec
 from features.text import (
@@ -122,7 +122,7 @@ class DelimitedReader:
     """The names of the file's columns, in its order."""
 
     def __init__(
-        self, path: Path, spec: FeatureSpec, *, labels: Labels = "required", read_bytes: int = READ_BYTES
+        self, path: InputFile, spec: FeatureSpec, *, labels: Labels = "required", read_bytes: int = READ_BYTES
     ) -> None:
         """Opens the file and reads its header.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from ctr.errors import DataError
-from features.readers.block import Block, TextRows
+from features.inputs import InputFile
+from features.readers.block import Block, TextRows, require_columns
 from features.readers.libsvm_kernels import count_rows, split_rows
-from features.spec import LABEL
+from features.spec import FEATURES, LABEL
 from features.text import READ_BYTES, Cells, Lines, TextFile
 
 _ROWS = 2048
@@ -50,7 +50,9 @@ class LibsvmReader:
     for may be without one: its first token is then its first feature if it has a colon.
     """
 
-    def __init__(self, path: Path, *, read_bytes: int = READ_BYTES) -> None:
+    columns = (LABEL, FEATURES)
+
+    def __init__(self, path: InputFile, *, read_bytes: int = READ_BYTES) -> None:
         """Opens the file. `read_bytes`: how much to read at a time."""
         self._path = path
         self._file = TextFile(path, read_bytes)
@@ -63,7 +65,8 @@ class LibsvmReader:
         return self._file.fraction
 
     def require(self, columns: Sequence[str]) -> None:
-        """Does nothing: whether a row has its label shows only when it is read."""
+        """See `Reader`; whether a row has its label shows only when it is read."""
+        require_columns(self._path, self.columns, columns)
 
     def pieces(self, columns: Sequence[str]) -> Iterator[LibsvmPiece]:
         empty = True

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import closing
 from typing import TYPE_CHECKING
 
-from ctr.errors import DataError, SpecError
+from ctr.errors import SpecError
+from features.inputs import InputFile, partition_columns, suffixes
 from features.spec import FEATURES, FORMATS, LABEL, FeatureSpec, Format, IndexField
 from features.text import COMPRESSED, PARQUET
 
@@ -16,19 +17,19 @@ if TYPE_CHECKING:
 # Readers are loaded with the first file of their format: a spec needs to know no more than what is below.
 
 
-def _open_delimited(path: Path, spec: FeatureSpec, labels: Labels) -> Reader:
+def _open_delimited(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
     from features.readers.delimited import DelimitedReader
 
     return DelimitedReader(path, spec, labels=labels)
 
 
-def _open_parquet(path: Path, spec: FeatureSpec, labels: Labels) -> Reader:
+def _open_parquet(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
     from features.readers.parquet import ParquetReader
 
     return ParquetReader(path)
 
 
-def _open_libsvm(path: Path, spec: FeatureSpec, labels: Labels) -> Reader:
+def _open_libsvm(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
     from features.readers.libsvm import LibsvmReader
 
     return LibsvmReader(path)
@@ -58,15 +59,12 @@ for _format in (
     FORMATS[_format.name] = _format
 
 
-def open_reader(path: Path, spec: FeatureSpec, labels: Labels) -> Reader:
+def open_reader(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
     """Open a raw file to be read through `spec`; `labels` says what its label column is for.
 
     Raises DataError for what is no file and for one that cannot be read, SpecError for a format that does not
     go with the spec.
     """
-    if not path.is_file():
-        problem = "not a regular file" if path.exists() else "there is no such file"
-        raise DataError(f"{path}: {problem}; check the path.")
     wanted, found = FORMATS[spec.source.format], _format_of(path, spec)
     if wanted.fields != found.fields:
         raise SpecError(
@@ -74,22 +72,24 @@ def open_reader(path: Path, spec: FeatureSpec, labels: Labels) -> Reader:
             f" {wanted.name}; take one such as {found.name if found.fields else 'criteo'}."
         )
     reader: Reader = found.open(path, spec, labels)
-    return reader
+    values = partition_columns(path)
+    if not values:
+        return reader
+    from features.readers.partitioned import PartitionedReader
+
+    return PartitionedReader(reader, values)
 
 
-def _format_of(path: Path, spec: FeatureSpec) -> Format:
-    try:
-        with path.open("rb") as file:
-            head = file.read(max(len(known.begins) for known in FORMATS.values()))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSED:
-        suffixes.pop()
+def _format_of(path: InputFile, spec: FeatureSpec) -> Format:
+    with closing(path.open()) as file:
+        head = file.read(max(len(known.begins) for known in FORMATS.values()))
+    ends = suffixes(path)
+    if ends and ends[-1] in COMPRESSED:
+        ends.pop()
     for known in FORMATS.values():
         if known.begins and head.startswith(known.begins):
             return known
     for known in FORMATS.values():
-        if suffixes and suffixes[-1] in known.suffixes:
+        if ends and ends[-1] in known.suffixes:
             return known
     return FORMATS[spec.source.format]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
+from features.inputs import InputFile, partition_columns
 from features.readers.block import Block, require_columns, rows_per_block
-from features.text import Cells, is_parquet
+from features.text import PARQUET, Cells
 
 _BATCH_ROWS = 16_384
 _BATCH_BYTES = 1 << 30  # 1 GiB: places in a buffer are 32 bits wide
@@ -25,7 +26,7 @@ _PADDING = 64
 class ParquetRows:
     """The `Origin` of rows of a Parquet file."""
 
-    path: Path
+    path: InputFile
     first: int
     """Position of the block's first row in the file."""
     columns: Sequence[str]
@@ -50,7 +51,7 @@ class ParquetRows:
 class ParquetPiece:
     """Rows of a Parquet file, brought into text (see `text_of_column`)."""
 
-    path: Path
+    path: InputFile
     batch: pa.RecordBatch
     first: int
     """Position of the first row in the file."""
@@ -69,7 +70,8 @@ class ParquetPiece:
             pieces.append(data)
             offsets.append((starts + base, ends + base))
             base += data.size
-        buffer = np.concatenate([*pieces, np.zeros(_PADDING, np.uint8)])
+        constants = np.frombuffer(b"".join(partition_columns(self.path).values()), np.uint8)
+        buffer = np.concatenate([*pieces, np.zeros(_PADDING, np.uint8), constants])
         size = rows_per_block(len(offsets))
         for first in range(0, self.rows, size):
             part = slice(first, min(first + size, self.rows))
@@ -109,17 +111,20 @@ class ParquetPiece:
 class ParquetReader:
     """Reads the needed columns of a Parquet file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: InputFile) -> None:
         from pyarrow import parquet  # here, as text has no use for it and its network file systems
 
         self._path = path
         self._rows_read = 0
         try:
-            self._file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=_READ_BYTES)
+            # Far away, a row group comes in few large requests, each as large as memory is taken anyway.
+            self._file = parquet.ParquetFile(
+                path.seekable(), pre_buffer=path.is_remote, buffer_size=0 if path.is_remote else _READ_BYTES
+            )
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(error) from None
         self._rows: int = self._file.metadata.num_rows
-        self._columns: Sequence[str] = self._file.schema_arrow.names
+        self.columns: Sequence[str] = self._file.schema_arrow.names
 
     def close(self) -> None:
         self._file.close()
@@ -129,7 +134,7 @@ class ParquetReader:
         return self._rows_read / self._rows if self._rows else 1.0
 
     def require(self, columns: Sequence[str]) -> None:
-        require_columns(self._path, self._columns, columns)
+        require_columns(self._path, self.columns, columns)
 
     def count_rows(self) -> int:
         return self._rows
@@ -139,16 +144,24 @@ class ParquetReader:
         if self._rows == 0:
             raise DataError(f"{self._path}: there are no rows; leave the file out.")
         try:
-            for batch in self._file.iter_batches(_BATCH_ROWS, columns=list(columns)):
-                for part in _parts(batch):
-                    yield ParquetPiece(self._path, part, self._rows_read, columns)
-                    self._rows_read += part.num_rows
+            for part in self._batches(columns):
+                yield ParquetPiece(self._path, part, self._rows_read, columns)
+                self._rows_read += part.num_rows
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(error) from None
 
+    def _batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        groups = range(self._file.num_row_groups)
+        # Arrow would fetch all row groups of a remote file at once.
+        for some in [[group] for group in groups] if self._path.is_remote else [list(groups)]:
+            for batch in self._file.iter_batches(_BATCH_ROWS, row_groups=some, columns=list(columns)):
+                yield from _parts(batch)
+
     def _unreadable(self, error: Exception) -> DataError:
         reason = str(error).splitlines()[0]
-        if not is_parquet(self._path):
+        with closing(self._path.open()) as file:
+            known = file.read(len(PARQUET)) == PARQUET
+        if not known:
             return DataError(
                 f"{self._path}: cannot be read as a Parquet file, for it does not begin like one ({reason});"
                 f" rename it to .csv or .tsv if it is text, decompress it if it is compressed."

@@ -8,12 +8,12 @@ import io
 import json
 import lzma
 import re
-from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
 from ctr.errors import DataError
+from features.inputs import InputFile, suffixes
 
 COMPRESSED = (".gz", ".zst", ".bz2", ".lz4", ".xz")
 """Suffixes of compressed files; what is read depends on the first bytes."""
@@ -53,20 +53,15 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
-def is_parquet(path: Path) -> bool:
-    """Whether the file begins as Parquet does, whatever its name is. Raises OSError."""
-    with path.open("rb") as file:
-        return file.read(len(PARQUET)) == PARQUET
-
-
-def decompressed(path: Path, file: io.BufferedReader) -> Stream:
+def decompressed(path: InputFile, file: io.BufferedReader) -> Stream:
     """The bytes of `file`, which is at its beginning, without their compression if it has one."""
     head = file.peek(16)[:16]
     codec = next((codec for magic, codec in _CODECS.items() if head.startswith(magic)), None)
     if codec is None:
-        if head and path.suffix.lower() in COMPRESSED:
+        suffix = "".join(suffixes(path)[-1:])
+        if head and suffix in COMPRESSED:
             raise DataError(
-                f"{path}: not compressed, or damaged, though its name ends in {path.suffix}; rename it if it"
+                f"{path}: not compressed, or damaged, though its name ends in {suffix}; rename it if it"
                 f" is plain text."
             )
         return file
@@ -78,7 +73,7 @@ def decompressed(path: Path, file: io.BufferedReader) -> Stream:
     return stream
 
 
-def require_text(path: Path, head: bytes, *, whole: bool = False) -> None:
+def require_text(path: InputFile, head: bytes, *, whole: bool = False) -> None:
     """Raises DataError if a file whose content begins with `head` is certainly no rows of text.
 
     `whole`: it is all of the file. A few bytes without the end of a line tell nothing else.

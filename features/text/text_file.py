@@ -5,12 +5,12 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from lzma import LZMAError
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
+from features.inputs import InputFile, partition_columns
 from features.text.file_kind import Stream, decompressed, require_text
 from features.text.scanner_kernels import PADDING, count_lines, last_line_end
 
@@ -24,7 +24,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class Lines:
     """The lines `buffer[begin:end]` of a text file."""
 
-    path: Path
+    path: InputFile
     buffer: NDArray[np.uint8]
     """uint8; `PADDING` bytes follow the lines."""
     begin: int
@@ -51,7 +51,7 @@ class TextFile:
     ends with a newline. What was taken stays as it is. All errors are DataErrors that name the file.
     """
 
-    path: Path
+    path: InputFile
     begin: int
     end: int
     is_last: bool
@@ -61,7 +61,7 @@ class TextFile:
     keeps_empty: bool
     """Whether empty lines at the end are rows like those in the middle; set by the caller."""
 
-    def __init__(self, path: Path, read_bytes: int = READ_BYTES) -> None:
+    def __init__(self, path: InputFile, read_bytes: int = READ_BYTES) -> None:
         """Opens the file and reads its first lines; an empty file is an error."""
         self.path = path
         self.begin = self.end = 0
@@ -70,12 +70,10 @@ class TextFile:
         self.keeps_empty = False
         self._filled = 0
         self._taken = False  # whether somebody has lines of the buffer
+        # Behind all else in every buffer, for who needs them as cells: see `features.readers.partitioned`.
+        self._constants = np.frombuffer(b"".join(partition_columns(path).values()), np.uint8)
         self._allocate(read_bytes)
-        try:
-            self._raw = path.open("rb")
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
-        self._size = max(path.stat().st_size, 1)
+        self._raw = path.open()
         self._stream: Stream = self._raw
         try:
             self._stream = decompressed(path, self._raw)
@@ -97,8 +95,10 @@ class TextFile:
 
     @property
     def fraction(self) -> float:
-        """How much of the file, by its size on disk, has been read: 0 to 1."""
-        return 1.0 if self.is_last else min(self._raw.tell() / self._size, 1.0)
+        """How much of the file, by its bytes, has been read, 0 to 1; 0 if that is not known."""
+        if self.is_last:
+            return 1.0
+        return min(self._raw.tell() / self.path.size, 1.0) if self.path.size else 0.0
 
     @property
     def lines(self) -> Lines:
@@ -146,7 +146,9 @@ class TextFile:
     def _allocate(self, capacity: int) -> None:
         self._capacity = capacity
         self._spare = capacity + PADDING
-        self._buffer = np.empty(self._spare + capacity + PADDING, np.uint8)
+        size = self._spare + capacity + PADDING
+        self._buffer = np.empty(size + self._constants.size, np.uint8)
+        self._buffer[size:] = self._constants
         self._taken = False
 
     def _move(self, capacity: int) -> None:

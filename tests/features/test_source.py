@@ -96,10 +96,11 @@ def test_inputs_that_cannot_be_used(tmp_path: Path) -> None:
         RawSource(SPEC, [good, write(tmp_path / "empty.csv", "")])
     with pytest.raises(SpecError, match="Raw files need a feature spec"):
         open_source([good], None)
+    write_dataset(RawSource(SPEC, [good]).batches(65_536), SPEC, tmp_path / "hashed")
     with pytest.raises(DataError, match="must be the only input"):
-        open_source([good, tmp_path], SPEC)
-    with pytest.raises(DataError, match=str(tmp_path)):
-        open_source([tmp_path], SPEC)
+        open_source([good, tmp_path / "hashed"], SPEC)
+    with pytest.raises(DataError, match="it is no hashed data set"):
+        open_source([tmp_path], None)
     os.mkfifo(tmp_path / "pipe.csv")
     with pytest.raises(DataError, match=r"pipe\.csv: not a regular file"):
         RawSource(SPEC, [tmp_path / "pipe.csv"])

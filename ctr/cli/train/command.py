@@ -81,6 +81,7 @@ def _check(job: TrainJob) -> None:
 
     if job.holdout and job.holdout_fraction is not None:
         raise typer.BadParameter("give either --holdout or --holdout-fraction, not both.")
+    _check_pipe(job)
     try:
         if job.warm_start is None:  # else its model says what the settings are for
             choose_optimizer(job.optimizer)
@@ -105,6 +106,18 @@ def _check(job: TrainJob) -> None:
     if job.base_rate is not None and (job.resume or job.warm_start is not None):
         raise typer.BadParameter(
             "--base-rate is for a new model; leave it out with --warm-start and --resume."
+        )
+
+
+def _check_pipe(job: TrainJob) -> None:
+    """Raise BadParameter if standard input were to be read more than once."""
+    if "-" not in [*job.inputs, *job.holdout]:
+        return
+    again = job.epochs > 1 or job.holdout_fraction is not None or not job.in_memory
+    if again or ("-" in job.inputs and "-" in job.holdout):
+        raise typer.BadParameter(
+            "- (standard input) can be read only once: not for several epochs, for a part of it as hold-out, "
+            "or by workers through Redis; write it to a file, and give that."
         )
 
 

@@ -19,6 +19,7 @@ from ctr.cli.options import (
     MaxBadFraction,
     OnBadRows,
     SpecOption,
+    check_inputs,
     finite,
 )
 from ctr.defaults import CHECKPOINT_EVERY_S, SAFE_ADDING, STALENESS, STORE
@@ -105,8 +106,10 @@ class TrainOptions:
         ),
     ] = 1.0
     holdout: Annotated[
-        list[Path] | None,
-        typer.Option(exists=True, metavar="FILE", help="Evaluate the model on this input; may be repeated."),
+        list[str] | None,
+        typer.Option(
+            callback=check_inputs, metavar="FILE", help="Evaluate the model on this input; may be repeated."
+        ),
     ] = None
     holdout_fraction: Annotated[
         float | None,

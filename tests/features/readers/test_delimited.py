@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
+from features.inputs import LocalFile
 from features.readers.block import Block, blocks_of
 from features.readers.delimited import DelimitedReader
 from features.spec import FeatureSpec, parse_spec
@@ -34,7 +35,9 @@ def read(path: Path, spec: FeatureSpec, *, with_label: bool = True, read_bytes: 
     """The cells (label, a, b) of each good row; place and problem of each other."""
     rows: Rows = []
     with closing(
-        DelimitedReader(path, spec, labels="required" if with_label else "ignored", read_bytes=read_bytes)
+        DelimitedReader(
+            LocalFile(path), spec, labels="required" if with_label else "ignored", read_bytes=read_bytes
+        )
     ) as reader:
         for block in blocks_of(reader, Transform(spec, with_label=with_label).columns):
             rows += rows_of(block)
@@ -61,7 +64,7 @@ def write(folder: Path, data: bytes, name: str = "clicks.csv") -> Path:
 
 
 def count(path: Path, spec: FeatureSpec, read_bytes: int = 1 << 16) -> int:
-    with closing(DelimitedReader(path, spec, read_bytes=read_bytes)) as reader:
+    with closing(DelimitedReader(LocalFile(path), spec, read_bytes=read_bytes)) as reader:
         return reader.count_rows()
 
 
@@ -87,7 +90,7 @@ def test_empty_rows_of_one_column(tmp_path: Path, read_bytes: int, end: bytes, e
         "test.yaml",
     )
     path = write(tmp_path, b"a\n1\n\n2" + end)
-    with closing(DelimitedReader(path, spec, labels="ignored", read_bytes=read_bytes)) as reader:
+    with closing(DelimitedReader(LocalFile(path), spec, labels="ignored", read_bytes=read_bytes)) as reader:
         found = [
             row
             for block in blocks_of(reader, Transform(spec, with_label=False).columns)
@@ -162,7 +165,7 @@ def test_more_rows_than_a_block(tmp_path: Path) -> None:
 def test_raw_is_the_row_as_it_stands(tmp_path: Path) -> None:
     path = write(tmp_path, b'y,a,b\n0,"a ""b"" \n",c\r\n1,"x"\n')
     spec = spec_of(quote=True)
-    with closing(DelimitedReader(path, spec)) as reader:
+    with closing(DelimitedReader(LocalFile(path), spec)) as reader:
         block = next(blocks_of(reader, Transform(spec, with_label=True).columns))
         assert [block.origin.raw(0), block.origin.raw(1)] == [b'0,"a ""b"" \n",c\r\n', b'1,"x"\n']
 
@@ -173,7 +176,7 @@ def test_without_header_an_optional_label_may_be_absent(
 ) -> None:
     spec = spec_of("y, a, b")
     path = write(tmp_path, data)
-    with closing(DelimitedReader(path, spec, labels="ignored")) as reader:
+    with closing(DelimitedReader(LocalFile(path), spec, labels="ignored")) as reader:
         assert reader.columns == (("y", "a", "b") if with_label else ("a", "b"))
     assert read(path, spec, with_label=False) == [(b"1", b"2"), (b"3", b"4")]
 
@@ -213,7 +216,7 @@ def test_a_column_that_may_be_another_than_the_labels_is_not_guessed(
         DataError, match=r"rows have 2 cells, but .* lists 3 columns; say --unlabelled if it is 'y'"
     ):
         read(path, spec, with_label=False)
-    with closing(DelimitedReader(path, spec, labels="absent")) as reader:
+    with closing(DelimitedReader(LocalFile(path), spec, labels="absent")) as reader:
         assert reader.columns == ("a", "b")
         assert (
             sum(block.status.size for block in blocks_of(reader, Transform(spec, with_label=False).columns))
@@ -224,7 +227,7 @@ def test_a_column_that_may_be_another_than_the_labels_is_not_guessed(
 def test_rows_that_are_said_to_lack_labels_and_have_them(tmp_path: Path) -> None:
     path = write(tmp_path, b"1,2,3\n" * 3)
     with pytest.raises(DataError, match=r"rows have 3 cells, the label's among them; leave out --unlabelled"):
-        DelimitedReader(path, spec_of("y, a, b"), labels="absent")
+        DelimitedReader(LocalFile(path), spec_of("y, a, b"), labels="absent")
 
 
 def test_an_optional_label_is_not_looked_for_where_it_is_required(tmp_path: Path) -> None:
@@ -289,7 +292,7 @@ def test_a_long_row_is_read(tmp_path: Path) -> None:
 def test_the_fraction_read_grows_to_one(tmp_path: Path) -> None:
     spec = spec_of("y, a, b")
     path = write(tmp_path, b"0,1,2\n" * 50_000)
-    with closing(DelimitedReader(path, spec, read_bytes=1 << 12)) as reader:
+    with closing(DelimitedReader(LocalFile(path), spec, read_bytes=1 << 12)) as reader:
         seen = [reader.fraction for _ in blocks_of(reader, Transform(spec, with_label=True).columns)]
     assert np.all(np.diff(seen) >= 0)
     assert seen[0] < 0.1

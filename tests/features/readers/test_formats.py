@@ -29,6 +29,7 @@ class FixedRows:
         self._path = path
         self._data = np.frombuffer(path.read_bytes(), np.uint8)
         self.fraction = 0.0
+        self.columns = ("y", "a", "n")
 
     def close(self) -> None: ...
 
@@ -88,7 +89,7 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
         FORMATS,
         "fixed",
-        Format("fixed", lambda path, spec, labels: FixedRows(path), suffixes=(".fix",), begins=b"1___"),
+        Format("fixed", lambda file, spec, labels: FixedRows(file.path), suffixes=(".fix",), begins=b"1___"),
     )
 
 

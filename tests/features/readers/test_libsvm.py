@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ctr.errors import DataError
 from features.batches.batch import Batch
 from features.batches.builder import BatchBuilder
+from features.inputs import LocalFile
 from features.readers.block import blocks_of
 from features.readers.libsvm import LibsvmReader
 from features.readers.libsvm_kernels import count_rows
@@ -38,7 +39,7 @@ def read(
     transform = Transform(spec, with_label=with_label)
     builder = BatchBuilder(transform, rows)
     batches, problems = [], []
-    with closing(LibsvmReader(path, read_bytes=read_bytes)) as reader:
+    with closing(LibsvmReader(LocalFile(path), read_bytes=read_bytes)) as reader:
         for block in blocks_of(reader, transform.columns):
             cells, status, column = block.cells, block.status, block.column
             row = 0
@@ -94,7 +95,7 @@ def test_rows_as_the_reference_reads_them(tmp_path: Path, name: str, rows: int) 
             assert not problems
             assert flat(batches) == [parse_row(line, spec) for line in LINES]
             assert [len(batch) for batch in batches[:-1]] == [rows] * (len(LINES) // rows)
-    with closing(LibsvmReader(path)) as reader:
+    with closing(LibsvmReader(LocalFile(path))) as reader:
         assert reader.count_rows() == len(LINES)
 
 
@@ -155,7 +156,7 @@ def test_a_bad_row_is_explained(tmp_path: Path, line: bytes, problem: str) -> No
 def test_raw_is_the_row_as_it_stands(tmp_path: Path) -> None:
     path = write(tmp_path, b"1 1:1\r\n# comment\n 2 2:1 # no\n")
     spec = spec_of()
-    with closing(LibsvmReader(path)) as reader:
+    with closing(LibsvmReader(LocalFile(path))) as reader:
         block = next(blocks_of(reader, Transform(spec, with_label=True).columns))
         assert [block.origin.raw(0), block.origin.raw(1)] == [b"1 1:1\r\n", b" 2 2:1 # no\n"]
 

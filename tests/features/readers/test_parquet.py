@@ -15,6 +15,7 @@ import pytest
 from pyarrow import parquet
 
 from ctr.errors import DataError
+from features.inputs import LocalFile
 from features.readers import parquet as parquet_reader
 from features.readers.block import blocks_of
 from features.readers.parquet import ParquetReader
@@ -32,7 +33,7 @@ def spec_of(*fields: str) -> FeatureSpec:
 
 def read(path: Path, spec: FeatureSpec, with_label: bool = False) -> list[tuple[bytes, ...]]:
     rows: list[tuple[bytes, ...]] = []
-    with closing(ParquetReader(path)) as reader:
+    with closing(ParquetReader(LocalFile(path))) as reader:
         for block in blocks_of(reader, Transform(spec, with_label=with_label).columns):
             cells = block.cells
             for starts, ends in zip(cells.starts, cells.ends, strict=True):
@@ -95,7 +96,7 @@ def test_columns_are_found_by_name_over_many_blocks(tmp_path: Path) -> None:
         for y, a, b in zip(table["y"], table["a.c"], table["b"], strict=True)
     ]
     assert read(path, spec, with_label=True) == expected
-    with closing(ParquetReader(path)) as reader:
+    with closing(ParquetReader(LocalFile(path))) as reader:
         assert reader.count_rows() == rows
         fractions = [reader.fraction for _ in blocks_of(reader, Transform(spec, with_label=True).columns)]
         fractions.append(reader.fraction)
@@ -115,7 +116,7 @@ def test_a_row_is_named_and_kept_as_json(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"y": [0, 2], "a": ["x", 'é"']}), path)
     spec = spec_of("a")
     transform = Transform(spec, with_label=True)
-    with closing(ParquetReader(path)) as reader:
+    with closing(ParquetReader(LocalFile(path))) as reader:
         block = next(blocks_of(reader, transform.columns))
         assert block.origin.place(1) == f"{path}: row 2"
         assert json.loads(block.origin.raw(1)) == {"y": "2", "a": 'é"'}

@@ -1,0 +1,6 @@
+"""Which files the inputs of a command are, and their bytes: on disks, behind URIs, from a pipe."""
+
+from features.inputs.input_file import InputFile, LocalFile, partition_columns, suffixes
+from features.inputs.listing import input_files, is_glob
+from features.inputs.remote import is_uri
+from features.inputs.standard_input import StandardInput

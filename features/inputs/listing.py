@@ -1,0 +1,111 @@
+"""`input_files`: the files that the inputs of a command stand for: paths, folders, globs, URIs, or a pipe."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from glob import glob, has_magic
+from pathlib import Path
+
+from ctr.errors import DataError
+from features.inputs.input_file import InputFile, LocalFile
+from features.inputs.remote import RemoteFile, is_uri, list_remote
+from features.inputs.standard_input import NAME, StandardInput
+
+_HIDDEN = (".", "_")  # such as .part-0.crc, _SUCCESS and _temporary
+
+
+def input_files(inputs: Sequence[str | Path | InputFile]) -> list[InputFile]:
+    """The files in the order of the inputs, those of a folder or glob in the order of their paths.
+
+    A folder stands for all files below it, but for those with a name, or in a folder with a name, that begins
+    with a point or an underscore. Raises DataError for an input without a file.
+    """
+    files: list[InputFile] = []
+    for each in inputs:
+        if isinstance(each, str | Path):
+            files += _files_of(str(each))
+        else:
+            files.append(each)
+    if not files:
+        raise DataError("There are no input files; give at least one.")
+    pipes = sum(isinstance(file, StandardInput) for file in files)
+    if pipes > 1:
+        raise DataError(f"{files[0]}: it is named {pipes} times; name it once.")
+    return files
+
+
+def is_glob(text: str) -> bool:
+    """Whether an input is a pattern of paths: one with `*`, `?` or `[...]`, unless there is such a file."""
+    return has_magic(text) and (is_uri(text) or not Path(text).exists())
+
+
+def _files_of(text: str) -> Sequence[InputFile]:
+    if text == NAME:
+        return [StandardInput()]
+    if is_uri(text):
+        return [RemoteFile(uri, size) for uri, size in _remote(text)]
+    if is_glob(text):
+        paths = sorted(map(Path, glob(text, recursive=True)))
+        seen = Path(text).name.startswith(_HIDDEN)
+        found = [file for path in paths if seen or not _is_hidden(path.name) for file in _below(path)]
+        if not found:
+            raise DataError(f"{text}: no file matches; check the pattern, and quote it for the shell.")
+        return [LocalFile(path) for path in dict.fromkeys(found)]
+    path = Path(text)
+    if not path.is_dir():
+        return [LocalFile(path)]
+    found = list(_below(path))
+    if not found:
+        raise DataError(f"{text}: there is no data file in this folder; check the path.")
+    return [LocalFile(file) for file in found]
+
+
+def _below(path: Path, above: Sequence[str] = ()) -> Iterator[Path]:
+    """The file itself, or the files below a folder that are not hidden, in the order of their paths."""
+    if not path.is_dir():
+        yield path
+        return
+    if (real := os.path.realpath(path)) in above:
+        raise DataError(f"{path}: this link leads to a folder above it; remove it, or give other paths.")
+    try:
+        entries = sorted(path.iterdir())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
+    for entry in entries:
+        if not entry.name.startswith(_HIDDEN):
+            yield from _below(entry, (*above, real))
+
+
+def _remote(uri: str) -> list[tuple[str, int]]:
+    """URI and size of the files that a URI, perhaps a pattern, stands for."""
+    start = uri
+    if has_magic(uri):
+        start = uri[: re.search(r"[*?[]", uri).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    found = list_remote(start)
+    if start != uri:
+        found = [(each, size) for each, size in found if _fits(each.split("/"), uri.split("/"))]
+    if [each for each, _ in found] != [uri]:  # a file by its name may be hidden
+        found = [(each, size) for each, size in found if not _is_hidden(each.removeprefix(start))]
+    if not found:
+        raise DataError(f"{uri}: no data file is there; check bucket, path and pattern.")
+    return sorted(found, key=lambda each: each[0].split("/"))
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(_HIDDEN) for part in path.split("/"))
+
+
+def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether a path, or a folder above it, fits a pattern, part by part; `**` are any number of folders."""
+    if not pattern:
+        return True
+    if pattern[0] == "**" and _fits(parts, pattern[1:]):
+        return True
+    if not parts:
+        return False
+    if pattern[0] == "**":
+        return _fits(parts[1:], pattern)
+    return fnmatchcase(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])

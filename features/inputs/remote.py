@@ -1,0 +1,176 @@
+"""`RemoteFile`: a file by its URI, such as `s3://bucket/day1.csv`, read through `pyarrow.fs`."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from ctr.errors import DataError
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_AHEAD_BYTES = 8 << 20  # 8 MiB: a request's way there and back is little beside its transfer
+_BUFFER_BYTES = 1 << 20  # 1 MiB
+_CONNECT_S, _REQUEST_S, _ATTEMPTS = 10, 60, 5
+
+_REFUSED = (
+    "ACCESS_DENIED",
+    "INVALID_ACCESS_KEY",
+    "SIGNATURE_DOES_NOT_MATCH",
+    "HTTP 403",
+    "UNAUTH",
+    "denied",
+)
+_UNREACHED = ("NETWORK_CONNECTION", "Could not connect", "resolve host", "timed out", "imeout")
+
+
+def is_uri(text: str) -> bool:
+    """Whether an input is a URI, and no path."""
+    return _URI.match(text) is not None
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file on another machine."""
+
+    location: str
+    """Its URI."""
+    size: int
+    is_remote = True
+
+    def __str__(self) -> str:
+        return self.location
+
+    def open(self) -> io.BufferedReader:
+        filesystem, path = _place_of(self.location)
+        with remote_errors(self.location):
+            return io.BufferedReader(
+                _ReadAhead(self.location, filesystem.open_input_file(path)), _BUFFER_BYTES
+            )
+
+    def seekable(self) -> Any:
+        filesystem, path = _place_of(self.location)
+        with remote_errors(self.location):
+            return filesystem.open_input_file(path)
+
+
+def list_remote(uri: str) -> list[tuple[str, int]]:
+    """URI and size of the file at `uri`, or of every file below the folder that it is. Raises DataError."""
+    from pyarrow.fs import FileSelector, FileType
+
+    filesystem, path = _place_of(uri)
+    with remote_errors(uri):
+        (found,) = filesystem.get_file_info([path])
+        if found.type == FileType.File:
+            return [(uri, found.size)]
+        if found.type == FileType.NotFound:
+            bucket = path.split("/", 1)[0]
+            if filesystem.type_name in ("s3", "gcs") and bucket != path:
+                filesystem.get_file_info(FileSelector(bucket, recursive=False))  # says so if it is not there
+            raise FileNotFoundError
+        start = uri.removesuffix("/")
+        path = found.path.rstrip("/")
+        return [
+            (start + each.path.removeprefix(path), each.size)
+            for each in filesystem.get_file_info(FileSelector(found.path, recursive=True))
+            if each.type == FileType.File
+        ]
+
+
+@contextmanager
+def remote_errors(uri: str) -> Iterator[None]:
+    """Errors of `pyarrow.fs` as DataErrors that say what to do."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(f"{uri}: there is no such file or folder; check bucket and path.") from error
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{uri}: {_reason(str(error))}.") from error
+
+
+def _reason(text: str) -> str:
+    """What went wrong and what to do, from the message of a file system."""
+    text = re.sub(r" \(Request ID: [^)]*\)", "", text.splitlines()[0].rstrip("."))
+    if "NO_SUCH_BUCKET" in text:
+        return "there is no such bucket; check its name, AWS_REGION and AWS_ENDPOINT_URL"
+    if any(word in text for word in _REFUSED):
+        return (
+            f"no permission to read it ({text}); check the credentials, such as AWS_ACCESS_KEY_ID and"
+            f" AWS_SECRET_ACCESS_KEY or AWS_PROFILE, and what they allow: to list the bucket and get objects"
+        )
+    if any(word in text for word in _UNREACHED):
+        return f"the server cannot be reached ({text}); check the network, AWS_REGION and AWS_ENDPOINT_URL"
+    return f"cannot be read ({text})"
+
+
+def _place_of(uri: str) -> tuple[Any, str]:
+    """A file system, and the path in it."""
+    from pyarrow.fs import FileSystem
+
+    scheme, path = uri.split("://", 1)
+    try:
+        if scheme == "s3" and "?" not in path:
+            return _s3(os.getpid()), path
+        filesystem, path = FileSystem.from_uri(uri)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DataError(
+            f"{uri}: no file system can be opened for it ({str(error).splitlines()[0]}); URIs such as"
+            f" s3://bucket/key, gs://bucket/key, hdfs://host:port/path and file:///path are read."
+        ) from error
+    return filesystem, path
+
+
+@lru_cache(maxsize=1)
+def _s3(process: int) -> Any:
+    """S3 as the usual environment variables and files describe it; once in each process."""
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+    return S3FileSystem(
+        region=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
+        endpoint_override=os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"),
+        connect_timeout=_CONNECT_S,
+        request_timeout=_REQUEST_S,
+        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+    )
+
+
+class _ReadAhead(io.RawIOBase):
+    """A remote file, whose next bytes are on their way while these are used."""
+
+    def __init__(self, uri: str, file: Any) -> None:
+        self._uri, self._file, self._at = uri, file, 0
+        self._block = memoryview(b"")
+        self._pool = ThreadPoolExecutor(1, "read-ahead")
+        self._next: Future[bytes] = self._pool.submit(file.read, _AHEAD_BYTES)
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, room: Any, /) -> int:
+        room = memoryview(room).cast("B")
+        if not self._block:
+            with remote_errors(self._uri):
+                self._block = memoryview(self._next.result())
+            if self._block:
+                self._next = self._pool.submit(self._file.read, _AHEAD_BYTES)
+        count = min(len(room), len(self._block))
+        room[:count], self._block = self._block[:count], self._block[count:]
+        self._at += count
+        return count
+
+    def close(self) -> None:
+        if not self.closed:
+            self._pool.shutdown(cancel_futures=True)
+            self._file.close()
+        super().close()

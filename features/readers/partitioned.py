@@ -1,0 +1,81 @@
+"""`PartitionedReader`: a file with further columns, each of one value, that the folders above it tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from features.readers.block import Block, Piece, Reader
+from features.text import Cells
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionedPiece:
+    """The rows of a piece, with the columns of the folders."""
+
+    piece: Piece
+    places: Sequence[int]
+    """For each column, which one of the file it is, or -1."""
+    texts: Sequence[bytes]
+    """For each column, its value where it is none of the file."""
+    constants: bytes
+    """All values of the folders: readers have them at the end of their buffers."""
+
+    @property
+    def rows(self) -> int:
+        return self.piece.rows
+
+    def blocks(self) -> Iterator[Block]:
+        for block in self.piece.blocks():
+            yield replace(block, cells=self._widened(block.cells))
+
+    def _widened(self, cells: Cells) -> Cells:
+        buffer = cells.buffer
+        begin = buffer.size - len(self.constants)
+        if begin < 0 or buffer[begin:].tobytes() != self.constants:  # a reader that does without
+            begin = buffer.size
+            buffer = np.concatenate([buffer, np.frombuffer(self.constants, np.uint8)])
+        shape = (len(cells), len(self.places))
+        starts, ends = np.empty(shape, np.int32), np.empty(shape, np.int32)
+        for j, (place, text) in enumerate(zip(self.places, self.texts, strict=True)):
+            start = begin + self.constants.index(text)
+            starts[:, j] = start if place < 0 else cells.starts[:, place]
+            ends[:, j] = start + len(text) if place < 0 else cells.ends[:, place]
+        return Cells(buffer, starts, ends)
+
+
+class PartitionedReader:
+    """Another reader's rows; a column that the file itself has is the file's."""
+
+    def __init__(self, reader: Reader, values: Mapping[str, bytes]) -> None:
+        """`values`: of the folders above the file, by column (see `partition_columns`)."""
+        self._reader = reader
+        self._values = values
+        self._own = {name for name in values if name not in reader.columns}
+        self.columns: Sequence[str] = [*reader.columns, *self._own]
+
+    def close(self) -> None:
+        self._reader.close()
+
+    @property
+    def fraction(self) -> float:
+        return self._reader.fraction
+
+    def require(self, columns: Sequence[str]) -> None:
+        self._reader.require([name for name in columns if name not in self._own])
+
+    def count_rows(self) -> int:
+        return self._reader.count_rows()
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+        if self._own.isdisjoint(columns):
+            yield from self._reader.pieces(columns)
+            return
+        of_file = [name for name in columns if name not in self._own]
+        places = [-1 if name in self._own else of_file.index(name) for name in columns]
+        texts = [self._values[name] if name in self._own else b"" for name in columns]
+        constants = b"".join(self._values.values())
+        for piece in self._reader.pieces(of_file):
+            yield _PartitionedPiece(piece, places, texts, constants)
