@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from ctr.errors import SpecError
+from features.spec.crosses import Cross, Crosses, Groups
 from features.spec.fields import (
     FROZEN,
     AnyField,
@@ -25,16 +26,6 @@ from features.spec.source import FORMATS, Source, check_source
 from features.spec.yaml_text import Place, SpecText, dump_yaml
 
 _SHIPPED = Path(__file__).parent / "shipped"
-
-
-class Cross(BaseModel):
-    """One feature for each combination of the features of several fields."""
-
-    model_config = FROZEN
-
-    name: Name
-    of: Annotated[tuple[Name, ...], Field(strict=False, min_length=2)]
-    """Names of fields; their order matters to the hash."""
 
 
 class FeatureSpec(BaseModel):
@@ -55,7 +46,12 @@ class FeatureSpec(BaseModel):
     bias: bool = True
     """Whether every example has the feature of slot 0."""
     fields: Annotated[tuple[AnyField, ...], Field(strict=False)] = ()
-    crosses: Annotated[tuple[Cross, ...], Field(strict=False)] = ()
+    groups: Groups = Field(default_factory=dict)
+    """By name, fields that crosses name together."""
+    most_features: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    """The most that crosses and lists may make of one example: what is there by mistake would fill the memory.
+    Data that carries its own features is not limited."""
+    crosses: Crosses = ()
 
     @model_validator(mode="after")
     def _check(self) -> FeatureSpec:
@@ -65,7 +61,7 @@ class FeatureSpec(BaseModel):
         else:
             _check_columns(self)
             _check_fields(self)
-            _check_crosses(self)
+            _check_most(self)
         return self
 
     @property
@@ -80,8 +76,10 @@ class FeatureSpec(BaseModel):
 
     @property
     def features_per_example(self) -> int:
-        """The most features an example can have, but for fields of which it has any number."""
-        return int(self.bias) + sum(not f.several for f in self.all_fields) + len(self.crosses)
+        """The most features an example can have, but for fields of which it has any number, and their crosses."""
+        several = {field.name for field in self.all_fields if field.several}
+        crosses = sum(several.isdisjoint(cross.of) for cross in self.crosses)
+        return int(self.bias) + len(self.all_fields) - len(several) + crosses
 
     @property
     def has_values(self) -> bool:
@@ -115,8 +113,13 @@ class FeatureSpec(BaseModel):
         return decisive
 
     def to_yaml(self) -> str:
-        """YAML text that `parse_spec` reads back as an equal spec, whatever later defaults may be."""
+        """YAML text that `parse_spec` reads back as an equal spec, whatever later defaults may be.
+
+        Crosses are all written out.
+        """
         data = self.model_dump(mode="json") | {"source": self.source.to_yaml()}
+        if self.most_features == FeatureSpec.model_fields["most_features"].default:
+            del data["most_features"]  # no feature depends on it, and earlier versions do not know it
         return dump_yaml(_without_empty(data))
 
 
@@ -188,11 +191,11 @@ def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
     """`data` without the keys, at any depth, whose value is None or an empty list."""
     kept: dict[str, Any] = {}
     for key, value in data.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             kept[key] = _without_empty(value)
         elif isinstance(value, list) and value:
             kept[key] = [_without_empty(item) if isinstance(item, dict) else item for item in value]
-        elif value is not None and value != []:
+        elif value is not None and value not in ([], {}):
             kept[key] = value
     return kept
 
@@ -239,16 +242,10 @@ def _check_fields(spec: FeatureSpec) -> None:
         field.check(("fields", i))
 
 
-def _check_crosses(spec: FeatureSpec) -> None:
-    fields = {field.name: field for field in spec.fields}
-    check_distinct([cross.name for cross in spec.crosses], ("crosses",), "name")
-    for i, cross in enumerate(spec.crosses):
-        if cross.name in fields:
-            raise misfit(("crosses", i, "name"), f"{cross.name!r} is the name of a field already")
-        check_distinct(cross.of, ("crosses", i, "of"))
-        for k, part in enumerate(cross.of):
-            place: Place = ("crosses", i, "of", k)
-            if part not in fields:
-                raise misfit(place, f"there is no field {part!r}; cross names of `fields`")
-            if fields[part].several:
-                raise misfit(place, f"an example has any number of {part!r}; only single features cross")
+def _check_most(spec: FeatureSpec) -> None:
+    if spec.features_per_example > spec.most_features:
+        raise misfit(
+            ("crosses",) if spec.crosses else ("fields",),
+            f"an example can have {spec.features_per_example:,} features, more than the"
+            f" {spec.most_features:,} of `most_features`; cross fewer fields, or raise that",
+        )

@@ -108,6 +108,8 @@ def _position(error: Exception) -> str:
 def _problem(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
+    if getattr(error, "context", None) == "while scanning an alias":
+        return "text that begins with * must be in quotes"
     return str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
 
 
@@ -170,6 +172,8 @@ def _complaint(detail: ErrorDetails, vocabulary: Mapping[str, Sequence[str]], da
         return place, _unknown_key(place, vocabulary, data)
     if kind == "invalid_key":
         return place[:-1], f"every key must be text (put it in quotes), got {_shown(place[-1])}"
+    if kind in ("model_type", "model_attributes_type") and place[0] == "crosses":
+        return place, f"expected text such as site * hour, or a mapping of keys to values, got {_shown(met)}"
     if kind == "missing" and place[-1] == "transform":
         return place[:-1], (
             "a number needs a `transform`; add transform: log if it is a count (a missing one meant that so"

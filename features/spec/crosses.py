@@ -1,0 +1,152 @@
+"""The crosses of a spec: written out, or in short, with groups and patterns of fields, and then expanded."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import chain, combinations, groupby, product
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, ValidatorFunctionWrapHandler
+from pydantic import WrapValidator as Wrap
+
+from features.spec.fields import FROZEN, InputField, Name, Names, check_distinct, misfit
+from features.spec.yaml_text import Place
+
+_TIMES = " * "
+_BETWEEN = re.compile(r"\s+\*\s+")
+_TRIED = 100  # combinations per feature of `most_features`; most of them are the same or a field with itself
+
+
+class Cross(BaseModel):
+    """One feature for each combination of the features of several fields."""
+
+    model_config = FROZEN
+
+    name: Name
+    of: Annotated[tuple[Name, ...], Field(strict=False, min_length=2)]
+    """Names of fields; their order matters to the hash. A field with several values may be there again, right
+    behind itself: that is every combination of so many of its values."""
+
+
+def _as_written(data: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    return data if isinstance(data, str) else handler(data)
+
+
+def _expanded(written: tuple[Cross | str, ...], info: ValidationInfo) -> tuple[Cross, ...]:
+    if not {"fields", "groups", "most_features"} <= info.data.keys():
+        return ()  # one of these is wrong, which is told
+    fields = {field.name: field for field in info.data["fields"]}
+    return expand_crosses(written, fields, info.data["groups"], info.data["most_features"])
+
+
+Crosses = Annotated[
+    tuple[Annotated[Cross, Wrap(_as_written)], ...], Field(strict=False), AfterValidator(_expanded)
+]
+"""In YAML a list of mappings or text such as `site * hour`; in a spec, all crosses that these are."""
+Groups = Annotated[dict[Name, Names], Field()]
+"""By the name of a group, its fields or patterns of their names."""
+
+
+def expand_crosses(
+    written: Sequence[Cross | str], fields: Mapping[str, InputField], groups: Mapping[str, Names], most: int
+) -> tuple[Cross, ...]:
+    """The crosses that a spec means; raises `misfit` at the one that is wrong, or makes more than `most`."""
+    members = _members(fields, groups)
+    found: list[Cross] = []
+    origins: dict[str, int] = {}
+    by_fields: dict[tuple[str, ...], tuple[int, bool]] = {}
+    for i, one in enumerate(written):
+        short = isinstance(one, str)
+        for cross in _combinations(one, i, fields, members, most) if isinstance(one, str) else (one,):
+            place: Place = ("crosses", i) if short else ("crosses", i, "name")
+            _check_cross(cross, i, fields)
+            if cross.name in fields:
+                raise misfit(place, f"{cross.name!r} is the name of a field already")
+            if cross.name in origins:
+                where = "" if origins[cross.name] == i or not short else f" (crosses[{origins[cross.name]}])"
+                raise misfit(place, f"{cross.name!r} is there twice{where}; names must be distinct")
+            same, same_short = by_fields.setdefault(tuple(sorted(cross.of)), (i, short))
+            if same != i and (short or same_short):
+                raise misfit(place, f"{_TIMES.join(cross.of)!r} is there already, as crosses[{same}] has it")
+            origins[cross.name] = i
+            found.append(cross)
+    return tuple(found)
+
+
+def _check_cross(cross: Cross, i: int, fields: Mapping[str, InputField]) -> None:
+    for k, part in enumerate(cross.of):
+        place: Place = ("crosses", i, "of", k)
+        if part not in fields:
+            raise misfit(place, f"there is no field {part!r}; cross names of `fields`")
+        if part in cross.of[:k]:
+            if not fields[part].several:
+                raise misfit(place, f"{part!r} is there twice, but an example has only one value of it")
+            if cross.of[k - 1] != part:
+                raise misfit(place, f"{part!r} is there already; write it right behind itself")
+
+
+def _members(fields: Mapping[str, InputField], groups: Mapping[str, Names]) -> dict[str, tuple[str, ...]]:
+    """The fields of each group."""
+    found = {}
+    for group, parts in groups.items():
+        if group in fields:
+            raise misfit(("groups", group), f"{group!r} is the name of a field already")
+        for k, part in enumerate(parts):
+            if part not in fields and not _matching(part, fields):
+                raise misfit(("groups", group, k), f"there is no field {part!r}; group names of `fields`")
+        names = [(part,) if part in fields else _matching(part, fields) for part in parts]
+        check_distinct([*chain(*names)], ("groups", group))
+        found[group] = tuple(chain(*names))
+        if not found[group]:
+            raise misfit(("groups", group), "a group has at least one field")
+    return found
+
+
+def _matching(pattern: str, fields: Mapping[str, InputField]) -> tuple[str, ...]:
+    """The fields that a pattern such as `user_*` stands for."""
+    return tuple(name for name in fields if "*" in pattern and fnmatchcase(name, pattern))
+
+
+def _combinations(
+    text: str, i: int, fields: Mapping[str, InputField], members: Mapping[str, tuple[str, ...]], most: int
+) -> Iterator[Cross]:
+    """The crosses that text such as `site * user_*` means: every combination of fields, each once."""
+    place: Place = ("crosses", i)
+    parts = _BETWEEN.split(text.strip())
+    if len(parts) < 2:
+        raise misfit(place, f"{text!r} is no cross; write two fields or more with ` * ` between: site * hour")
+    choices: list[list[tuple[str, ...]]] = []
+    tried, literal = 1, Counter(part for part in parts if part in fields)
+    for part, run in groupby(parts):
+        times = len(list(run))
+        if part in fields:
+            choices.append([(part,) * times])
+            continue
+        names = members.get(part) or _matching(part, fields)
+        if not names:
+            raise misfit(place, f"there is no field, group or pattern of fields {part!r}; see `fields`")
+        tried *= math.comb(len(names), times)
+        if tried > _TRIED * most:
+            raise misfit(place, f"{text!r} has {_many(most)}")
+        choices.append(list(combinations(names, times)))
+    seen: set[frozenset[str]] = set()
+    for chosen in product(*choices):
+        of = tuple(chain(*chosen))
+        # What a group or pattern chose must not be there a second time.
+        if any(count > max(literal[name], 1) for name, count in Counter(of).items()):
+            continue
+        if frozenset(of) not in seen:
+            seen.add(frozenset(of))
+            yield Cross(name=_TIMES.join(of), of=of)
+        if len(seen) > most:
+            raise misfit(place, f"{text!r} has {_many(most)}")
+    if not seen:
+        raise misfit(place, f"{text!r} leaves nothing to cross: its parts are the same fields")
+
+
+def _many(most: int) -> str:
+    return f"more combinations of fields than the {most:,} of `most_features`; cross fewer, or raise that"
