@@ -65,6 +65,17 @@ def _merge(h: np.uint64, acc: np.uint64) -> np.uint64:
 
 
 @njit(nogil=True, cache=True)
+def _merged(v1: np.uint64, v2: np.uint64, v3: np.uint64, v4: np.uint64) -> np.uint64:
+    h = _rotl(v1, 1) + _rotl(v2, 7) + _rotl(v3, 12) + _rotl(v4, 18)
+    return _merge(_merge(_merge(_merge(h, v1), v2), v3), v4)
+
+
+@njit(nogil=True, cache=True)
+def _with_word(h: np.uint64, word: np.uint64) -> np.uint64:
+    return _rotl(h ^ _round(np.uint64(0), word), 27) * _P1 + _P4
+
+
+@njit(nogil=True, cache=True)
 def _avalanche(h: np.uint64) -> np.uint64:
     h = (h ^ h >> np.uint64(33)) * _P2
     h = (h ^ h >> np.uint64(29)) * _P3
@@ -75,7 +86,35 @@ def _avalanche(h: np.uint64) -> np.uint64:
 def xxh64_u64(value: np.uint64, seed: np.uint64) -> np.uint64:
     """XXH64 of the 8 little-endian bytes of `value`."""
     h = seed + _P5 + np.uint64(8)
-    return _avalanche(_rotl(h ^ _round(np.uint64(0), value), 27) * _P1 + _P4)
+    return _avalanche(_with_word(h, value))
+
+
+@njit(nogil=True, cache=True)
+def xxh64_two(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
+    """XXH64 of the 16 little-endian bytes of two words."""
+    h = _with_word(seed + _P5 + np.uint64(16), first)
+    return _avalanche(_with_word(h, second))
+
+
+@njit(nogil=True, cache=True)
+def xxh64_words(words: NDArray[np.uint64], count: np.uint64, seed: np.uint64) -> np.uint64:
+    """XXH64 of the little-endian bytes of the first `count` words."""
+    k = np.uint64(0)
+    h = seed + _P5
+    if count >= np.uint64(4):
+        v1, v2, v3, v4 = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
+        while k + np.uint64(4) <= count:
+            v1 = _round(v1, words[k])
+            v2 = _round(v2, words[k + np.uint64(1)])
+            v3 = _round(v3, words[k + np.uint64(2)])
+            v4 = _round(v4, words[k + np.uint64(3)])
+            k += np.uint64(4)
+        h = _merged(v1, v2, v3, v4)
+    h += np.uint64(8) * count
+    while k < count:
+        h = _with_word(h, words[k])
+        k += np.uint64(1)
+    return _avalanche(h)
 
 
 @njit(nogil=True, cache=True)
@@ -99,8 +138,7 @@ def _stripes(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64, seed: 
         v3 = _round(v3, load_u64(buffer, at + np.uint64(16)))
         v4 = _round(v4, load_u64(buffer, at + np.uint64(24)))
         at += np.uint64(32)
-    h = _rotl(v1, 1) + _rotl(v2, 7) + _rotl(v3, 12) + _rotl(v4, 18)
-    return _merge(_merge(_merge(_merge(h, v1), v2), v3), v4)
+    return _merged(v1, v2, v3, v4)
 
 
 @njit(nogil=True, cache=True)
@@ -115,7 +153,7 @@ def xxh64(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64, seed: np.
         h = seed + _P5
     h += length
     while at + np.uint64(8) <= end:
-        h = _rotl(h ^ _round(np.uint64(0), load_u64(buffer, at)), 27) * _P1 + _P4
+        h = _with_word(h, load_u64(buffer, at))
         at += np.uint64(8)
     if at + np.uint64(4) <= end:
         h = _rotl(h ^ _load_u32(buffer, at) * _P1, 23) * _P2 + _P3

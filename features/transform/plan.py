@@ -93,7 +93,7 @@ def scratch_of(plan: Plan) -> Scratch:
         others=np.zeros((fields, TILE), np.uint64),
         slow=np.zeros(fields, np.bool_),
         pointed=np.zeros(fields, np.bool_),
-        parts=np.empty(8 * widest, np.uint8),
+        parts=np.empty(widest, np.uint64),
     )
 
 

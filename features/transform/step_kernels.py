@@ -15,6 +15,7 @@ from features.transform.field_kernels import (
     find_points,
     hash_crosses,
     hash_other_categories,
+    hash_pairs,
     hash_words,
     keep_missing,
     load_categories,
@@ -127,8 +128,8 @@ class Scratch(NamedTuple):
     """bool[f]: whether some cells of the tile are not of the most frequent kind."""
     pointed: NDArray[np.bool_]
     """bool[f], of categories: whether some cells have a decimal point."""
-    parts: NDArray[np.uint8]
-    """The bytes of the widest cross."""
+    parts: NDArray[np.uint64]
+    """As many as the widest cross has."""
 
 
 @njit(nogil=True, cache=True, forceinline=True)
@@ -175,7 +176,11 @@ def hash_fields(tile: Tile, plan: Plan, made: Made, scratch: Scratch) -> None:
             keep_missing(n, f, plan.missing_hashes[f], hashes, present)
     for x in range(crosses.seeds.size):
         members = crosses.parts[crosses.starts[x] : crosses.starts[x + 1]]
-        hash_crosses(n, members, crosses.seeds[x], plan.seeds.size + x, hashes, present, scratch.parts)
+        row = plan.seeds.size + x
+        if members.size == 2:
+            hash_pairs(members[0], members[1], crosses.seeds[x], row, hashes, present)
+        else:
+            hash_crosses(n, members, crosses.seeds[x], row, hashes, present, scratch.parts)
 
 
 @njit(nogil=True, cache=True)

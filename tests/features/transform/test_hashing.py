@@ -8,7 +8,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.transform.hashing import hash_bytes, load_u64, xxh64, xxh64_u64
+from features.transform.hashing import hash_bytes, load_u64, xxh64, xxh64_two, xxh64_u64, xxh64_words
 
 pytestmark = pytest.mark.kernel
 
@@ -31,6 +31,15 @@ def test_any_bytes_hash_as_xxhash_does(data: bytes, seed: int) -> None:
 def test_a_word_hashes_as_its_eight_little_endian_bytes(value: int, seed: int) -> None:
     digest = xxhash.xxh64_intdigest(value.to_bytes(8, "little"), seed)
     assert int(xxh64_u64(np.uint64(value), np.uint64(seed))) == digest
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=11), SEEDS)
+def test_words_hash_as_their_little_endian_bytes(values: list[int], seed: int) -> None:
+    digest = xxhash.xxh64_intdigest(b"".join(value.to_bytes(8, "little") for value in values), seed)
+    words = np.array([*values, 5], np.uint64)
+    assert int(xxh64_words(words, np.uint64(len(values)), np.uint64(seed))) == digest
+    if len(values) == 2:
+        assert int(xxh64_two(words[0], words[1], np.uint64(seed))) == digest
 
 
 @given(st.binary(max_size=80), st.integers(0, 80), st.integers(0, 80))
