@@ -49,8 +49,8 @@ class FeatureSpec(BaseModel):
     groups: Groups = Field(default_factory=dict)
     """By name, fields that crosses name together."""
     most_features: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
-    """The most that crosses and lists may make of one example: what is there by mistake would fill the memory.
-    Data that carries its own features is not limited."""
+    """The most that an example may have, so that a cross too many does not fill the memory. Data that carries
+    its own features is not limited."""
     crosses: Crosses = ()
 
     @model_validator(mode="after")
@@ -76,7 +76,7 @@ class FeatureSpec(BaseModel):
 
     @property
     def features_per_example(self) -> int:
-        """The most features an example can have, but for fields of which it has any number, and their crosses."""
+        """The most features an example can have, without lists and their crosses."""
         several = {field.name for field in self.all_fields if field.several}
         crosses = sum(several.isdisjoint(cross.of) for cross in self.crosses)
         return int(self.bias) + len(self.all_fields) - len(several) + crosses

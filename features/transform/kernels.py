@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ctr.numba_cache import njit
 from features.text.number_kernels import BAD_NUMBER, NUMBER, parse_number
 from features.transform import index_kernels as indices
+from features.transform.cross_kernels import write_bag_crosses
 from features.transform.field_kernels import TILE, Tile
 from features.transform.label_kernels import BAD_LABEL, MINUS_LABEL, ZERO_LABEL, label_problem
 from features.transform.step_kernels import Made, Plan, Scratch, hash_fields
@@ -39,6 +40,8 @@ class RowStatus(IntEnum):
     INDEX = indices.BAD_INDEX
     VALUE = indices.BAD_VALUE
     QUERY = indices.QUERY
+    FEATURES = 30
+    """It has more features than a row may have."""
 
 
 @njit(nogil=True, cache=True)
@@ -167,7 +170,23 @@ def _write_rows(
             end += np.uint64(present[f, u])
         if values.size > 0:
             values[begin:end] = 1
-            end = _write_bags(tile.numbers[t] - made.first, plan.mask, made, slots, values, end)
+            row = tile.numbers[t] - made.first
+            end = _write_bags(row, plan.mask, made, slots, values, end)
+            end = write_bag_crosses(
+                t,
+                row,
+                plan.bag_crosses,
+                made.bounds,
+                made.hashes,
+                made.values,
+                hashes,
+                present,
+                scratch.combination,
+                plan.mask,
+                slots,
+                values,
+                end,
+            )
         rows += 1
         indptr[rows] = end
     return rows
@@ -182,7 +201,7 @@ def _write_bags(
     values: NDArray[np.float32],
     end: np.uint64,
 ) -> np.uint64:
-    """Writes a row's features of fields that have any number of them; where the next row begins."""
+    """Writes a row's features of fields that have any number of them; where they end."""
     for b in range(made.bounds.shape[0]):
         for k in range(np.uint64(made.bounds[b, row]), np.uint64(made.bounds[b, row + 1])):
             slot = made.hashes[k] & mask

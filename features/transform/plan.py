@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from features.spec import FeatureSpec, InputField, NumberField, column_of
 from features.text import LOG_CELLS, log_cells
 from features.transform.columns import Bag, Hashes, Words
+from features.transform.cross_kernels import Combination
+from features.transform.cross_plan import cross_plans
 from features.transform.field_kernels import TILE
 from features.transform.hashing import hash_bytes
 from features.transform.missing import missing_hash
-from features.transform.step_kernels import CategoryPlan, CrossPlan, Made, NumberPlan, Plan, Scratch
+from features.transform.step_kernels import CategoryPlan, Made, NumberPlan, Plan, Scratch
 from features.transform.steps import STEPS, Arrays
 
 
@@ -37,6 +39,7 @@ def plan_of(spec: FeatureSpec, columns: Sequence[str], learnt: Mapping[str, Arra
     missing = [
         missing_hash(field, seed, learnt[field.name]) for field, seed in zip(fields, seeds, strict=True)
     ]
+    crosses, bag_crosses = cross_plans(spec, names)
     return Plan(
         label_column=index.get(spec.label_column or "", -1),
         weight_column=index.get(spec.weight or "", -1),
@@ -48,11 +51,8 @@ def plan_of(spec: FeatureSpec, columns: Sequence[str], learnt: Mapping[str, Arra
         categories=CategoryPlan(*_places(fields, index, "category")),
         numbers=_numbers(fields, index),
         made=np.array([f for f, field in enumerate(fields) if STEPS[field.step].make], np.int64),
-        crosses=CrossPlan(
-            seeds=np.array([seed_of(cross.name, spec) for cross in spec.crosses], np.uint64),
-            parts=np.array([names.index(part) for cross in spec.crosses for part in cross.of], np.int64),
-            starts=np.array([0, *accumulate(len(cross.of) for cross in spec.crosses)], np.int64),
-        ),
+        crosses=crosses,
+        bag_crosses=bag_crosses,
     )
 
 
@@ -82,7 +82,8 @@ def made_of(first: int, rows: int, made: Sequence[tuple[int, Words | Hashes | Ba
 def scratch_of(plan: Plan) -> Scratch:
     """Room for the tiles of `plan`."""
     fields, crosses = plan.seeds.size, plan.crosses.seeds.size
-    widest = max(np.diff(plan.crosses.starts).tolist(), default=0)
+    starts = (plan.crosses.starts, plan.bag_crosses.starts)
+    widest = max((int(size) for each in starts for size in np.diff(each)), default=0)
     return Scratch(
         numbers=np.empty(TILE, np.int64),
         at=np.empty(TILE, np.uint64),
@@ -93,7 +94,7 @@ def scratch_of(plan: Plan) -> Scratch:
         others=np.zeros((fields, TILE), np.uint64),
         slow=np.zeros(fields, np.bool_),
         pointed=np.zeros(fields, np.bool_),
-        parts=np.empty(widest, np.uint64),
+        combination=Combination(np.empty(widest, np.uint64), *np.empty((2, widest), np.int64)),
     )
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 from features.text.number_kernels import BAD_NUMBER, GARBAGE, NUMBER, edge_bucket, log_bucket, parse_number
+from features.transform.cross_kernels import BagCrossPlan, Combination
 from features.transform.field_kernels import (
     Tile,
     edge_buckets,
@@ -55,7 +56,7 @@ class NumberPlan(NamedTuple):
 
 
 class CrossPlan(NamedTuple):
-    """The crosses: the one with number `x` has row `f + x` of a tile's hashes."""
+    """The crosses of single values: the one with number `x` has row `f + x` of a tile's hashes."""
 
     seeds: NDArray[np.uint64]
     """uint64[x]."""
@@ -86,6 +87,7 @@ class Plan(NamedTuple):
     made: NDArray[np.int64]
     """int64[p]: the fields whose steps are no kernels here; they are `Made`."""
     crosses: CrossPlan
+    bag_crosses: BagCrossPlan
 
 
 class Made(NamedTuple):
@@ -128,8 +130,7 @@ class Scratch(NamedTuple):
     """bool[f]: whether some cells of the tile are not of the most frequent kind."""
     pointed: NDArray[np.bool_]
     """bool[f], of categories: whether some cells have a decimal point."""
-    parts: NDArray[np.uint64]
-    """As many as the widest cross has."""
+    combination: Combination
 
 
 @njit(nogil=True, cache=True, forceinline=True)
@@ -180,7 +181,7 @@ def hash_fields(tile: Tile, plan: Plan, made: Made, scratch: Scratch) -> None:
         if members.size == 2:
             hash_pairs(members[0], members[1], crosses.seeds[x], row, hashes, present)
         else:
-            hash_crosses(n, members, crosses.seeds[x], row, hashes, present, scratch.parts)
+            hash_crosses(n, members, crosses.seeds[x], row, hashes, present, scratch.combination.words)
 
 
 @njit(nogil=True, cache=True)

@@ -13,6 +13,7 @@ from features.batches import Batch, BatchBuilder
 from features.spec import FeatureSpec, NumberField, column_of, learnt_of
 from features.text import Cells, cells_of_rows, shown
 from features.transform.columns import Bag, Column, Hashes, Words
+from features.transform.cross_plan import most_of_bags
 from features.transform.index_kernels import bad_token
 from features.transform.kernels import RowStatus, transform_rows
 from features.transform.missing import maker
@@ -28,6 +29,8 @@ _EXPECTED = {
     RowStatus.INDEX: "is not index:value with a whole number as index",
     RowStatus.VALUE: "does not have a finite number after its colon",
     RowStatus.QUERY: "is a query id: ranking data is not supported; write index:value",
+    RowStatus.FEATURES: "has so many values that they and their crosses are more features than the spec's"
+    " most_features; shorten such lists, cross fewer of them, or raise most_features",
 }
 
 
@@ -40,6 +43,7 @@ _REASONS = {
     RowStatus.INDEX: "no index:value with a whole number as index",
     RowStatus.VALUE: "a value that is no finite number",
     RowStatus.QUERY: "query ids",
+    RowStatus.FEATURES: "more features than most_features",
 }
 _TOKENS = (RowStatus.INDEX, RowStatus.VALUE, RowStatus.QUERY)
 """Of one of the several features in a cell."""
@@ -80,6 +84,9 @@ class Transform:
             (self.columns.index(column_of(field)), make)
             for field in spec.all_fields
             if (make := maker(field, seed_of(field.name, spec), arrays[field.name])) is not None
+        ]
+        self._bag_columns = [
+            self.columns.index(column_of(field)) for field in spec.all_fields if field.several
         ]
         self._nothing_made = made_of(0, 0, [])
         categories = {column_of(field) for field in spec.fields if not isinstance(field, NumberField)}
@@ -153,8 +160,19 @@ class Transform:
             found.append((place, make(columns[place])))
         made = made_of(first, last - first, found)
         if made.bounds.size:
-            builder.reserve((last - first) * self.spec.features_per_example + made.hashes.size)
+            builder.reserve(self._require_room(made))
         return last, made
+
+    def _require_room(self, made: Made) -> int:
+        """How many features these rows can have; notes in `made` those of which one has too many."""
+        others = self.spec.features_per_example
+        most = others + most_of_bags(self._plan.bag_crosses, made.bounds)
+        if self.spec.fields:  # what data that carries its own features has is what it is to have
+            too_many = np.flatnonzero((most > self.spec.most_features) & (made.problem == 0))
+            longest = np.diff(made.bounds[:, [too_many, too_many + 1]], axis=1)[:, 0].argmax(axis=0)
+            made.problem[too_many] = RowStatus.FEATURES
+            made.bad_column[too_many] = np.array(self._bag_columns, np.int32)[longest]
+        return int(most[made.problem == 0].sum())
 
     def apply(self, cells: Cells) -> Batch:
         """All rows as a batch. Raises DataError naming row, column and value of the first bad one."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import xxhash
 
 from features.spec import CategoryField, FeatureSpec, NumberField, column_of
+from tests.reference.crosses import cross as cross_features
 
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _NAN = re.compile(rb"[+-]?nan", re.IGNORECASE)
@@ -101,13 +102,9 @@ def transform_row(
         except ValueError:
             raise BadRowError("number", columns.index(column_of(field))) from None
     for cross in spec.crosses:
-        parts = [hashes[part] for part in cross.of]
-        seed = xxhash.xxh64_intdigest(cross.name.encode(), spec.seed)
-        hashes[cross.name] = (
-            None
-            if None in parts
-            else xxhash.xxh64_intdigest(b"".join(p.to_bytes(8, "little") for p in parts), seed)
-        )
+        features = {name: [] if h is None else [(h, 1)] for name, h in hashes.items()}
+        found = cross_features(cross.name, cross.of, features, spec.seed)
+        hashes[cross.name] = found[0][0] if found else None
     slots = [(h & (2**spec.bits - 1)) or 1 for h in hashes.values() if h is not None]
     return [0] * spec.bias + slots, label, weight
 

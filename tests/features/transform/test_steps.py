@@ -213,8 +213,6 @@ def test_any_number_of_features_beside_others(tmp_path: Path) -> None:
     assert batch.slots.tolist() == [0, n[0], a[0], b[0], a[1], b[1], 0, n[1], 0, b[0], b[1]]
     assert batch.values.tolist() == [1, 1, 2, 1, 2, 1, 1, 1, 1, 1, 1]
     assert [len(b) for b in RawSource(spec, [path], on_bad_rows="skip").batches(1)] == [1, 1, 1]
-    with pytest.raises(SpecError, match=r"crosses\[0\]\.of\[0\]: an example has any number of 't'"):
-        parse_spec(text[:-1] + ", crosses: [{name: x, of: [t, n]}]}", "words")
 
 
 def test_fields_of_several_steps_each_learn_from_the_column_they_share(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ fields:
   - {name: few, column: n, type: number, transform: edges, edges: [0, 7], missing: {value: "-1"}}
 crosses:
   - {name: cn, of: [c, n]}
+  - c * e
+  - {name: three, of: [n, é, n missing]}
   - {name: all, of: [é, c, n missing, e, n, many]}
 """,
     "test",

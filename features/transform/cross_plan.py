@@ -1,0 +1,50 @@
+"""The crosses of a spec as arrays for the kernels, and how many features they can make of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.spec import FeatureSpec
+from features.transform.cross_kernels import BagCrossPlan
+from features.transform.hashing import hash_bytes
+from features.transform.step_kernels import CrossPlan
+
+
+def cross_plans(spec: FeatureSpec, names: Sequence[str]) -> tuple[CrossPlan, BagCrossPlan]:
+    """Crosses of single values, and those with a field of several; `names`: the fields with single ones."""
+    bags = [field.name for field in spec.all_fields if field.several]
+    places = {name: f for f, name in enumerate(names)} | {name: -1 - b for b, name in enumerate(bags)}
+    single = [cross for cross in spec.crosses if not set(bags) & set(cross.of)]
+    several = [cross for cross in spec.crosses if set(bags) & set(cross.of)]
+    arrays = []
+    for crosses in (single, several):
+        seeds = np.array([hash_bytes(cross.name.encode(), spec.seed) for cross in crosses], np.uint64)
+        parts = np.array([places[part] for cross in crosses for part in cross.of], np.int64)
+        arrays.append((seeds, parts, np.array([0, *accumulate(len(c.of) for c in crosses)], np.int64)))
+    behind = np.array(
+        [cross.of[i + 1 :].count(p) for cross in several for i, p in enumerate(cross.of)], np.int64
+    )
+    seeds, parts, starts = arrays[1]
+    return CrossPlan(*arrays[0]), BagCrossPlan(seeds, parts, behind, starts)
+
+
+def most_of_bags(plan: BagCrossPlan, bounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """How many features each row can have of the bags with these `bounds`, and of their crosses.
+
+    float64[rows]: it may be more than an int64 can hold.
+    """
+    sizes = np.diff(bounds).astype(np.float64)
+    most: NDArray[np.float64] = sizes.sum(axis=0)
+    for first, last in zip(plan.starts[:-1].tolist(), plan.starts[1:].tolist(), strict=True):
+        combinations = np.ones_like(most)
+        for i in range(first, last):
+            if plan.parts[i] < 0:
+                # Of n values k are chosen: n / 1 * (n - 1) / 2 * ...; the last of them comes first here.
+                left = sizes[-1 - plan.parts[i]] - plan.behind[i]
+                combinations *= np.maximum(left, 0) / (plan.behind[i] + 1)
+        most += combinations
+    return most

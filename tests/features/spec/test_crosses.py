@@ -1,0 +1,124 @@
+"""Crosses in short: what they mean, and messages for wrong ones."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import pytest
+
+from ctr.errors import SpecError
+from features.spec import FeatureSpec, parse_spec
+
+HEAD = """version: 1
+source: {format: delimited}
+label: y
+fields:
+  - {name: ip, type: category}
+  - {name: device, type: category}
+  - {name: ad_a, type: category}
+  - {name: ad_b, type: number, transform: log}
+  - {name: ad b, column: ad_b, type: number, transform: edges, edges: [1]}
+groups:
+  user: [ip, device]
+  part: [device, ad_*]
+crosses:
+"""
+
+
+def spec_of(*crosses: str, head: str = HEAD) -> FeatureSpec:
+    return parse_spec(head + "".join(f"- {cross}\n" for cross in crosses), "my.yaml")
+
+
+@pytest.mark.parametrize(
+    ("short", "meant"),
+    [
+        ("ip * device", ["ip * device"]),
+        ("ip  * ad b * device", ["ip * ad b * device"]),
+        ("user * ad_*", ["ip * ad_a", "ip * ad_b", "device * ad_a", "device * ad_b"]),
+        ("ad_* * ad*b", ["ad_a * ad_b", "ad_a * ad b", "ad_b * ad b"]),
+        ("user * user", ["ip * device"]),
+        ("part * part", ["device * ad_a", "device * ad_b", "ad_a * ad_b"]),
+        ("user * part", ["ip * device", "ip * ad_a", "ip * ad_b", "device * ad_a", "device * ad_b"]),
+        ("user * user * ad b", ["ip * device * ad b"]),
+        ("ip * user", ["ip * device"]),
+        ("part * part * part", ["device * ad_a * ad_b"]),
+    ],
+)
+def test_what_a_short_cross_means(short: str, meant: list[str]) -> None:
+    spec = spec_of(short)
+    assert [cross.name for cross in spec.crosses] == meant
+    assert all(cross.name == " * ".join(cross.of) for cross in spec.crosses)
+    written = spec_of(*(f"{{name: {c.name}, of: [{', '.join(c.of)}]}}" for c in spec.crosses))
+    assert written == spec
+    assert written.fingerprint == spec.fingerprint
+    again = parse_spec(spec.to_yaml(), "again")
+    assert again == spec
+    assert "of: [" in spec.to_yaml()
+
+
+def test_every_pair_of_all_fields() -> None:
+    assert len(spec_of('"* * *"').crosses) == 5 * 4 // 2
+    assert len(spec_of('"* * * * *"').crosses) == 5 * 4 * 3 // (3 * 2)
+
+
+def test_groups_and_the_cap_do_not_enter_the_fingerprint() -> None:
+    spec = spec_of("ip * device")
+    other = spec_of("ip * device", head=HEAD.replace("user:", "who:") + "").fingerprint
+    capped = parse_spec(spec.to_yaml() + "most_features: 50\n", "my.yaml")
+    assert capped.most_features == parse_spec(capped.to_yaml(), "again").most_features == 50
+    assert other == spec.fingerprint == capped.fingerprint
+    assert "most_features" not in spec.to_yaml()
+
+
+@pytest.mark.parametrize(
+    ("crosses", "message"),
+    [
+        (["ip * zip"], r"my\.yaml:14: crosses\[0\]: there is no field, group or pattern of fields 'zip'"),
+        (["ip * zip_*"], r"there is no field, group or pattern of fields 'zip_\*'"),
+        (["ip"], r"'ip' is no cross; write two fields or more with ` \* ` between: site \* hour"),
+        (["ip*device"], r"'ip\*device' is no cross"),
+        (["ip * ip"], r"crosses\[0\]\.of\[1\]: 'ip' is there twice, but an example has only one value of it"),
+        (["{name: x, of: [ip, ip]}"], r"crosses\[0\]\.of\[1\]: 'ip' is there twice"),
+        (["user * user * user"], r"'user \* user \* user' leaves nothing to cross"),
+        (["{name: x, of: [ip, user]}"], r"crosses\[0\]\.of\[1\]: there is no field 'user'; cross names"),
+        (["ip * device", "user * user"], r"my\.yaml:15: crosses\[1\]: 'ip \* device' is there twice"),
+        (
+            ["{name: x, of: [ip, device]}", "device * ip"],
+            r"15: crosses\[1\]: .* already, as crosses\[0\] has",
+        ),
+        (["5"], r"crosses\[0\]: expected text such as site \* hour, or a mapping of keys to values, got 5"),
+        (["* * *"], r"my\.yaml:14:4: not valid YAML: text that begins with \* must be in quotes"),
+        (["{name: ip * ad_a, of: [ip, ad_b]}", "ip * ad_a"], r"crosses\[1\]: 'ip \* ad_a' is there twice"),
+    ],
+)
+def test_a_wrong_cross(crosses: list[str], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        spec_of(*crosses)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("user: [ip, device]", "ip: [device]", r"my\.yaml:11: groups\.ip: 'ip' is the name of a field"),
+        ("user: [ip, device]", "user: [ip, os]", r"groups\.user\[1\]: there is no field 'os'"),
+        ("user: [ip, device]", "user: [ip, i*]", r"groups\.user\[1\]: 'ip' is there twice"),
+        ("user: [ip, device]", "user: []", r"groups\.user: a group has at least one field"),
+        ("user: [ip, device]", "user: ip", r"groups\.user: expected a list, got 'ip'"),
+        ("crosses:", "most_features: 5\ncrosses:", r"14: crosses: an example can have 7 features, more than"),
+    ],
+)
+def test_wrong_groups_and_too_many_features(old: str, new: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        spec_of("ip * device", head=HEAD.replace(old, new))
+
+
+def test_too_many_combinations_are_refused_at_once() -> None:
+    many = "".join(f"  - {{name: f{i}, type: category}}\n" for i in range(200))
+    head = HEAD.replace("groups:\n", many + "groups:\n")
+    began = perf_counter()
+    for short in ('"* * *"', '"f* * *1 * f*2 * f* * f1* * f2* * f3* * *"', '"f1* * f1* * f1*"'):
+        with pytest.raises(
+            SpecError, match=r"crosses\[0\]: .* has more combinations of fields than the 10,00"
+        ):
+            spec_of(short, head=head)
+    assert perf_counter() - began < 30

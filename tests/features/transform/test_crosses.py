@@ -1,0 +1,157 @@
+"""Crosses, also of fields with several values, against their plain reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctr.errors import DataError
+from features.source import RawSource
+from features.spec import fields, parse_spec
+from features.spec.model import FeatureSpec
+from features.transform import STEPS, Step, Transform, register_step
+from features.transform.cross_plan import most_of_bags
+from tests.features.transform.test_steps import WordsField, words_of
+from tests.reference.crosses import Feature, cross
+
+pytestmark = pytest.mark.kernel
+
+CROSSES = "s * t|t * t|t * t * t|s * t * t * u|t * u|t * s * u * u"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def steps() -> Iterator[None]:
+    """Specs may have the words of a text."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fields, "_KINDS", dict(fields._KINDS))
+        before = dict(STEPS)
+        register_step("words", Step(WordsField, words_of))
+        yield
+        STEPS.clear()
+        STEPS.update(before)
+
+
+def spec_of(crosses: str, more: str = "") -> FeatureSpec:
+    return parse_spec(
+        f"""{{version: 1, source: {{format: delimited}}, label: y, bits: 40, seed: 5, {more} fields: [
+        {{name: s, type: category}}, {{name: t, type: words}}, {{name: u, type: words}}],
+        crosses: [{", ".join(crosses.split("|"))}]}}""",
+        "test",
+    )
+
+
+def expected(spec: FeatureSpec, row: dict[str, str]) -> list[Feature]:
+    """The features of a row, by the reference."""
+    seeds = {field.name: xxhash.xxh64_intdigest(field.name.encode(), spec.seed) for field in spec.fields}
+    features = {
+        name: [
+            (xxhash.xxh64_intdigest(word.encode(), seeds[name]), float(text.split().count(word)))
+            for word in ([text] if name == "s" and text else dict.fromkeys(text.split()))
+        ]
+        for name, text in row.items()
+    }
+    found = [*features["s"], *features["t"], *features["u"]]
+    for each in spec.crosses:
+        found += cross(each.name, each.of, features, spec.seed)
+    return [(0, 1.0), *((hashed % 2**40, value) for hashed, value in found)]
+
+
+def found_in(transform: Transform, rows: list[dict[str, str]]) -> list[list[Feature]]:
+    batch = transform.apply_rows(rows)
+    assert batch.values is not None
+    return [
+        list(zip(batch.slots[a:b].tolist(), batch.values[a:b].tolist(), strict=True))
+        for a, b in zip(batch.indptr, batch.indptr[1:], strict=False)
+    ]
+
+
+TEXTS = st.lists(st.sampled_from(["a", "b", "c", "d", "e", "f"]), max_size=7).map(" ".join)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.fixed_dictionaries({"s": st.sampled_from(["", "x", "y"]), "t": TEXTS, "u": TEXTS}), max_size=4
+    )
+)
+def test_every_combination_of_values_is_a_feature_as_the_reference_says(rows: list[dict[str, str]]) -> None:
+    spec = spec_of(CROSSES)
+    assert found_in(Transform(spec, with_label=False), rows) == [expected(spec, row) for row in rows]
+
+
+def test_over_several_tiles_and_beside_bad_rows(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    spec = spec_of(CROSSES)
+    texts = [" ".join(rng.choice(list("abcdefgh"), rng.integers(5))) for _ in range(600)]
+    rows = [
+        {"s": "x" * (i % 3 > 0), "t": t, "u": u}
+        for i, (t, u) in enumerate(zip(texts[:300], texts[300:], strict=True))
+    ]
+    path = tmp_path / "log.csv"
+    lines = [f"{i % 2 if i % 7 else 'bad'},{r['s']},{r['t']},{r['u']}" for i, r in enumerate(rows)]
+    path.write_text("\n".join(["y,s,t,u", *lines, ""]))
+    wanted = [expected(spec, row) for i, row in enumerate(rows) if i % 7]
+    for size in (1_000, 70):
+        batches = list(RawSource(spec, [path], on_bad_rows="skip").batches(size))
+        found = [
+            list(zip(b.slots[i:j].tolist(), b.values[i:j].tolist(), strict=True))
+            for b in batches
+            for i, j in zip(b.indptr, b.indptr[1:], strict=False)
+        ]
+        assert found == wanted
+    # What is served is what was trained on.
+    assert found_in(Transform(spec, with_label=False), [r for i, r in enumerate(rows) if i % 7]) == wanted
+
+
+def test_the_order_of_the_values_of_a_list_with_itself_does_not_matter() -> None:
+    transform = Transform(spec_of("t * t|t * t * t"), with_label=False)
+    one, other, twice = found_in(
+        transform, [{"s": "", "t": t, "u": ""} for t in ("a b c", "c a b", "a b c a")]
+    )
+    assert sorted(one) == sorted(other)
+    assert {slot for slot, _ in one} == {slot for slot, _ in twice}
+    assert sorted(value for _, value in twice) == [1] * 4 + [2] * 4  # two of `a`: itself, two pairs, a triple
+    assert len(one) == 1 + 3 + 3 + 1
+
+
+def test_a_short_cross_is_the_one_written_out() -> None:
+    rows = [{"s": "x", "t": "a b", "u": "c"}]
+    short = found_in(Transform(spec_of("s * t"), with_label=False), rows)
+    written = found_in(Transform(spec_of("{name: s * t, of: [s, t]}"), with_label=False), rows)
+    assert short == written
+
+
+def test_the_most_features_of_a_row(tmp_path: Path) -> None:
+    spec = spec_of("t * t|s * t * u * u * u", "most_features: 30,")
+    transform = Transform(spec, with_label=False)
+    few = {"s": "x", "t": "a b c d e f", "u": ""}  # 1 + 1 + 6 + 15
+    many = {"s": "x", "t": "a b", "u": "c d e f g"}  # 1 + 1 + 2 + 5 + 1 + 2 * 10
+    more = many | {"t": "a b c"}
+    assert [len(found) for found in found_in(transform, [few, many])] == [23, 30]
+    with pytest.raises(DataError, match=r"rows\[1\]: column 'u': 'c d e f g' has so many values .*most_feat"):
+        transform.apply_rows([many, more])
+    path = tmp_path / "log.csv"
+    huge = " ".join(map(str, range(100_000)))  # whose triples are no number of bytes that there is
+    path.write_text(f"y,s,t,u\n1,x,a,\n0,x,{huge},{huge}\n1,,b,\n")
+    source = RawSource(spec, [path], on_bad_rows="skip")
+    (batch,) = source.batches(10)
+    assert np.diff(batch.indptr).tolist() == [3, 2]
+    with pytest.raises(DataError, match=r"log\.csv:3: column 't': '0 1 2.* raise most_features; fix the row"):
+        list(RawSource(spec, [path]).batches(10))
+
+
+def test_room_is_as_much_as_the_combinations_need() -> None:
+    plan = Transform(spec_of(CROSSES), with_label=False)._plan.bag_crosses
+    bounds = np.array([[0, 3, 3, 4], [0, 2, 4, 6]])
+    # t, u; s * t, t * t, t * t * t, s * t * t * u, t * u, t * s * u * u
+    assert most_of_bags(plan, bounds).tolist() == [
+        3 + 2 + 3 + 3 + 1 + 3 * 2 + 3 * 2 + 3 * 1,
+        0 + 2,
+        1 + 2 + 1 + 0 + 0 + 0 + 2 + 1,
+    ]
