@@ -126,7 +126,7 @@ class Metrics:
         An Arrow IPC stream of the bins in use, with the sums beside its schema. 1,000,000 examples take some
         60 KB, three times as much when they are weighted, and 3 ms.
         """
-        used = np.flatnonzero(self._bins[:, kernels.EXAMPLES]) if self.examples else np.empty(0, np.int64)
+        used = self._used()
         facts = {_FORMAT: _VERSION, _SUMS: self._sums.astype("<f8").tobytes()}
         columns = [np.diff(used, prepend=0).astype(np.uint32), *self._bins[used].T.copy()]
         bins = pa.record_batch(columns, schema=_BINS.with_metadata(facts))
@@ -172,6 +172,8 @@ class Metrics:
         base_rate = _ratio(clicked, weight)
         mean_prediction = _ratio(float(sums[kernels.PREDICTED]), weight)
         base_logloss = entropy(base_rate)
+        used = self._used()
+        bins = self._bins[used]
         return MetricSummary(
             examples=self.examples,
             weight=weight,
@@ -179,12 +181,16 @@ class Metrics:
             logloss=self.logloss,
             base_logloss=base_logloss,
             normalized_entropy=_ratio(self.logloss, base_logloss),
-            auc=_auc(self._bins),
+            auc=_auc(bins),
             calibration=_ratio(mean_prediction, base_rate),
             mean_prediction=mean_prediction,
             base_rate=base_rate,
-            reliability=_reliability(self._bins),
+            reliability=_reliability(used, bins),
         )
+
+    def _used(self) -> NDArray[np.intp]:
+        """The bins with examples, ascending; those of an empty accumulator are not even read."""
+        return np.flatnonzero(self._bins[:, kernels.EXAMPLES]) if self.examples else np.empty(0, np.intp)
 
 
 def _stream(blob: bytes) -> pa.ipc.RecordBatchStreamReader:
@@ -229,20 +235,18 @@ def _refuse(margins: NDArray[np.float32], labels: NDArray[np.float32]) -> None:
 
 
 def _auc(bins: NDArray[np.float64]) -> float:
-    """Share of (positive, negative) pairs ranked rightly; a pair in one bin counts half."""
+    """Share of (positive, negative) pairs in these bins ranked rightly; a pair in one bin counts half."""
     negatives, positives = bins[:, kernels.NEGATIVE], bins[:, kernels.POSITIVE]
     below = np.cumsum(negatives) - negatives
     pairs = float(negatives.sum() * positives.sum())
     return _ratio(float(positives @ (below + 0.5 * negatives)), pairs)
 
 
-def _reliability(bins: NDArray[np.float64]) -> tuple[ReliabilityRow, ...]:
-    """Cut the bins where the cumulative weight passes each tenth; a bin is never split."""
-    used = np.flatnonzero(bins[:, kernels.EXAMPLES])
+def _reliability(used: NDArray[np.intp], bins: NDArray[np.float64]) -> tuple[ReliabilityRow, ...]:
+    """Cut the used bins where the cumulative weight passes each tenth; a bin is never split."""
     if used.size == 0:
         return ()
-    kept = bins[used]
-    weights = kept[:, kernels.NEGATIVE] + kept[:, kernels.POSITIVE]
+    weights = bins[:, kernels.NEGATIVE] + bins[:, kernels.POSITIVE]
     # A bin stands for its middle, except 0.0 and 1.0, which are exact: the label of most that land there.
     low = (used << kernels.SHIFT).astype(np.uint32).view(np.float32).astype(np.float64)
     high = ((used + 1) << kernels.SHIFT).astype(np.uint32).view(np.float32).astype(np.float64)
@@ -252,8 +256,8 @@ def _reliability(bins: NDArray[np.float64]) -> tuple[ReliabilityRow, ...]:
     starts = np.flatnonzero(np.diff(tenths, prepend=-1))
     weight = np.add.reduceat(weights, starts)
     predicted = np.add.reduceat(weights * centres, starts) / weight
-    observed = np.add.reduceat(kept[:, kernels.POSITIVE], starts) / weight
-    examples = np.add.reduceat(kept[:, kernels.EXAMPLES], starts)
+    observed = np.add.reduceat(bins[:, kernels.POSITIVE], starts) / weight
+    examples = np.add.reduceat(bins[:, kernels.EXAMPLES], starts)
     return tuple(
         ReliabilityRow(float(p), float(o), int(n))
         for p, o, n in zip(predicted, observed, examples, strict=True)
