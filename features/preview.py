@@ -11,8 +11,7 @@ from ctr.errors import DataError
 from features.batches import BatchBuilder
 from features.readers import Block
 from features.spec import NumberField, column_of
-from features.text import log_bucket
-from features.transform import Column, Transform
+from features.transform import Arrays, Column, Transform, buckets_of
 
 PREVIEW_ROWS = 65_536
 _ENOUGH_LABELS = 100
@@ -53,18 +52,23 @@ def crowded_fields(transform: Transform, blocks: Iterator[Block]) -> list[str]:
             column = transform.columns.index(column_of(field))
             found = Column.of(cells, block.status, column, slice(None)).numbers
             distinct[field.name] = np.union1d(distinct[field.name], found.values[found.present])
-    return [text for field in fields for text in _crowd(field, distinct[field.name], rows)]
+    return [
+        text
+        for field in fields
+        for text in _crowd(field, distinct[field.name], transform.learnt(field), rows)
+    ]
 
 
-def _crowd(field: NumberField, values: NDArray[np.float64], rows: int) -> Iterator[str]:
+def _crowd(field: NumberField, values: NDArray[np.float64], learnt: Arrays, rows: int) -> Iterator[str]:
     if values.size < 2:
         return
+    remedy = "give it transform: quantiles, or edges between its values"
     if field.transform == "edges":
-        buckets = np.searchsorted(field.edges, values, side="right")
-        remedy = f"choose edges between its values, which lie from {values[0]:g} to {values[-1]:g}"
-    else:
-        buckets = np.array([log_bucket(value) for value in values.tolist()])
-        remedy = "give it transform: edges, with edges between its values"
+        between = " after its steps" if field.steps else f", which lie from {values[0]:g} to {values[-1]:g}"
+        remedy = f"choose edges between its values{between}"
+    elif field.transform == "width":
+        remedy = "choose a smaller width"
+    buckets = buckets_of(field, values, np.ones(values.size, np.bool_), learnt)
     share = np.unique(buckets, return_counts=True)[1].max() / values.size
     if share > _CROWDED:
         yield (

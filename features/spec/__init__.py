@@ -4,7 +4,6 @@ from features.spec.fields import (
     CategoryField,
     IndexField,
     InputField,
-    NumberField,
     column_of,
     register_field,
 )
@@ -18,4 +17,5 @@ from features.spec.fitted import (
     spec_of_files,
 )
 from features.spec.model import FeatureSpec, load_spec, parse_spec
+from features.spec.number_fields import Clip, LinearField, NumberField, Scale
 from features.spec.source import FEATURES, FORMATS, LABEL, Format

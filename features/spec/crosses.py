@@ -82,6 +82,8 @@ def _check_cross(cross: Cross, i: int, fields: Mapping[str, InputField]) -> None
         place: Place = ("crosses", i, "of", k)
         if part not in fields:
             raise misfit(place, f"there is no field {part!r}; cross names of `fields`")
+        if fields[part].not_crossed is not None:
+            raise misfit(place, f"{part!r} {fields[part].not_crossed}")
         if part in cross.of[:k]:
             if not fields[part].several:
                 raise misfit(place, f"{part!r} is there twice, but an example has only one value of it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializeAsAny, WrapValidator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, WrapValidator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from features.spec.yaml_text import Place
@@ -53,16 +53,20 @@ class InputField(BaseModel):
 
     several: ClassVar[bool] = False
     """Whether an example may have any number of its features, each with a value."""
-
-    @property
-    def step(self) -> str:
-        """The name of the transform step that it goes through."""
-        return self.type
+    not_crossed: ClassVar[str | None] = None
+    """Why it can be in no cross, for a message that begins with its name; None: it can."""
+    numeric: ClassVar[bool] = False
+    """Whether its values are numbers, so that a fraction in JSON is as good as its text."""
 
     @property
     def learns(self) -> tuple[str, ...]:
         """Names of the arrays that a first pass over the data learns for it."""
         return ()
+
+    @property
+    def step(self) -> str:
+        """The name of the transform step that it goes through."""
+        return self.type
 
     @property
     def constant(self) -> str | None:
@@ -77,39 +81,6 @@ class CategoryField(InputField):
     """A column whose every distinct text is a feature."""
 
     type: Literal["category"]
-
-
-def _known_transform(name: str) -> str:
-    known = [transform for transform in _KINDS["number"] if transform is not None]
-    if name not in known:
-        raise PydanticKnownError("literal_error", {"expected": one_of(known)})
-    return name
-
-
-class NumberField(InputField):
-    """A column of numbers, each replaced by a bucket."""
-
-    type: Literal["number"]
-    transform: Annotated[str, AfterValidator(_known_transform)]
-    """`log`: floor(v) up to 2, above it 2 + floor(ln(v)**2); `edges`: how many edges are <= v."""
-    edges: Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(strict=False)] = ()
-    """Strictly increasing; for the transform `edges` only."""
-
-    @property
-    def step(self) -> str:
-        return self.transform
-
-    def check(self, place: Place) -> None:
-        if self.transform == "edges" and not self.edges:
-            raise misfit(place, "`edges` is missing: list the numbers between the buckets")
-        if self.transform != "edges" and self.edges:
-            raise misfit((*place, "edges"), "only `transform: edges` has edges; set it or remove them")
-        for k in range(1, len(self.edges)):
-            if not self.edges[k - 1] < self.edges[k]:
-                raise misfit(
-                    (*place, "edges", k),
-                    f"edges must increase, got {self.edges[k]:g} after {self.edges[k - 1]:g}",
-                )
 
 
 class IndexField(InputField):
@@ -127,6 +98,11 @@ def register_field(kind: type[InputField], transform: str | None = None) -> None
     """Let specs have fields of this kind: those with its `type` and, where there are several, `transform`."""
     (type_,) = kind.model_fields["type"].annotation.__args__  # type: ignore[union-attr]
     _KINDS.setdefault(type_, {})[transform] = kind
+
+
+def transforms_of(type_: str) -> list[str]:
+    """What `transform` may be in fields of this type."""
+    return [transform for transform in _KINDS[type_] if transform is not None]
 
 
 def keys_of_fields() -> dict[str, tuple[str, ...]]:

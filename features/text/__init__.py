@@ -9,7 +9,7 @@ from features.text.cells import Cells, cells_of_rows, shown
 
 if TYPE_CHECKING:
     from features.text.file_kind import COMPRESSED, PARQUET
-    from features.text.number_kernels import LOG_CELLS, log_bucket, log_cells, parse_numbers
+    from features.text.number_kernels import LOG_CELLS, log_cells, parse_numbers
     from features.text.quote_kernels import OPEN_QUOTE, TEXT_AFTER_QUOTE, count_quoted, scan_quoted
     from features.text.scanner_kernels import WRONG_COLUMNS, count_lines, scan_plain
     from features.text.text_file import READ_BYTES, Lines, TextFile

@@ -1,6 +1,7 @@
 """Cells to hashed features: one transform for training and serving alike."""
 
-from features.transform.columns import Bag, Column, Hashes, Words
+from features.transform.columns import Arrays, Bag, Column, Hashes, Words
 from features.transform.hashing import hash_bytes
+from features.transform.number_steps import buckets_of
 from features.transform.steps import STEPS, Step, register_step
 from features.transform.transform import Transform

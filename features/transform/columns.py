@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from features.text import Cells, parse_numbers
+
+Arrays = Mapping[str, NDArray[Any]]
+"""What a field has learnt, by the names in its `learns`."""
 
 
 class Numbers(NamedTuple):

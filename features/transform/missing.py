@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from ctr.errors import SpecError
 from features.spec import InputField, NumberField
 from features.text.number_kernels import NUMBER, edge_bucket, log_bucket, parse_number
-from features.transform.columns import Bag, Column, Hashes, Words
+from features.transform.columns import Arrays, Bag, Column, Hashes, Words
 from features.transform.hashing import hash_bytes
-from features.transform.steps import STEPS, Arrays
+from features.transform.steps import STEPS
 from features.transform.text_kernels import hash_spelling
 
 Make = Callable[[Column], Words | Hashes | Bag]
@@ -93,7 +93,10 @@ def _of_constant(field: InputField, constant: str, seed: int, learnt: Arrays) ->
     make = STEPS[field.step].make
     assert make is not None
     found = make(field, Column.repeated(constant, 1), seed, learnt)
-    is_there = found.bounds[1] > 0 if isinstance(found, Bag) else found.present[0]
+    if isinstance(found, Bag):
+        is_there = found.bounds[1] > 0 if found.missing is None else not found.missing[0]
+    else:
+        is_there = found.present[0]
     # One that is rare may be dropped as other rare values are.
     if found.problem[0] or not (is_there or field.learns):
         raise _no_value(field)

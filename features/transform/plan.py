@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from features.spec import FeatureSpec, InputField, NumberField, column_of
 from features.text import LOG_CELLS, log_cells
-from features.transform.columns import Bag, Hashes, Words
+from features.transform.columns import Arrays, Bag, Hashes, Words
 from features.transform.cross_kernels import Combination
 from features.transform.cross_plan import cross_plans
 from features.transform.field_kernels import TILE
 from features.transform.hashing import hash_bytes
 from features.transform.missing import missing_hash
 from features.transform.step_kernels import CategoryPlan, Made, NumberPlan, Plan, Scratch
-from features.transform.steps import STEPS, Arrays
+from features.transform.steps import STEPS
 
 
 def seed_of(name: str, spec: FeatureSpec) -> int:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from features.spec import CategoryField, IndexField, InputField, NumberField, register_field
-from features.transform.columns import Bag, Column, Hashes, Words
+from features.spec import CategoryField, IndexField, InputField, LinearField, NumberField, register_field
+from features.transform.columns import Arrays, Bag, Column, Hashes, Words
 from features.transform.index_kernels import hash_indices
+from features.transform.number_fit import fit_of_numbers
+from features.transform.number_steps import bag_of_values, words_of_numbers
 
-Arrays = Mapping[str, NDArray[Any]]
 _BYTES_PER_FEATURE = 4  # at least: `1:1` and what separates it from the next
 
 
@@ -64,7 +64,13 @@ def _indices(field: IndexField, column: Column, seed: int, _: Arrays) -> Bag:
     return bag
 
 
+_BUCKETS = Step(NumberField, words_of_numbers, fit_of_numbers)
+
 register_step("log", Step(NumberField), "log")
 register_step("edges", Step(NumberField), "edges")
+register_step("width", _BUCKETS, "width")
+register_step("quantiles", _BUCKETS, "quantiles")
+register_step("linear", Step(LinearField, bag_of_values, fit_of_numbers), "linear")
+STEPS["log after steps"] = STEPS["edges after steps"] = _BUCKETS
 register_step("category", Step(CategoryField))
 STEPS["indices"] = Step(IndexField, _indices)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from features.batches import Batch, BatchBuilder
-from features.spec import FeatureSpec, NumberField, column_of, learnt_of
+from features.spec import FeatureSpec, InputField, column_of, learnt_of
 from features.text import Cells, cells_of_rows, shown
-from features.transform.columns import Bag, Column, Hashes, Words
+from features.transform.columns import Arrays, Bag, Column, Hashes, Words
 from features.transform.cross_plan import most_of_bags
 from features.transform.index_kernels import bad_token
 from features.transform.kernels import RowStatus, transform_rows
@@ -74,25 +74,29 @@ class Transform:
                 f"field {name!r}: its transform learns from data first; write a data set with"
                 f" `ctr features build`, which has it learn, and use that instead of the raw files."
             )
-        arrays = {
+        self._learnt = {
             field.name: {array: learnt[f"{field.name}/{array}"] for array in field.learns}
             for field in spec.all_fields
         }
-        self._plan = plan_of(spec, self.columns, arrays)
+        self._plan = plan_of(spec, self.columns, self._learnt)
         self._thread = threading.local()
         self._made_before = [
             (self.columns.index(column_of(field)), make)
             for field in spec.all_fields
-            if (make := maker(field, seed_of(field.name, spec), arrays[field.name])) is not None
+            if (make := maker(field, seed_of(field.name, spec), self._learnt[field.name])) is not None
         ]
         self._bag_columns = [
             self.columns.index(column_of(field)) for field in spec.all_fields if field.several
         ]
         self._nothing_made = made_of(0, 0, [])
-        categories = {column_of(field) for field in spec.fields if not isinstance(field, NumberField)}
+        categories = {column_of(field) for field in spec.fields if not field.numeric}
         self._numbers = frozenset(self.columns) - categories
         unused = {*spec.source.columns, *spec.source.ignore, spec.label, spec.weight}
         self._ignored = frozenset(column for column in unused if column is not None)
+
+    def learnt(self, field: InputField) -> Arrays:
+        """What this field of the spec has learnt."""
+        return self._learnt[field.name]
 
     def append(
         self,

@@ -154,7 +154,11 @@ fields:
             "",
             r"my\.yaml:10: fields\[1\]: a number needs a `transform`; add transform: log .* transform: edges",
         ),
-        ("transform: edges", "transform: sqrt", r"fields\[2\]\.transform: expected 'log' or 'edges'"),
+        (
+            "transform: edges",
+            "transform: sqrt",
+            r"fields\[2\]\.transform: expected 'log', 'edges', .*'quantiles' or",
+        ),
         ("transform: edges", "transfrom: edges", r"fields\[2\]\.transfrom: .*write 'transform'"),
         ("transform: edges", "transform: log", r"fields\[2\]\.edges: only `transform: edges`"),
         (", edges: [-1, 0.5, 1.0e+3]", "", r"fields\[2\]: `edges` is missing"),

@@ -1,0 +1,153 @@
+"""`NumberField`: columns of numbers, what is done to a number first, and which bucket it falls into."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BaseModel, Field, WrapValidator
+from pydantic_core import PydanticKnownError
+
+from features.spec.fields import FROZEN, InputField, misfit, one_of, transforms_of
+from features.spec.yaml_text import Place
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Clip(BaseModel):
+    """Numbers below the first become it, numbers above the second that one."""
+
+    model_config = FROZEN
+
+    clip: Annotated[tuple[Finite, Finite], Field(strict=False)]
+
+
+class Scale(BaseModel):
+    """Numbers are multiplied by it."""
+
+    model_config = FROZEN
+
+    scale: Finite
+
+
+_PLAIN_STEPS = ("sqrt", "square", "log", "zscore", "minmax")
+_KEYED_STEPS: dict[str, type[Clip | Scale]] = {"clip": Clip, "scale": Scale}
+_LEARNT_STEPS = ("zscore", "minmax")
+
+
+def _step_of(data: Any, _: Any) -> str | Clip | Scale:
+    if isinstance(data, (Clip, Scale)) or (isinstance(data, str) and data in _PLAIN_STEPS):
+        return data
+    if isinstance(data, dict) and len(data) == 1 and (key := next(iter(data))) in _KEYED_STEPS:
+        return _KEYED_STEPS[key].model_validate(data)
+    expected = ", ".join(map(repr, _PLAIN_STEPS)) + ", {clip: [LOW, HIGH]} or {scale: NUMBER}"
+    raise PydanticKnownError("literal_error", {"expected": expected})
+
+
+def _known_transform(name: str) -> str:
+    known = transforms_of("number")
+    if name not in known:
+        raise PydanticKnownError("literal_error", {"expected": one_of(known)})
+    return name
+
+
+class NumberField(InputField):
+    """A column of numbers, each replaced by a bucket."""
+
+    type: Literal["number"]
+    transform: Annotated[str, AfterValidator(_known_transform)]
+    """`log`: floor(v) up to 2, above it 2 + floor(ln(v)**2); `edges`: how many edges are <= v; `width`:
+    floor(v / width); `quantiles`: as `edges`, with edges learnt from the data."""
+    edges: Annotated[tuple[Finite, ...], Field(strict=False)] = ()
+    """Strictly increasing; for the transform `edges` only."""
+    width: Annotated[Finite, Field(gt=0)] | None = None
+    """Of every bucket; for the transform `width` only."""
+    buckets: Annotated[int, Field(ge=2, le=4096)] | None = None
+    """How many hold equally many of the numbers that are learnt from; for the transform `quantiles` only."""
+    duplicates: Literal["drop"] | None = None
+    """What becomes of quantiles that coincide: None: an error, `drop`: one edge; for `quantiles` only."""
+    steps: Annotated[tuple[Annotated[Any, WrapValidator(_step_of)], ...], Field(strict=False)] = ()
+    """What is done to the number before the transform, one after the other: of `_PLAIN_STEPS`, or a `Clip`
+    or `Scale`."""
+
+    numeric: ClassVar[bool] = True
+
+    @property
+    def step(self) -> str:
+        return f"{self.transform} after steps" if self.steps and self.transform in _FAST else self.transform
+
+    @property
+    def learns(self) -> tuple[str, ...]:
+        arrays = ("scaling",) if self.learnt_step is not None else ()
+        return (*arrays, "edges") if self.transform == "quantiles" else arrays
+
+    @property
+    def learnt_step(self) -> int | None:
+        """The place among the steps of the one that learns from data, if any."""
+        return next((i for i, step in enumerate(self.steps) if step in _LEARNT_STEPS), None)
+
+    def check(self, place: Place) -> None:
+        for key, transform in _KEYS.items():
+            if getattr(self, key) and self.transform != transform:
+                raise misfit(
+                    (*place, key), f"only `transform: {transform}` has {key}; set it or remove {_them(key)}"
+                )
+        for key, remedy in _NEEDED.items():
+            if self.transform == _KEYS[key] and not getattr(self, key):
+                raise misfit(place, f"`{key}` is missing: {remedy}")
+        for k in range(1, len(self.edges)):
+            if not self.edges[k - 1] < self.edges[k]:
+                raise misfit(
+                    (*place, "edges", k),
+                    f"edges must increase, got {self.edges[k]:g} after {self.edges[k - 1]:g}",
+                )
+        self._check_steps(place)
+
+    def _check_steps(self, place: Place) -> None:
+        for i, step in enumerate(self.steps):
+            if isinstance(step, Clip) and not step.clip[0] < step.clip[1]:
+                low, high = step.clip
+                raise misfit(
+                    (*place, "steps", i, "clip"),
+                    f"the first number must be the smaller one, got {low:g} and {high:g}",
+                )
+            if isinstance(step, Scale) and step.scale == 0:
+                raise misfit((*place, "steps", i, "scale"), "every number would be 0; scale by another one")
+        learnt = [i for i, step in enumerate(self.steps) if step in _LEARNT_STEPS]
+        if len(learnt) > 1:
+            first, second = (self.steps[i] for i in learnt[:2])
+            raise misfit(
+                (*place, "steps", learnt[1]),
+                f"a field can learn one scaling, and `{first}` is there already; remove one of them"
+                if first != second
+                else f"`{second}` is there twice; remove one of them",
+            )
+        if learnt and self.transform == "quantiles":
+            raise misfit(
+                (*place, "steps", learnt[0]),
+                f"quantiles are the same buckets without `{self.steps[learnt[0]]}`; remove it",
+            )
+
+
+class LinearField(NumberField):
+    """A column of numbers, each of which is the value of one feature."""
+
+    several: ClassVar[bool] = True
+    not_crossed: ClassVar[str | None] = (
+        "keeps its value (transform: linear), and only buckets cross; give the cross a field with another"
+        " transform of the same column, such as quantiles"
+    )
+
+
+_FAST = ("log", "edges")
+"""The transforms that have kernels of their own for fields without steps."""
+_KEYS = {"edges": "edges", "width": "width", "buckets": "quantiles", "duplicates": "quantiles"}
+"""The keys that only one transform has."""
+_NEEDED = {
+    "edges": "list the numbers between the buckets",
+    "width": "say how wide every bucket is, such as width: 0.5",
+    "buckets": "say how many there are to be, such as buckets: 10",
+}
+
+
+def _them(key: str) -> str:
+    return "it" if key == "width" else "them"

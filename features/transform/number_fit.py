@@ -1,0 +1,96 @@
+"""What fields of numbers learn in a first pass: the scaling of `zscore` and `minmax`, and quantiles."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ctr.errors import DataError
+from features.spec import NumberField, column_of
+from features.transform.columns import Arrays, Column
+from features.transform.number_step_kernels import add_moments
+from features.transform.number_steps import after_steps
+from features.transform.quantile_sketch import QuantileSketch
+
+
+def fit_of_numbers(field: NumberField) -> ScalingFit | QuantilesFit:
+    """Begins the first pass for a field that learns."""
+    return QuantilesFit(field) if field.transform == "quantiles" else ScalingFit(field)
+
+
+class ScalingFit:
+    """Mean and standard deviation, or smallest value and range, of the numbers before the step that learns.
+
+    The deviation is that of all numbers, divided by their count, as in scikit-learn's StandardScaler.
+    """
+
+    def __init__(self, field: NumberField) -> None:
+        self._field = field
+        self._moments = np.array([0.0, 0.0, 0.0, math.inf, -math.inf])
+
+    def add(self, column: Column) -> None:
+        values, present, _ = column.numbers
+        values = after_steps(self._field, values, present, {}, self._field.learnt_step)
+        add_moments(values, present, self._moments)
+
+    def learnt(self) -> Arrays:
+        count, mean, deviations, low, high = self._moments.tolist()
+        step = self._field.steps[self._field.learnt_step or 0]
+        _require_several(self._field, step, int(count), low, high)
+        spread = math.sqrt(deviations / count) if step == "zscore" else high - low
+        if not 0 < spread < math.inf:
+            raise DataError(
+                f"{_place(self._field)}: the numbers lie from {low:g} to {high:g}, too far apart or too close"
+                f" for `{step}` to divide by their spread; put a step such as `log` or clip before it."
+            )
+        return {"scaling": np.array([mean if step == "zscore" else low, spread])}
+
+
+class QuantilesFit:
+    """The edges between buckets that hold equally many of the numbers, as `QuantileSketch` knows them."""
+
+    def __init__(self, field: NumberField) -> None:
+        self._field = field
+        self._sketch = QuantileSketch()
+
+    def add(self, column: Column) -> None:
+        values, present, _ = column.numbers
+        self._sketch.add(after_steps(self._field, values, present, {})[present])
+
+    def learnt(self) -> Arrays:
+        field, sketch, buckets = self._field, self._sketch, self._field.buckets or 0
+        _require_several(field, "transform: quantiles", sketch.count, sketch.smallest, sketch.largest)
+        ranks = np.array([sketch.count * i // buckets for i in range(1, buckets)], np.int64)
+        found = sketch.values_at(ranks)
+        edges = np.unique(found)
+        edges = edges[edges > sketch.smallest]  # nothing is below the smallest value
+        if edges.size < found.size and field.duplicates is None:
+            values, times = np.unique(found, return_counts=True)
+            most = float(values[np.argmax(times)])
+            raise DataError(
+                f"{_place(field)}: {buckets} quantiles of {sketch.count:,} numbers coincide, most often at"
+                f" {most:g}, so that only {edges.size + 1} buckets would differ; ask for fewer `buckets`, or"
+                f" let those that coincide be one with `duplicates: drop`."
+            )
+        if not edges.size:
+            edges = np.array([np.nextafter(sketch.smallest, math.inf)])  # one bucket for the most frequent
+        return {"edges": edges}
+
+
+def _require_several(field: NumberField, what: str, count: int, low: float, high: float) -> None:
+    """Raises DataError unless there are two distinct numbers."""
+    if count == 0:
+        raise DataError(
+            f"{_place(field)}: there is no number to learn from; see whether its column is right, or leave"
+            f" the field out."
+        )
+    if low == high:
+        raise DataError(
+            f"{_place(field)}: `{what}` needs at least two distinct numbers, and all {count:,} are {low:g};"
+            f" leave the field out, or give it another transform."
+        )
+
+
+def _place(field: NumberField) -> str:
+    return f"field {field.name!r} (column {column_of(field)!r})"

@@ -1,0 +1,96 @@
+"""What is done to numbers before they fall into a bucket, and the buckets of steps that learn or are rare."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
+from features.text.number_kernels import edge_bucket, log_bucket
+
+SQRT, SQUARE, LOG, CLIP, SCALE, SHIFT = range(6)
+BY_LOG, BY_EDGES, BY_WIDTH = range(3)
+
+_LARGEST = np.finfo(np.float64).max
+_LARGEST_BUCKET = 2.0**63 - 1024  # the largest float64 below 2**63
+
+
+# One number after the other, by the C library: NumPy's vectorised logarithms differ in the last bit from one
+# kind of processor to another, and a model is not always served where it was trained.
+@njit(nogil=True, cache=True)
+def apply_steps(
+    values: NDArray[np.float64],
+    present: NDArray[np.bool_],
+    codes: NDArray[np.int64],
+    arguments: NDArray[np.float64],
+) -> None:
+    """Replaces each value that is present by what the steps make of it.
+
+    `codes` (int64[k]) are SQRT and so on, `arguments` (float64[k, 2]) the numbers that go with each: CLIP
+    between the two, SCALE by the first, SHIFT by the first and divide by the second. SQRT and LOG, which is
+    ln(1 + v), keep the sign. What is too large for float64 becomes the largest that is not.
+    """
+    for i in range(values.size):
+        if not present[i]:
+            continue
+        value = values[i]
+        for k in range(codes.size):
+            code, first, second = codes[k], arguments[k, 0], arguments[k, 1]
+            if code == SQRT:
+                value = math.copysign(math.sqrt(abs(value)), value)
+            elif code == SQUARE:
+                value *= value
+            elif code == LOG:
+                value = math.copysign(math.log1p(abs(value)), value)
+            elif code == CLIP:
+                value = min(max(value, first), second)
+            elif code == SCALE:
+                value *= first
+            else:
+                value = (value - first) / second
+            value = min(max(value, -_LARGEST), _LARGEST)
+        values[i] = value
+
+
+@njit(nogil=True, cache=True)
+def bucket_numbers(
+    values: NDArray[np.float64],
+    present: NDArray[np.bool_],
+    by: int,
+    edges: NDArray[np.float64],
+    width: float,
+    buckets: NDArray[np.int64],
+) -> None:
+    """Writes the bucket of each value that is present: BY_LOG, BY_EDGES, or BY_WIDTH from 0 on."""
+    for i in range(values.size):
+        if not present[i]:
+            continue
+        if by == BY_LOG:
+            buckets[i] = log_bucket(values[i])
+        elif by == BY_EDGES:
+            buckets[i] = edge_bucket(values[i], edges)
+        else:
+            buckets[i] = math.floor(min(max(values[i] / width, -(2.0**63)), _LARGEST_BUCKET))
+
+
+@njit(nogil=True, cache=True)
+def add_moments(
+    values: NDArray[np.float64], present: NDArray[np.bool_], moments: NDArray[np.float64]
+) -> None:
+    """Takes the values that are present into `moments`: number, mean, sum of squared deviations, min, max.
+
+    One after the other (Welford 1962, "Note on a method for calculating corrected sums of squares and
+    products"), so that it does not matter how the rows were cut into blocks.
+    """
+    count, mean, deviations, low, high = moments[0], moments[1], moments[2], moments[3], moments[4]
+    for i in range(values.size):
+        if present[i]:
+            value = values[i]
+            count += 1.0
+            away = value - mean
+            mean += away / count
+            deviations += away * (value - mean)
+            low, high = min(low, value), max(high, value)
+    moments[0], moments[1], moments[2], moments[3], moments[4] = count, mean, deviations, low, high

@@ -1,0 +1,292 @@
+"""Fields of numbers: their steps and buckets against plain references, what they learn, what they refuse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctr.errors import DataError, SpecError
+from features import RawSource, Transform, fit, parse_spec
+from features.spec import FeatureSpec, NumberField, learnt_of
+from features.transform import hash_bytes
+from features.transform.number_step_kernels import add_moments
+from features.transform.number_steps import after_steps, buckets_of
+from features.transform.quantile_sketch import SIZE, QuantileSketch
+from tests.reference import numbers as reference
+
+STEPS = ("sqrt", "square", "log", {"clip": [-3, 50.5]}, {"scale": -0.25}, "zscore")
+LEARNT = {"scaling": np.array([2.5, 0.75]), "edges": np.array([-1.5, 0.0, 2.25])}
+TRANSFORMS: tuple[dict[str, Any], ...] = (
+    {"transform": "log"},
+    {"transform": "edges", "edges": [-1, 0, 0.5, 30]},
+    {"transform": "width", "width": 0.7},
+    {"transform": "quantiles", "buckets": 4},
+)
+NASTY = [0.0, -0.0, 5e-324, -1e-300, 1.7e308, -1.7e308, 2.0, 2.0000001, 2**63, -(2.0**63), 1e200]
+SOME = st.one_of(st.sampled_from(NASTY), st.floats(allow_nan=False, allow_infinity=False))
+
+
+def field_of(**keys: Any) -> NumberField:
+    return NumberField.model_validate({"name": "x", "type": "number", **keys})
+
+
+def spec_of(*fields: str, more: str = "") -> FeatureSpec:
+    head = "version: 1, source: {format: delimited}, label: y, bits: 40"
+    return parse_spec(f"{{{head}, fields: [{', '.join(fields)}]{more}}}", "my.yaml")
+
+
+def file_of(path: Path, texts: Sequence[object]) -> Path:
+    path.write_text("\n".join(["y,x", *(f"{i % 2},{text}" for i, text in enumerate(texts)), ""]))
+    return path
+
+
+@pytest.mark.kernel
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(SOME, max_size=6),
+    steps=st.lists(st.sampled_from(STEPS), max_size=4).filter(lambda s: s.count("zscore") <= 1),
+    transform=st.sampled_from(TRANSFORMS),
+)
+def test_steps_and_buckets_are_those_of_the_reference(
+    values: list[float], steps: list[Any], transform: dict[str, Any]
+) -> None:
+    field = field_of(**transform, steps=steps)
+    numbers, present = np.array([*values, 7.0]), np.array([True] * len(values) + [False])
+    after = after_steps(field, numbers, present, LEARNT)
+    assert after[:-1].tolist() == [reference.after_steps(field, value, LEARNT) for value in values]
+    found = buckets_of(field, numbers, present, LEARNT)
+    assert found.tolist() == [*(reference.bucket(field, value, LEARNT) for value in values), 0]
+
+
+@pytest.mark.kernel
+def test_moments_are_those_of_numpy_however_the_values_are_cut() -> None:
+    rng = np.random.default_rng(3)
+    values, present = 1e6 + rng.normal(size=1_000), rng.random(1_000) < 0.9
+    found = []
+    for size in (1_000, 7):
+        moments = np.array([0.0, 0.0, 0.0, math.inf, -math.inf])
+        for at in range(0, 1_000, size):
+            add_moments(values[at : at + size], present[at : at + size], moments)
+        found.append(moments.tolist())
+    kept = values[present]
+    assert found[0] == found[1]
+    expected = [kept.size, kept.mean(), kept.var() * kept.size, kept.min(), kept.max()]
+    assert found[0] == pytest.approx(expected, rel=1e-10)
+
+
+def sketch_of(values: np.ndarray, block: int = 2_048) -> QuantileSketch:
+    sketch = QuantileSketch()
+    for at in range(0, values.size, block):
+        sketch.add(values[at : at + block])
+    return sketch
+
+
+def test_quantiles_are_exact_below_the_size_of_the_sketch() -> None:
+    values = np.random.default_rng(1).normal(size=SIZE - 1)
+    ranks = np.arange(SIZE - 1)
+    np.testing.assert_array_equal(sketch_of(values).values_at(ranks), np.sort(values))
+
+
+@pytest.mark.parametrize("order", ["random", "rising", "falling", "few values", "waves"])
+def test_ranks_are_within_the_bound_that_is_documented(order: str) -> None:
+    n = 300_000
+    rng = np.random.default_rng(2)
+    values = {
+        "random": rng.normal(size=n),
+        "rising": np.arange(n, dtype=float),
+        "falling": -np.arange(n, dtype=float),
+        "few values": rng.integers(0, 7, n).astype(float),
+        "waves": np.arange(n) % 1_000 * 1.0,
+    }[order]
+    bound = (math.floor(math.log2(n / SIZE)) + 1) / SIZE * n
+    ranks = np.arange(0, n, 97)
+    found = sketch_of(values).values_at(ranks)
+    ordered = np.sort(values)
+    assert (np.searchsorted(ordered, found, side="left") <= ranks + bound).all()
+    assert (np.searchsorted(ordered, found, side="right") > ranks - bound).all()
+    np.testing.assert_array_equal(sketch_of(values, 12_345).values_at(ranks), found)
+
+
+def test_what_is_learnt_and_what_becomes_of_it(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    numbers = np.round(rng.lognormal(1, 1, 3_000), 3)
+    path = file_of(tmp_path / "x.csv", ["", "nan", *numbers])
+    spec = spec_of(
+        "{name: q, column: x, type: number, transform: quantiles, buckets: 5, steps: [log]}",
+        "{name: z, column: x, type: number, transform: linear, steps: [{clip: [0, 9]}, zscore]}",
+        "{name: m, column: x, type: number, transform: width, width: 0.25, steps: [sqrt, minmax]}",
+        "{name: e, column: x, type: number, transform: edges, edges: [0.5, 2], missing: feature}",
+        more=", crosses: [{name: qm, of: [q, m]}]",
+    )
+    fitted = fit(spec, [path])
+    learnt = learnt_of(fitted)
+    assert sorted(learnt) == ["m/scaling", "q/edges", "z/scaling"]
+    assert learnt["q/edges"].tolist() == reference.quantile_edges([math.log1p(v) for v in numbers], 5)
+    clipped = np.clip(numbers, 0, 9)
+    assert learnt["z/scaling"] == pytest.approx([clipped.mean(), clipped.std()], rel=1e-12)
+    roots = [math.sqrt(v) for v in numbers]
+    assert learnt["m/scaling"].tolist() == [min(roots), max(roots) - min(roots)]
+
+    (batch,) = RawSource(fitted, [path]).batches(5_000)
+    seeds = {name: hash_bytes(name.encode(), 0) for name in ("q", "z", "m", "e", "qm")}
+    mask = 2**40 - 1
+    assert batch.slots[:4].tolist() == [0, hash_bytes(b"", seeds["e"]) & mask] * 2  # what is missing
+    for row in (2, 3, 1_700):
+        value = float(numbers[row - 2])
+        features = dict(
+            zip(
+                batch.slots[batch.indptr[row] : batch.indptr[row + 1]].tolist(),
+                batch.values[batch.indptr[row] : batch.indptr[row + 1]].tolist(),
+                strict=True,
+            )
+        )
+        hashes = {}
+        for field, name in zip(spec.fields, "qzme", strict=True):
+            own = {array: learnt[f"{name}/{array}"] for array in field.learns}
+            if name != "z":
+                bucket = reference.bucket(field, value, own)
+                hashes[name] = hash_bytes(bucket.to_bytes(8, "little", signed=True), seeds[name])
+            else:
+                z = reference.after_steps(field, value, own)
+        cross = hashes["q"].to_bytes(8, "little") + hashes["m"].to_bytes(8, "little")
+        expected = dict.fromkeys((h & mask for h in hashes.values()), 1.0)
+        expected |= {0: 1.0, hash_bytes(cross, seeds["qm"]) & mask: 1.0}
+        assert features == expected | {hash_bytes(bytes(8), seeds["z"]) & mask: pytest.approx(z, rel=1e-6)}
+
+
+def test_linear_keeps_values_and_leaves_out_zeros(tmp_path: Path) -> None:
+    texts = ["2.5", "0", "", "-1e300", "1e300", "nan"]
+    cases = {"skip": [], "feature": [1.0], '{value: "3"}': [3.0], '{value: "0"}': []}
+    for missing, of_missing in cases.items():
+        spec = spec_of(
+            f"{{name: x, type: number, transform: linear, missing: {missing}}}", more=", bias: false"
+        )
+        (batch,) = RawSource(spec, [file_of(tmp_path / "x.csv", texts)]).batches(9)
+        found = [batch.values[a:b].tolist() for a, b in zip(batch.indptr, batch.indptr[1:], strict=False)]
+        largest = float(np.finfo(np.float32).max)
+        assert found == [[2.5], [], of_missing, [-largest], [largest], of_missing]
+        rows: list[dict[str, object]] = [{"x": 2.5}, {"x": 0}, {}, {"x": -1e300}, {"x": "1e300"}, {"x": None}]
+        served = Transform(spec, with_label=False).apply_rows(rows)
+        np.testing.assert_array_equal(served.values, batch.values)
+        np.testing.assert_array_equal(served.slots, batch.slots)
+        np.testing.assert_array_equal(served.indptr, batch.indptr)
+
+
+@pytest.mark.parametrize("text", ["inf", "-inf", "x", "1,5"])
+@pytest.mark.parametrize("keys", ["linear", "width, width: 2", "log, steps: [sqrt]"])
+def test_what_is_no_number_is_a_bad_row(tmp_path: Path, text: str, keys: str) -> None:
+    path = file_of(tmp_path / "x.csv", ["1", text.replace(",", ";")])
+    with pytest.raises(DataError, match=r"x\.csv:3: column 'x': '.*' is not a number"):
+        list(RawSource(spec_of(f"{{name: x, type: number, transform: {keys}}}"), [path]).batches(9))
+
+
+@pytest.mark.parametrize(
+    ("keys", "texts", "message"),
+    [
+        ("quantiles, buckets: 4", ["", "nan"], r"field 'f' \(column 'x'\): there is no number to learn from"),
+        (
+            "quantiles, buckets: 4",
+            ["3"] * 5,
+            "`transform: quantiles` needs at least two distinct .*all 5 are 3",
+        ),
+        (
+            "quantiles, buckets: 4",
+            ["0"] * 60 + ["1", "2"] * 20,
+            "4 quantiles of 100 numbers coincide, most often at 0, so that only 2 buckets would differ; ask"
+            " for fewer `buckets`, or .* `duplicates: drop`",
+        ),
+        ("linear, steps: [zscore]", ["7"], "`zscore` needs at least two distinct numbers, and all 1 are 7"),
+        ("log, steps: [{clip: [0, 1]}, minmax]", ["5", "9"], "`minmax` needs at least two distinct numbers"),
+        ("linear, steps: [zscore]", [], "there is no number to learn from"),
+        ("linear, steps: [minmax]", ["-1.7e308", "1.7e308"], "too far apart or too close for `minmax`"),
+    ],
+)
+def test_data_that_nothing_can_be_learnt_from(
+    tmp_path: Path, keys: str, texts: list[str], message: str
+) -> None:
+    spec = spec_of(f"{{name: f, column: x, type: number, transform: {keys}}}")
+    path = file_of(tmp_path / "x.csv", texts or ["oops"])
+    with pytest.raises(DataError, match=message):
+        fit(spec, [path])
+
+
+def test_quantiles_that_coincide_can_be_one(tmp_path: Path) -> None:
+    spec = spec_of("{name: x, type: number, transform: quantiles, buckets: 4, duplicates: drop}")
+    path = file_of(tmp_path / "x.csv", ["0"] * 60 + ["1", "2"] * 20)
+    assert learnt_of(fit(spec, [path]))["x/edges"].tolist() == [1]
+    path = file_of(tmp_path / "y.csv", ["0"] * 99 + ["1"])
+    fitted = fit(spec, [path])
+    assert learnt_of(fitted)["x/edges"].tolist() == [5e-324]
+    (batch,) = RawSource(fitted, [path]).batches(100)
+    assert len(set(batch.slots.tolist())) == 3  # with the bias
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("width", r"fields\[0\]: `width` is missing: say how wide every bucket is"),
+        ("width, width: 0", r"fields\[0\]\.width: .*"),
+        ("quantiles", r"`buckets` is missing: say how many"),
+        ("quantiles, buckets: 1", r"fields\[0\]\.buckets: must be at least 2, got 1"),
+        ("log, width: 2", r"fields\[0\]\.width: only `transform: width` has width; set it or remove it"),
+        ("edges, edges: [1], buckets: 3", r"only `transform: quantiles` has buckets"),
+        ("linear, edges: [1]", r"only `transform: edges` has edges"),
+        ("log, steps: sqrt", r"fields\[0\]\.steps: expected a list, got 'sqrt'"),
+        ("log, steps: [sqr]", r"fields\[0\]\.steps\[0\]: expected 'sqrt', .* or {scale: NUMBER}, got 'sqr'"),
+        ("log, steps: [clip]", r"expected 'sqrt', .*{clip: \[LOW, HIGH\]}"),
+        (
+            "log, steps: [{clip: [3, 3]}]",
+            r"steps\[0\]\.clip: the first number must be the smaller one, got 3",
+        ),
+        ("log, steps: [{clip: [3]}]", r"steps\[0\]\.clip"),
+        ("log, steps: [sqrt, {scale: 0}]", r"steps\[1\]\.scale: every number would be 0"),
+        ("log, steps: [{scale: .inf}]", r"steps\[0\]\.scale: expected a finite number"),
+        (
+            "linear, steps: [zscore, minmax]",
+            r"steps\[1\]: a field can learn one scaling, and `zscore` is there",
+        ),
+        ("linear, steps: [zscore, zscore]", r"steps\[1\]: `zscore` is there twice"),
+        ("quantiles, buckets: 3, steps: [minmax]", r"quantiles are the same buckets without `minmax`"),
+    ],
+)
+def test_wrong_specs_of_numbers(keys: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        spec_of(f"{{name: x, type: number, transform: {keys}}}")
+
+
+def test_values_are_not_crossed() -> None:
+    with pytest.raises(SpecError, match=r"crosses\[0\]\.of\[1\]: 'x' keeps its value \(transform: linear\)"):
+        spec_of(
+            "{name: c, type: category}",
+            "{name: x, type: number, transform: linear}",
+            more=", crosses: [{name: b, of: [c, x]}]",
+        )
+
+
+def test_a_spec_that_learns_is_to_be_built_first(tmp_path: Path) -> None:
+    spec = spec_of("{name: x, type: number, transform: linear, steps: [zscore]}")
+    with pytest.raises(
+        SpecError, match=r"field 'x': its transform learns from data first; .* features build"
+    ):
+        RawSource(spec, [file_of(tmp_path / "x.csv", ["1"])])
+
+
+def test_new_keys_enter_the_fingerprint_where_they_are_used() -> None:
+    def print_of(keys: str) -> str:
+        return spec_of(f"{{name: x, type: number, transform: {keys}}}").fingerprint
+
+    assert print_of("log") == print_of("log, steps: []")
+    used = ["log", "log, steps: [sqrt]", "log, steps: [log]", "log, steps: [{clip: [0, 1]}]", "linear"]
+    used += ["log, steps: [{clip: [0, 2]}]", "width, width: 1", "width, width: 2"]
+    used += ["quantiles, buckets: 3", "quantiles, buckets: 4", "quantiles, buckets: 4, duplicates: drop"]
+    assert len({print_of(keys) for keys in used}) == len(used)
+    spec = spec_of("{name: x, type: number, transform: width, width: 1, steps: [{clip: [0, 2]}, sqrt]}")
+    assert parse_spec(spec.to_yaml(), "") == spec
+    assert spec.fingerprint == "47fc81c99f0685bdcd16f28f8ad77606dc2704f65967783380fc4029e556431a"
