@@ -84,6 +84,7 @@ class Service:
         self.failure: Exception | None = None
         self._ready = False
         self._fields = len(model.spec.fields)
+        self._lists = len(model.spec.list_columns)
         self._large_bodies = asyncio.Semaphore(limits.large_bodies)
         # More at a time are no faster and need more memory.
         self._threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="predict")
@@ -154,7 +155,7 @@ class Service:
 
     def predict(self, body: bytes) -> bytes:
         """The response body to the request body. `RequestError` or `DataError` when it is malformed."""
-        rows = parse_rows(body, self.limits)
+        rows = parse_rows(body, self.limits, self._lists)
         answer = {"predictions": self.model.predict_rows(rows), "model": self.model.id}
         # From the float32 array itself: each number has the fewest digits that give the same float32 back,
         # and no Python float is made of it.

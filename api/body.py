@@ -101,20 +101,20 @@ def containers_at_most(body: bytes) -> int:
     return body.count(b"{") + body.count(b"[")
 
 
-def parse_rows(body: bytes, limits: Limits) -> list[dict[str, Any]]:
+def parse_rows(body: bytes, limits: Limits, lists: int = 0) -> list[dict[str, Any]]:
     """The rows of the JSON request `body`, each an object; what is inside them is not looked at here.
 
     `RequestError` with 422 when it is not `{"rows": [{...}, ...]}`, with 413 when there are more rows than
-    `limits.rows`. The rows are counted before any is made: one of 3 bytes becomes an object of 72.
+    `limits.rows`. The rows are counted before any is made: one of 3 bytes becomes an object of 72. So many
+    values of a row as `lists` says may be lists.
     """
     if containers_at_most(body) > limits.rows:
         found, total = count_containers(np.frombuffer(body, np.uint8), ROW_DEPTH)
         if found > limits.rows:
             raise _too_many(found, limits)
-        if total - found > limits.rows:
-            raise RequestError(
-                422, f"{total - found:,} lists and objects in the rows; a value is text, a number or null"
-            )
+        if total - found > (limits.rows * lists + ROW_DEPTH if lists else limits.rows):
+            value = "text, a number or null" + (", or in some fields a list" if lists else "")
+            raise RequestError(422, f"{total - found:,} lists and objects in the rows; a value is {value}")
     try:
         request = orjson.loads(body)
     except orjson.JSONDecodeError as error:

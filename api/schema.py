@@ -11,6 +11,7 @@ from features.spec import CategoryField, NumberField, column_of
 
 EXAMPLE_NUMBER = 5
 EXAMPLE_CATEGORY = "68fd1e64"
+EXAMPLE_LIST = ["red", "shoes"]
 EXAMPLE_FIELDS = 4
 """A documented example shows this many fields of each type; the others are missing, as they may be."""
 
@@ -27,9 +28,13 @@ _NUMBER = {
     "description": "A number, or its text; true and false are 1 and 0.",
     "anyOf": [{"type": "number"}, _NUMBER_TEXT, _BOOLEAN, _MISSING],
 }
-_CATEGORY = {
+_CATEGORY: dict[str, Any] = {
     "description": "A category: text, or a whole number, which is its digits; true and false are 1 and 0.",
     "anyOf": [{"type": "string"}, _WHOLE, _BOOLEAN, _MISSING],
+}
+_LIST = {
+    "description": "Several categories: a list of them, or text that has them as the training data has.",
+    "anyOf": [{"type": "array", "items": {"anyOf": _CATEGORY["anyOf"]}}, *_CATEGORY["anyOf"]],
 }
 _BOTH = {
     "description": "A number that is a category too: a whole number, or the text that the training data has.",
@@ -68,11 +73,12 @@ class Ready(BaseModel):
     model: str = Field(description="Id of the model that predicts.")
 
 
-def example_row(spec: FeatureSpec) -> dict[str, int | str]:
+def example_row(spec: FeatureSpec) -> dict[str, int | str | list[str]]:
     """A row that a model of `spec` takes, with the first few fields of each type."""
     numbers = [column_of(field) for field in spec.fields if isinstance(field, NumberField)]
     categories = [column_of(field) for field in spec.fields if isinstance(field, CategoryField)]
-    row: dict[str, int | str] = dict.fromkeys(categories[:EXAMPLE_FIELDS], EXAMPLE_CATEGORY)
+    row: dict[str, int | str | list[str]] = dict.fromkeys(categories[:EXAMPLE_FIELDS], EXAMPLE_CATEGORY)
+    row |= dict.fromkeys(sorted(spec.list_columns)[:EXAMPLE_FIELDS], EXAMPLE_LIST)
     # Last, because a column that is read both ways has to hold a number.
     return row | dict.fromkeys(numbers[:EXAMPLE_FIELDS], EXAMPLE_NUMBER)
 
@@ -84,6 +90,7 @@ def request_schema(spec: FeatureSpec, max_rows: int) -> dict[str, Any]:
         for column in (*spec.source.columns, *spec.source.ignore, spec.label, spec.weight)
         if column
     }
+    columns |= dict.fromkeys(spec.list_columns, _LIST)
     columns |= {column_of(field): _CATEGORY for field in spec.fields if isinstance(field, CategoryField)}
     for field in spec.fields:
         if isinstance(field, NumberField):

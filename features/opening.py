@@ -25,12 +25,14 @@ def open_source(
     labels: Labels = "required",
     verify: bool = False,
     threads: int = 1,
+    learns: bool = False,
 ) -> RawSource | DatasetSource:
     """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
 
     Raw files are paths, folders, patterns, URIs, or `-` for standard input: see `input_files`. A data set
     must have been hashed with `spec`, if that is given. What there is about bad rows and threads is for raw
-    files (see `RawSource`), `verify` for a data set (see `DatasetSource`). A file's format is told by its
+    files (see `RawSource`), `verify` for a data set (see `DatasetSource`). `learns`: a spec whose steps have
+    yet to learn from data does so from these files; if not, that is an error. A file's format is told by its
     first bytes if they do, else by its name's suffix (behind which there may be .gz, .zst, .bz2, .lz4 or
     .xz), else it is `spec.source.format`. Raises DataError or SpecError.
     """
@@ -51,10 +53,11 @@ def open_source(
         return dataset
     if spec is None:
         raise SpecError("Raw files need a feature spec: name one with --spec, such as `--spec criteo`.")
+    from features.first_pass import fit
     from features.source import RawSource  # and with it the kernels that take text apart
 
     return RawSource(
-        spec,
+        fit(spec, inputs) if learns else spec,
         inputs,
         on_bad_rows=on_bad_rows,
         quarantine=quarantine,

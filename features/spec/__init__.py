@@ -1,7 +1,6 @@
 """What a feature spec may say, its YAML text, and what a first pass over data learnt for it."""
 
 from features.spec.fields import (
-    CategoryField,
     IndexField,
     InputField,
     column_of,
@@ -19,3 +18,4 @@ from features.spec.fitted import (
 from features.spec.model import FeatureSpec, load_spec, parse_spec
 from features.spec.number_fields import Clip, LinearField, NumberField, Scale
 from features.spec.source import FEATURES, FORMATS, LABEL, Format
+from features.spec.word_fields import KNOWN, CategoryField, ListField, TextField, ValueField, WordField

@@ -77,12 +77,6 @@ class InputField(BaseModel):
         """Raise `misfit` if its keys do not fit together; `place` is where in the spec it stands."""
 
 
-class CategoryField(InputField):
-    """A column whose every distinct text is a feature."""
-
-    type: Literal["category"]
-
-
 class IndexField(InputField):
     """A column of `index:value` features: what the rows of libsvm are. No spec can name it."""
 

@@ -15,7 +15,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from ctr.errors import SpecError
+from features.spec.fields import InputField
 from features.spec.model import FeatureSpec, parse_spec
+from features.spec.word_fields import ValueField
 
 SPEC = "features.yaml"
 LEARNT = "learnt.safetensors"
@@ -43,7 +45,8 @@ class FittedSpec(FeatureSpec):
             )
         if not wanted:
             return spec
-        fitted = FittedSpec.model_construct(spec.model_fields_set, **dict(spec))
+        fields = tuple(_without_folder(field) for field in spec.fields)
+        fitted = FittedSpec.model_construct(spec.model_fields_set, **dict(spec) | {"fields": fields})
         fitted._learnt = save({name: np.array(learnt[name], order="C") for name in sorted(learnt)})
         return fitted
 
@@ -53,6 +56,13 @@ class FittedSpec(FeatureSpec):
             for name, array in load(self._learnt).items()
         }
         return super().decisive() | {"learnt": sums}
+
+
+def _without_folder(field: InputField) -> InputField:
+    """The field once its vocabulary is learnt: on other machines it stands elsewhere, or not at all."""
+    if not isinstance(field, ValueField) or field.vocabulary is None:
+        return field
+    return field.model_copy(update={"vocabulary": Path(field.vocabulary).name})
 
 
 def learnt_of(spec: FeatureSpec) -> dict[str, NDArray[Any]] | None:

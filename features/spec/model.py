@@ -22,7 +22,9 @@ from features.spec.fields import (
     keys_of_fields,
     misfit,
 )
+from features.spec.number_fields import NumberField
 from features.spec.source import FORMATS, Source, check_source
+from features.spec.word_fields import ValueField
 from features.spec.yaml_text import Place, SpecText, dump_yaml
 
 _SHIPPED = Path(__file__).parent / "shipped"
@@ -86,6 +88,12 @@ class FeatureSpec(BaseModel):
         """Whether features have values, which may be others than 1."""
         return any(field.several for field in self.all_fields)
 
+    @property
+    def list_columns(self) -> frozenset[str]:
+        """The columns whose values may be lists: those that only fields of several texts read."""
+        single = {column_of(f) for f in self.fields if not f.several or isinstance(f, NumberField)}
+        return frozenset(map(column_of, self.fields)) - single
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256, in hex, of all that decides which slots an example's values become.
@@ -131,12 +139,13 @@ def _decisive(part: InputField | Cross) -> dict[str, Any]:
     """What of a part of a spec enters the fingerprint.
 
     Keys that came after `_FIRST_KEYS` enter only where they are not at their default, so that a new one
-    changes no fingerprint of a spec that does not use it: its models and data sets stay usable.
+    changes no fingerprint of a spec that does not use it: its models and data sets stay usable. What a
+    vocabulary holds enters as what is learnt from it.
     """
     fields = type(part).model_fields
     return {
         key: value
-        for key, value in part.model_dump(exclude={"column"}).items()
+        for key, value in part.model_dump(exclude={"column", "vocabulary"}).items()
         if key in _FIRST_KEYS or value != fields[key].get_default(call_default_factory=True)
     }
 
@@ -159,7 +168,21 @@ def load_spec(name_or_path: str | Path) -> FeatureSpec:
         raise SpecError(f"{path}: byte {error.start} is not UTF-8 text; save the spec as UTF-8.") from None
     except OSError as error:
         raise SpecError(f"{path}: the feature spec cannot be read ({error.strerror}).") from None
-    return parse_spec(text, str(path))
+    return _beside(path, parse_spec(text, str(path)))
+
+
+def _beside(path: Path, spec: FeatureSpec) -> FeatureSpec:
+    """`spec` with the paths of vocabularies relative to the folder of its own file."""
+    return spec.model_copy(
+        update={
+            "fields": tuple(
+                field.model_copy(update={"vocabulary": str((path.parent / field.vocabulary).absolute())})
+                if isinstance(field, ValueField) and field.vocabulary is not None
+                else field
+                for field in spec.fields
+            )
+        }
+    )
 
 
 def parse_spec(text: str, where: str) -> FeatureSpec:

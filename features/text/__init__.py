@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ctr.lazy import lazy_face
-from features.text.cells import Cells, cells_of_rows, shown
+from features.text.cells import BETWEEN_ELEMENTS, Cells, cells_of_rows, shown
 
 if TYPE_CHECKING:
     from features.text.file_kind import COMPRESSED, PARQUET

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from ctr.errors import DataError
 from features.text.value_text import text_of_value
 
+BETWEEN_ELEMENTS = b"\x1f"
+"""Between the elements of a list, which all stand in one cell: ASCII's unit separator."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cells:
@@ -45,14 +48,16 @@ def cells_of_rows(
     columns: Sequence[str],
     *,
     numbers: Container[str],
+    lists: Container[str] = (),
     ignored: Container[str] = (),
 ) -> Cells:
     """Cells of rows that came as mappings of column names to values, such as JSON objects.
 
     Values become text as `text_of_value` says; None, NaN or an absent key is missing. Fractions are for the
     columns in `numbers` alone: a category such as 0.1 has more than one spelling, and another one than the
-    training data's would be another feature. Columns that are neither in `columns` nor in `ignored` raise
-    DataError, and so does any other value; both name the row, counted from 0, and the column.
+    training data's would be another feature. Lists of such values are for the columns in `lists` alone: their
+    elements stand in one cell with 0x1F between them. Columns that are neither in `columns` nor in
+    `ignored` raise DataError, and so does any other value; both name the row, counted from 0, and the column.
     """
     known = set(columns)
     texts: list[bytes] = []
@@ -63,7 +68,7 @@ def cells_of_rows(
                     f"rows[{i}]: the feature spec names no column {key!r:.80}; remove it, list it in the spec"
                     f" under source.ignore, or use one of: {', '.join(columns)}."
                 )
-        texts.extend(_encode(row.get(column), i, column, column in numbers) for column in columns)
+        texts.extend(_encode(row.get(column), i, column, column in numbers, lists) for column in columns)
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     ends = np.cumsum(lengths)
     if ends.size and ends[-1] >= 2**31:
@@ -76,7 +81,19 @@ def cells_of_rows(
     )
 
 
-def _encode(value: object, row: int, column: str, is_number: bool) -> bytes:
+def _encode(value: object, row: int, column: str, is_number: bool, lists: Container[str]) -> bytes:
+    if isinstance(value, str):  # most are
+        return _utf8(value, row, column)
+    if isinstance(value, list):
+        if column not in lists:
+            raise DataError(
+                f"rows[{row}].{column}: got the list {value!r:.80}, but its field takes one value; send that,"
+                f" or give the field a type of several values in the spec, such as type: list."
+            )
+        places = (f"{column}[{k}]" for k in range(len(value)))
+        return BETWEEN_ELEMENTS.join(
+            _encode(each, row, place, is_number, ()) for each, place in zip(value, places, strict=True)
+        )
     if isinstance(value, int) and value.bit_length() > 64:
         raise DataError(f"rows[{row}].{column}: a number of more than 64 bits; send it as text.")
     text = text_of_value(value)
@@ -90,7 +107,11 @@ def _encode(value: object, row: int, column: str, is_number: bool) -> bytes:
             f"rows[{row}].{column}: {value!r} is a fraction, or too large to be exact, but the field is a"
             f" category; send the text that the training data has."
         )
+    return _utf8(text, row, column)
+
+
+def _utf8(text: str, row: int, column: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise DataError(f"rows[{row}].{column}: {value!r:.80} is not valid Unicode text.") from None
+        raise DataError(f"rows[{row}].{column}: {text!r:.80} is not valid Unicode text.") from None

@@ -3,5 +3,5 @@
 from features.transform.columns import Arrays, Bag, Column, Hashes, Words
 from features.transform.hashing import hash_bytes
 from features.transform.number_steps import buckets_of
-from features.transform.steps import STEPS, Step, register_step
+from features.transform.steps import STEPS, Fit, Step, register_step
 from features.transform.transform import Transform

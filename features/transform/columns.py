@@ -79,7 +79,9 @@ class Column:
     def of(cells: Cells, status: NDArray[np.uint8], column: int, rows: slice) -> Column:
         """These rows of one of the columns of `cells`."""
         starts, ends = cells.starts[rows, column], cells.ends[rows, column]
-        return Column(cells.buffer, np.ascontiguousarray(starts), np.ascontiguousarray(ends), status[rows])
+        buffer = cells.buffer.view()
+        buffer.flags.writeable = False  # so that no kernel is compiled twice
+        return Column(buffer, np.ascontiguousarray(starts), np.ascontiguousarray(ends), status[rows])
 
     @staticmethod
     def repeated(text: str, rows: int) -> Column:
@@ -90,6 +92,11 @@ class Column:
 
     def __len__(self) -> int:
         return self.starts.size
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int32]:
+        """int32[rows]: of the texts; 0 where there is no value."""
+        return np.where(self.status == 0, self.ends - self.starts, np.int32(0))
 
     @cached_property
     def numbers(self) -> Numbers:

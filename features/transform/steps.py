@@ -8,11 +8,22 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from features.spec import CategoryField, IndexField, InputField, LinearField, NumberField, register_field
+from features.spec import (
+    CategoryField,
+    IndexField,
+    InputField,
+    LinearField,
+    ListField,
+    NumberField,
+    TextField,
+    register_field,
+)
 from features.transform.columns import Arrays, Bag, Column, Hashes, Words
 from features.transform.index_kernels import hash_indices
 from features.transform.number_fit import fit_of_numbers
 from features.transform.number_steps import bag_of_values, words_of_numbers
+from features.transform.word_counts import known_values
+from features.transform.word_steps import elements, ngrams, shaped
 
 _BYTES_PER_FEATURE = 4  # at least: `1:1` and what separates it from the next
 
@@ -36,8 +47,8 @@ class Step:
     make: Callable[[Any, Column, int, Arrays], Words | Hashes | Bag] | None = None
     """(field, values, seed of its hashes, what it learnt) -> its features; None for the steps that
     `step_kernels` does, tile by tile, as it parses and hashes."""
-    fit: Callable[[Any], Fit] | None = None
-    """Begins a first pass for a field; None if there is nothing to learn."""
+    fit: Callable[[Any], Fit | Arrays] | None = None
+    """Begins a first pass for a field, or tells what it learns without one; None if it learns nothing."""
 
 
 STEPS: dict[str, Step] = {}
@@ -52,8 +63,8 @@ def register_step(name: str, step: Step, transform: str | None = None) -> None:
 
 def _indices(field: IndexField, column: Column, seed: int, _: Arrays) -> Bag:
     """A feature `index:value` has the hash of the index's 8 little-endian bytes; values of 0 are left out."""
-    rows, lengths = len(column), (column.ends - column.starts)[column.status == 0]
-    most = int(lengths.sum(dtype=np.int64)) // _BYTES_PER_FEATURE + rows
+    rows = len(column)
+    most = int(column.lengths.sum(dtype=np.int64)) // _BYTES_PER_FEATURE + rows
     bag = Bag(
         np.empty(rows + 1, np.int64),
         np.empty(most, np.uint64),
@@ -73,4 +84,7 @@ register_step("quantiles", _BUCKETS, "quantiles")
 register_step("linear", Step(LinearField, bag_of_values, fit_of_numbers), "linear")
 STEPS["log after steps"] = STEPS["edges after steps"] = _BUCKETS
 register_step("category", Step(CategoryField))
+STEPS["shaped"] = Step(CategoryField, shaped, known_values)
+register_step("list", Step(ListField, elements, known_values))
+register_step("text", Step(TextField, ngrams, known_values))
 STEPS["indices"] = Step(IndexField, _indices)

@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 from ctr.numba_cache import njit
 from features.transform.hashing import xxh64, xxh64_byte
 
-_U0, _U1, _U2, _U3, _U4, _U5 = (np.uint64(k) for k in range(6))
+NO_VALUE, FALSE, TRUE, AS_IT_IS = 0, 1, 2, 3
+
+_U1, _U2, _U3, _U4, _U5 = (np.uint64(k) for k in range(1, 6))
 _ZERO, _POINT, _MINUS = np.uint8(ord("0")), np.uint8(ord(".")), np.uint8(ord("-"))
 _ONE, _E, _N = (np.uint8(ord(c)) for c in "1en")
 _A = np.uint8(ord("a"))
@@ -39,16 +41,28 @@ def hash_spelling(
     with one, are `1` and `0`, and `nan` and `NaN` are missing. So a column of whole numbers that became
     floats, and one of booleans, have the features that they have in any other kind of file.
     """
+    kind, start, end = spelling(buffer, start, end)
+    if kind == AS_IT_IS:
+        return True, xxh64(buffer, start, end, seed)
+    return kind != NO_VALUE, xxh64_byte(_ONE if kind == TRUE else _ZERO, seed)
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def spelling(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) -> tuple[int, np.uint64, np.uint64]:
+    """What the text `buffer[start:end]`, which is not empty, stands for, and where in it the value is.
+
+    NO_VALUE, TRUE (its value is `1`) and FALSE (`0`), or AS_IT_IS.
+    """
     length = end - start
     if buffer[end - _U1] == _ZERO:
         start, end = _whole_part(buffer, start, end)
     elif length == _U3 and _is_nan(buffer, start):
-        return False, _U0
+        return NO_VALUE, start, end
     elif length == _U4 and _is_word(buffer, start, end, 0x65757274):  # "true", the first letter lowest
-        return True, xxh64_byte(_ONE, seed)
+        return TRUE, start, end
     elif length == _U5 and buffer[end - _U1] | _LOWER == _E and _is_word(buffer, start, end, 0x736C6166):
-        return True, xxh64_byte(_ZERO, seed)  # "fals"
-    return True, xxh64(buffer, start, end, seed)
+        return FALSE, start, end  # "fals"
+    return AS_IT_IS, start, end
 
 
 @njit(nogil=True, cache=True)

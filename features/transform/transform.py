@@ -91,6 +91,7 @@ class Transform:
         self._nothing_made = made_of(0, 0, [])
         categories = {column_of(field) for field in spec.fields if not field.numeric}
         self._numbers = frozenset(self.columns) - categories
+        self._lists = spec.list_columns
         unused = {*spec.source.columns, *spec.source.ignore, spec.label, spec.weight}
         self._ignored = frozenset(column for column in unused if column is not None)
 
@@ -201,7 +202,10 @@ class Transform:
         if not self.spec.fields:
             name = self.spec.source.format
             raise DataError(f"{name} features have no columns, so rows cannot be given by column name.")
-        return self.apply(cells_of_rows(rows, self.columns, numbers=self._numbers, ignored=self._ignored))
+        cells = cells_of_rows(
+            rows, self.columns, numbers=self._numbers, lists=self._lists, ignored=self._ignored
+        )
+        return self.apply(cells)
 
     def explain(self, cells: Cells, row: int, status: int, column: int) -> tuple[str, str]:
         """What is wrong with a bad row, such as ``column 'I3': 'x' is not a number``; the same by kind."""

@@ -146,8 +146,8 @@ fields:
         (", type: number, transform: log}", "}", r"fields\[1\]: the key 'type' is missing"),
         (
             ", type: number, transform: log}",
-            ", type: text}",
-            r"fields\[1\]\.type: expected 'number' or 'category'",
+            ", type: string}",
+            r"fields\[1\]\.type: expected 'number', 'category', .*got 'string'",
         ),
         (
             ", transform: log",

@@ -36,7 +36,7 @@ def test_no_rows_and_no_columns() -> None:
         ({"a": 1e16}, r"rows\[1\]\.a: 1e\+16 is a fraction, or too large to be exact"),
         ({"n": math.inf}, r"rows\[1\]\.n: .*inf"),
         ({"a": 0.1}, r"rows\[1\]\.a: 0\.1 is a fraction"),
-        ({"a": ["x"]}, r"rows\[1\]\.a: .*\(list\)"),
+        ({"a": ["x"]}, r"rows\[1\]\.a: got the list \['x'\], but its field takes one value; .*type: list"),
         ({"a": "\ud800"}, r"rows\[1\]\.a: .*Unicode"),
         ({"a": 10**5000}, r"rows\[1\]\.a: .*64 bits"),
         ({"b": 1}, r"rows\[1\]: the feature spec names no column 'b'; .*source\.ignore.*a, n"),
@@ -46,6 +46,18 @@ def test_no_rows_and_no_columns() -> None:
 def test_a_value_that_has_no_one_text_is_refused(row: dict[str, object], message: str) -> None:
     with pytest.raises(DataError, match=message):
         cells_of_rows([{"a": "fine"}, row], ["a", "n"], numbers={"n"}, ignored={"id"})
+
+
+def test_a_list_is_one_cell() -> None:
+    rows = [{"a": ["é", 7, True, None, "x"], "n": "b"}, {"a": []}, {"a": "c"}]
+    cells = cells_of_rows(rows, ["a", "n"], numbers=(), lists={"a"})
+    assert texts(cells) == [["é\x1f7\x1f1\x1f\x1fx", "b"], ["", ""], ["c", ""]]
+    for value, message in (
+        ([["x"]], r"rows\[0\]\.a\[0\]: got the list"),
+        (["x", 0.5], r"\.a\[1\]: 0\.5 is a fr"),
+    ):
+        with pytest.raises(DataError, match=message):
+            cells_of_rows([{"a": value}], ["a"], numbers=(), lists={"a"})
 
 
 def test_ignored_keys_may_hold_anything() -> None:

@@ -1,0 +1,112 @@
+"""The fields whose values are text: categories, lists of them, and texts of words."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from features.spec.fields import InputField, Name, misfit
+from features.spec.yaml_text import Place
+
+_Sizes = Annotated[tuple[Annotated[int, Field(ge=1, le=100)], ...], Field(strict=False)]
+_Most = Annotated[int, Field(ge=1)]
+
+KNOWN = "known"
+"""What such a field learns: uint64, increasing, the hashes with seed 0 of what has a feature of its own."""
+
+
+class WordField(InputField):
+    """What fields of text have in common: which of their features are kept apart."""
+
+    min_count: Annotated[int, Field(ge=2)] | None = None
+    """What is in fewer rows is rare."""
+    others: Literal["feature", "missing"] | None = None
+    """What is rare or in no vocabulary: one feature for all (None: that), or as if it were not there."""
+
+    @property
+    def learns(self) -> tuple[str, ...]:
+        return () if self.min_count is None else (KNOWN,)
+
+    def check(self, place: Place) -> None:
+        if self.others is not None and not self.learns:
+            raise misfit((*place, "others"), "all values are features of their own here; add min_count")
+
+
+class ValueField(WordField):
+    """Fields of distinct values, shaped by these keys in this order."""
+
+    lower: bool = False
+    """In lower case; see `features.transform.word_letters`."""
+    prefix: Annotated[int, Field(ge=1)] | None = None
+    """Only the first so many characters."""
+    vocabulary: Name | None = None
+    """The path of a file with one value per line: others are unknown. Relative to the folder of the spec."""
+
+    @property
+    def learns(self) -> tuple[str, ...]:
+        return () if self.min_count is None and self.vocabulary is None else (KNOWN,)
+
+
+class CategoryField(ValueField):
+    """A column whose every distinct text is a feature."""
+
+    type: Literal["category"]
+
+    @property
+    def step(self) -> str:
+        return "shaped" if self.lower or self.prefix or self.learns else "category"
+
+
+class ListField(ValueField):
+    """A column of any number of categories."""
+
+    type: Literal["list"]
+    delimiter: str | None = None
+    """The one ASCII character between two of them; None: only lists in Parquet and JSON have several."""
+    counts: bool = False
+    """Whether one may have a value: `word:2`; without one it is 1."""
+    most: _Most | None = None
+    """Only the first so many different ones of a row."""
+
+    several: ClassVar[bool] = True
+
+    def check(self, place: Place) -> None:
+        super().check(place)
+        delimiter = self.delimiter
+        if delimiter is not None and (
+            len(delimiter) != 1 or not delimiter.isascii() or delimiter in "\n\r\0"
+        ):
+            raise misfit(
+                (*place, "delimiter"),
+                f'must be one ASCII character, not a line end, got {delimiter!r}; a tab is "\\t"',
+            )
+        if delimiter == ":" and self.counts:
+            raise misfit((*place, "delimiter"), "with `counts` a colon is what a count stands behind")
+
+
+class TextField(WordField):
+    """A column of text, whose features are the n-grams of its words and characters."""
+
+    type: Literal["text"]
+    words: _Sizes = ()
+    """So many words one after the other are a feature."""
+    chars: _Sizes = ()
+    """So many characters one after the other, of one word with a space before and behind it."""
+    most: _Most | None = None
+    """Only the first so many different n-grams of a row."""
+
+    several: ClassVar[bool] = True
+
+    def check(self, place: Place) -> None:
+        super().check(place)
+        if not self.words and not self.chars:
+            raise misfit(
+                place, "`words` or `chars` is missing: add words: [1, 2] for words and pairs of them"
+            )
+        for key, sizes in (("words", self.words), ("chars", self.chars)):
+            for k in range(1, len(sizes)):
+                if not sizes[k - 1] < sizes[k]:
+                    raise misfit(
+                        (*place, key, k), f"sizes must increase, got {sizes[k]} after {sizes[k - 1]}"
+                    )

@@ -1,0 +1,162 @@
+"""Categories and lists of them: text, shaped as a field says -> hashes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
+from features.text.number_kernels import NUMBER, parse_number
+from features.transform.bag_kernels import Features, add_feature
+from features.transform.hashing import xxh64
+from features.transform.text_kernels import AS_IT_IS, FALSE, NO_VALUE, TRUE, may_be_respelt, spelling
+from features.transform.word_count_kernels import is_known
+from features.transform.word_letter_kernels import end_of_prefix, write_lower
+
+UNIT_SEPARATOR = 0x1F  # between the elements of a list
+
+_U0, _U1 = np.uint64(0), np.uint64(1)
+_SPACE, _TAB, _COLON = (np.uint8(ord(c)) for c in " \t:")
+_SEPARATOR = np.uint8(UNIT_SEPARATOR)
+_ONE, _ZERO = np.uint8(ord("1")), np.uint8(ord("0"))
+
+
+class Rule(NamedTuple):
+    """What a field makes of a value."""
+
+    seed: np.uint64
+    lower: bool
+    prefix: int
+    """How many characters are kept; 0: all."""
+    letters: NDArray[np.uint32]
+    """The table of `letters`; empty without need."""
+    chosen: bool
+    """Whether only the values in `known` are features of their own."""
+    known: NDArray[np.uint64]
+    """Their hashes with seed 0, increasing."""
+    drops: bool
+    """Whether others have no feature; if not, all have that of the hash `others`."""
+    others: np.uint64
+
+
+@njit(nogil=True, cache=True)
+def hash_values(
+    buffer: NDArray[np.uint8],
+    starts: NDArray[np.int32],
+    ends: NDArray[np.int32],
+    status: NDArray[np.uint8],
+    rule: Rule,
+    scratch: NDArray[np.uint8],
+    hashes: NDArray[np.uint64],
+    present: NDArray[np.bool_],
+) -> None:
+    """The feature of each cell `buffer[starts[i]:ends[i]]`; `scratch` has room for the longest one.
+
+    Cells of rows whose `status` is not 0 are not looked at.
+    """
+    for i in range(starts.size):
+        start, end = np.uint64(starts[i]), np.uint64(ends[i])
+        present[i] = False
+        if status[i] == 0 and start != end:
+            present[i], hashes[i] = _hash_value(buffer, start, end, rule, scratch)
+
+
+@njit(nogil=True, cache=True)
+def hash_lists(
+    buffer: NDArray[np.uint8],
+    starts: NDArray[np.int32],
+    ends: NDArray[np.int32],
+    status: NDArray[np.uint8],
+    delimiter: np.uint8,
+    counts: bool,
+    rule: Rule,
+    scratch: NDArray[np.uint8],
+    bounds: NDArray[np.int64],
+    features: Features,
+) -> None:
+    """The features of cells that hold lists, split at `delimiter` and at 0x1F; equal ones are added up.
+
+    With `counts`, an element may end in a colon and its value. Those of cell `i` are
+    `bounds[i]..bounds[i + 1] - 1`. The rest is as in `hash_values`.
+    """
+    n = 0
+    bounds[0] = 0
+    for i in range(starts.size):
+        first = n
+        at, end = np.uint64(starts[i]), np.uint64(ends[i])
+        while status[i] == 0 and at < end:
+            stop = at
+            while stop < end and buffer[stop] != delimiter and buffer[stop] != _SEPARATOR:
+                stop += _U1
+            start, last, value = _element(buffer, at, stop, counts)
+            at = stop + _U1
+            if start == last or value == 0:
+                continue
+            is_there, hashed = _hash_value(buffer, start, last, rule, scratch)
+            if is_there:
+                n = add_feature(hashed, value, first, n, features)
+        bounds[i + 1] = n
+
+
+@njit(nogil=True, cache=True)
+def choose(own: np.uint64, plain: np.uint64, rule: Rule) -> tuple[bool, np.uint64]:
+    """Whether a value whose hashes with the rule's seed and with 0 are these has a feature, and its hash."""
+    if not rule.chosen or is_known(plain, rule.known):
+        return True, own
+    return not rule.drops, rule.others
+
+
+@njit(nogil=True, cache=True)
+def _hash_value(
+    buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64, rule: Rule, scratch: NDArray[np.uint8]
+) -> tuple[bool, np.uint64]:
+    """Whether the text `buffer[start:end]`, which is not empty, has a feature, and its hash."""
+    kind = AS_IT_IS
+    if may_be_respelt(buffer, start, end):
+        kind, start, end = spelling(buffer, start, end)
+        if kind == NO_VALUE:
+            return False, _U0
+        if kind in (TRUE, FALSE):
+            scratch[0] = _ONE if kind == TRUE else _ZERO
+            return _chosen(scratch, _U0, _U1, rule)
+    if rule.prefix > 0:
+        end = end_of_prefix(buffer, start, end, rule.prefix)
+    if rule.lower:
+        return _chosen(scratch, _U0, write_lower(buffer, start, end, rule.letters, scratch), rule)
+    return _chosen(buffer, start, end, rule)
+
+
+@njit(nogil=True, cache=True)
+def _chosen(text: NDArray[np.uint8], start: np.uint64, end: np.uint64, rule: Rule) -> tuple[bool, np.uint64]:
+    own = xxh64(text, start, end, rule.seed)
+    return choose(own, xxh64(text, start, end, _U0) if rule.chosen else own, rule)
+
+
+@njit(nogil=True, cache=True)
+def _element(
+    buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64, counts: bool
+) -> tuple[np.uint64, np.uint64, np.float32]:
+    """Where the text of an element of a list is, without the blanks around it, and its value."""
+    start, end = _stripped(buffer, start, end)
+    if counts:
+        colon = end
+        while colon > start and buffer[colon - _U1] != _COLON:
+            colon -= _U1
+        if colon > start:
+            kind, number = parse_number(buffer, colon, end)
+            value = np.float32(number)
+            if kind == NUMBER and np.isfinite(value):
+                start, end = _stripped(buffer, start, colon - _U1)
+                return start, end, value
+    return start, end, np.float32(1)
+
+
+@njit(nogil=True, cache=True)
+def _stripped(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) -> tuple[np.uint64, np.uint64]:
+    while start < end and (buffer[start] == _SPACE or buffer[start] == _TAB):
+        start += _U1
+    while start < end and (buffer[end - _U1] == _SPACE or buffer[end - _U1] == _TAB):
+        end -= _U1
+    return start, end

@@ -1,0 +1,106 @@
+"""Characters of UTF-8 text: their lower case, and where the first few of them end."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
+
+CODES = 0x20000
+"""The code points that `letters` knows; those up to END_OF_IDEOGRAPHS are in words, those above are not."""
+END_OF_IDEOGRAPHS = 0x40000
+IN_WORDS = 1 << 31
+INVALID = -1
+
+_U0, _U1, _U2, _U3, _U4 = (np.uint64(k) for k in range(5))
+_CODE = np.uint32(0x1FFFFF)
+
+
+@njit(nogil=True, cache=True)
+def decode(buffer: NDArray[np.uint8], at: np.uint64, end: np.uint64) -> tuple[np.int64, np.uint64]:
+    """The code point at `at`, which is before `end`, and where the next one is.
+
+    A byte that is not UTF-8 there (RFC 3629: no surrogates, nothing overlong) is INVALID, by itself.
+    """
+    first = np.int64(buffer[at])
+    if first < 0x80:
+        return first, at + _U1
+    if first < 0xC2 or first > 0xF4:
+        return np.int64(INVALID), at + _U1
+    more = 1 + (first >= 0xE0) + (first >= 0xF0)
+    if at + np.uint64(more) >= end:
+        return np.int64(INVALID), at + _U1
+    code = first & (0x3F >> more)
+    for k in range(more):
+        byte = np.int64(buffer[at + np.uint64(k + 1)])
+        if byte & 0xC0 != 0x80:
+            return np.int64(INVALID), at + _U1
+        code = code << 6 | (byte & 0x3F)
+    overlong = (more == 2 and code < 0x800) or (more == 3 and code < 0x10000)
+    if overlong or 0xD800 <= code < 0xE000 or code > 0x10FFFF:
+        return np.int64(INVALID), at + _U1
+    return code, at + np.uint64(more + 1)
+
+
+@njit(nogil=True, cache=True)
+def encode(code: np.int64, out: NDArray[np.uint8], at: np.uint64) -> np.uint64:
+    """Writes a code point to `out` as UTF-8; where the next one goes."""
+    if code < 0x80:
+        out[at] = np.uint8(code)
+        return at + _U1
+    more = 1 + (code >= 0x800) + (code >= 0x10000)
+    head = 0xC0 if more == 1 else 0xE0 if more == 2 else 0xF0
+    out[at] = np.uint8(head | code >> (6 * more))
+    for k in range(more):
+        out[at + np.uint64(k + 1)] = np.uint8(0x80 | (code >> (6 * (more - 1 - k)) & 0x3F))
+    return at + np.uint64(more + 1)
+
+
+@njit(nogil=True, cache=True)
+def lower_of(code: np.int64, letters: NDArray[np.uint32]) -> np.int64:
+    """The lower-case form of a code point."""
+    return np.int64(letters[code] & _CODE) if code < CODES else code
+
+
+@njit(nogil=True, cache=True)
+def is_in_words(code: np.int64, letters: NDArray[np.uint32]) -> bool:
+    """Whether a code point is part of words."""
+    if code < CODES:
+        return bool(code >= 0 and letters[code] >= np.uint32(IN_WORDS))
+    return bool(code < END_OF_IDEOGRAPHS)
+
+
+@njit(nogil=True, cache=True)
+def write_lower(
+    buffer: NDArray[np.uint8],
+    start: np.uint64,
+    end: np.uint64,
+    letters: NDArray[np.uint32],
+    out: NDArray[np.uint8],
+) -> np.uint64:
+    """Writes the text in lower case to `out`, which has room for as many bytes; how many it has become.
+
+    What is not UTF-8 stays as it is.
+    """
+    at, n = start, _U0
+    while at < end:
+        code, after = decode(buffer, at, end)
+        if code == INVALID:
+            out[n] = buffer[at]
+            n += _U1
+        else:
+            n = encode(lower_of(code, letters), out, n)
+        at = after
+    return n
+
+
+@njit(nogil=True, cache=True)
+def end_of_prefix(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64, count: int) -> np.uint64:
+    """Where the first `count` characters of the text end; a byte that is not UTF-8 is one."""
+    at = start
+    for _ in range(count):
+        if at >= end:
+            break
+        _, at = decode(buffer, at, end)
+    return at

@@ -1,0 +1,93 @@
+"""Steps of fields of text: shaped categories, lists, and texts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from features.spec import KNOWN, ListField, TextField, ValueField, WordField
+from features.transform.bag_kernels import Features
+from features.transform.columns import Arrays, Bag, Column, Hashes
+from features.transform.hashing import hash_bytes
+from features.transform.word_kernels import UNIT_SEPARATOR, Rule, hash_lists, hash_values
+from features.transform.word_letters import letters
+from features.transform.word_ngram_kernels import hash_texts
+
+_OTHERS = b"\x1f"
+"""What is hashed for all rare and unknown values of a field: a text that none of them can be."""
+
+_NO_LETTERS, _NO_HASHES = np.empty(0, np.uint32), np.empty(0, np.uint64)
+
+
+def shaped(field: ValueField, column: Column, seed: int, learnt: Arrays) -> Hashes:
+    """Each value in the field's shape has the hash that `category` gives to that text."""
+    rows = len(column)
+    found = Hashes(np.empty(rows, np.uint64), np.empty(rows, np.bool_), np.zeros(rows, np.uint8))
+    scratch = np.empty(_longest(column) + 1, np.uint8)
+    places = column.buffer, column.starts, column.ends, column.status
+    hash_values(*places, _rule(field, seed, learnt), scratch, found.words, found.present)
+    return found
+
+
+def elements(field: ListField, column: Column, seed: int, learnt: Arrays) -> Bag:
+    """As `shaped`, for each element of a list; equal ones are one feature, with the sum of their values."""
+    rows, longest = len(column), _longest(column)
+    bounds = np.empty(rows + 1, np.int64)
+    features = _room(_total(column) // 2 + rows, longest // 2 + 1, field.most)
+    delimiter = np.uint8(UNIT_SEPARATOR if field.delimiter is None else ord(field.delimiter))
+    places = column.buffer, column.starts, column.ends, column.status
+    rule, scratch = _rule(field, seed, learnt), np.empty(longest + 1, np.uint8)
+    hash_lists(*places, delimiter, field.counts, rule, scratch, bounds, features)
+    return Bag(bounds, features.hashes, features.values, np.zeros(rows, np.uint8))
+
+
+def ngrams(field: TextField, column: Column, seed: int, learnt: Arrays) -> Bag:
+    """Each n-gram with the number of times it is there; of characters with a seed of their own."""
+    rows, longest = len(column), _longest(column)
+    bounds = np.empty(rows + 1, np.int64)
+    words, chars = len(field.words), len(field.chars)
+    # There are half as many words as characters at most, and a word has two more of these.
+    room = words * (_total(column) // 2 + rows) + chars * 2 * (_total(column) + rows)
+    features = _room(room, words * (longest // 2 + 1) + chars * 2 * (longest + 1), field.most)
+    places = column.buffer, column.starts, column.ends, column.status
+    hash_texts(
+        *places,
+        np.array(field.words, np.int64),
+        np.array(field.chars, np.int64),
+        (np.uint64(hash_bytes(b"chars", seed)), np.uint64(hash_bytes(b"chars", 0))),
+        _rule(field, seed, learnt),
+        np.empty(longest + 2, np.uint8),
+        np.empty(longest + 2, np.int64),
+        bounds,
+        features,
+    )
+    return Bag(bounds, features.hashes, features.values, np.zeros(rows, np.uint8))
+
+
+def _room(features: int, of_one: int, most: int | None) -> Features:
+    """Room for so many features, so many of them of one row."""
+    if most is not None:
+        of_one = min(of_one, most)
+    places = np.full(1 << max(2 * of_one, 2).bit_length(), -1, np.int64)
+    return Features(np.empty(features, np.uint64), np.empty(features, np.float32), most or -1, places)
+
+
+def _longest(column: Column) -> int:
+    return int(column.lengths.max(initial=0))
+
+
+def _total(column: Column) -> int:
+    return int(column.lengths.sum(dtype=np.int64))
+
+
+def _rule(field: WordField, seed: int, learnt: Arrays) -> Rule:
+    lower, prefix = (field.lower, field.prefix) if isinstance(field, ValueField) else (True, None)
+    return Rule(
+        seed=np.uint64(seed),
+        lower=lower,
+        prefix=prefix or 0,
+        letters=letters() if lower else _NO_LETTERS,
+        chosen=KNOWN in learnt,
+        known=learnt.get(KNOWN, _NO_HASHES),
+        drops=field.others == "missing",
+        others=np.uint64(hash_bytes(_OTHERS, seed)),
+    )
