@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from ctr.cli import drilling, features, ps, scoring, serving, synthesis, working
+from ctr.cli import drilling, features, inspection, ps, scoring, serving, synthesis, working
 from ctr.cli.reporting import stopping
 from ctr.cli.train import train
 from ctr.errors import CtrError, SpecError
@@ -45,6 +45,8 @@ app = typer.Typer(
         "- `ctr serve --model model`"
     ),
 )
+features.app.command("init")(inspection.init)
+features.app.command("check")(inspection.check)
 app.add_typer(features.app, name="features")
 app.add_typer(ps.app, name="ps")
 app.command("synth")(synthesis.synth)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ctr.lazy import lazy_face
 from features.readers.bad_rows import EARLY_ROWS, BadRows, Quarantine, require_few, too_many
-from features.readers.opening import open_reader
+from features.readers.opening import format_of, open_reader
 
 if TYPE_CHECKING:
     from features.readers.block import Block, Piece, blocks_of

@@ -65,7 +65,8 @@ def open_reader(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
     Raises DataError for what is no file and for one that cannot be read, SpecError for a format that does not
     go with the spec.
     """
-    wanted, found = FORMATS[spec.source.format], _format_of(path, spec)
+    wanted = FORMATS[spec.source.format]
+    found = format_of(path) or wanted
     if wanted.fields != found.fields:
         raise SpecError(
             f"{path}: a file of format {found.name} does not go with a feature spec for"
@@ -80,7 +81,8 @@ def open_reader(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
     return PartitionedReader(reader, values)
 
 
-def _format_of(path: InputFile, spec: FeatureSpec) -> Format:
+def format_of(path: InputFile) -> Format | None:
+    """The format that a file has by its first bytes or its name; None: delimited text, or a spec tells."""
     with closing(path.open()) as file:
         head = file.read(max(len(known.begins) for known in FORMATS.values()))
     ends = suffixes(path)
@@ -92,4 +94,4 @@ def _format_of(path: InputFile, spec: FeatureSpec) -> Format:
     for known in FORMATS.values():
         if ends and ends[-1] in known.suffixes:
             return known
-    return FORMATS[spec.source.format]
+    return None

@@ -17,5 +17,6 @@ from features.spec.fitted import (
 )
 from features.spec.model import FeatureSpec, load_spec, parse_spec
 from features.spec.number_fields import Clip, LinearField, NumberField, Scale
-from features.spec.source import FEATURES, FORMATS, LABEL, Format
+from features.spec.source import FEATURES, FORMATS, LABEL, Format, Source
 from features.spec.word_fields import KNOWN, CategoryField, ListField, TextField, ValueField, WordField
+from features.spec.yaml_text import dump_yaml

@@ -1,0 +1,96 @@
+"""`ctr features init` and `check`: a spec for raw data, and what it finds in that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ctr.cli.features import SpecOption
+from ctr.cli.options import Inputs, JsonOption
+from ctr.cli.reporting import report
+from ctr.cli.tables import some
+from ctr.errors import DataError
+from ctr.outputs import replace_file, require_apart, require_no_part, require_writable
+from ctr.table import table
+
+if TYPE_CHECKING:
+    from features.inspect import Check
+
+_CHECK_ROWS = 200_000
+
+
+def init(
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="Raw data: a path, folder, pattern or URI.", show_default=False),
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="SPEC.yaml", help="The spec is written to this file.", show_default=False)
+    ],
+    label: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column of the label, if its name does not tell.")
+    ] = None,
+) -> None:
+    """Write a first feature spec for raw data, with comments, from what its first rows look like.
+
+    It works as it is; better it where you know more. A file that is there is not replaced.
+
+    Example: `ctr features init clicks.csv --out ads.yaml`
+    """
+    from features import parse_spec
+    from features.inspect import draft_spec
+
+    if out.exists():
+        raise DataError(f"{out}: there is such a file already; give another name, or remove it.")
+    require_no_part(out)
+    require_writable(out)
+    text = draft_spec(file, label=label)
+    spec = parse_spec(text, str(out))
+    with replace_file(out) as draft:
+        draft.write_text(text, "utf-8")
+    typer.echo(f"wrote {out}: {some(len(spec.fields), 'field')}, label {spec.label!r}")
+    typer.echo(f"next: ctr features check --spec {out} {file}")
+
+
+def check(
+    inputs: Inputs,
+    spec: SpecOption,
+    rows: Annotated[
+        int, typer.Option(min=2, help="How many of the first rows to look at.", show_default=True)
+    ] = _CHECK_ROWS,
+    json: JsonOption = None,
+) -> None:
+    """Look at raw data through a spec: missing values, distinct ones, and what looks wrong.
+
+    Warns of fields that tell nothing, of those that know the label (a leak), and of values that do not come
+    again. For each field, *AUC alone* is how well click rates by its values, of the first half of the
+    rows, rank the second half: 0.5 is chance.
+
+    Example: `ctr features check --spec ads.yaml clicks.csv`
+    """
+    from features import load_spec
+    from features.inspect import check as look
+
+    require_apart(json, [*inputs, spec])
+    require_no_part(json)
+    found = look(load_spec(spec), inputs, rows)
+    report(_check_lines(found), found.to_json(), json)
+
+
+def _check_lines(found: Check) -> list[str]:
+    lines = [f"{found.rows:,} rows, {found.positives:,} with a click ({found.positives / found.rows:.2%})"]
+    if found.bad_rows:
+        lines += [f"{some(found.bad_rows, 'bad row')}:", *(f"  {text}" for text in found.bad_examples)]
+    rows: list[tuple[str, ...]] = [
+        ("field", "type", "missing", "features", "most frequent", "new in 2nd half", "AUC alone")
+    ]
+    for each in found.fields:
+        auc = "-" if each.auc != each.auc else f"{each.auc:.3f}"
+        shares = (f"{each.most_frequent:.1%}", f"{each.unseen:.1%}")
+        rows.append((each.name, each.type, f"{each.missing:.1%}", f"{each.distinct:,}", *shares, auc))
+    lines += table(rows, "<<>>>>>")
+    if found.unused:
+        lines.append(f"not in the spec: {', '.join(found.unused)}")
+    return lines + [f"warning: {warning}" for warning in found.warnings]

@@ -1,0 +1,4 @@
+"""Looking at raw data: a first spec for it, what a spec finds in it, and what becomes of a few rows."""
+
+from features.inspect.check import Check, check
+from features.inspect.draft import draft_spec

@@ -1,0 +1,190 @@
+"""`draft_spec`: a first feature spec for raw data, from what its first rows look like."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import yaml
+
+from ctr.errors import DataError
+from features.inputs import input_files
+from features.inspect.sample import Sample, is_number, read_sample
+from features.spec import dump_yaml
+
+SAMPLE_ROWS = 10_000
+_ENOUGH = 100  # rows to tell an id by
+_NEARLY_ALL = 0.98  # of the values that are there
+_FEW = 32  # distinct numbers that are rather names of something
+_CODES_FROM, _FEW_CODES = 50, 0.05
+_EDGES = 15
+_LONG_TAIL = 10.0  # the 99th percentile of counts over their median
+_LABELS = re.compile(
+    r"(is_?)?(click|clicked|label|target|y|attributed|converted|conversion|install(ed)?)", re.I
+)
+_NAMES = re.compile(
+    r"(^|_)(ids?|code|zip|ip|hash|type|cat|category|bin|os|device|app|channel|site|domain)($|_|\d)", re.I
+)
+_TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?(Z|[-+]\d\d:?\d\d)?")
+_UNIX = re.compile(r"1\d{9}(\.\d+)?")
+_SPLITS = ("|", ";", " ", ",")
+_WORDS = 4.0  # a cell, from which it is text
+_HEAD = """\
+# A first spec for {where}, from its first {rows:,} rows; change what you know better.
+# What a spec can say: docs/spec.md and docs/features.md. See what becomes of rows with
+#   ctr features show --spec THIS {where}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """What the sample has of one column."""
+
+    name: str
+    texts: Sequence[str]
+    there: Sequence[str]
+    """The texts that are not missing."""
+    distinct: int
+
+    @property
+    def remark(self) -> str:
+        missing = 1 - len(self.there) / len(self.texts)
+        return f"{self.distinct:,} values" + (f", {missing:.0%} missing" if missing >= 0.005 else "")
+
+    def nearly_all(self, is_so: Callable[[str], object]) -> bool:
+        return sum(map(bool, map(is_so, self.there))) >= _NEARLY_ALL * len(self.there)
+
+
+def draft_spec(where: str, *, label: str | None = None) -> str:
+    """The YAML text of a spec for the raw data `where` (a path, folder, pattern or URI), with comments.
+
+    `label` names the column of the label; None: that with a usual name, or else the only one of two kinds of
+    labels. Raises DataError when there is none, and as reading does.
+    """
+    sample = read_sample(input_files([where])[0], SAMPLE_ROWS)
+    columns = [_column(name, texts) for name, texts in sample.columns.items()]
+    chosen = _label_of(where, columns, label)
+    fields, left_out = [], []
+    for column in columns:
+        if column.name == chosen:
+            continue
+        reason = _useless(column, sample.rows)
+        if reason:
+            left_out.append(f"#   {column.name}: {reason}")
+        else:
+            fields += [(field, column.remark) for field in _fields_of(column)]
+    if not fields:
+        raise DataError(
+            f"{where}: besides the label {chosen!r} no column tells examples apart; nothing to learn from."
+        )
+    head = {"version": 1, "source": _source(sample, left_out), "label": chosen, "bits": 22}
+    lines = [_HEAD.format(where=where, rows=sample.rows) + dump_yaml(head).rstrip(), "fields:"]
+    lines += [f"  - {_flow(field)}  # {remark}" for field, remark in fields]
+    if left_out:
+        lines += ["# Left out, for they tell examples apart too little or too well:", *left_out]
+    lines += [
+        "# Combinations of fields; `ctr features suggest` finds those that are worth having:",
+        "crosses: []",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _source(sample: Sample, left_out: Sequence[str]) -> dict[str, Any]:
+    kept = {k: v for k, v in sample.source.to_yaml().items() if v not in ([], ())}
+    ignored = [line.split(":")[0].removeprefix("#   ") for line in left_out]
+    return kept | ({"ignore": ignored} if ignored and sample.source.header else {})
+
+
+def _flow(field: dict[str, Any]) -> str:
+    return str(
+        yaml.safe_dump(field, sort_keys=False, default_flow_style=True, width=1_000, allow_unicode=True)
+    ).strip()
+
+
+def _column(name: str, texts: Sequence[str]) -> _Column:
+    there = [text for text in texts if text.lower() not in {"", "nan"}]
+    return _Column(name, texts, there, len(set(there)))
+
+
+def _label_of(where: str, columns: Sequence[_Column], wanted: str | None) -> str:
+    names = [column.name for column in columns]
+    if wanted is not None:
+        if wanted not in names:
+            raise DataError(f"{where}: there is no column {wanted!r}; it has {', '.join(names[:20])}.")
+        return wanted
+    binary = [column for column in columns if set(column.texts) in ({"0", "1"}, {"-1", "1"})]
+    named = [column.name for column in binary if _LABELS.fullmatch(column.name)]
+    found = named or [column.name for column in binary]
+    if len(found) != 1 and not named and columns[0].name in found:
+        found = found[:1]  # by custom the first column, as in Criteo's logs
+    if len(found) != 1:
+        which = (
+            f"{len(found)} columns could be: {', '.join(found)}" if found else "no column has only 0 and 1"
+        )
+        raise DataError(
+            f"{where}: it is unclear which column tells of clicks ({which}); name it with --label."
+        )
+    return found[0]
+
+
+def _useless(column: _Column, rows: int) -> str:
+    if column.distinct <= 1:
+        return "the same in every row" if column.distinct else "missing in every row"
+    whole = column.nearly_all(lambda text: "." not in text)
+    always_new = column.distinct == len(column.there) > 0.9 * rows and rows >= _ENOUGH
+    if always_new and whole and not _is_time(column) and not column.nearly_all(lambda text: " " in text):
+        return "another value in every row, such as an id"
+    return ""
+
+
+def _is_time(column: _Column) -> bool:
+    return column.nearly_all(_TIME.fullmatch)
+
+
+def _fields_of(column: _Column) -> list[dict[str, Any]]:
+    base: dict[str, Any] = {"name": column.name}
+    own = {} if len(column.there) == len(column.texts) else {"missing": "feature"}
+    if _is_time(column) or ("time" in column.name.lower() and column.nearly_all(_UNIX.fullmatch)):
+        form = {} if _is_time(column) else {"format": "unix"}
+        return [
+            {
+                "name": f"{column.name} {part}",
+                "column": column.name,
+                "type": "time",
+                "transform": part,
+                **form,
+                **own,
+            }
+            for part in ("hour", "weekday")
+        ]
+    if column.nearly_all(is_number) and column.distinct > _FEW and not _NAMES.search(column.name):
+        buckets = _buckets(column)
+        return [base | ({"type": "number"} | buckets if buckets else {"type": "category"}) | own]
+    split = next((mark for mark in _SPLITS if _is_list(column, mark)), None)
+    if split == " " and np.mean([text.count(" ") + 1 for text in column.there]) >= _WORDS:
+        return [base | {"type": "text", "words": [1]}]
+    if split is not None and split != " ":
+        return [base | {"type": "list", "delimiter": split}]
+    return [base | {"type": "category"} | own]
+
+
+def _is_list(column: _Column, mark: str) -> bool:
+    return sum(mark in text for text in column.there) > 0.3 * len(column.there)
+
+
+def _buckets(column: _Column) -> dict[str, Any]:
+    """The transform of a column of numbers; none if they are codes: whole, far from 0, and not many."""
+    values = np.array([float(text) for text in column.there if is_number(text)])
+    median, high = np.quantile(values, [0.5, 0.99])
+    whole = (values == np.floor(values)).all()
+    if whole and values.min() >= -1 and high > _LONG_TAIL * max(median, 1):
+        return {"transform": "log"}
+    if whole and values.min() >= _CODES_FROM and column.distinct < _FEW_CODES * len(column.there):
+        return {}
+    found = np.quantile(values, np.arange(1, _EDGES + 1) / (_EDGES + 1))
+    edges = sorted({float(f"{edge:.3g}") for edge in found})
+    return {"transform": "edges", "edges": [int(edge) if edge.is_integer() else edge for edge in edges]}

@@ -1,0 +1,34 @@
+"""`ctr features init` and `check`, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.ctr.conftest import Cli
+
+
+def write_log(folder: Path) -> Path:
+    path = folder / "clicks.csv"
+    rows = [f"{int(k % 5 == 0)},s{k % 3},{k % 40 / 4}" for k in range(300)]
+    path.write_text("\n".join(["click,site,price", *rows]) + "\n")
+    return path
+
+
+def test_from_a_file_to_a_model_without_writing_a_spec(cli: Cli, tmp_path: Path) -> None:
+    log, spec = write_log(tmp_path), tmp_path / "ads.yaml"
+    made = cli("features", "init", log, "--out", spec)
+    assert made.out.splitlines()[0] == f"wrote {spec}: 2 fields, label 'click'"
+    found = cli("features", "check", "--spec", spec, log, "--json", tmp_path / "check.json")
+    assert "300 rows, 60 with a click (20.00%)" in found.out
+    assert json.loads((tmp_path / "check.json").read_bytes())["fields"][0]["distinct"] == 3
+    assert cli("train", "--spec", spec, log, "--model", tmp_path / "model").code == 0
+
+
+def test_a_spec_that_is_there_stays(cli: Cli, tmp_path: Path) -> None:
+    log, spec = write_log(tmp_path), tmp_path / "ads.yaml"
+    spec.write_text("mine")
+    refused = cli("features", "init", log, "--out", spec)
+    assert refused.code == 1
+    assert "there is such a file already" in refused.err
+    assert spec.read_text() == "mine"

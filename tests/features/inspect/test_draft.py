@@ -1,0 +1,116 @@
+"""A first spec for raw data: it can be loaded, and says what a person would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ctr.errors import DataError
+from features import FeatureSpec, RawSource, parse_spec
+from features.inspect import draft_spec
+
+ROWS = 400
+
+
+def columns() -> dict[str, list[str]]:
+    """Of a log, by name."""
+    rng = np.random.default_rng(0)
+    numbers = range(ROWS)
+    return {
+        "id": [f"{k:016x}" for k in rng.permutation(ROWS)],
+        "click": [str(k) for k in rng.integers(0, 2, ROWS)],
+        "site": [f"s{k}" for k in rng.integers(0, 20, ROWS)],
+        "banner_pos": [str(k) for k in rng.integers(0, 5, ROWS)],
+        "price": ["" if k % 10 == 0 else f"{rng.gamma(2):.3f}" for k in numbers],
+        "views": [str(int(rng.pareto(0.5))) for _ in numbers],
+        "version": ["7"] * ROWS,
+        "mostly": ["" for _ in numbers],
+    }
+
+
+def write(path: Path, log: dict[str, list[str]], delimiter: str = ",", *, header: bool = True) -> str:
+    lines: list[Sequence[str]] = [list(log)] if header else []
+    lines += zip(*log.values(), strict=True)
+    path.write_text("".join(delimiter.join(line) + "\n" for line in lines))
+    return str(path)
+
+
+def drafted(path: str, label: str | None = None) -> FeatureSpec:
+    """The spec, which reads the data that it was made for."""
+    spec = parse_spec(draft_spec(path, label=label), "draft.yaml")
+    assert len(RawSource(spec, [path]).sample(10)) == 10
+    return spec
+
+
+def test_each_column_becomes_what_it_is(tmp_path: Path) -> None:
+    spec = drafted(write(tmp_path / "log.csv", columns()))
+    assert spec.label == "click"
+    assert {f.name: (f.step, f.missing) for f in spec.fields} == {
+        "site": ("category", "skip"),
+        "banner_pos": ("category", "skip"),
+        "price": ("edges", "feature"),
+        "views": ("log", "skip"),
+    }
+    assert spec.source.ignore == ("id", "version", "mostly")
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ",", ";", "|"])
+@pytest.mark.parametrize("header", [True, False])
+def test_delimiters_and_headers_are_found(tmp_path: Path, delimiter: str, header: bool) -> None:
+    log = columns()
+    del log["banner_pos"], log["mostly"]  # so that one column could be the label
+    spec = drafted(write(tmp_path / "log", log, delimiter, header=header))
+    assert (spec.source.delimiter, spec.source.header) == (delimiter, header)
+    assert spec.label == ("click" if header else "column2")
+
+
+def test_cells_in_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("click,site\n" + '0,"a, b"\n1,"say ""c"""\n' * 20)
+    spec = drafted(str(path))
+    assert spec.source.quote
+    assert [field.name for field in spec.fields] == ["site"]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    log = columns()
+    pq.write_table(
+        pa.table({"click": pa.array(map(int, log["click"]), pa.int8()), "site": log["site"]}),
+        tmp_path / "log.parquet",
+    )
+    spec = drafted(str(tmp_path / "log.parquet"))
+    assert (spec.source.format, spec.label, len(spec.fields)) == ("parquet", "click", 1)
+
+
+def test_the_label_by_name(tmp_path: Path) -> None:
+    log = columns() | {"bought": columns()["click"][::-1]}
+    path = write(tmp_path / "log.csv", log)
+    assert drafted(path).label == "click"
+    assert drafted(path, "bought").label == "bought"
+    with pytest.raises(DataError, match="there is no column 'clicks'"):
+        draft_spec(path, label="clicks")
+    log["liked"] = log.pop("click")
+    with pytest.raises(DataError, match=r"2 columns could be: bought, liked\); name it with --label"):
+        draft_spec(write(tmp_path / "two.csv", log))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 3:1 7:1\n0 2:1\n", "take the shipped one by its name, such as --spec libsvm"),
+        ("one\ntwo\nthree\n", "no tab, comma, semicolon or"),
+        ("a,b\n2,3\n4,5\n", "no column has only 0 and 1"),
+        ("click,x\n0,1\n1,1\n", "no column tells examples apart"),
+        ("click,x\n", "there are no rows"),
+        ("", "the file is empty"),
+    ],
+)
+def test_what_no_spec_can_be_made_of(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "log").write_text(text)
+    with pytest.raises(DataError, match=message):
+        draft_spec(str(tmp_path / "log"))
