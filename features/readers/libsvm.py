@@ -10,7 +10,8 @@ import numpy as np
 from ctr.errors import DataError
 from features.inputs import InputFile
 from features.readers.block import Block, TextRows, require_columns
-from features.readers.libsvm_kernels import count_rows, split_rows
+from features.readers.libsvm_kernels import split_rows
+from features.readers.line_kernels import HASH_COMMENT, count_rows
 from features.spec import FEATURES, LABEL
 from features.text import READ_BYTES, Cells, Lines, TextFile
 
@@ -71,7 +72,7 @@ class LibsvmReader:
     def pieces(self, columns: Sequence[str]) -> Iterator[LibsvmPiece]:
         empty = True
         for lines in self._lines():
-            rows = int(count_rows(lines.buffer, lines.begin, lines.end))
+            rows = int(count_rows(lines.buffer, lines.begin, lines.end, HASH_COMMENT))
             if rows:
                 empty = False
                 yield LibsvmPiece(lines, rows, LABEL in columns)
@@ -79,7 +80,9 @@ class LibsvmReader:
             raise DataError(f"{self._path}: there are no rows, only comments; leave the file out.")
 
     def count_rows(self) -> int:
-        return sum(int(count_rows(lines.buffer, lines.begin, lines.end)) for lines in self._lines())
+        return sum(
+            int(count_rows(lines.buffer, lines.begin, lines.end, HASH_COMMENT)) for lines in self._lines()
+        )
 
     def _lines(self) -> Iterator[Lines]:
         file = self._file

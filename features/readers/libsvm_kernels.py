@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
-from features.text.byte_masks import equal_bytes, lowest_bit
 
 _U1 = np.uint64(1)
 _SPACE, _TAB, _NEWLINE, _RETURN, _HASH, _COLON = (np.uint8(ord(c)) for c in " \t\n\r#:")
@@ -52,27 +51,6 @@ def split_rows(
         bounds[0, rows], bounds[1, rows] = start, at
         rows += is_row
     return np.intp(rows), np.intp(at)
-
-
-@njit(nogil=True, cache=True)
-def count_rows(buffer: NDArray[np.uint8], begin: int, end: int) -> int:
-    """The data rows in `buffer[begin:end]`, which 64 bytes follow."""
-    rows = int(begin < end and _is_row(buffer, np.uint64(begin)))
-    for at in range(begin, end, 64):
-        newlines = equal_bytes(buffer, at, _NEWLINE)
-        while newlines:
-            after = np.uint64(at) + lowest_bit(newlines) + _U1
-            newlines &= newlines - _U1
-            rows += int(after < np.uint64(end) and _is_row(buffer, after))
-    return rows
-
-
-@njit(nogil=True, cache=True, forceinline=True)
-def _is_row(buffer: NDArray[np.uint8], at: np.uint64) -> bool:
-    """Whether the line at `at` is neither blank nor all comment."""
-    while buffer[at] == _SPACE or buffer[at] == _TAB or buffer[at] == _RETURN:
-        at += _U1
-    return bool(buffer[at] != _NEWLINE and buffer[at] != _HASH)
 
 
 @njit(nogil=True, cache=True, forceinline=True)

@@ -29,6 +29,12 @@ def _open_parquet(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
     return ParquetReader(path)
 
 
+def _open_json_lines(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
+    from features.readers.json_lines import JsonLinesReader
+
+    return JsonLinesReader(path, spec)
+
+
 def _open_libsvm(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
     from features.readers.libsvm import LibsvmReader
 
@@ -46,6 +52,11 @@ for _format in (
         _open_parquet,
         suffixes=(".parquet", ".pq"),
         begins=PARQUET,
+    ),
+    Format(
+        "jsonl",
+        _open_json_lines,
+        suffixes=(".jsonl", ".ndjson", ".json"),
     ),
     Format(
         "libsvm",

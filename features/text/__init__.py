@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ctr.lazy import lazy_face
-from features.text.cells import BETWEEN_ELEMENTS, Cells, cells_of_rows, shown
+from features.text.cells import Cells, cells_of_rows, shown
+from features.text.value_text import BETWEEN_ELEMENTS
 
 if TYPE_CHECKING:
     from features.text.file_kind import COMPRESSED, PARQUET
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from features.text.quote_kernels import OPEN_QUOTE, TEXT_AFTER_QUOTE, count_quoted, scan_quoted
     from features.text.scanner_kernels import WRONG_COLUMNS, count_lines, scan_plain
     from features.text.text_file import READ_BYTES, Lines, TextFile
-    from features.text.value_text import DIGITS_BELOW
+    from features.text.value_text import DIGITS_BELOW, text_of_json
 
 # What takes files apart is loaded by whoever asks for it: a row of JSON needs none of it.
 __getattr__ = lazy_face(__name__, __file__)

@@ -9,10 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.text.value_text import text_of_value
-
-BETWEEN_ELEMENTS = b"\x1f"
-"""Between the elements of a list, which all stand in one cell: ASCII's unit separator."""
+from features.text.value_text import BETWEEN_ELEMENTS, text_of_value
 
 
 @dataclass(frozen=True, slots=True)

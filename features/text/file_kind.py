@@ -5,9 +5,9 @@ from __future__ import annotations
 import codecs
 import gzip
 import io
-import json
 import lzma
 import re
+from json import loads
 from typing import Protocol
 
 import pyarrow as pa
@@ -73,10 +73,11 @@ def decompressed(path: InputFile, file: io.BufferedReader) -> Stream:
     return stream
 
 
-def require_text(path: InputFile, head: bytes, *, whole: bool = False) -> None:
+def require_text(path: InputFile, head: bytes, *, whole: bool = False, json: bool = False) -> None:
     """Raises DataError if a file whose content begins with `head` is certainly no rows of text.
 
-    `whole`: it is all of the file. A few bytes without the end of a line tell nothing else.
+    `whole`: it is all of the file. A few bytes without the end of a line tell nothing else. `json`: lines of
+    JSON are wanted.
     """
     what = next((what for magic, what in _OTHERS.items() if head.startswith(magic)), None)
     if what is None and head[257:262] == b"ustar":
@@ -87,11 +88,10 @@ def require_text(path: InputFile, head: bytes, *, whole: bool = False) -> None:
         what = "text whose lines end with a carriage return alone; convert it, such as with `tr '\\r' '\\n'`"
     if what is None and _HTML.match(head):
         what = "a web page; perhaps the download gave an error page instead of the data"
-    if what is None and _is_json(head):
-        what = (
-            "JSON, which is not read; write it as Parquet, such as with pyarrow.json.read_json and"
-            " pyarrow.parquet.write_table"
-        )
+    if what is None and _JSON_OVER_LINES.match(head):
+        what = "JSON that is not one object a line; write it so, such as with `jq -c '.[]?'` or `jq -c .`"
+    if what is None and not json and _is_json_line(head):
+        what = "JSON lines; say `format: jsonl` in the spec's source, or name the file .jsonl"
     if what is not None:
         raise DataError(f"{path}: this is {what}.")
 
@@ -109,13 +109,11 @@ def _is_utf16(head: bytes) -> bool:
     return len(start) >= 4 and not (any(start[::2]) and any(start[1::2])) and any(start)
 
 
-def _is_json(head: bytes) -> bool:
-    """Whether the first line is a JSON object, or the text an object or a list of them over several lines."""
-    if not head.lstrip().startswith((b"{", b"[")):
+def _is_json_line(head: bytes) -> bool:
+    """Whether the first line is a JSON object."""
+    if not head.lstrip().startswith(b"{"):
         return False
-    if _JSON_OVER_LINES.match(head):
-        return True
     try:
-        return isinstance(json.loads(head.lstrip().split(b"\n", 1)[0]), dict)
+        return isinstance(loads(head.lstrip().split(b"\n", 1)[0]), dict)
     except (ValueError, RecursionError):
         return False

@@ -61,8 +61,8 @@ class TextFile:
     keeps_empty: bool
     """Whether empty lines at the end are rows like those in the middle; set by the caller."""
 
-    def __init__(self, path: InputFile, read_bytes: int = READ_BYTES) -> None:
-        """Opens the file and reads its first lines; an empty file is an error."""
+    def __init__(self, path: InputFile, read_bytes: int = READ_BYTES, *, json: bool = False) -> None:
+        """Opens the file and reads its first lines; an empty file is an error. `json`: lines of JSON."""
         self.path = path
         self.begin = self.end = 0
         self.is_last = False
@@ -78,11 +78,11 @@ class TextFile:
         try:
             self._stream = decompressed(path, self._raw)
             self._read()
-            require_text(path, self._text(0, self._filled))
+            require_text(path, self._text(0, self._filled), json=json)
             if not self.end and not self.fill():
                 raise DataError(f"{path}: the file is empty; give one with rows, or leave it out.")
             if self.is_last:
-                require_text(path, self._text(0, self.end - 1), whole=True)
+                require_text(path, self._text(0, self.end - 1), whole=True, json=json)
         except BaseException:
             self.close()
             raise

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 
+BETWEEN_ELEMENTS = b"\x1f"
+"""Between the elements of a list, which all stand in one cell: ASCII's unit separator."""
 DIGITS_BELOW = 1e16  # from there on Python writes an exponent
 
 
@@ -25,6 +27,14 @@ def text_of_value(value: object) -> str | None:
     if isinstance(value, float) and not math.isinf(value):
         return _text_of_float(value)
     return None
+
+
+def text_of_json(value: object) -> str | None:
+    """The same of a list, too: its elements' texts with `BETWEEN_ELEMENTS`."""
+    if not isinstance(value, list):
+        return text_of_value(value)
+    texts = [text_of_value(element) for element in value]
+    return None if None in texts else BETWEEN_ELEMENTS.decode().join(text or "" for text in texts)
 
 
 def _text_of_float(value: float) -> str:

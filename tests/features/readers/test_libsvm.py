@@ -17,7 +17,7 @@ from features.batches.builder import BatchBuilder
 from features.inputs import LocalFile
 from features.readers.block import blocks_of
 from features.readers.libsvm import LibsvmReader
-from features.readers.libsvm_kernels import count_rows
+from features.readers.line_kernels import HASH_COMMENT, count_rows
 from features.spec import FeatureSpec, parse_spec
 from features.transform.transform import Transform
 from tests.reference.libsvm import parse_row
@@ -189,4 +189,4 @@ def test_rows_are_counted_without_being_split(lines: list[bytes]) -> None:
     text = b"".join(line + b"\n" for line in lines)
     buffer = np.frombuffer(b"1\n" + text + b"1\n" * 32, np.uint8)
     wanted = sum(line.strip()[:1] not in (b"", b"#") for line in lines)
-    assert count_rows(buffer, 2, 2 + len(text)) == wanted
+    assert count_rows(buffer, 2, 2 + len(text), HASH_COMMENT) == wanted

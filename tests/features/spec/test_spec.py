@@ -183,7 +183,11 @@ fields:
         ("a, b, w]}", "a, a, w]}", r"source\.columns\[2\]: 'a' is there twice"),
         ("format: delimited", "format: delimited, delimiter: ab", r"source\.delimiter: must be one ASCII"),
         ("format: delimited", "format: parquet", r"source\.(header|columns): only delimited text"),
-        ("format: delimited", "format: csv", r"source\.format: expected 'delimited', 'parquet' or 'libsvm'"),
+        (
+            "format: delimited",
+            "format: csv",
+            r"source\.format: expected 'delimited', 'parquet', 'jsonl' or 'libsvm'",
+        ),
         ("  - {name: a, ", "  - [name: a, ", r"my\.yaml:\d+:\d+: not valid YAML"),
         (
             "{name: a, type: category, ",

@@ -114,7 +114,7 @@ JSON_ROWS = [{"y": 0, "c": 'an, "x"'}, {"y": 1, "c": None}]
     [
         (
             "\n".join(map(json.dumps, JSON_ROWS)).encode(),
-            "this is JSON, which is not read; write it as Parquet",
+            "this is JSON lines; say `format: jsonl` in the spec's source",
         ),
         (in_arrow("zstd", json.dumps(JSON_ROWS[0]).encode() + b"\n"), "this is JSON"),
         (json.dumps(JSON_ROWS).encode(), "this is JSON"),

@@ -1,0 +1,182 @@
+"""`JsonLinesReader`: rows that are JSON objects, one a line (JSON lines, NDJSON)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import DataError
+from features.inputs import InputFile
+from features.readers.block import Block, TextRows, rows_per_block
+from features.readers.json_kernels import LIST, NESTED, scan_json
+from features.readers.json_value_kernels import BAD_JSON
+from features.readers.line_kernels import NO_COMMENT, count_rows
+from features.spec import FeatureSpec, NumberField, column_of
+from features.text import READ_BYTES, Cells, Lines, TextFile, text_of_json
+
+_NAMED_ROWS = 100
+_MEMO = 256
+NOT_FINITE = 35
+
+
+@dataclass(frozen=True, slots=True)
+class JsonColumns:
+    """The columns that are asked for."""
+
+    names: Sequence[str]
+    text: NDArray[np.uint8]
+    """The names as UTF-8, one after the other."""
+    bounds: NDArray[np.int32]
+    """int32[columns + 1]: where in `text` each begins."""
+    several: NDArray[np.bool_]
+    """bool[columns]: whether all who read it take several values."""
+    exact: NDArray[np.bool_]
+    """bool[columns]: whether somebody reads its numbers as text."""
+
+    @staticmethod
+    def of(names: Sequence[str], spec: FeatureSpec) -> JsonColumns:
+        texts = [name.encode() for name in names]
+        readers = {name: [f for f in spec.all_fields if column_of(f) == name] for name in names}
+        return JsonColumns(
+            names,
+            np.frombuffer(b"".join(texts), np.uint8),
+            np.cumsum([0, *map(len, texts)], dtype=np.int32),
+            several=np.array([name in spec.list_columns for name in names]),
+            exact=np.array([not all(isinstance(f, NumberField) for f in readers[name]) for name in names]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRows(TextRows):
+    """Lines that are split as JSON."""
+
+    columns: Sequence[str]
+
+    def misread(self, status: int, column: int) -> tuple[str, str] | None:
+        if status == BAD_JSON:
+            return f"byte {column + 1} of the line is not as in a JSON object", "no JSON object"
+        if status == LIST:
+            reason = "a list, though its field takes one value"
+        elif status == NESTED:
+            reason = "an object or a list of lists, which are not read"
+        elif status == NOT_FINITE:
+            reason = "a number too large for float64"
+        else:
+            return None
+        where = f"column {self.columns[column]!r}: "
+        return f"{where}found {reason}", where + reason
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPiece:
+    """Lines of a JSON lines file."""
+
+    lines: Lines
+    rows: int
+    columns: JsonColumns
+
+    def blocks(self) -> Iterator[Block]:
+        lines, wanted = self.lines, self.columns
+        begin, spare, width = lines.begin, lines.spare, len(wanted.names)
+        size = rows_per_block(width)
+        memo = np.full(_MEMO, -1, np.int32)
+        starts, ends = np.empty((size, width), np.int32), np.empty((size, width), np.int32)
+        again = np.empty((size, width), np.bool_)
+        while begin < lines.end:
+            status, column = np.empty(size, np.uint8), np.empty(size, np.int32)
+            places = np.empty((2, size), np.int32)
+            rows, begin, spare, flagged = map(
+                int,
+                scan_json(
+                    lines.buffer, begin, lines.end, spare, wanted.text, wanted.bounds, wanted.several,
+                    wanted.exact, memo, starts, ends, again, status, column, places,
+                ),
+            )  # fmt: skip
+            if rows == 0:
+                return
+            cells = Cells(lines.buffer, starts[:rows], ends[:rows])
+            if flagged:
+                cells = _made(cells, again[:rows], status, column)
+            origin = JsonRows(lines, places[0, :rows], places[1, :rows], wanted.names)
+            yield Block(cells, status[:rows], column[:rows], origin)
+
+
+def _made(
+    cells: Cells, again: NDArray[np.bool_], status: NDArray[np.uint8], column: NDArray[np.int32]
+) -> Cells:
+    """The cells with the text of those that are JSON still; a bad one is noted."""
+    buffer, starts, ends = cells.buffer, cells.starts.copy(), cells.ends.copy()
+    texts, at = [buffer], buffer.size
+    for row, j in zip(*np.nonzero(again & (status[: len(cells), None] == 0)), strict=True):
+        text = text_of_json(
+            json.loads(buffer[starts[row, j] : ends[row, j]].tobytes().decode("utf-8", "replace"))
+        )
+        if text is None:
+            status[row], column[row] = NOT_FINITE, j
+            continue
+        data = np.frombuffer(text.encode("utf-8", "surrogateescape"), np.uint8)
+        texts.append(data)
+        starts[row, j], ends[row, j] = at, at + data.size
+        at += data.size
+    return Cells(np.concatenate(texts), starts, ends)
+
+
+class JsonLinesReader:
+    """Splits a file of JSON objects. Blank lines are no data; members that nobody asks for are skipped."""
+
+    columns: Sequence[str]
+    """The names that its first rows have; later ones may have others."""
+
+    def __init__(self, path: InputFile, spec: FeatureSpec, *, read_bytes: int = READ_BYTES) -> None:
+        """Opens the file. `read_bytes`: how much to read at a time."""
+        self._path = path
+        self._spec = spec
+        self._file = TextFile(path, read_bytes, json=True)
+        self.columns = self._first_names()
+
+    def close(self) -> None:
+        self._file.close()
+
+    @property
+    def fraction(self) -> float:
+        return self._file.fraction
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Does nothing: any row may have a member that those before it lack."""
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[JsonPiece]:
+        wanted, empty = JsonColumns.of(columns, self._spec), True
+        for lines in self._lines():
+            rows = int(count_rows(lines.buffer, lines.begin, lines.end, NO_COMMENT))
+            if rows:
+                empty = False
+                yield JsonPiece(lines, rows, wanted)
+        if empty:
+            raise DataError(f"{self._path}: there are no rows, only blank lines; leave the file out.")
+
+    def count_rows(self) -> int:
+        return sum(
+            int(count_rows(lines.buffer, lines.begin, lines.end, NO_COMMENT)) for lines in self._lines()
+        )
+
+    def _lines(self) -> Iterator[Lines]:
+        file = self._file
+        while file.begin < file.end or file.fill():
+            yield file.take(file.end)
+
+    def _first_names(self) -> Sequence[str]:
+        there = self._file.lines
+        names: dict[str, None] = {}
+        for line in islice(there.text(there.begin, there.end).splitlines(), _NAMED_ROWS):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(row, dict):
+                names |= dict.fromkeys(row)
+        return list(names)
