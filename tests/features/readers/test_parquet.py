@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from ctr.errors import DataError
 from features.inputs import LocalFile
-from features.readers import parquet as parquet_reader
+from features.readers import arrow_rows
 from features.readers.block import blocks_of
 from features.readers.parquet import ParquetReader
 from features.spec import FeatureSpec, parse_spec
@@ -106,7 +106,7 @@ def test_columns_are_found_by_name_over_many_blocks(tmp_path: Path) -> None:
 
 
 def test_large_batches_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_reader, "_BATCH_BYTES", 1000)
+    monkeypatch.setattr(arrow_rows, "_BATCH_BYTES", 1000)
     values = ["x" * (i % 300) for i in range(200)]
     assert texts(tmp_path, pa.array(values)) == values
 
