@@ -11,11 +11,13 @@ from features.dataset import BLOCK_ROWS, DatasetManifest, DatasetSource, is_data
 from features.folder import remove_drafts, replace_folder, require_replaceable, scratch_folder
 from features.inputs import input_files, is_glob, is_uri
 from features.opening import open_source
+from features.readable import read_dictionary
 from features.readers import BadRows, too_many
 from features.spec import FeatureSpec, load_spec, parse_spec
 from features.transform import Transform
 
 if TYPE_CHECKING:
+    from features.collision_check import collisions
     from features.example_source import ExampleSource
     from features.first_pass import fit
     from features.source import RawSource

@@ -74,6 +74,13 @@ class PlacedBlock:
         wanted = Cells(cells.buffer, cells.starts[:last], cells.ends[:last])
         return self.transform.append(wanted, self.block.status[:last], self.block.column[:last], builder, row)
 
+    def rows(self, first: int, last: int) -> tuple[Cells, NDArray[np.uint8]]:
+        """The cells of the rows `first..last-1`, and their status."""
+        cells = self.block.cells
+        return Cells(cells.buffer, cells.starts[first:last], cells.ends[first:last]), self.block.status[
+            first:last
+        ]
+
     def bad(self, first: int, last: int) -> Iterator[tuple[PlacedBlock, NDArray[np.int64]]]:
         """Of the rows `first..last-1` the bad ones, if any."""
         found = np.flatnonzero(self.block.status[first:last])

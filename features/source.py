@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from features.readers import (
     require_few,
 )
 from features.spec import FeatureSpec
+from features.text import Cells
 from features.transform import Transform
 
 OnBadRows = Literal["fail", "skip", "quarantine"]
@@ -82,6 +83,8 @@ class RawSource:
         self.bad_rows = BadRows()
         self._threads = threads
         self._kept: _Pieces | None = None
+        self.watch: Callable[[Cells, NDArray[np.uint8]], None] | None = None
+        """Is given the rows of a pass, in their order: the cells of `columns`, and which rows are bad."""
         self._no_click = np.ones(1, np.int8)  # see `BatchBuilder.no_click`
         self._decided = False
 
@@ -103,6 +106,11 @@ class RawSource:
             if self._quarantine is not None:
                 self._quarantine.put_in_place()
         self.fraction_read = 1.0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        return self._transform.columns
 
     def sample(self, rows: int) -> Batch:
         """The first `rows` good examples, or all when there are fewer; no trace is left of bad rows."""
@@ -137,6 +145,8 @@ class RawSource:
             while row < part.last:
                 first, row = row, part.append_to(builder, row)
                 self._note(start, part, first, row)
+                if self.watch is not None and isinstance(part, PlacedBlock):
+                    self.watch(*part.rows(first, row))
                 read = part.position + row - start
                 self.fraction_read = part.fraction if stop is None else read / (stop - start)
                 if builder.room == 0:
@@ -150,7 +160,11 @@ class RawSource:
         for piece in pieces:
             yield from piece.blocks(self._transform)
             # As long as it is open how rows without a click are labelled, the first of them decides.
-            if self._threads > 1 and not (self._transform.with_label and self._no_click[0] == 1):
+            if (
+                self._threads > 1
+                and self.watch is None
+                and not (self._transform.with_label and self._no_click[0] == 1)
+            ):
                 break
         else:
             return

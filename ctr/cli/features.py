@@ -12,10 +12,12 @@ import typer
 from ctr.cli.options import MOST_BAD, BadRowsOption, Inputs, JsonOption, MaxBadFraction, OnBadRows
 from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.outputs import beside, require_apart, require_no_part
+from ctr.table import table
 
 if TYPE_CHECKING:
     from ctr.progress import Report
     from features import DatasetManifest, RawSource
+    from features.readable import Collisions, Dictionary
 
 _FIRST_PASS = 0.5  # of the time that a build with --shuffle takes: its first pass
 
@@ -44,6 +46,25 @@ ShuffleOption = Annotated[
         help="Put the rows in a random order; the same seed gives the same order.",
     ),
 ]
+DictionaryOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        max=10_000_000,
+        help="Also write the texts of the N most frequent features; building takes longer.",
+    ),
+]
+SAMPLE_ROWS = 100_000
+
+RawOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Raw rows of the data set, whose features that share a slot are counted by field.",
+    ),
+]
+RowsOption = Annotated[int, typer.Option(metavar="N", min=1, help="How many of the raw rows to read.")]
 
 
 @app.command()
@@ -52,6 +73,7 @@ def build(
     spec: SpecOption,
     out: OutOption,
     shuffle: ShuffleOption = None,
+    dictionary: DictionaryOption = None,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
     max_bad_fraction: MaxBadFraction = MOST_BAD,
     json: JsonOption = None,
@@ -65,6 +87,7 @@ def build(
     """
     from ctr.progress import progress
     from features import RawSource, fit, load_spec
+    from features.readable import DICTIONARY, Dictionary
 
     require_apart(json, [*inputs, spec])
     require_no_part(json, out)
@@ -79,9 +102,11 @@ def build(
     warnings = source.warnings()
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
+    texts = None if dictionary is None else Dictionary(source.spec, source.columns, dictionary)
+    source.watch = None if texts is None else texts.add
     started = perf_counter()
     with stopping(f"{out} was not written."), progress("hashing") as show:
-        manifest = _write(source, out, shuffle, show)
+        manifest = _write(source, out, shuffle, texts, show)
     seconds = perf_counter() - started
     facts = {
         "examples": manifest.rows,
@@ -98,10 +123,16 @@ def build(
     lines = [
         f"hashed {manifest.rows:,} rows into {out} in {seconds:.2f} s ({manifest.rows / seconds:,.0f} rows/s)"
     ]
+    if texts is not None:
+        known = len(texts.table())
+        facts["dictionary"] = {"features": known, "bytes": (out / DICTIONARY).stat().st_size}
+        lines.append(f"{DICTIONARY} in it has the texts of the {known:,} most frequent features")
     report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)
 
 
-def _write(source: RawSource, out: Path, shuffle: int | None, show: Report) -> DatasetManifest:
+def _write(
+    source: RawSource, out: Path, shuffle: int | None, texts: Dictionary | None, show: Report
+) -> DatasetManifest:
     """Write the rows of `source` as the data set `out`, in random order if `shuffle` is a seed."""
     from features import BLOCK_ROWS, shuffled, write_dataset
 
@@ -110,6 +141,7 @@ def _write(source: RawSource, out: Path, shuffle: int | None, show: Report) -> D
             source.batches(BLOCK_ROWS),
             source.spec,
             out,
+            dictionary=texts,
             progress=lambda rows: show(rows, source.fraction_read),
         )
     hashed = 0
@@ -125,7 +157,7 @@ def _write(source: RawSource, out: Path, shuffle: int | None, show: Report) -> D
     # The temporary files lie beside the data set: there is the room that it needs anyway.
     beside = out.resolve().parent
     with closing(shuffled(source, BLOCK_ROWS, shuffle, beside, progress=first_pass)) as batches:
-        return write_dataset(batches, source.spec, out, shuffled=shuffle, progress=writing)
+        return write_dataset(batches, source.spec, out, shuffled=shuffle, dictionary=texts, progress=writing)
 
 
 @app.command()
@@ -133,17 +165,42 @@ def describe(
     dataset: Annotated[
         Path, typer.Argument(metavar="DIR", help="A hashed data set.", exists=True, show_default=False)
     ],
+    raw: RawOption = None,
+    rows: RowsOption = SAMPLE_ROWS,
     json: JsonOption = None,
 ) -> None:
     """Show what a hashed data set holds: rows, clicks, features, slots used, expected collisions.
 
     Two features *collide* when they hash to the same slot and so share one weight; more `bits` in the
-    spec mean fewer collisions.
+    spec mean fewer collisions. Those of each field are counted in raw rows.
 
-    Example: `ctr features describe days.hashed`
+    Example: `ctr features describe days.hashed --raw day1.tsv`
     """
+    from features import DatasetSource, collisions
     from features.dataset import describe as look
 
     require_no_part(json)
     found = look(dataset)
-    report(found.lines(), found.to_json(), json)
+    lines, facts = found.lines(), found.to_json()
+    if raw:
+        sample = collisions(DatasetSource(dataset, labels="ignored").spec, raw, rows)
+        lines += _collision_lines(sample)
+        facts["collisions_by_field"] = sample.to_json()
+    report(lines, facts, json)
+
+
+def _collision_lines(sample: Collisions) -> list[str]:
+    """Of each field, how many of its features share a slot."""
+    head = ("field", "features", "expected", "actual", "share")
+    fields = [
+        (
+            of.name,
+            f"{of.features:,}",
+            f"{of.expected:,.0f}",
+            f"{of.actual:,}",
+            f"{of.actual / of.features:.2%}" if of.features else "-",
+        )
+        for of in [*sample.fields, sample.all_fields]
+    ]
+    title = f"features of the first {sample.rows:,} rows that share a slot of 2**{sample.bits}:"
+    return ["", title, *table([head, *fields], "<>>>>")]

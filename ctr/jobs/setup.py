@@ -21,7 +21,7 @@ from ctr.learn import (
 )
 from ctr.model import LinearModel, Model, SavedState, load_state
 from ctr.outputs import printable
-from features import ExampleSource, Slots, load_spec, open_source
+from features import DatasetSource, ExampleSource, Slots, load_spec, open_source
 
 _LARGE_CHUNK = 1 << 18  # the largest default; counting rows takes time, so only above it
 
@@ -39,6 +39,8 @@ class TrainSetup:
     base_rate: float | None
     """Where the bias starts; None where there is none, and where the job goes on from a state."""
     settings: TrainSettings
+    dictionary: bytes | None
+    """The file of the data set's dictionary of features, for the model."""
 
     @property
     def passes_before(self) -> int:
@@ -71,7 +73,8 @@ class TrainSetup:
 
     def model(self, state: tuple[Slots, Float32], result: TrainResult) -> Model:
         """The trained model."""
-        return Model.of(self.source.spec, self.linear(state, result.passes), self._facts(result))
+        linear, facts = self.linear(state, result.passes), self._facts(result)
+        return Model.of(self.source.spec, linear, facts, self.dictionary)
 
     def _facts(self, result: TrainResult) -> dict[str, Any]:
         """What the manifest says about training."""
@@ -118,7 +121,8 @@ def set_up(job: TrainJob) -> TrainSetup:
 
     rate = _base_rate(job, source, stop_row)
     settings = TrainSettings(job.workers, _chunk(job, rows), job.epochs, job.safe_adding, job.admit)
-    return TrainSetup(job, source, optimizer, former, holdout, rate, settings)
+    dictionary = source.dictionary() if isinstance(source, DatasetSource) else None
+    return TrainSetup(job, source, optimizer, former, holdout, rate, settings, dictionary)
 
 
 def _base_rate(job: TrainJob, source: ExampleSource, stop_row: int | None) -> float | None:

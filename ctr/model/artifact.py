@@ -3,6 +3,7 @@
 manifest.json        what the model is, and the SHA-256 of the other files
 features.yaml        the spec of its transform
 learnt.safetensors   what a first pass over the data learnt for that, if anything
+dictionary.arrow     the texts of the most frequent features, if the data set had them
 weights.safetensors  non-zero slots and their weights: all that serving needs
 state.safetensors    the optimizer's state, to train on from
 """
@@ -39,6 +40,7 @@ from features import (
     scratch_folder,
     slot_dtype,
 )
+from features.readable import DICTIONARY
 from features.spec import LEARNT, SPEC, spec_files, spec_of_files
 
 _WEIGHTS = "weights.safetensors"
@@ -57,8 +59,10 @@ def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
     require_model_or_nothing(path)
     try:
         with replace_folder(path) as folder:
-            of_spec = spec_files(model.spec)
-            for name, content in of_spec.items():
+            whole = spec_files(model.spec)
+            if model.dictionary is not None:
+                whole[DICTIONARY] = model.dictionary
+            for name, content in whole.items():
                 (folder / name).write_bytes(content)
             linear = model.linear
             save_file({"slots": linear.slots, "weights": linear.weights}, folder / _WEIGHTS)
@@ -66,7 +70,7 @@ def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
             save_file({"slots": slots, "state": numbers}, folder / _STATE)
             for name in (_WEIGHTS, _STATE):  # safetensors keeps its files from other users
                 shutil.copymode(folder / SPEC, folder / name)
-            files = {name: _sha256(folder / name) for name in (*of_spec, _WEIGHTS, _STATE)}
+            files = {name: _sha256(folder / name) for name in (*whole, _WEIGHTS, _STATE)}
             (folder / MANIFEST).write_bytes(manifest_text({**model.manifest, "sha256": files}))
     except (OSError, SafetensorError) as error:
         kept = "the model that was there is unchanged" if path.exists() else "nothing was left behind"
@@ -101,7 +105,7 @@ def update_manifest(model: Model, path: Path) -> None:
 
 def require_model_or_nothing(path: Path) -> None:
     """Raise ModelError if writing a model to `path` would delete something that is none."""
-    parts = {MANIFEST, SPEC, LEARNT, _WEIGHTS, _STATE}
+    parts = {MANIFEST, SPEC, LEARNT, DICTIONARY, _WEIGHTS, _STATE}
     require_replaceable(path, "model", FORMAT, parts.__contains__, ModelError)
 
 

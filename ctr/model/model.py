@@ -27,9 +27,13 @@ class Model:
     transform: Transform
     manifest: dict[str, Any]
     """What `GET /v1/model` shows: JSON values only."""
+    dictionary: bytes | None = None
+    """The file of a dictionary of features, to be saved with the model; None in one that was loaded."""
 
     @staticmethod
-    def of(spec: FeatureSpec, linear: LinearModel, facts: Mapping[str, Any]) -> Model:
+    def of(
+        spec: FeatureSpec, linear: LinearModel, facts: Mapping[str, Any], dictionary: bytes | None = None
+    ) -> Model:
         """The model of these weights, trained with the transform of `spec`; `facts` go into the manifest."""
         manifest = {
             "format": FORMAT,
@@ -41,7 +45,7 @@ class Model:
             "nonzero_weights": int(linear.weights.size),
             **facts,
         }
-        return Model(linear, Transform(spec, with_label=False), manifest)
+        return Model(linear, Transform(spec, with_label=False), manifest, dictionary)
 
     @property
     def id(self) -> str:

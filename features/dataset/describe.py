@@ -12,6 +12,7 @@ import numpy as np
 from features.batches import localize_kernels
 from features.dataset import kernels as dataset_kernels
 from features.dataset.source import DatasetSource
+from features.readable import bits_for
 
 _EXACT_BITS = 30  # a bitmap of 128 MiB
 
@@ -35,6 +36,8 @@ class Description:
     """Features that must be expected behind so many slots; None when every slot is used."""
     collisions: int | None
     """Features that must be expected to share a slot with another one they came after."""
+    bits_wanted: int | None
+    """The fewest with which less than 1% of these features would be expected to share a slot."""
     parts: int
     """Files that hold its rows."""
     bytes: int
@@ -68,6 +71,7 @@ class Description:
             ),
             "distinct features": distinct,
             "collisions expected": collisions,
+            "bits for below 1%": "unknown" if self.bits_wanted is None else f"{self.bits_wanted}",
             "files": f"{self.parts:,} of {self.bytes / 1e6:,.1f} MB in all",
             "spec fingerprint": self.spec_fingerprint,
             "created": self.created,
@@ -98,6 +102,7 @@ def describe(path: str | Path) -> Description:
         slots_used=used,
         distinct_features=distinct,
         collisions=None if distinct is None else distinct - used,
+        bits_wanted=None if distinct is None else bits_for(distinct),
         parts=len(manifest.parts),
         bytes=manifest.bytes,
         spec_fingerprint=manifest.spec_fingerprint,

@@ -12,12 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ctr.errors import DataError
 from features.folder import MANIFEST, require_replaceable
+from features.readable import DICTIONARY
 from features.spec import LEARNT, SPEC
 
 FORMAT = "ctr hashed data set"
 FORMAT_VERSION = 1
 
-_OWN_NAME = re.compile("|".join([*map(re.escape, (MANIFEST, SPEC, LEARNT)), r"shard-[0-9]{5,}\.arrow"]))
+_OWN_NAME = re.compile(
+    "|".join([*map(re.escape, (MANIFEST, SPEC, LEARNT, DICTIONARY)), r"shard-[0-9]{5,}\.arrow"])
+)
 _FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
 _Count = Annotated[int, Field(ge=0)]
 _Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -56,6 +59,8 @@ class DatasetManifest(BaseModel):
     has_values: bool
     """Whether any value differs from 1."""
     has_weights: bool
+    sha256: dict[str, _Sha256] = Field(default_factory=dict)
+    """Of a dictionary, if there is one, by its file's name."""
     shuffled: Annotated[int, Field(ge=0)] | None = None
     """The seed of the random order that the rows were put in; None when they are in that of the input."""
     parts: Annotated[tuple[PartEntry, ...], Field(alias="shards", strict=False)]
@@ -82,7 +87,9 @@ class DatasetManifest(BaseModel):
 
     def write(self, folder: Path) -> None:
         """Write it into `folder`."""
-        (folder / MANIFEST).write_text(self.model_dump_json(indent=2, by_alias=True) + "\n", encoding="utf-8")
+        nothing = None if self.sha256 else {"sha256"}  # which earlier versions do not know
+        text = self.model_dump_json(indent=2, by_alias=True, exclude=nothing)
+        (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
 def require_dataset_or_nothing(folder: Path) -> None:

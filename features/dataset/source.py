@@ -20,6 +20,7 @@ from features.batches import Batch, Chunk, join_chunks, slice_chunk
 from features.dataset import kernels
 from features.dataset.manifest import DatasetManifest, PartEntry, read_manifest
 from features.dataset.writer import block_schema
+from features.readable import read_dictionary_bytes
 from features.readers import BadRows
 from features.spec import SPEC, FeatureSpec, read_spec_files, spec_of_files
 
@@ -69,6 +70,12 @@ class DatasetSource:
     def count_rows(self) -> int:
         """The number of examples."""
         return self.manifest.rows
+
+    def dictionary(self) -> bytes | None:
+        """The file of its dictionary of features, if it has one."""
+        content = read_dictionary_bytes(self.path)
+        self._require_same()
+        return content
 
     @property
     def fraction_read(self) -> float:

@@ -17,6 +17,7 @@ from ctr.errors import DataError
 from features.batches import Batch, Chunk, localize, slot_dtype
 from features.dataset.manifest import DatasetManifest, PartEntry, require_dataset_or_nothing
 from features.folder import replace_folder
+from features.readable import DICTIONARY, Dictionary, dictionary_bytes
 from features.spec import FeatureSpec, spec_files
 
 BLOCK_ROWS = 65_536
@@ -48,13 +49,15 @@ def write_dataset(
     *,
     block_rows: int = BLOCK_ROWS,
     shuffled: int | None = None,
+    dictionary: Dictionary | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> DatasetManifest:
     """Write examples as the hashed data set `out`, a folder that is there complete or not at all.
 
     Each of `batches` becomes one block: all must have exactly `block_rows` rows, only the last one may have
     fewer (ValueError). `spec` is the one their slots come from. `shuffled` is for the manifest: the seed,
-    if the rows come in a random order. `progress` is called with the number of rows written so far. A data
+    if the rows come in a random order. `dictionary` has counted their features when the last batch has been
+    taken; it is written, too. `progress` is called with the number of rows written so far. A data
     set that was at `out` stays until the new one is on disk.
 
     Raises DataError when there is no row, `out` holds something else than a data set, or the disk refuses.
@@ -76,6 +79,10 @@ def write_dataset(
             for name, content in spec_files(spec).items():
                 (folder / name).write_bytes(content)
             manifest = tally.manifest(spec.fingerprint, shuffled)
+            if dictionary is not None:
+                content = dictionary_bytes(dictionary.table())
+                (folder / DICTIONARY).write_bytes(content)
+                manifest.sha256[DICTIONARY] = hashlib.sha256(content).hexdigest()
             manifest.write(folder)
     except OSError as error:
         kept = "the data set that was there is unchanged" if place.exists() else "nothing was left behind"

@@ -1,5 +1,6 @@
 """What a feature spec may say, its YAML text, and what a first pass over data learnt for it."""
 
+from features.spec.crosses import Cross
 from features.spec.fields import (
     IndexField,
     InputField,

@@ -109,8 +109,9 @@ def _members(fields: Mapping[str, InputField], groups: Mapping[str, Names]) -> d
 
 
 def _matching(pattern: str, fields: Mapping[str, InputField]) -> tuple[str, ...]:
-    """The fields that a pattern such as `user_*` stands for."""
-    return tuple(name for name in fields if "*" in pattern and fnmatchcase(name, pattern))
+    """The fields that a pattern such as `user_*` stands for: those that can be crossed."""
+    crossed = (name for name, field in fields.items() if field.not_crossed is None)
+    return tuple(name for name in crossed if "*" in pattern and fnmatchcase(name, pattern))
 
 
 def _combinations(

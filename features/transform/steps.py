@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from features.transform.columns import Arrays, Bag, Column, Hashes, Words
 from features.transform.index_kernels import hash_indices
 from features.transform.number_fit import fit_of_numbers
 from features.transform.number_steps import bag_of_values, words_of_numbers
+from features.transform.texts import texts_of_indices, texts_of_linear, texts_of_number
 from features.transform.word_counts import known_values
 from features.transform.word_steps import elements, ngrams, shaped
 
@@ -49,6 +50,9 @@ class Step:
     `step_kernels` does, tile by tile, as it parses and hashes."""
     fit: Callable[[Any], Fit | Arrays] | None = None
     """Begins a first pass for a field, or tells what it learns without one; None if it learns nothing."""
+    texts: Callable[[Any, str, Arrays], Sequence[str]] | None = None
+    """(field, value, what it learnt) -> for people, a text for each of the value's features, in their order;
+    None: the value itself, for its only one."""
 
 
 STEPS: dict[str, Step] = {}
@@ -75,16 +79,16 @@ def _indices(field: IndexField, column: Column, seed: int, _: Arrays) -> Bag:
     return bag
 
 
-_BUCKETS = Step(NumberField, words_of_numbers, fit_of_numbers)
+_BUCKETS = Step(NumberField, words_of_numbers, fit_of_numbers, texts_of_number)
 
-register_step("log", Step(NumberField), "log")
-register_step("edges", Step(NumberField), "edges")
+register_step("log", Step(NumberField, texts=texts_of_number), "log")
+register_step("edges", Step(NumberField, texts=texts_of_number), "edges")
 register_step("width", _BUCKETS, "width")
 register_step("quantiles", _BUCKETS, "quantiles")
-register_step("linear", Step(LinearField, bag_of_values, fit_of_numbers), "linear")
+register_step("linear", Step(LinearField, bag_of_values, fit_of_numbers, texts_of_linear), "linear")
 STEPS["log after steps"] = STEPS["edges after steps"] = _BUCKETS
 register_step("category", Step(CategoryField))
 STEPS["shaped"] = Step(CategoryField, shaped, known_values)
 register_step("list", Step(ListField, elements, known_values))
 register_step("text", Step(TextField, ngrams, known_values))
-STEPS["indices"] = Step(IndexField, _indices)
+STEPS["indices"] = Step(IndexField, _indices, texts=texts_of_indices)

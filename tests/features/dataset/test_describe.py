@@ -45,6 +45,7 @@ def test_features_and_collisions_are_estimated_from_the_slots_used(tmp_path: Pat
     slots = build(tmp_path / "set", 3000, bits=bits)
     found = describe(tmp_path / "set")
     assert found.distinct_features == pytest.approx(3000, rel=0.05)
+    assert found.bits_wanted == 19  # 2999 / 2**18 is 1.1%
     assert found.collisions == pytest.approx(3000 - np.unique(slots).size, abs=100)
 
 
@@ -55,6 +56,7 @@ def test_all_slots_used_says_nothing_about_the_features(tmp_path: Path, bits: in
     assert found.slots_used == found.slots_total == 1 << bits
     assert found.distinct_features is None
     assert found.collisions is None
+    assert found.bits_wanted is None
 
 
 @pytest.mark.parametrize("bits", [31, 40])

@@ -1,0 +1,25 @@
+"""`collisions`: how many features of raw rows share a slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from features.readable import CollisionCounter, Collisions
+from features.source import RawSource
+from features.spec import FeatureSpec
+
+_BATCH_ROWS = 8_192
+
+
+def collisions(spec: FeatureSpec, paths: Sequence[str | Path], rows: int = 100_000) -> Collisions:
+    """The features of the first `rows` rows of raw files, by field, and how many of them share a slot.
+
+    Bad rows are left out. Raises DataError, and SpecError as `RawSource` does.
+    """
+    source = RawSource(spec, paths, on_bad_rows="skip", labels="ignored")
+    counter = CollisionCounter(spec, source.columns)
+    source.watch = counter.add
+    for _ in source.batches(_BATCH_ROWS, stop=rows):
+        pass
+    return counter.found()

@@ -1,0 +1,119 @@
+"""`Dictionary`: the most frequent features of a data set, counted in one pass with bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from features.readable.naming import Naming
+from features.spec import FeatureSpec
+from features.text import Cells
+
+_SPARE = 4
+"""Features that are counted, per feature that is wanted: the more, the closer the counts."""
+_AT_LEAST = 16_384
+
+
+class _Counts(NamedTuple):
+    """Some features, sorted by their hashes."""
+
+    hashes: NDArray[np.uint64]
+    counts: NDArray[np.int64]
+    missed: NDArray[np.int64]
+    """How many occurrences may be missing from the count."""
+    texts: NDArray[np.object_]
+
+    def of(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> _Counts:
+        return _Counts(self.hashes[chosen], self.counts[chosen], self.missed[chosen], self.texts[chosen])
+
+    @property
+    def most(self) -> NDArray[np.int64]:
+        """What the counts are at most."""
+        return self.counts + self.missed
+
+
+class Dictionary:
+    """Counts features, and knows the most frequent `size` of them, each with its slot and its text.
+
+    Features are counted by the 64 bits of their hashes, so that several of one slot stay apart. If there are
+    too many, those with the smallest counts are forgotten, as Misra and Gries (1982) have it, a block of rows
+    at a time (Agarwal et al., Mergeable Summaries, PODS 2012): with `n` occurrences in all and `k` features
+    kept, no count misses more than `n / k`, and each says how many it may miss. The same rows in the same
+    blocks give the same dictionary.
+    """
+
+    size: int
+
+    def __init__(self, spec: FeatureSpec, columns: Sequence[str], size: int) -> None:
+        """For cells of these columns. Raises SpecError as `Transform` does."""
+        self.size = size
+        self._spec = spec
+        self._naming = Naming(spec, columns)
+        self._kept = max(_SPARE * size, _AT_LEAST)
+        self._rows = 0
+        self._forgotten = 0  # the most that a feature which is not kept can have occurred
+        nothing = np.empty(0, np.int64)
+        self._counts = _Counts(nothing.astype(np.uint64), nothing, nothing, nothing.astype(object))
+
+    def add(self, cells: Cells, status: NDArray[np.uint8]) -> None:
+        """Counts the features of the rows whose `status` is 0."""
+        named = self._naming.of(cells, status)
+        self._rows += len(named)
+        found = [
+            (number, *np.unique(features.hashes, return_index=True, return_counts=True))
+            for number, features in enumerate(named.features)
+        ]
+        hashes, first, counts = (np.concatenate([each[k] for each in found]) for k in (1, 2, 3))
+        numbers = np.repeat([each[0] for each in found], [each[1].size for each in found])
+        order = np.argsort(hashes)
+        hashes, first, counts, numbers = hashes[order], first[order], counts[order], numbers[order]
+        new = self._count_known(hashes, counts)
+        # Only what stays gets its text.
+        least = self._least(np.concatenate([self._counts.most, counts[new] + self._forgotten]))
+        new = new[counts[new] + self._forgotten > least]
+        texts = np.array([named.text(int(numbers[k]), int(first[k])) for k in new], object)
+        missed = np.full(new.size, self._forgotten, np.int64)
+        kept = self._counts.of(self._counts.most > least)
+        places = np.searchsorted(kept.hashes, hashes[new])
+        self._counts = _Counts(
+            np.insert(kept.hashes, places, hashes[new]),
+            np.insert(kept.counts, places, counts[new]),
+            np.insert(kept.missed, places, missed),
+            np.insert(kept.texts, places, texts),
+        )
+        self._forgotten = max(self._forgotten, least)
+
+    def _count_known(self, hashes: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Counts those that are kept already; which of them are not."""
+        known = np.append(self._counts.hashes, np.uint64(0))  # what is behind all of them is none
+        places = np.searchsorted(self._counts.hashes, hashes)
+        same = (known[places] == hashes) & (places < self._counts.hashes.size)
+        self._counts.counts[places[same]] += counts[same]
+        return np.flatnonzero(~same)
+
+    def _least(self, most: NDArray[np.int64]) -> int:
+        """What is to be forgotten: features that occurred at most so often; -1: none."""
+        if most.size <= self._kept:
+            return -1
+        return int(np.partition(most, most.size - self._kept - 1)[most.size - self._kept - 1])
+
+    def table(self) -> pa.Table:
+        """The features, the most frequent first: see `read_dictionary`."""
+        counts = self._counts
+        order = np.lexsort((counts.hashes, -counts.counts))[: self.size]
+        slots = counts.hashes & np.uint64((1 << self._spec.bits) - 1)
+        slots = np.maximum(slots, 1)[order]
+        found = [slots, counts.texts[order], counts.counts[order], counts.missed[order]]
+        if self._spec.bias and self._rows:
+            found = [
+                np.concatenate([[one], of]) for one, of in zip((0, "bias", self._rows, 0), found, strict=True)
+            ]
+        types = (pa.uint64(), pa.string(), pa.int64(), pa.int64())
+        names = ("slot", "feature", "count", "missed")
+        return pa.table(
+            [pa.array(of.tolist(), type_) for of, type_ in zip(found, types, strict=True)], names=list(names)
+        )

@@ -1,0 +1,158 @@
+"""`Naming`: the features of rows, field by field and cross by cross, each with a readable text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import chain, combinations, groupby, islice, product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.batches import BatchBuilder
+from features.spec import Cross, FeatureSpec, InputField, column_of, learnt_of
+from features.text import Cells
+from features.transform import STEPS, Transform, hash_bytes
+
+MISSING = "(missing)"
+_LONGEST = 200  # characters of a value
+_TEXTS_KEPT = 65_536  # by field: values that come again need not be parsed again
+
+
+class Features(NamedTuple):
+    """The features that one field or cross has in some rows."""
+
+    bounds: NDArray[np.int64]
+    """int64[rows + 1]: row `i` has the features `bounds[i]..bounds[i + 1] - 1`."""
+    hashes: NDArray[np.uint64]
+    """uint64[bounds[-1]]: all 64 bits of each."""
+
+
+class Naming:
+    """A spec made ready to name features. Its fields and crosses have numbers, in the spec's order.
+
+    Each of them goes through a `Transform` of its own whose slots are all 64 bits of the hashes: so what is
+    named is what training and serving hash, whatever its step is.
+    """
+
+    names: tuple[str, ...]
+    """Of fields and crosses."""
+
+    def __init__(self, spec: FeatureSpec, columns: Sequence[str]) -> None:
+        """For cells of these columns. Raises SpecError as `Transform` does."""
+        fields = {field.name: field for field in spec.all_fields}
+        crosses = {cross.name: cross for cross in spec.crosses}
+        self.names = (*fields, *crosses)
+        self.fields = [_FieldTexts(field, spec, columns.index(column_of(field))) for field in fields.values()]
+        self.crosses = list(crosses.values())
+        self._transforms = [_alone(spec, [field]) for field in fields.values()]
+        self._transforms += [
+            _alone(spec, [fields[part] for part in dict.fromkeys(c.of)], c) for c in self.crosses
+        ]
+        self._places = [[columns.index(column) for column in each.columns] for each in self._transforms]
+
+    def of(self, cells: Cells, status: NDArray[np.uint8]) -> NamedRows:
+        """The features of the rows whose `status` is 0; none of these may be bad."""
+        found: list[Features] = []
+        for transform, places in zip(self._transforms, self._places, strict=True):
+            own = Cells(
+                cells.buffer,
+                np.ascontiguousarray(cells.starts[:, places]),
+                np.ascontiguousarray(cells.ends[:, places]),
+            )
+            builder = BatchBuilder(transform, len(cells))
+            transform.append(own, status.copy(), np.zeros(len(cells), np.int32), builder, 0)
+            batch = builder.take()
+            found.append(Features(batch.indptr, batch.slots.astype(np.uint64, copy=False)))
+        named = NamedRows(self, cells, np.flatnonzero(status == 0), found[: len(self.fields)])
+        for cross, all_of in zip(self.crosses, found[len(self.fields) :], strict=True):
+            named.add_cross(cross, all_of)
+        return named
+
+
+class NamedRows:
+    """The features of some rows."""
+
+    def __init__(
+        self, naming: Naming, cells: Cells, rows: NDArray[np.int64], of_fields: list[Features]
+    ) -> None:
+        self._naming, self._cells, self._rows = naming, cells, rows
+        self.features = of_fields
+        """By the number of the field or cross."""
+
+    def __len__(self) -> int:
+        return self._rows.size
+
+    def add_cross(self, cross: Cross, together: Features) -> None:
+        """Takes those of a cross out of `together`, where in each row they are behind those of its parts."""
+        parts = [self.features[self._naming.names.index(part)] for part in dict.fromkeys(cross.of)]
+        sizes = np.diff(together.bounds) - np.sum([np.diff(part.bounds) for part in parts], axis=0)
+        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        places = np.arange(bounds[-1]) + np.repeat(together.bounds[1:] - bounds[1:], sizes)
+        self.features.append(Features(bounds, together.hashes[places]))
+
+    def text(self, number: int, feature: int) -> str:
+        """The text of a feature, such as `site=example.com` or `site * hour=example.com * 14`."""
+        bounds = self.features[number].bounds
+        row = int(np.searchsorted(bounds, feature, side="right")) - 1
+        nth = feature - int(bounds[row])
+        if number < len(self._naming.fields):
+            value = self._values(number, row)[nth]
+        else:
+            value = self._combination(self._naming.crosses[number - len(self._naming.fields)], row, nth)
+        return f"{self._naming.names[number]}={value if len(value) <= _LONGEST else value[:_LONGEST] + '…'}"
+
+    def _values(self, number: int, row: int) -> Sequence[str]:
+        """The texts of a field's features in a row."""
+        texts = self._naming.fields[number]
+        bounds, hashes = self.features[number]
+        at = int(self._rows[row]), texts.place
+        cell = self._cells.buffer[self._cells.starts[at] : self._cells.ends[at]].tobytes()
+        return texts.of(cell.decode("utf-8", "replace"), hashes[bounds[row] : bounds[row + 1]].tolist())
+
+    def _combination(self, cross: Cross, row: int, nth: int) -> str:
+        """The values of the n-th combination in a row, in the order of `write_bag_crosses`."""
+        choices = []
+        for part, run in groupby(cross.of):
+            number = self._naming.names.index(part)
+            bounds, hashes = self.features[number]
+            values = self._values(number, row)
+            named = list(zip(hashes[bounds[row] : bounds[row + 1]].tolist(), values, strict=True))
+            times = len(list(run))
+            some = (sorted(chosen) for chosen in combinations(named, times))
+            choices.append([chosen for chosen in some if len({hashed for hashed, _ in chosen}) == times])
+        chosen = next(islice(product(*choices), nth, None))
+        return " * ".join(text for _, text in chain(*chosen))
+
+
+class _FieldTexts:
+    """The texts of a field's features."""
+
+    def __init__(self, field: InputField, spec: FeatureSpec, place: int) -> None:
+        self.place = place
+        """The column of its cells."""
+        learnt = learnt_of(spec) or {}
+        arrays = {array: learnt[f"{field.name}/{array}"] for array in field.learns}
+        texts = STEPS[field.step].texts
+        self._texts: Callable[[str], Sequence[str]] = lru_cache(_TEXTS_KEPT)(
+            (lambda text: [text]) if texts is None else (lambda text: texts(field, text, arrays))
+        )
+        self._constant = field.constant
+        self._missing = hash_bytes(b"", hash_bytes(field.name.encode(), spec.seed))
+
+    def of(self, cell: str, hashes: list[int]) -> Sequence[str]:
+        """One text for each of the features that the cell has."""
+        if hashes == [self._missing]:
+            return [MISSING]
+        for text in (cell, self._constant):
+            found = self._texts(text) if text else []
+            if len(found) == len(hashes):
+                return found
+        return [f"#{hashed:016x}" for hashed in hashes]  # of a step that does not tell them
+
+
+def _alone(spec: FeatureSpec, fields: list[InputField], *crosses: Cross) -> Transform:
+    """A transform of these fields and crosses alone, for the whole hashes."""
+    changed = {"bits": 64, "bias": False, "most_features": 2**62, "fields": tuple(fields), "crosses": crosses}
+    return Transform(spec.model_copy(update=changed), with_label=False)

@@ -1,0 +1,38 @@
+"""What people read for the features of a value: a bucket is told by the numbers in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from features.spec import IndexField, LinearField, NumberField
+from features.transform.columns import Arrays, Column
+from features.transform.number_steps import buckets_of
+
+
+def texts_of_number(field: NumberField, text: str, learnt: Arrays) -> Sequence[str]:
+    """From where to where the bucket of a number goes, after the field's steps."""
+    values, present, _ = Column.repeated(text, 1).numbers
+    if not present[0]:
+        return []
+    bucket = int(buckets_of(field, values, present, learnt)[0])
+    low, high = float(bucket), float(bucket + 1)
+    if field.transform in ("edges", "quantiles"):
+        edges = field.edges if field.transform == "edges" else learnt["edges"].tolist()
+        low, high = [-math.inf, *edges, math.inf][bucket : bucket + 2]
+    elif field.transform == "width":
+        low, high = low * (field.width or 1.0), high * (field.width or 1.0)
+    elif bucket >= 2:  # of log: see `log_bucket`
+        low, high = max(math.exp(math.sqrt(bucket - 2)), 2.0), math.exp(math.sqrt(bucket - 1))
+    return [f"[{low:.6g}, {high:.6g})"]
+
+
+def texts_of_linear(field: LinearField, text: str, learnt: Arrays) -> Sequence[str]:
+    """One feature for all numbers."""
+    return ["(number)"]
+
+
+def texts_of_indices(field: IndexField, text: str, learnt: Arrays) -> Sequence[str]:
+    """The indices."""
+    parts = [token.partition(":") for token in text.split()]
+    return [index for index, _, value in parts if float(value) != 0]

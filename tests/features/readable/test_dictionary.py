@@ -1,0 +1,155 @@
+"""The texts of features and their counts."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from features import RawSource, Transform, load_spec
+from features.readable import Dictionary
+from features.readable import dictionary as module
+from features.spec import fields, parse_spec
+from features.transform import STEPS, Step, hash_bytes, register_step
+from tests.features.transform.test_steps import WordsField, words_of
+
+SPEC = """{version: 1, source: {format: delimited}, label: y, bits: 22, seed: 5,
+fields: [
+    {name: site, type: category, missing: feature},
+    {name: n, type: number, transform: log},
+    {name: e, column: n, type: number, transform: edges, edges: [0, 2.5], missing: {value: "1"}},
+    {name: t, type: words}],
+crosses: [site * e, t * t, site * t, site * n * e]}"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def steps() -> Iterator[None]:
+    """Specs may have the words of a text."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fields, "_KINDS", dict(fields._KINDS))
+        before = dict(STEPS)
+        told = Step(WordsField, words_of, texts=lambda field, text, learnt: [*dict.fromkeys(text.split())])
+        register_step("words", told)
+        yield
+        STEPS.clear()
+        STEPS.update(before)
+
+
+def log_of(path: Path, rows: int, seed: int = 1) -> list[dict[str, str]]:
+    rng = random.Random(seed)
+    found = [
+        {
+            "y": str(rng.randint(0, 1)) if i % 11 != 5 else "bad",
+            "site": rng.choice(["", "a.com", "b.com", *(f"s{k}" for k in range(rng.choice([3, 300])))]),
+            "n": rng.choice(["", "-1", "0", "1.0", "3", "7", "1000"]),
+            "t": " ".join(rng.choices("xyz", k=rng.randint(0, 3))),
+        }
+        for i in range(rows)
+    ]
+    path.write_text("\n".join(["y,site,n,t", *(",".join(row.values()) for row in found), ""]))
+    return [row for row in found if row["y"] != "bad"]
+
+
+def texts_of(row: dict[str, str]) -> Iterator[str]:
+    """All features of a row."""
+    yield "bias"
+    site = row["site"] or "(missing)"
+    n = {"-1": "[-1, 0)", "0": "[0, 1)", "1.0": "[1, 2)", "3": "[2.71828, 4.11325)"}
+    n |= {"7": "[5.65223, 7.38906)", "1000": "[949.233, 1020.66)", "": ""}
+    value = float(row["n"] or "1")
+    e = "[-inf, 0)" if value < 0 else "[0, 2.5)" if value < 2.5 else "[2.5, inf)"
+    words = [*dict.fromkeys(row["t"].split())]
+    yield f"site={site}"
+    yield f"e={e}"
+    yield f"site * e={site} * {e}"
+    if row["n"]:
+        yield f"n={n[row['n']]}"
+        yield f"site * n * e={site} * {n[row['n']]} * {e}"
+    yield from (f"t={word}" for word in words)
+    yield from (f"site * t={site} * {word}" for word in words)
+    seed = hash_bytes(b"t", 5)
+    by_hash = sorted(words, key=lambda word: hash_bytes(word.encode(), seed))
+    yield from (f"t * t={a} * {b}" for a, b in combinations(by_hash, 2))
+
+
+def dictionary_of(log: Path, size: int, rows: int = 1_000) -> tuple[list[dict[str, Any]], RawSource]:
+    source = RawSource(parse_spec(SPEC, "test"), [log], on_bad_rows="skip", threads=2)
+    dictionary = Dictionary(source.spec, source.columns, size)
+    source.watch = dictionary.add
+    for _ in source.batches(rows):
+        pass
+    return dictionary.table().to_pylist(), source
+
+
+def test_every_feature_of_every_row_has_its_text_slot_and_count(tmp_path: Path) -> None:
+    rows = log_of(tmp_path / "log.csv", 700)
+    found, source = dictionary_of(tmp_path / "log.csv", 100_000, rows=60)
+    expected = Counter(text for row in rows for text in texts_of(row))
+    assert {row["feature"]: row["count"] for row in found} == expected
+    assert {row["missed"] for row in found} == {0}
+    counts = [row["count"] for row in found[1:]]
+    assert counts == sorted(counts, reverse=True)
+    (batch,) = source.batches(1_000)
+    slots = Counter(batch.slots.tolist())
+    by_slot: Counter[int] = Counter()
+    for row in found:
+        by_slot[row["slot"]] += row["count"]
+    assert by_slot == slots
+
+
+def test_with_little_memory_the_most_frequent_stay_and_tell_what_they_miss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_AT_LEAST", 60)
+    rows = log_of(tmp_path / "log.csv", 3_000)
+    found, _ = dictionary_of(tmp_path / "log.csv", 15, rows=50)
+    expected = Counter(text for row in rows for text in texts_of(row))
+    assert len(found) == 16
+    in_all = sum(expected.values())
+    for row in found:
+        assert row["count"] <= expected[row["feature"]] <= row["count"] + row["missed"]
+        assert row["missed"] <= in_all / 60
+    assert {text for text, count in expected.items() if count > in_all / 15} <= {r["feature"] for r in found}
+    assert dictionary_of(tmp_path / "log.csv", 15, rows=50)[0] == found
+
+
+def test_a_slot_with_several_features_has_several_texts(tmp_path: Path) -> None:
+    log_of(tmp_path / "log.csv", 300)
+    spec = parse_spec(SPEC.replace("bits: 22", "bits: 5"), "test")
+    source = RawSource(spec, [tmp_path / "log.csv"], on_bad_rows="skip")
+    dictionary = Dictionary(spec, source.columns, 1_000)
+    source.watch = dictionary.add
+    list(source.batches(100))
+    found = dictionary.table().to_pylist()
+    assert len(found) > 32 > len({row["slot"] for row in found}) - 1
+    assert all(0 <= row["slot"] < 32 for row in found)
+
+
+def test_a_step_that_tells_no_texts_has_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STEPS, "words", Step(WordsField, words_of))
+    (tmp_path / "log.csv").write_text("y,site,n,t\n1,a,1,x\n0,a,1,x y\n")
+    found, _ = dictionary_of(tmp_path / "log.csv", 100)
+    texts = [row["feature"] for row in found if row["feature"].startswith("t=")]
+    seed = hash_bytes(b"t", 5)
+    assert sorted(texts) == sorted(["t=x", f"t=#{hash_bytes(b'y', seed):016x}"])
+
+
+def test_libsvm_features_are_named_by_their_index(tmp_path: Path) -> None:
+    (tmp_path / "log.libsvm").write_text("1 7:1 9:0.5\n-1 7:2 3:0\n")
+    source = RawSource(load_spec("libsvm"), [tmp_path / "log.libsvm"])
+    dictionary = Dictionary(source.spec, source.columns, 9)
+    source.watch = dictionary.add
+    list(source.batches(10))
+    found = {row["feature"]: row["count"] for row in dictionary.table().to_pylist()}
+    assert found == {"bias": 2, "index=7": 2, "index=9": 1}
+
+
+def test_rows_without_features_have_no_texts() -> None:
+    spec = parse_spec(SPEC.replace("bits: 22", "bits: 22, bias: false"), "test")
+    columns = Transform(spec, with_label=False).columns
+    assert Dictionary(spec, columns, 5).table().num_rows == 0
