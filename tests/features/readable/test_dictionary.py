@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from features import RawSource, Transform, load_spec
+from features import RawSource, Transform, fit, load_spec
 from features.readable import Dictionary
 from features.readable import dictionary as module
 from features.spec import fields, parse_spec
@@ -137,6 +137,36 @@ def test_a_step_that_tells_no_texts_has_hashes(tmp_path: Path, monkeypatch: pyte
     texts = [row["feature"] for row in found if row["feature"].startswith("t=")]
     seed = hash_bytes(b"t", 5)
     assert sorted(texts) == sorted(["t=x", f"t=#{hash_bytes(b'y', seed):016x}"])
+
+
+def test_what_is_read_of_every_kind_of_number(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("y,v\n1,5\n0,-3\n1,0\n0,100\n1,\n0,oops\n")
+    kinds = {
+        "log": "transform: log",
+        "wide": "transform: width, width: 2.5",
+        "half": "transform: quantiles, buckets: 2",
+        "root": "transform: edges, edges: [2, 3], steps: [sqrt]",
+        "same": "transform: linear",
+        "filled": "transform: edges, edges: [1], missing: {value: '7'}",
+    }
+    listed = ", ".join(f"{{name: {name}, column: v, type: number, {keys}}}" for name, keys in kinds.items())
+    text = f"{{version: 1, source: {{format: delimited}}, label: y, bias: false, fields: [{listed}]}}"
+    log = tmp_path / "log.csv"
+    (tmp_path / "good.csv").write_text(log.read_text().replace("0,oops\n", ""))
+    spec = fit(parse_spec(text, "test"), [tmp_path / "good.csv"])
+    source = RawSource(spec, [log], on_bad_rows="skip")
+    dictionary = Dictionary(spec, source.columns, 99)
+    source.watch = dictionary.add
+    list(source.batches(10))
+    counts = {row["feature"]: row["count"] for row in dictionary.table().to_pylist()}
+    assert counts == {
+        "log=[4.11325, 5.65223)": 1, "log=[-3, -2)": 1, "log=[0, 1)": 1, "log=[97.7659, 108.898)": 1,
+        "wide=[5, 7.5)": 1, "wide=[-5, -2.5)": 1, "wide=[0, 2.5)": 1, "wide=[100, 102.5)": 1,
+        "half=[-inf, 5)": 2, "half=[5, inf)": 2,
+        "root=[2, 3)": 1, "root=[-inf, 2)": 2, "root=[3, inf)": 1,
+        "same=(number)": 3,
+        "filled=[1, inf)": 3, "filled=[-inf, 1)": 2,
+    }  # fmt: skip
 
 
 def test_libsvm_features_are_named_by_their_index(tmp_path: Path) -> None:

@@ -61,6 +61,15 @@ def test_every_pair_of_all_fields() -> None:
     assert len(spec_of('"* * * * *"').crosses) == 5 * 4 * 3 // (3 * 2)
 
 
+def test_patterns_leave_out_what_cannot_be_crossed() -> None:
+    head = HEAD.replace("groups:", "  - {name: ad_c, column: w, type: number, transform: linear}\ngroups:")
+    assert [cross.name for cross in spec_of("ip * ad_*", head=head).crosses] == ["ip * ad_a", "ip * ad_b"]
+    with pytest.raises(
+        SpecError, match=r"crosses\[0\]\.of\[1\]: 'ad_c' keeps its value .*only buckets cross"
+    ):
+        spec_of("ip * ad_c", head=head)
+
+
 def test_groups_and_the_cap_do_not_enter_the_fingerprint() -> None:
     spec = spec_of("ip * device")
     other = spec_of("ip * device", head=HEAD.replace("user:", "who:") + "").fingerprint
