@@ -73,6 +73,11 @@ class InputField(BaseModel):
         """The text that stands for missing values."""
         return self.missing.value if isinstance(self.missing, Constant) else None
 
+    @property
+    def at_most(self) -> int | None:
+        """How many features an example has of it at most; None: any number."""
+        return None if self.several else 1
+
     def check(self, place: Place) -> None:
         """Raise `misfit` if its keys do not fit together; `place` is where in the spec it stands."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections import Counter
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -266,9 +268,14 @@ def _check_fields(spec: FeatureSpec) -> None:
 
 
 def _check_most(spec: FeatureSpec) -> None:
-    if spec.features_per_example > spec.most_features:
+    # What a list without a bound comes to is known with each row.
+    bounds = {field.name: field.at_most or 0 for field in spec.fields}
+    most = int(spec.bias) + sum(bounds.values())
+    for cross in spec.crosses:
+        most += math.prod(math.comb(bounds[part], times) for part, times in Counter(cross.of).items())
+    if most > spec.most_features:
         raise misfit(
             ("crosses",) if spec.crosses else ("fields",),
-            f"an example can have {spec.features_per_example:,} features, more than the"
-            f" {spec.most_features:,} of `most_features`; cross fewer fields, or raise that",
+            f"an example can have {most:,} features, more than the {spec.most_features:,} of"
+            f" `most_features`; cross fewer fields, set `most` of lists, or raise that",
         )

@@ -137,6 +137,10 @@ class LinearField(NumberField):
         " transform of the same column, such as quantiles"
     )
 
+    @property
+    def at_most(self) -> int:
+        return 1
+
 
 _FAST = ("log", "edges")
 """The transforms that have kernels of their own for fields without steps."""

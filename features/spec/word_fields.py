@@ -71,6 +71,10 @@ class ListField(ValueField):
 
     several: ClassVar[bool] = True
 
+    @property
+    def at_most(self) -> int | None:
+        return self.most
+
     def check(self, place: Place) -> None:
         super().check(place)
         delimiter = self.delimiter
@@ -97,6 +101,10 @@ class TextField(WordField):
     """Only the first so many different n-grams of a row."""
 
     several: ClassVar[bool] = True
+
+    @property
+    def at_most(self) -> int | None:
+        return self.most
 
     def check(self, place: Place) -> None:
         super().check(place)

@@ -25,6 +25,7 @@ from features.transform.number_steps import bag_of_values, words_of_numbers
 from features.transform.texts import texts_of_indices, texts_of_linear, texts_of_number
 from features.transform.word_counts import known_values
 from features.transform.word_steps import elements, ngrams, shaped
+from features.transform.word_texts import texts_of_elements, texts_of_ngrams, texts_of_value
 
 _BYTES_PER_FEATURE = 4  # at least: `1:1` and what separates it from the next
 
@@ -88,7 +89,7 @@ register_step("quantiles", _BUCKETS, "quantiles")
 register_step("linear", Step(LinearField, bag_of_values, fit_of_numbers, texts_of_linear), "linear")
 STEPS["log after steps"] = STEPS["edges after steps"] = _BUCKETS
 register_step("category", Step(CategoryField))
-STEPS["shaped"] = Step(CategoryField, shaped, known_values)
-register_step("list", Step(ListField, elements, known_values))
-register_step("text", Step(TextField, ngrams, known_values))
+STEPS["shaped"] = Step(CategoryField, shaped, known_values, texts_of_value)
+register_step("list", Step(ListField, elements, known_values, texts_of_elements))
+register_step("text", Step(TextField, ngrams, known_values, texts_of_ngrams))
 STEPS["indices"] = Step(IndexField, _indices, texts=texts_of_indices)

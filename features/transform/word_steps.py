@@ -12,7 +12,7 @@ from features.transform.word_kernels import UNIT_SEPARATOR, Rule, hash_lists, ha
 from features.transform.word_letters import letters
 from features.transform.word_ngram_kernels import hash_texts
 
-_OTHERS = b"\x1f"
+OTHERS = b"\x1f"
 """What is hashed for all rare and unknown values of a field: a text that none of them can be."""
 
 _NO_LETTERS, _NO_HASHES = np.empty(0, np.uint32), np.empty(0, np.uint64)
@@ -89,5 +89,5 @@ def _rule(field: WordField, seed: int, learnt: Arrays) -> Rule:
         chosen=KNOWN in learnt,
         known=learnt.get(KNOWN, _NO_HASHES),
         drops=field.others == "missing",
-        others=np.uint64(hash_bytes(_OTHERS, seed)),
+        others=np.uint64(hash_bytes(OTHERS, seed)),
     )

@@ -169,6 +169,37 @@ def test_what_is_read_of_every_kind_of_number(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_what_is_read_of_every_kind_of_text(tmp_path: Path) -> None:
+    fields = [
+        "{name: short, column: c, type: category, lower: true, prefix: 3}",
+        "{name: often, column: c, type: category, min_count: 2, missing: feature}",
+        "{name: tags, column: t, type: list, delimiter: '|', counts: true, most: 2}",
+        "{name: words, column: t, type: text, words: [1, 2], missing: {value: none}}",
+        "{name: chars, column: c, type: text, chars: [4]}",
+    ]
+    text = (
+        f"{{version: 1, source: {{format: delimited}}, label: y, bias: false, fields: [{', '.join(fields)}]}}"
+    )
+    log = tmp_path / "log.csv"
+    log.write_text("y,c,t\n1,Straße,red:2| new |red|old\n0,Straße,\n1,,NEW: x|0:0\n0,5.0,\n")
+    spec = fit(parse_spec(text, "test"), [log])
+    source = RawSource(spec, [log])
+    dictionary = Dictionary(spec, source.columns, 99)
+    source.watch = dictionary.add
+    list(source.batches(10))
+    counts = {row["feature"]: row["count"] for row in dictionary.table().to_pylist()}
+    assert counts == {
+        "short=str": 2, "short=5.0": 1,
+        "often=Straße": 2, "often=(missing)": 1, "often=(other)": 1,
+        "tags=red": 1, "tags=new": 1, "tags=NEW: x": 1,
+        "words=red": 1, "words=2": 1, "words=new": 2, "words=old": 1, "words=x": 1, "words=0": 1,
+        "words=red 2": 1, "words=2 new": 1, "words=new red": 1, "words=red old": 1,
+        "words=new x": 1, "words=x 0": 1, "words=0 0": 1, "words=none": 2,
+        "chars=' str'": 2, "chars='stra'": 2, "chars='traß'": 2, "chars='raße'": 2, "chars='aße '": 2,
+        "chars=' 5 '": 1, "chars=' 0 '": 1,
+    }  # fmt: skip
+
+
 def test_libsvm_features_are_named_by_their_index(tmp_path: Path) -> None:
     (tmp_path / "log.libsvm").write_text("1 7:1 9:0.5\n-1 7:2 3:0\n")
     source = RawSource(load_spec("libsvm"), [tmp_path / "log.libsvm"])

@@ -121,6 +121,19 @@ def test_wrong_groups_and_too_many_features(old: str, new: str, message: str) ->
         spec_of("ip * device", head=HEAD.replace(old, new))
 
 
+def test_the_bounds_of_lists_are_checked() -> None:
+    head = HEAD.replace(
+        "groups:", "  - {name: tags, type: list, most: 200}\n  - {name: free, type: list}\ngroups:"
+    )
+    with pytest.raises(
+        SpecError, match=r"crosses: an example can have 20,106 features, more than the 10,000"
+    ):
+        spec_of("tags * tags", head=head)
+    assert spec_of("tags * free", "ip * tags", "free * free * free", head=head).features_per_example == 6
+    with pytest.raises(SpecError, match=r"fields: an example can have 10,201 features"):
+        spec_of(head=head.replace("most: 200", "most: 10_195").replace("crosses:\n", ""))
+
+
 def test_too_many_combinations_are_refused_at_once() -> None:
     many = "".join(f"  - {{name: f{i}, type: category}}\n" for i in range(200))
     head = HEAD.replace("groups:\n", many + "groups:\n")

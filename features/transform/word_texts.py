@@ -1,0 +1,79 @@
+"""What people read for the features of text: the very values, elements and n-grams."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from features.spec import ListField, TextField, ValueField
+from features.transform.columns import Arrays, Column
+from features.transform.hashing import hash_bytes
+from features.transform.word_steps import OTHERS, elements, ngrams, shaped
+
+_OTHER = "(other)"
+
+
+def texts_of_value(field: ValueField, text: str, learnt: Arrays) -> Sequence[str]:
+    """The value in the field's shape."""
+    return [*_by_hash(field, [text], learnt).values()]
+
+
+def texts_of_elements(field: ListField, text: str, learnt: Arrays) -> Sequence[str]:
+    """The elements in the field's shape, without what stands behind a colon if that is a count."""
+    delimiter = "\x1f" + (field.delimiter or "")
+    parts = [part.strip(" \t") for part in re.split(f"[{re.escape(delimiter)}]", text)]
+    if field.counts:
+        parts += [part.rpartition(":")[0].strip(" \t") for part in parts]
+    names = _by_hash(field, parts, learnt)
+    bag = elements(field, Column.repeated(text, 1), 0, learnt)
+    return _named(bag.hashes[: bag.bounds[1]].tolist(), names)
+
+
+def texts_of_ngrams(field: TextField, text: str, learnt: Arrays) -> Sequence[str]:
+    """The n-grams; those of characters in quotes, as blanks are part of them."""
+    names = {hash_bytes(OTHERS, 0): _OTHER}
+    chars = hash_bytes(b"chars", 0)
+    for part in text.split("\x1f"):
+        words = "".join(c if _is_in_words(c) else " " for c in part.lower()).split()
+        for size in field.words:
+            for i in range(len(words) - size + 1):
+                gram = " ".join(words[i : i + size])
+                names[hash_bytes(gram.encode(), 0)] = gram
+        for gram in _grams(words, field.chars):
+            names[hash_bytes(gram.encode(), chars)] = f"'{gram}'"
+    bag = ngrams(field, Column.repeated(text, 1), 0, learnt)
+    return _named(bag.hashes[: bag.bounds[1]].tolist(), names)
+
+
+def _by_hash(field: ValueField, values: list[str], learnt: Arrays) -> dict[int, str]:
+    """The values in the field's shape by the hashes that they have with seed 0, without what has none."""
+    texts = [value.encode("utf-8", "replace") for value in values]
+    ends = np.cumsum([len(text) for text in texts], dtype=np.int32)
+    starts = ends - np.array([len(text) for text in texts], np.int32)
+    buffer = np.frombuffer(b"".join(texts), np.uint8)
+    found = shaped(field, Column(buffer, starts, ends, np.zeros(len(texts), np.uint8)), 0, learnt)
+    names: dict[int, str] = {}
+    for value, hashed, present in zip(values, found.words.tolist(), found.present.tolist(), strict=True):
+        if present:
+            short = value[: field.prefix]
+            names.setdefault(hashed, short.lower() if field.lower else short)
+    others = hash_bytes(OTHERS, 0)
+    return {hashed: _OTHER if hashed == others else name for hashed, name in names.items()}
+
+
+def _named(hashes: list[int], names: dict[int, str]) -> Sequence[str]:
+    return [names.get(hashed, f"#{hashed:016x}") for hashed in hashes]
+
+
+def _is_in_words(char: str) -> bool:
+    return unicodedata.category(char)[0] in "LMN"
+
+
+def _grams(words: Sequence[str], sizes: Sequence[int]) -> Iterator[str]:
+    """The n-grams of characters."""
+    for word in (f" {word} " for word in words):
+        for size in sizes:
+            yield from (word[i : i + size] for i in range(max(len(word) - size, 0) + 1))
