@@ -46,6 +46,7 @@ app = typer.Typer(
     ),
 )
 features.app.command("init")(inspection.init)
+features.app.command("fit")(inspection.fit)
 features.app.command("check")(inspection.check)
 app.add_typer(features.app, name="features")
 app.add_typer(ps.app, name="ps")

@@ -1,4 +1,4 @@
-"""`ctr features init` and `check`: a spec for raw data, and what it finds in that."""
+"""`ctr features init`, `fit` and `check`: a spec for raw data, and what it finds in that."""
 
 from __future__ import annotations
 
@@ -52,6 +52,39 @@ def init(
         draft.write_text(text, "utf-8")
     typer.echo(f"wrote {out}: {some(len(spec.fields), 'field')}, label {spec.label!r}")
     typer.echo(f"next: ctr features check --spec {out} {file}")
+
+
+def fit(
+    inputs: Inputs,
+    spec: SpecOption,
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="The fitted spec is written to this folder, which --spec takes like a file.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Let a spec learn what its transforms need (quantiles, counts of values) in one pass over raw data.
+
+    `ctr features build` does it by itself, for the data that it hashes. Fit a spec to use what one period
+    has taught for another.
+
+    Example: `ctr features fit --spec ads.yaml january/ --out january.spec`
+    """
+    from features import fit as learn
+    from features import load_spec
+    from features.spec import learnt_of, require_place_for_spec, write_fitted_spec
+
+    require_place_for_spec(out)
+    wanted = load_spec(spec)
+    fitted = learn(wanted, inputs)
+    write_fitted_spec(fitted, out)
+    learnt = learnt_of(fitted) or {}
+    if not learnt:
+        typer.echo(f"{spec} has nothing to learn; {out} has it as it is", err=True)
+    typer.echo(f"wrote {out}: {some(len(learnt), 'learnt array')}, fingerprint {fitted.fingerprint[:12]}")
 
 
 def check(

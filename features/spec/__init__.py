@@ -16,7 +16,8 @@ from features.spec.fitted import (
     spec_files,
     spec_of_files,
 )
-from features.spec.model import FeatureSpec, load_spec, parse_spec
+from features.spec.loading import load_spec, require_place_for_spec, write_fitted_spec
+from features.spec.model import FeatureSpec, parse_spec
 from features.spec.number_fields import Clip, LinearField, NumberField, Scale
 from features.spec.source import FEATURES, FORMATS, LABEL, Format, Source
 from features.spec.word_fields import KNOWN, CategoryField, ListField, TextField, ValueField, WordField

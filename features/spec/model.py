@@ -7,7 +7,6 @@ import json
 import math
 from collections import Counter
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -26,10 +25,7 @@ from features.spec.fields import (
 )
 from features.spec.number_fields import NumberField
 from features.spec.source import FORMATS, Source, check_source
-from features.spec.word_fields import ValueField
 from features.spec.yaml_text import Place, SpecText, dump_yaml
-
-_SHIPPED = Path(__file__).parent / "shipped"
 
 
 class FeatureSpec(BaseModel):
@@ -150,41 +146,6 @@ def _decisive(part: InputField | Cross) -> dict[str, Any]:
         for key, value in part.model_dump(exclude={"column", "vocabulary"}).items()
         if key in _FIRST_KEYS or value != fields[key].get_default(call_default_factory=True)
     }
-
-
-def load_spec(name_or_path: str | Path) -> FeatureSpec:
-    """The spec that ships under that name (`criteo`, `avazu`, `libsvm`), or else that file's.
-
-    Raises SpecError when there is none or it is wrong.
-    """
-    shipped = {path.stem: path for path in sorted(_SHIPPED.glob("*.yaml"))}
-    path = shipped.get(str(name_or_path), Path(name_or_path))
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
-        raise SpecError(
-            f"There is no feature spec {str(name_or_path)!r}: name one that ships with the package"
-            f" ({', '.join(shipped)}), or give the path of a YAML file."
-        ) from None
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{path}: byte {error.start} is not UTF-8 text; save the spec as UTF-8.") from None
-    except OSError as error:
-        raise SpecError(f"{path}: the feature spec cannot be read ({error.strerror}).") from None
-    return _beside(path, parse_spec(text, str(path)))
-
-
-def _beside(path: Path, spec: FeatureSpec) -> FeatureSpec:
-    """`spec` with the paths of vocabularies relative to the folder of its own file."""
-    return spec.model_copy(
-        update={
-            "fields": tuple(
-                field.model_copy(update={"vocabulary": str((path.parent / field.vocabulary).absolute())})
-                if isinstance(field, ValueField) and field.vocabulary is not None
-                else field
-                for field in spec.fields
-            )
-        }
-    )
 
 
 def parse_spec(text: str, where: str) -> FeatureSpec:

@@ -32,3 +32,16 @@ def test_a_spec_that_is_there_stays(cli: Cli, tmp_path: Path) -> None:
     assert refused.code == 1
     assert "there is such a file already" in refused.err
     assert spec.read_text() == "mine"
+
+
+def test_what_one_file_has_taught_serves_for_another(cli: Cli, tmp_path: Path) -> None:
+    log, spec, fitted = write_log(tmp_path), tmp_path / "ads.yaml", tmp_path / "fitted"
+    spec.write_text(
+        "version: 1\nsource: {format: delimited}\nlabel: click\n"
+        "fields: [{name: price, type: number, transform: quantiles, buckets: 8}]\n"
+    )
+    made = cli("features", "fit", "--spec", spec, log, "--out", fitted)
+    assert made.out.startswith(f"wrote {fitted}: 1 learnt array, fingerprint ")
+    assert cli("train", "--spec", fitted, log, "--model", tmp_path / "model").code == 0
+    assert cli("features", "build", "--spec", fitted, log, "--out", tmp_path / "hashed").code == 0
+    assert cli("evaluate", "--model", tmp_path / "model", tmp_path / "hashed").code == 0

@@ -276,8 +276,11 @@ def test_libsvm_has_no_columns() -> None:
 def test_a_spec_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"no feature spec 'kriteo'.*avazu, criteo, libsvm"):
         load_spec("kriteo")
-    with pytest.raises(SpecError, match="cannot be read"):
+    with pytest.raises(SpecError, match=r"a folder without features\.yaml"):
         load_spec(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(SpecError, match="cannot be read"):
+        load_spec(tmp_path / "file" / "spec.yaml")
     latin = tmp_path / "latin.yaml"
     latin.write_bytes("label: é".encode("latin-1"))
     with pytest.raises(SpecError, match="byte 7 is not UTF-8"):
