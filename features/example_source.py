@@ -8,6 +8,7 @@ from typing import Protocol
 from features.batches import Batch, Chunk
 from features.readers import BadRows
 from features.spec import FeatureSpec
+from features.windows import Windows
 
 
 class ExampleSource(Protocol):
@@ -16,6 +17,10 @@ class ExampleSource(Protocol):
     @property
     def spec(self) -> FeatureSpec:
         """The spec whose features the examples have."""
+
+    @property
+    def windows(self) -> Windows | None:
+        """What the spec's windows know after the rows of a pass; None if it has none."""
 
     @property
     def fraction_read(self) -> float:

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.errors import DataError
+from ctr.errors import DataError, SpecError
 from features.batches import Batch, BatchBuilder
 from features.inputs import InputFile, StandardInput, input_files
 from features.pieces import HashedPiece, PlacedBlock, PlacedPiece, in_order
@@ -30,6 +30,7 @@ from features.readers import (
 from features.spec import FeatureSpec
 from features.text import Cells
 from features.transform import Transform
+from features.windows import Windows
 
 OnBadRows = Literal["fail", "skip", "quarantine"]
 
@@ -52,6 +53,7 @@ class RawSource:
         max_bad_fraction: float | None = None,
         labels: Labels = "required",
         threads: int = 1,
+        windows: Windows | None = None,
     ) -> None:
         """Opens each file (see `input_files`) once, so that a wrong header shows before any work.
 
@@ -62,11 +64,19 @@ class RawSource:
         may be. `labels`: if ignored, files may lack labels (and weights), those that are there are not looked
         at, and the batches have none; `absent`: likewise, and files without a header do lack the label's
         column. `threads`: so many split and hash rows, while the one that iterates reads; 1: that does all.
-        Batches and bad rows are the same whatever they are. Raises DataError, or SpecError when the spec does
-        not fit a file's format.
+        Batches and bad rows are the same whatever they are. `windows`: what the windows of the spec, if it
+        has any, know of earlier rows; one pass is then possible, which takes all rows in, in one thread.
+
+        Raises DataError, or SpecError when the spec does not fit a file's format, or has windows without
+        `windows`.
         """
         if (on_bad_rows == "quarantine") != (quarantine is not None):
             raise ValueError("a quarantine file is given if and only if on_bad_rows is 'quarantine'")
+        if spec.windows and windows is None:
+            raise SpecError(
+                f"window {spec.windows[0].name!r}: its features come of all rows before a row; write a data"
+                f" set with `ctr features build`, and use that instead of the raw files."
+            )
         self.spec = spec
         self.files = input_files(inputs)
         self._on_bad_rows = on_bad_rows
@@ -76,12 +86,16 @@ class RawSource:
         self._quarantine = None if quarantine is None else Quarantine(quarantine)
         self._labels = labels
         self._transform = Transform(spec, with_label=labels == "required")
+        self.windows = windows if spec.windows else None
+        self._passing = self._transform  # of a pass; the other one leaves no trace
+        if self.windows is not None:
+            self._passing = Transform(spec, with_label=labels == "required", history=windows)
         self._check()
         self._row_count: int | None = None
         self.fraction_read = 0.0  # by rows if the pass has a `stop`, else by bytes of file
         self.blocks_read = 0
         self.bad_rows = BadRows()
-        self._threads = threads
+        self._threads = threads if self.windows is None else 1
         self._kept: _Pieces | None = None
         self.watch: Callable[[Cells, NDArray[np.uint8]], None] | None = None
         """Is given the rows of a pass, in their order: the cells of `columns`, and which rows are bad."""
@@ -96,6 +110,8 @@ class RawSource:
         """
         if rows < 1 or start < 0:
             raise ValueError(f"rows is {rows} and start {start}: at least 1 and 0")
+        if self.windows is not None and (start > 0 or self._tried > 0):
+            raise ValueError("with windows there is one pass, from the first row on")
         self._decide_labels()
         self.fraction_read = 0.0
         self._tried, self._reasons = 0, Counter()
@@ -158,7 +174,7 @@ class RawSource:
         """The rows `start..stop-1`, in order."""
         pieces = self._wanted(start, stop)
         for piece in pieces:
-            yield from piece.blocks(self._transform)
+            yield from piece.blocks(self._passing)
             # As long as it is open how rows without a click are labelled, the first of them decides.
             if (
                 self._threads > 1

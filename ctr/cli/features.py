@@ -11,13 +11,15 @@ import typer
 
 from ctr.cli.options import MOST_BAD, BadRowsOption, Inputs, JsonOption, MaxBadFraction, OnBadRows
 from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
+from ctr.cli.tables import size
 from ctr.outputs import beside, require_apart, require_no_part
 from ctr.table import table
 
 if TYPE_CHECKING:
     from ctr.progress import Report
-    from features import DatasetManifest, RawSource
+    from features import DatasetManifest, FeatureSpec, RawSource
     from features.readable import Collisions, Dictionary
+    from features.windows import Windows
 
 _FIRST_PASS = 0.5  # of the time that a build with --shuffle takes: its first pass
 
@@ -67,6 +69,16 @@ RawOption = Annotated[
 RowsOption = Annotated[int, typer.Option(metavar="N", min=1, help="How many of the raw rows to read.")]
 
 
+WindowsFrom = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="The windows of the spec go on from those of this data set or model: that of the day before.",
+        show_default=False,
+    ),
+]
+
+
 @app.command()
 def build(
     inputs: Inputs,
@@ -74,6 +86,7 @@ def build(
     out: OutOption,
     shuffle: ShuffleOption = None,
     dictionary: DictionaryOption = None,
+    windows_from: WindowsFrom = None,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
     max_bad_fraction: MaxBadFraction = MOST_BAD,
     json: JsonOption = None,
@@ -82,6 +95,9 @@ def build(
 
     Training reads the rows in the order of the files. If they are sorted, such as by label, the model
     learns badly; `--shuffle` puts them in a random order.
+
+    Windows look back at the rows before, so these come in the order of time, and `--windows-from` goes on
+    where the day before ended.
 
     Example: `ctr features build --spec criteo day1.tsv day2.tsv.gz --out days.hashed`
     """
@@ -92,13 +108,16 @@ def build(
     require_apart(json, [*inputs, spec])
     require_no_part(json, out)
     quarantine = beside(out, ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
+    fitted = fit(load_spec(spec), inputs)
     source = RawSource(
-        fit(load_spec(spec), inputs),
+        fitted,
         inputs,
         on_bad_rows=on_bad_rows.value,
         quarantine=quarantine,
         max_bad_fraction=max_bad_fraction,
+        windows=_windows(fitted, windows_from),
     )
+    windows = source.windows
     warnings = source.warnings()
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
@@ -127,7 +146,21 @@ def build(
         known = len(texts.table())
         facts["dictionary"] = {"features": known, "bytes": (out / DICTIONARY).stat().st_size}
         lines.append(f"{DICTIONARY} in it has the texts of the {known:,} most frequent features")
+    if windows is not None:
+        facts["windows"] = {"keys": windows.keys, "bytes": windows.bytes}
+        lines.append(f"its windows know {windows.keys:,} keys, in {size(windows.bytes)}")
     report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)
+
+
+def _windows(spec: FeatureSpec, before: Path | None) -> Windows | None:
+    """What the windows of `spec` know at the beginning, if it has any."""
+    from features.windows import Windows, load_windows
+
+    if before is None:
+        return Windows(spec) if spec.windows else None
+    if not spec.windows:
+        raise typer.BadParameter("the spec has no windows; leave it out", param_hint="--windows-from")
+    return load_windows(spec, before)
 
 
 def _write(
@@ -143,6 +176,7 @@ def _write(
             out,
             dictionary=texts,
             progress=lambda rows: show(rows, source.fraction_read),
+            windows=source.windows,
         )
     hashed = 0
 
@@ -157,7 +191,15 @@ def _write(
     # The temporary files lie beside the data set: there is the room that it needs anyway.
     beside = out.resolve().parent
     with closing(shuffled(source, BLOCK_ROWS, shuffle, beside, progress=first_pass)) as batches:
-        return write_dataset(batches, source.spec, out, shuffled=shuffle, dictionary=texts, progress=writing)
+        return write_dataset(
+            batches,
+            source.spec,
+            out,
+            shuffled=shuffle,
+            dictionary=texts,
+            progress=writing,
+            windows=source.windows,
+        )
 
 
 @app.command()

@@ -74,7 +74,7 @@ class TrainSetup:
     def model(self, state: tuple[Slots, Float32], result: TrainResult) -> Model:
         """The trained model."""
         linear, facts = self.linear(state, result.passes), self._facts(result)
-        return Model.of(self.source.spec, linear, facts, self.dictionary)
+        return Model.of(self.source.spec, linear, facts, self.dictionary, self.source.windows)
 
     def _facts(self, result: TrainResult) -> dict[str, Any]:
         """What the manifest says about training."""

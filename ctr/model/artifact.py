@@ -42,6 +42,7 @@ from features import (
 )
 from features.readable import DICTIONARY
 from features.spec import LEARNT, SPEC, spec_files, spec_of_files
+from features.windows import WINDOW_FILE, Windows, read_windows, sha256_of, write_windows
 
 _WEIGHTS = "weights.safetensors"
 _STATE = "state.safetensors"
@@ -70,7 +71,8 @@ def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
             save_file({"slots": slots, "state": numbers}, folder / _STATE)
             for name in (_WEIGHTS, _STATE):  # safetensors keeps its files from other users
                 shutil.copymode(folder / SPEC, folder / name)
-            files = {name: _sha256(folder / name) for name in (*whole, _WEIGHTS, _STATE)}
+            of_windows = [] if model.windows is None else write_windows(model.windows, folder, folder / SPEC)
+            files = {name: sha256_of(folder / name) for name in (*whole, _WEIGHTS, _STATE, *of_windows)}
             (folder / MANIFEST).write_bytes(manifest_text({**model.manifest, "sha256": files}))
     except (OSError, SafetensorError) as error:
         kept = "the model that was there is unchanged" if path.exists() else "nothing was left behind"
@@ -106,7 +108,11 @@ def update_manifest(model: Model, path: Path) -> None:
 def require_model_or_nothing(path: Path) -> None:
     """Raise ModelError if writing a model to `path` would delete something that is none."""
     parts = {MANIFEST, SPEC, LEARNT, DICTIONARY, _WEIGHTS, _STATE}
-    require_replaceable(path, "model", FORMAT, parts.__contains__, ModelError)
+
+    def is_part(name: str) -> bool:
+        return name in parts or WINDOW_FILE.fullmatch(name) is not None
+
+    require_replaceable(path, "model", FORMAT, is_part, ModelError)
 
 
 def load_model(path: Path) -> Model:
@@ -135,7 +141,14 @@ def load_model(path: Path) -> Model:
             f"{path}: {MANIFEST} names model {manifest['id']}, but the weights are those of model "
             f"{found}; restore the folder or train again."
         )
-    return Model(linear, Transform(spec, with_label=False), manifest)
+    windows = _windows(spec, path, manifest)
+    return Model(linear, Transform(spec, with_label=False, history=windows), manifest, windows=windows)
+
+
+def _windows(spec: FeatureSpec, path: Path, manifest: Mapping[str, Any]) -> Windows | None:
+    if not spec.windows:
+        return None
+    return read_windows(spec, lambda name: bytes(_content(path, manifest, name)), str(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +253,3 @@ def _tensors(path: Path, content: mmap.mmap, wanted: Mapping[str, tuple[Any, int
     if any(len(tensors[name]) != slots.size for name in wanted) or (slots[1:] <= slots[:-1]).any():
         raise ModelError(f"{path}: slots and numbers do not fit together; train the model again.")
     return tensors
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

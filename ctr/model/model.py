@@ -14,13 +14,14 @@ from ctr.learn import Float32
 from ctr.model.linear import LinearModel
 from ctr.model.manifest import FORMAT, FORMAT_VERSION
 from features import Batch, Chunk, FeatureSpec, Transform
+from features.windows import Windows
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """A trained model: weights, and the transform they were trained with.
 
-    Immutable, so any number of threads may predict with one object.
+    Immutable but for its windows, and any number of threads may predict with one object.
     """
 
     linear: LinearModel
@@ -29,12 +30,21 @@ class Model:
     """What `GET /v1/model` shows: JSON values only."""
     dictionary: bytes | None = None
     """The file of a dictionary of features, to be saved with the model; None in one that was loaded."""
+    windows: Windows | None = None
+    """What the windows of the spec know of earlier rows; this alone changes, as events are added to it."""
 
     @staticmethod
     def of(
-        spec: FeatureSpec, linear: LinearModel, facts: Mapping[str, Any], dictionary: bytes | None = None
+        spec: FeatureSpec,
+        linear: LinearModel,
+        facts: Mapping[str, Any],
+        dictionary: bytes | None = None,
+        windows: Windows | None = None,
     ) -> Model:
-        """The model of these weights, trained with the transform of `spec`; `facts` go into the manifest."""
+        """The model of these weights, trained with the transform of `spec`; `facts` go into the manifest.
+
+        `windows`: what the windows of `spec` know; None: nothing yet.
+        """
         manifest = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -45,7 +55,12 @@ class Model:
             "nonzero_weights": int(linear.weights.size),
             **facts,
         }
-        return Model(linear, Transform(spec, with_label=False), manifest, dictionary)
+        if spec.windows:
+            windows = windows or Windows(spec)
+            manifest["windows"] = {"keys": windows.keys, "bytes": windows.bytes}
+        return Model(
+            linear, Transform(spec, with_label=False, history=windows), manifest, dictionary, windows
+        )
 
     @property
     def id(self) -> str:

@@ -14,12 +14,19 @@ from ctr.errors import DataError
 from features.folder import MANIFEST, require_replaceable
 from features.readable import DICTIONARY
 from features.spec import LEARNT, SPEC
+from features.windows import WINDOW_FILE
 
 FORMAT = "ctr hashed data set"
 FORMAT_VERSION = 1
 
 _OWN_NAME = re.compile(
-    "|".join([*map(re.escape, (MANIFEST, SPEC, LEARNT, DICTIONARY)), r"shard-[0-9]{5,}\.arrow"])
+    "|".join(
+        [
+            *map(re.escape, (MANIFEST, SPEC, LEARNT, DICTIONARY)),
+            r"shard-[0-9]{5,}\.arrow",
+            WINDOW_FILE.pattern,
+        ]
+    )
 )
 _FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
 _Count = Annotated[int, Field(ge=0)]
@@ -60,7 +67,7 @@ class DatasetManifest(BaseModel):
     """Whether any value differs from 1."""
     has_weights: bool
     sha256: dict[str, _Sha256] = Field(default_factory=dict)
-    """Of a dictionary, if there is one, by its file's name."""
+    """By the name of the file: of a dictionary, and of what windows know after the last row."""
     shuffled: Annotated[int, Field(ge=0)] | None = None
     """The seed of the random order that the rows were put in; None when they are in that of the input."""
     parts: Annotated[tuple[PartEntry, ...], Field(alias="shards", strict=False)]

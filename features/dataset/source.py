@@ -7,6 +7,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 from weakref import finalize
@@ -23,6 +24,7 @@ from features.dataset.writer import block_schema
 from features.readable import read_dictionary_bytes
 from features.readers import BadRows
 from features.spec import SPEC, FeatureSpec, read_spec_files, spec_of_files
+from features.windows import Windows, load_windows
 
 
 class DatasetSource:
@@ -62,6 +64,11 @@ class DatasetSource:
         self.bad_rows = BadRows()  # none: the build left them out
         self.blocks_read = 0  # what is mapped is read while it is trained
         self._row_reached = 0
+
+    @cached_property
+    def windows(self) -> Windows | None:
+        """What the spec's windows know after the last row; None if it has none."""
+        return load_windows(self.spec, self.path) if self.spec.windows else None
 
     def warnings(self) -> list[str]:
         """None: what was odd was told when the data set was built."""

@@ -18,7 +18,8 @@ from features.batches import Batch, Chunk, localize, slot_dtype
 from features.dataset.manifest import DatasetManifest, PartEntry, require_dataset_or_nothing
 from features.folder import replace_folder
 from features.readable import DICTIONARY, Dictionary, dictionary_bytes
-from features.spec import FeatureSpec, spec_files
+from features.spec import SPEC, FeatureSpec, spec_files
+from features.windows import Windows, sha256_of, write_windows
 
 BLOCK_ROWS = 65_536
 BLOCKS_PER_PART = 4
@@ -51,14 +52,15 @@ def write_dataset(
     shuffled: int | None = None,
     dictionary: Dictionary | None = None,
     progress: Callable[[int], None] | None = None,
+    windows: Windows | None = None,
 ) -> DatasetManifest:
     """Write examples as the hashed data set `out`, a folder that is there complete or not at all.
 
     Each of `batches` becomes one block: all must have exactly `block_rows` rows, only the last one may have
     fewer (ValueError). `spec` is the one their slots come from. `shuffled` is for the manifest: the seed,
     if the rows come in a random order. `dictionary` has counted their features when the last batch has been
-    taken; it is written, too. `progress` is called with the number of rows written so far. A data
-    set that was at `out` stays until the new one is on disk.
+    taken; it is written, too, and so is what `windows` know then. `progress` is called with the number of
+    rows written so far. A data set that was at `out` stays until the new one is on disk.
 
     Raises DataError when there is no row, `out` holds something else than a data set, or the disk refuses.
     """
@@ -83,6 +85,9 @@ def write_dataset(
                 content = dictionary_bytes(dictionary.table())
                 (folder / DICTIONARY).write_bytes(content)
                 manifest.sha256[DICTIONARY] = hashlib.sha256(content).hexdigest()
+            if windows is not None:
+                names = write_windows(windows, folder, folder / SPEC)
+                manifest.sha256.update((name, sha256_of(folder / name)) for name in names)
             manifest.write(folder)
     except OSError as error:
         kept = "the data set that was there is unchanged" if place.exists() else "nothing was left behind"

@@ -92,18 +92,16 @@ class NamedRows:
         places = np.arange(bounds[-1]) + np.repeat(together.bounds[1:] - bounds[1:], sizes)
         self.features.append(Features(bounds, together.hashes[places]))
 
-    def texts(self, number: int, chosen: NDArray[np.int64]) -> list[str]:
-        """The texts of some features, such as `site=example.com` or `site * hour=example.com * 14`."""
+    def text(self, number: int, feature: int) -> str:
+        """The text of a feature, such as `site=example.com` or `site * hour=example.com * 14`."""
         bounds = self.features[number].bounds
-        rows = np.searchsorted(bounds, chosen, side="right") - 1
-        places = zip(rows.tolist(), (chosen - bounds[rows]).tolist(), strict=True)
+        row = int(np.searchsorted(bounds, feature, side="right")) - 1
+        nth = feature - int(bounds[row])
         if number < len(self._naming.fields):
-            values = [self._values(number, row)[nth] for row, nth in places]
+            value = self._values(number, row)[nth]
         else:
-            cross = self._naming.crosses[number - len(self._naming.fields)]
-            values = [self._combination(cross, row, nth) for row, nth in places]
-        name = self._naming.names[number]
-        return [f"{name}={v if len(v) <= _LONGEST else v[:_LONGEST] + '…'}" for v in values]
+            value = self._combination(self._naming.crosses[number - len(self._naming.fields)], row, nth)
+        return f"{self._naming.names[number]}={value if len(value) <= _LONGEST else value[:_LONGEST] + '…'}"
 
     def _values(self, number: int, row: int) -> Sequence[str]:
         """The texts of a field's features in a row."""
@@ -156,5 +154,12 @@ class _FieldTexts:
 
 def _alone(spec: FeatureSpec, fields: list[InputField], *crosses: Cross) -> Transform:
     """A transform of these fields and crosses alone, for the whole hashes."""
-    changed = {"bits": 64, "bias": False, "most_features": 2**62, "fields": tuple(fields), "crosses": crosses}
+    changed = {
+        "bits": 64,
+        "bias": False,
+        "most_features": 2**62,
+        "windows": (),
+        "fields": tuple(fields),
+        "crosses": crosses,
+    }
     return Transform(spec.model_copy(update=changed), with_label=False)

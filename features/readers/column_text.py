@@ -21,9 +21,6 @@ def text_of_column(column: pa.Array) -> pa.Array:
     """
     kind, types = column.type, pa.types
     if types.is_dictionary(kind):
-        if kind.value_type in (pa.string_view(), pa.binary_view()):  # which Arrow cannot decode
-            texts = column.dictionary.cast(pa.large_binary())
-            return texts.take(column.indices)
         return text_of_column(column.dictionary_decode())
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
         return column.cast(pa.large_binary())

@@ -20,5 +20,6 @@ from features.spec.loading import load_spec, require_place_for_spec, write_fitte
 from features.spec.model import FeatureSpec, parse_spec
 from features.spec.number_fields import Clip, LinearField, NumberField, Scale
 from features.spec.source import FEATURES, FORMATS, LABEL, Format, Source
+from features.spec.windows import PARTS, UNITS, Window, WindowField, microseconds
 from features.spec.word_fields import KNOWN, CategoryField, ListField, TextField, ValueField, WordField
 from features.spec.yaml_text import dump_yaml

@@ -37,9 +37,10 @@ def _as_written(data: Any, handler: ValidatorFunctionWrapHandler) -> Any:
 
 
 def _expanded(written: tuple[Cross | str, ...], info: ValidationInfo) -> tuple[Cross, ...]:
-    if not {"fields", "groups", "most_features"} <= info.data.keys():
+    if not {"fields", "groups", "most_features", "windows"} <= info.data.keys():
         return ()  # one of these is wrong, which is told
-    fields = {field.name: field for field in info.data["fields"]}
+    of_windows = [field for window in info.data["windows"] for field in window.fields]
+    fields = {field.name: field for field in (*info.data["fields"], *of_windows)}
     return expand_crosses(written, fields, info.data["groups"], info.data["most_features"])
 
 

@@ -25,6 +25,7 @@ from features.spec.fields import (
 )
 from features.spec.number_fields import NumberField
 from features.spec.source import FORMATS, Source, check_source
+from features.spec.windows import Window
 from features.spec.yaml_text import Place, SpecText, dump_yaml
 
 
@@ -51,6 +52,7 @@ class FeatureSpec(BaseModel):
     most_features: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     """The most that an example may have, so that a cross too many does not fill the memory. Data that carries
     its own features is not limited."""
+    windows: Annotated[tuple[Window, ...], Field(strict=False)] = ()
     crosses: Crosses = ()
 
     @model_validator(mode="after")
@@ -71,8 +73,9 @@ class FeatureSpec(BaseModel):
 
     @property
     def all_fields(self) -> tuple[InputField, ...]:
-        """The spec's fields, or those of a format whose rows carry their own."""
-        return self.fields or FORMATS[self.source.format].fields
+        """The spec's fields and those of its windows, or those of a format whose rows carry their own."""
+        of_windows = [field for window in self.windows for field in window.fields]
+        return (*self.fields, *of_windows) or FORMATS[self.source.format].fields
 
     @property
     def features_per_example(self) -> int:
@@ -116,6 +119,8 @@ class FeatureSpec(BaseModel):
         }
         if not self.fields and not decisive["libsvm"]:
             decisive["fields_of"] = self.source.format
+        if self.windows:
+            decisive["windows"] = [_decisive(window) for window in self.windows]
         return decisive
 
     def to_yaml(self) -> str:
@@ -133,7 +138,7 @@ class FeatureSpec(BaseModel):
 _FIRST_KEYS = frozenset({"name", "type", "missing", "transform", "edges", "of"})
 
 
-def _decisive(part: InputField | Cross) -> dict[str, Any]:
+def _decisive(part: InputField | Cross | Window) -> dict[str, Any]:
     """What of a part of a spec enters the fingerprint.
 
     Keys that came after `_FIRST_KEYS` enter only where they are not at their default, so that a new one
@@ -143,7 +148,7 @@ def _decisive(part: InputField | Cross) -> dict[str, Any]:
     fields = type(part).model_fields
     return {
         key: value
-        for key, value in part.model_dump(exclude={"column", "vocabulary"}).items()
+        for key, value in part.model_dump(exclude={"column", "time", "vocabulary"}).items()
         if key in _FIRST_KEYS or value != fields[key].get_default(call_default_factory=True)
     }
 
@@ -169,6 +174,7 @@ def _checked(document: SpecText) -> FeatureSpec:
             "source": tuple(Source.model_fields),
             **{f"{type_} fields": keys for type_, keys in keys_of_fields().items()},
             "crosses": tuple(Cross.model_fields),
+            "windows": tuple(Window.model_fields),
         }
         raise document.explain(error, vocabulary) from None
 
@@ -187,7 +193,7 @@ def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_carried(spec: FeatureSpec) -> None:
-    for key in ("label", "weight", "fields", "crosses"):
+    for key in ("label", "weight", "fields", "crosses", "windows"):
         if getattr(spec, key):
             raise misfit(
                 (key,), f"{spec.source.format} data carries its own label and features; remove this key"
@@ -210,6 +216,13 @@ def _check_columns(spec: FeatureSpec) -> None:
             raise misfit(
                 place, f"column {column_of(field)!r} is the label or weight; it cannot be a field too"
             )
+    for i, window in enumerate(spec.windows):
+        read: list[tuple[Place, str]] = [(("windows", i, "time"), window.time)]
+        read += [(("windows", i, "key", k), name) for k, name in enumerate(window.key)]
+        used += read
+        for place, name in read:
+            if name in (spec.label, spec.weight):
+                raise misfit(place, f"column {name!r} is the label or weight; a row is not to look at it")
     check_distinct(spec.source.ignore, ("source", "ignore"))
     for i, name in enumerate(spec.source.ignore):
         if name in [column for _, column in used]:
@@ -226,11 +239,19 @@ def _check_fields(spec: FeatureSpec) -> None:
     check_distinct([field.name for field in spec.fields], ("fields",), "name")
     for i, field in enumerate(spec.fields):
         field.check(("fields", i))
+    check_distinct([window.name for window in spec.windows], ("windows",), "name")
+    names = {field.name for field in spec.fields}
+    for i, window in enumerate(spec.windows):
+        window.check(("windows", i))
+        for of_window in window.fields:
+            if of_window.name in names:
+                raise misfit(("windows", i), f"its feature {of_window.name!r} has the name of another field")
+            names.add(of_window.name)
 
 
 def _check_most(spec: FeatureSpec) -> None:
     # What a list without a bound comes to is known with each row.
-    bounds = {field.name: field.at_most or 0 for field in spec.fields}
+    bounds = {field.name: field.at_most or 0 for field in spec.all_fields}
     most = int(spec.bias) + sum(bounds.values())
     for cross in spec.crosses:
         most += math.prod(math.comb(bounds[part], times) for part, times in Counter(cross.of).items())

@@ -119,6 +119,7 @@ _EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number (with an exponent: 1.0e+3)",
     "finite_number": "a finite number",
+    "duration": "a whole number and its unit (s, m, h, d or w), such as 10m",
     "bool_type": "true or false",
     "tuple_type": "a list",
     "model_type": "a mapping of keys to values",

@@ -40,6 +40,9 @@ class RowStatus(IntEnum):
     INDEX = indices.BAD_INDEX
     VALUE = indices.BAD_VALUE
     QUERY = indices.QUERY
+    TIME = 20
+    LATE = 21
+    """It is earlier than a row before it, which windows do not allow."""
     FEATURES = 30
     """It has more features than a row may have."""
 

@@ -16,6 +16,7 @@ from features.spec import (
     ListField,
     NumberField,
     TextField,
+    WindowField,
     register_field,
 )
 from features.transform.columns import Arrays, Bag, Column, Hashes, Words
@@ -80,6 +81,12 @@ def _indices(field: IndexField, column: Column, seed: int, _: Arrays) -> Bag:
     return bag
 
 
+def _no_history(_field: WindowField, column: Column, _seed: int, _learnt: Arrays) -> Words:
+    """None: `Transform` asks its history for these features, if it has one."""
+    rows = len(column)
+    return Words(np.zeros(rows, np.uint64), np.zeros(rows, np.bool_), np.zeros(rows, np.uint8))
+
+
 _BUCKETS = Step(NumberField, words_of_numbers, fit_of_numbers, texts_of_number)
 
 register_step("log", Step(NumberField, texts=texts_of_number), "log")
@@ -93,3 +100,4 @@ STEPS["shaped"] = Step(CategoryField, shaped, known_values, texts_of_value)
 register_step("list", Step(ListField, elements, known_values, texts_of_elements))
 register_step("text", Step(TextField, ngrams, known_values, texts_of_ngrams))
 STEPS["indices"] = Step(IndexField, _indices, texts=texts_of_indices)
+STEPS["window"] = Step(WindowField, _no_history)

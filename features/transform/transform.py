@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,9 @@ _EXPECTED = {
     RowStatus.QUERY: "is a query id: ranking data is not supported; write index:value",
     RowStatus.FEATURES: "has so many values that they and their crosses are more features than the spec's"
     " most_features; shorten such lists, cross fewer of them, or raise most_features",
+    RowStatus.TIME: "is not a time such as 2017-11-06 16:00:00, or the format of its window says otherwise",
+    RowStatus.LATE: "is earlier than a row before it, by more than the slack of a window; sort the rows by"
+    " time, or raise that slack",
 }
 
 
@@ -44,28 +48,44 @@ _REASONS = {
     RowStatus.VALUE: "a value that is no finite number",
     RowStatus.QUERY: "query ids",
     RowStatus.FEATURES: "more features than most_features",
+    RowStatus.TIME: "not a time",
+    RowStatus.LATE: "earlier than a row before it, by more than the slack of a window",
 }
 _TOKENS = (RowStatus.INDEX, RowStatus.VALUE, RowStatus.QUERY)
 """Of one of the several features in a cell."""
 
 
+class History(Protocol):
+    """What windows know of earlier rows."""
+
+    def words(
+        self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
+    ) -> list[Words]:
+        """The features of rows, in the order of the spec's window fields; see `features.windows.Windows`."""
+
+
 class Transform:
-    """A spec made ready to run. Immutable; may be shared by threads."""
+    """A spec made ready to run. Immutable but for its history; may be shared by threads."""
 
     spec: FeatureSpec
     with_label: bool
     columns: tuple[str, ...]
     """The columns that `Cells` must have: label and weight (if wanted), then those of the fields."""
 
-    def __init__(self, spec: FeatureSpec, *, with_label: bool) -> None:
+    def __init__(self, spec: FeatureSpec, *, with_label: bool, history: History | None = None) -> None:
         """Without label, neither label nor weight is read: for examples that are to be predicted.
+
+        `history`: what the features of windows come from; without, an example has none of them. With label,
+        rows are taken in as they are transformed; without, they are not.
 
         Raises SpecError if the spec has to learn from data first, or a constant for missing values is none.
         """
         self.spec = spec
         self.with_label = with_label
+        self.history = history
         wanted = [spec.label_column, spec.weight] if with_label else []
         wanted += [column_of(field) for field in spec.all_fields]
+        wanted += [column for window in spec.windows for column in window.key]
         self.columns = tuple(dict.fromkeys(column for column in wanted if column is not None))
         learnt = learnt_of(spec)
         if learnt is None:
@@ -90,6 +110,7 @@ class Transform:
         ]
         self._nothing_made = made_of(0, 0, [])
         categories = {column_of(field) for field in spec.fields if not field.numeric}
+        categories.update(column for window in spec.windows for column in window.key)
         self._numbers = frozenset(self.columns) - categories
         self._lists = spec.list_columns
         unused = {*spec.source.columns, *spec.source.ignore, spec.label, spec.weight}
@@ -163,6 +184,12 @@ class Transform:
             if place not in columns:
                 columns[place] = Column.of(cells, status, place, slice(first, last))
             found.append((place, make(columns[place])))
+        if self.history is not None:
+            of_windows = self.history.words(
+                cells, status, self.columns, slice(first, last), take_in=self.with_label
+            )
+            places = [place for place, _ in found[-len(of_windows) :]]  # their fields are the last
+            found[-len(of_windows) :] = zip(places, of_windows, strict=True)
         made = made_of(first, last - first, found)
         if made.bounds.size:
             builder.reserve(self._require_room(made))

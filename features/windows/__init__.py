@@ -1,0 +1,11 @@
+"""What earlier rows with the same key say of a row: counts, clicks and rates over sliding windows."""
+
+from features.windows.state import (
+    WINDOW_FILE,
+    load_windows,
+    read_windows,
+    sha256_of,
+    window_files,
+    write_windows,
+)
+from features.windows.windows import Windows

@@ -1,0 +1,142 @@
+"""`Windows`: what all windows of a spec know, and the features that it gives a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.spec import UNITS, FeatureSpec, Window
+from features.text import Cells
+from features.transform import Column, RowStatus, Words, seed_of
+from features.windows.cell_kernels import hash_key_part, read_clicks
+from features.windows.pass_kernels import add_clicks, look, pass_by
+from features.windows.table import WindowTable
+from features.windows.time_kernels import parse_times
+
+
+class Windows:
+    """The rows taken in so far, as far as the windows of `spec` look back.
+
+    Any number of threads may use it; a row is taken in as a whole before the next one is looked at.
+    """
+
+    def __init__(self, spec: FeatureSpec) -> None:
+        """Knows nothing."""
+        self.spec = spec
+        self.tables = [WindowTable(window) for window in spec.windows]
+        self._seeds = [seed_of(window.name, spec) for window in spec.windows]
+        self._lock = Lock()
+
+    def words(
+        self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
+    ) -> list[Words]:
+        """The features of these rows of `cells`, in the order of the spec's window fields.
+
+        They come of what was taken in before. With `take_in`, of the rows before them as well: each is taken
+        in after it has been looked at, together with its label, if `columns` has that. Rows whose status is
+        not 0 are left out; a row that comes too late has `RowStatus.LATE` as its problem.
+        """
+        found: list[Words] = []
+        read = _Cells(cells, status, columns, rows)
+        with self._lock:
+            for window, table, seed in zip(self.spec.windows, self.tables, self._seeds, strict=True):
+                keys, times = read.keys(window, seed), read.times(window)
+                words = np.zeros((len(window.fields), keys.size), np.uint64)
+                present = np.zeros(words.shape, np.bool_)
+                problem = times.problem
+                if take_in:
+                    clicks, late = read.clicks(self.spec.label), np.zeros(keys.size, np.bool_)
+                    pass_by(
+                        table.layout, table.ready(keys.size), keys, times.values, times.present, clicks,
+                        words, present, late,
+                    )  # fmt: skip
+                    problem = np.where(late, np.uint8(RowStatus.LATE), problem)
+                else:
+                    look(table.layout, table.records, keys, times.values, times.present, words, present)
+                found += [Words(words[f], present[f], problem) for f in range(words.shape[0])]
+        return found
+
+    def add_clicks(self, cells: Cells, columns: Sequence[str]) -> int:
+        """Clicks on rows that have been taken in without; how many of these rows have a key that is known."""
+        status = np.zeros(len(cells), np.uint8)
+        read = _Cells(cells, status, columns, slice(None))
+        taken = 0
+        with self._lock:
+            for window, table, seed in zip(self.spec.windows, self.tables, self._seeds, strict=True):
+                if window.with_clicks:
+                    keys, times = read.keys(window, seed), read.times(window)
+                    records = table.ready(keys.size)
+                    taken = max(taken, add_clicks(table.layout, records, keys, times.values, times.present))
+        return taken
+
+    def arrays(self, k: int) -> dict[str, NDArray[Any]]:
+        """What is known of the window numbered `k`; `restore` reads it back."""
+        with self._lock:
+            return self.tables[k].arrays()
+
+    def restore(self, k: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Know of that window what `arrays` say. Raises ValueError if they are not of it."""
+        with self._lock:
+            self.tables[k].restore(arrays)
+
+    @property
+    def keys(self) -> int:
+        """How many are known, of all windows together."""
+        return sum(table.keys for table in self.tables)
+
+    @property
+    def bytes(self) -> int:
+        """How much memory they take."""
+        return sum(table.bytes for table in self.tables)
+
+
+class _Times(NamedTuple):
+    values: NDArray[np.int64]
+    """int64[rows]: microseconds since 1970."""
+    present: NDArray[np.bool_]
+    problem: NDArray[np.uint8]
+
+
+class _Cells:
+    """Rows of cells, of which each column is read once."""
+
+    def __init__(self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice) -> None:
+        buffer = cells.buffer.view()
+        buffer.flags.writeable = False  # so that there is one kernel for all buffers
+        self._cells, self._status, self._rows = Cells(buffer, cells.starts, cells.ends), status, rows
+        self._places = {column: place for place, column in enumerate(columns)}
+        self._columns: dict[str, Column] = {}
+
+    def column(self, name: str) -> Column:
+        if name not in self._columns:
+            self._columns[name] = Column.of(self._cells, self._status, self._places[name], self._rows)
+        return self._columns[name]
+
+    def keys(self, window: Window, seed: int) -> NDArray[np.uint64]:
+        """uint64[rows]; NO_KEY where a part of it is missing."""
+        keys = np.full(len(self._status[self._rows]), max(seed, 1), np.uint64)
+        for name in window.key:
+            column = self.column(name)
+            hash_key_part(column.buffer, column.starts, column.ends, column.status, keys)
+        return keys
+
+    def times(self, window: Window) -> _Times:
+        """Those of the rows."""
+        column = self.column(window.time)
+        rows = len(column)
+        times = _Times(np.zeros(rows, np.int64), np.zeros(rows, np.bool_), np.zeros(rows, np.uint8))
+        unit = np.int64(UNITS[window.format])
+        parse_times(column.buffer, column.starts, column.ends, column.status, unit, *times)
+        return times
+
+    def clicks(self, label: str | None) -> NDArray[np.int8]:
+        """int8[rows]; none without a label."""
+        clicks = np.zeros(len(self._status[self._rows]), np.int8)
+        if label in self._places:
+            column = self.column(label)
+            read_clicks(column.buffer, column.starts, column.ends, column.status, clicks)
+        return clicks

@@ -1,0 +1,87 @@
+"""What a window says of a row, in plain Python: it looks at every row before, one by one."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from features.spec import Window, microseconds
+
+
+class Row(NamedTuple):
+    key: object
+    """None if it is missing."""
+    time: int | None
+    """In microseconds."""
+    click: bool
+
+
+@dataclass
+class PlainWindow:
+    """Rows one after the other, all of which are kept."""
+
+    window: Window
+    latest: int | None = None
+    rows: list[Row] = field(default_factory=list)
+
+    def is_late(self, row: Row) -> bool:
+        slack = microseconds(self.window.slack)
+        return row.time is not None and self.latest is not None and row.time < self.latest - slack
+
+    def take_in(self, row: Row) -> None:
+        assert not self.is_late(row)
+        if row.time is not None:
+            self.latest = row.time if self.latest is None else max(row.time, self.latest)
+            if row.key is not None:
+                self.rows.append(row)
+
+    def features(self, row: Row) -> dict[str, int]:
+        """By name, the buckets; those that are not there are left out."""
+        if row.key is None or row.time is None:
+            return {}
+        own = self._remembered(row)
+        found: dict[str, int] = {}
+        for feature in self.window.fields:
+            if feature.kind == "since_last":
+                if own:
+                    since = max(row.time - max(other.time for other in own), 0)
+                    found[feature.name] = log_bucket(since / 1e6)
+                continue
+            part = microseconds(feature.span) // 16
+            if feature.kind == "count":
+                last = row.time // part
+                found[feature.name] = log_bucket(len(within(own, part, last)))
+                continue
+            last = (row.time - microseconds(self.window.delay)) // part - 1
+            known, every = within(own, part, last), within(self.rows, part, last)
+            if feature.kind == "clicks":
+                found[feature.name] = log_bucket(sum(other.click for other in known))
+            elif every:
+                overall = sum(other.click for other in every) / len(every)
+                strength = self.window.strength
+                rate = (sum(o.click for o in known) + strength * overall) / (len(known) + strength)
+                found[feature.name] = bisect_right(self.window.rate_edges, rate)
+        return found
+
+    def _remembered(self, row: Row) -> list[Row]:
+        """The rows of its key since that was last forgotten."""
+        own: list[Row] = []
+        last: int | None = None
+        for other in self.rows:
+            if other.key == row.key:
+                if last is not None and other.time - last > self.window.expires:
+                    own = []
+                own.append(other)
+                last = max(other.time for other in own)
+        return own if last is not None and row.time - last <= self.window.expires else []
+
+
+def within(rows: list[Row], part: int, last: int) -> list[Row]:
+    """Those in the 16 parts that end with the one numbered `last`."""
+    return [row for row in rows if last - 16 < row.time // part <= last]
+
+
+def log_bucket(value: float) -> int:
+    return math.floor(value) if value <= 2 else 2 + math.floor(math.log(value) ** 2)
