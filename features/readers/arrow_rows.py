@@ -11,9 +11,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.readers.block import Block, rows_per_block
+from features.inputs import InputFile
+from features.readers.block import Block, require_columns, rows_per_block
+from features.spec import FeatureSpec
 from features.text import Cells
 
+BATCH_ROWS = 16_384
 _BATCH_BYTES = 1 << 30  # 1 GiB: places in a buffer are 32 bits wide
 _PADDING = 64
 
@@ -95,7 +98,7 @@ class ArrowPiece:
         except pa.ArrowException:
             raise DataError(
                 f"{self.where}: column {name!r} has the type {column.type}, which has no text; expected"
-                f" strings, numbers, booleans or times."
+                f" strings, numbers, booleans, times or lists of them."
             ) from None
         _, offset_buffer, data_buffer = text.buffers()
         bounds = np.frombuffer(offset_buffer, np.int64)[text.offset : text.offset + len(text) + 1]
@@ -108,9 +111,23 @@ class ArrowPiece:
         return data, starts, ends
 
 
+def require_typed(path: InputFile, schema: pa.Schema, columns: Sequence[str], spec: FeatureSpec) -> None:
+    """Raises DataError unless each column is there, once, and is no list where its field takes one value."""
+    from features.readers.column_text import is_list
+
+    require_columns(path, schema.names, columns)
+    for name in columns:
+        kind = schema.field(name).type
+        if is_list(kind) and name not in spec.list_columns:
+            raise DataError(
+                f"{path}: column {name!r} holds lists ({kind}), but its field takes one value; give the field"
+                f" a type of several values in the spec, such as type: list, or write one value a row."
+            )
+
+
 def parts_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch cut into parts of at most `_BATCH_BYTES`, or one row."""
-    if batch.nbytes <= _BATCH_BYTES or batch.num_rows == 1:
+    """The batch cut into parts of at most `BATCH_ROWS` and `_BATCH_BYTES`, or one row."""
+    if batch.num_rows == 1 or (batch.nbytes <= _BATCH_BYTES and batch.num_rows <= BATCH_ROWS):
         yield batch
         return
     half = batch.num_rows // 2

@@ -1,4 +1,4 @@
-"""`text_of_column`: a column of Parquet as the text that a text file has (see `features.text.value_text`)."""
+"""`text_of_column`: a column of Parquet or Arrow as text: see `features.text.value_text`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from features.text import DIGITS_BELOW
+from features.text import BETWEEN_ELEMENTS, DIGITS_BELOW
 
 _PLAIN = (1e-4, 1e10)  # between them a fraction has no exponent, in Python as in Arrow
 
@@ -22,6 +22,8 @@ def text_of_column(column: pa.Array) -> pa.Array:
     kind, types = column.type, pa.types
     if types.is_dictionary(kind):
         return text_of_column(column.dictionary_decode())
+    if is_list(kind):
+        return _text_of_lists(column)
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
         return column.cast(pa.large_binary())
     if types.is_boolean(kind):
@@ -35,6 +37,30 @@ def text_of_column(column: pa.Array) -> pa.Array:
     if types.is_duration(kind):
         raise pa.ArrowNotImplementedError("a duration has no text")
     return column.cast(pa.large_string())
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a value of this type is several values."""
+    types = pa.types
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+    )
+
+
+def _text_of_lists(column: pa.Array) -> pa.Array:
+    """The texts of their elements, a missing one's being empty, with `BETWEEN_ELEMENTS`."""
+    if is_list(column.type.value_type):
+        raise pa.ArrowNotImplementedError("a list of lists has no text")
+    column = column.cast(pa.large_list(column.type.value_type))
+    texts = text_of_column(column.flatten()).cast(pa.binary()).fill_null(b"")
+    lengths = pc.fill_null(pc.list_value_length(column), 0)
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths).cast(pa.int64())])
+    lists = pa.ListArray.from_arrays(offsets.cast(pa.int32()), texts)  # large lists are not joined
+    return pc.binary_join(lists, BETWEEN_ELEMENTS).cast(pa.large_binary())
 
 
 def _text_of_floats(column: pa.Array) -> pa.Array:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ctr.errors import SpecError
 from features.inputs import InputFile, partition_columns, suffixes
 from features.spec import FEATURES, FORMATS, LABEL, FeatureSpec, Format, IndexField
-from features.text import COMPRESSED, PARQUET
+from features.text import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
 
 if TYPE_CHECKING:
     from features.readers.block import Reader
@@ -26,7 +26,13 @@ def _open_delimited(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reade
 def _open_parquet(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
     from features.readers.parquet import ParquetReader
 
-    return ParquetReader(path)
+    return ParquetReader(path, spec)
+
+
+def _open_arrow(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
+    from features.readers.arrow import ArrowReader
+
+    return ArrowReader(path, spec)
 
 
 def _open_json_lines(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
@@ -51,7 +57,13 @@ for _format in (
         "parquet",
         _open_parquet,
         suffixes=(".parquet", ".pq"),
-        begins=PARQUET,
+        begins=(PARQUET,),
+    ),
+    Format(
+        "arrow",
+        _open_arrow,
+        suffixes=(".arrow", ".arrows", ".ipc", ".feather"),
+        begins=(ARROW_FILE, ARROW_STREAM),
     ),
     Format(
         "jsonl",
@@ -95,12 +107,12 @@ def open_reader(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
 def format_of(path: InputFile) -> Format | None:
     """The format that a file has by its first bytes or its name; None: delimited text, or a spec tells."""
     with closing(path.open()) as file:
-        head = file.read(max(len(known.begins) for known in FORMATS.values()))
+        head = file.read(max(len(begin) for known in FORMATS.values() for begin in known.begins))
     ends = suffixes(path)
     if ends and ends[-1] in COMPRESSED:
         ends.pop()
     for known in FORMATS.values():
-        if known.begins and head.startswith(known.begins):
+        if head.startswith(known.begins):
             return known
     for known in FORMATS.values():
         if ends and ends[-1] in known.suffixes:

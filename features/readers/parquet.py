@@ -9,21 +9,21 @@ import pyarrow as pa
 
 from ctr.errors import DataError
 from features.inputs import InputFile, partition_columns
-from features.readers.arrow_rows import ArrowPiece, parts_of
-from features.readers.block import require_columns
+from features.readers.arrow_rows import BATCH_ROWS, ArrowPiece, parts_of, require_typed
+from features.spec import FeatureSpec
 from features.text import PARQUET
 
-_BATCH_ROWS = 16_384
 _READ_BYTES = 1 << 20  # 1 MiB at a time of a column, instead of a whole row group
 
 
 class ParquetReader:
     """Reads the needed columns of a Parquet file."""
 
-    def __init__(self, path: InputFile) -> None:
+    def __init__(self, path: InputFile, spec: FeatureSpec) -> None:
         from pyarrow import parquet  # here, as text has no use for it and its network file systems
 
         self._path = path
+        self._spec = spec
         self._rows_read = 0
         try:
             # Far away, a row group comes in few large requests, each as large as memory is taken anyway.
@@ -43,7 +43,7 @@ class ParquetReader:
         return self._rows_read / self._rows if self._rows else 1.0
 
     def require(self, columns: Sequence[str]) -> None:
-        require_columns(self._path, self.columns, columns)
+        require_typed(self._path, self._file.schema_arrow, columns, self._spec)
 
     def count_rows(self) -> int:
         return self._rows
@@ -64,7 +64,7 @@ class ParquetReader:
         groups = range(self._file.num_row_groups)
         # Arrow would fetch all row groups of a remote file at once.
         for some in [[group] for group in groups] if self._path.is_remote else [list(groups)]:
-            for batch in self._file.iter_batches(_BATCH_ROWS, row_groups=some, columns=list(columns)):
+            for batch in self._file.iter_batches(BATCH_ROWS, row_groups=some, columns=list(columns)):
                 yield from parts_of(batch)
 
     def _unreadable(self, error: Exception) -> DataError:

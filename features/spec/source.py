@@ -24,8 +24,8 @@ class Format:
     """(the `InputFile`, the FeatureSpec, what its labels are for) -> its `features.readers.Reader`."""
     suffixes: tuple[str, ...] = ()
     """Of the names of files that have it, in lower case, whatever format a spec names."""
-    begins: bytes = b""
-    """What such a file begins with, if no other file does; it is then known by that alone."""
+    begins: tuple[bytes, ...] = ()
+    """What such a file begins with, and no other file; it is then known by that alone."""
     keys: tuple[str, ...] = ("ignore",)
     """What a spec's `source` may say of it, besides `format`."""
     label: str | None = None

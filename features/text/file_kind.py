@@ -20,6 +20,8 @@ COMPRESSED = (".gz", ".zst", ".bz2", ".lz4", ".xz")
 
 PARQUET = b"PAR1"
 """What a Parquet file begins with."""
+ARROW_FILE, ARROW_STREAM = b"ARROW1", b"\xff\xff\xff\xff"
+"""What an Arrow IPC file begins and ends with, and what a stream begins with."""
 
 _CODECS = {
     b"\x1f\x8b": "gzip",
@@ -33,7 +35,8 @@ _OTHERS = {
     b"PK\x03\x04": "a zip archive or an Excel workbook; unpack it, or save the sheet as CSV",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive; unpack it and give the files in it",
     b"Rar!": "a RAR archive; unpack it and give the files in it",
-    b"ARROW1": "an Arrow file; if it is part of a hashed data set give the folder, else write it as Parquet",
+    ARROW_FILE: "an Arrow file that was compressed once more; decompress it",
+    b"FEA1": "a Feather file of version 1; write it as version 2, such as with pyarrow.feather.write_feather",
     b"ORC": "an ORC file; write it as Parquet",
     b"Obj\x01": "an Avro file; write it as Parquet",
     b"SQLite format 3\x00": "an SQLite database; export the table as CSV",

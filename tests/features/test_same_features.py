@@ -59,6 +59,19 @@ def through_parquet(spec: FeatureSpec, folder: Path, values: pa.Array) -> Featur
     return through_a_file(spec, path)
 
 
+def through_arrow(spec: FeatureSpec, folder: Path, values: pa.Array) -> Features:
+    path = folder / "values.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, pa.schema({"v": values.type})) as stream:
+        stream.write_batch(pa.record_batch({"v": values}))
+    return through_a_file(spec, path)
+
+
+def through_json_lines(spec: FeatureSpec, folder: Path, values: Sequence[object]) -> Features:
+    path = folder / "values.jsonl"
+    path.write_text("".join(json.dumps({"x": [{}], "v": value}) + "\n" for value in values))
+    return through_a_file(spec, path)
+
+
 def through_json(spec: FeatureSpec, values: Sequence[object]) -> Features:
     rows = [json.loads(json.dumps({"v": value})) for value in values]
     batch = Transform(spec, with_label=False).apply_rows(rows)
@@ -93,6 +106,7 @@ def test_whole_numbers(folder: Path, fields: str, values: list[int | None]) -> N
         "CSV 5": through_csv(spec, folder, values),
         "CSV 5.00": through_csv(spec, folder, each(lambda v: f"{v}.00")),
         "JSON 5": through_json(spec, values),
+        "JSON lines": through_json_lines(spec, folder, values),
         'JSON "5"': through_json(spec, each(str)),
         "Parquet int64": through_parquet(spec, folder, pa.array(values, pa.int64())),
         "Parquet string": through_parquet(spec, folder, pa.array(each(str), pa.large_string())),
@@ -104,6 +118,8 @@ def test_whole_numbers(folder: Path, fields: str, values: list[int | None]) -> N
         floats = each(float)
         found["CSV 5.0"] = through_csv(spec, folder, floats)
         found["JSON 5.0"] = through_json(spec, floats)
+        found["JSON lines 5.0"] = through_json_lines(spec, folder, floats)
+        found["Arrow double"] = through_arrow(spec, folder, pa.array(floats, pa.float64()))
         found["Parquet double"] = through_parquet(spec, folder, pa.array(floats, pa.float64()))
         found["Parquet NaN"] = through_parquet(
             spec, folder, pa.array([float("nan") if v is None else v for v in floats], pa.float64())
@@ -119,6 +135,7 @@ def test_floats(folder: Path, fields: str, values: list[float | None]) -> None:
     found = {
         "CSV": through_csv(spec, folder, values),
         "Parquet double": through_parquet(spec, folder, pa.array(values, pa.float64())),
+        "JSON lines": through_json_lines(spec, folder, values),
         'JSON "0.5"': through_json(spec, [None if value is None else repr(value) for value in values]),
     }
     if fields == NUMBERS:  # as a category, JSON's fractions are refused: see test_cells
@@ -139,6 +156,34 @@ def test_single_precision_is_its_shortest_decimal(folder: Path, fields: str, val
     assert_one(found)
 
 
+LISTS = [["a", "b"], [], None, ["", "c"], ["é"], ["a", None, "1"]]
+NUMBER_LISTS = [[1, 2], [], None, [5], [3, None]]
+
+
+@pytest.mark.parametrize("type_", [pa.list_, pa.large_list])
+def test_lists(folder: Path, type_: Callable[[pa.DataType], pa.DataType]) -> None:
+    spec = spec_of("{name: v, type: list}")
+    texts = pa.array(LISTS, type_(pa.string()))
+    found = {
+        "JSON": through_json(spec, LISTS),
+        "JSON lines": through_json_lines(spec, folder, LISTS),
+        "Parquet": through_parquet(spec, folder, texts),
+        "Parquet dictionary": through_parquet(
+            spec, folder, pa.array(LISTS, type_(pa.dictionary(pa.int32(), pa.string())))
+        ),
+        "Arrow": through_arrow(spec, folder, texts),
+        "Arrow, a part": through_arrow(spec, folder, pa.concat_arrays([texts, texts])[len(LISTS) :]),
+    }
+    assert_one(found)
+    numbers = {
+        "JSON": through_json(spec, NUMBER_LISTS),
+        "JSON lines": through_json_lines(spec, folder, NUMBER_LISTS),
+        "Parquet ints": through_parquet(spec, folder, pa.array(NUMBER_LISTS, type_(pa.int64()))),
+        "Arrow doubles": through_arrow(spec, folder, pa.array(NUMBER_LISTS, type_(pa.float64()))),
+    }
+    assert_one(numbers)
+
+
 @BOTH
 def test_booleans(folder: Path, fields: str) -> None:
     spec = spec_of(fields)
@@ -146,6 +191,7 @@ def test_booleans(folder: Path, fields: str) -> None:
     found = {
         "CSV 1": through_csv(spec, folder, [1, "", 0]),
         "JSON true": through_json(spec, values),
+        "JSON lines": through_json_lines(spec, folder, values),
         "JSON 1": through_json(spec, [1, None, 0]),
         "Parquet bool": through_parquet(spec, folder, pa.array(values)),
         "Parquet bool dictionary": through_parquet(spec, folder, pa.array(values).dictionary_encode()),
@@ -165,6 +211,7 @@ def test_what_is_missing(folder: Path, fields: str) -> None:
         "CSV": through_csv(spec, folder, ["", "nan", "NaN", None]),
         "JSON": through_json(spec, [None, "", "nan", "NaN"]),
         "NaN in JSON, as Python reads it": through_json(spec, [nan] * 4),
+        "JSON lines": through_json_lines(spec, folder, [None, "", nan, "NaN"]),
         "Parquet null": through_parquet(spec, folder, pa.nulls(4)),
         "Parquet double": through_parquet(spec, folder, pa.array([nan, None, nan, -nan])),
         "Parquet half": through_parquet(spec, folder, pa.array(np.array([nan] * 4, np.float16))),
@@ -189,6 +236,7 @@ def test_moments(folder: Path, values: list[datetime | None], minutes: int) -> N
         "CSV": through_csv(spec, folder, values),
         "JSON": through_json(spec, texts),
         "Parquet us": through_parquet(spec, folder, pa.array(values, pa.timestamp("us"))),
+        "Arrow us": through_arrow(spec, folder, pa.array(values, pa.timestamp("us"))),
         "Parquet ns": through_parquet(spec, folder, pa.array(values, pa.timestamp("ns"))),
     }
     if all(value is None or value.microsecond == 0 for value in values):

@@ -89,7 +89,9 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
         FORMATS,
         "fixed",
-        Format("fixed", lambda file, spec, labels: FixedRows(file.path), suffixes=(".fix",), begins=b"1___"),
+        Format(
+            "fixed", lambda file, spec, labels: FixedRows(file.path), suffixes=(".fix",), begins=(b"1___",)
+        ),
     )
 
 
@@ -121,6 +123,6 @@ def test_a_format_is_one_entry(tmp_path: Path) -> None:
 
 def test_a_format_that_is_not_there() -> None:
     with pytest.raises(
-        SpecError, match=r"source\.format: expected 'delimited', 'parquet', 'jsonl' or 'libsvm'"
+        SpecError, match=r"source\.format: expected 'delimited', 'parquet', 'arrow', 'jsonl' or 'libsvm'"
     ):
         parse_spec(SPEC.replace("FORMAT", "fixed"), "fixed.yaml")

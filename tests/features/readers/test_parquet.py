@@ -33,7 +33,7 @@ def spec_of(*fields: str) -> FeatureSpec:
 
 def read(path: Path, spec: FeatureSpec, with_label: bool = False) -> list[tuple[bytes, ...]]:
     rows: list[tuple[bytes, ...]] = []
-    with closing(ParquetReader(LocalFile(path))) as reader:
+    with closing(ParquetReader(LocalFile(path), spec)) as reader:
         for block in blocks_of(reader, Transform(spec, with_label=with_label).columns):
             cells = block.cells
             for starts, ends in zip(cells.starts, cells.ends, strict=True):
@@ -96,7 +96,7 @@ def test_columns_are_found_by_name_over_many_blocks(tmp_path: Path) -> None:
         for y, a, b in zip(table["y"], table["a.c"], table["b"], strict=True)
     ]
     assert read(path, spec, with_label=True) == expected
-    with closing(ParquetReader(LocalFile(path))) as reader:
+    with closing(ParquetReader(LocalFile(path), spec)) as reader:
         assert reader.count_rows() == rows
         fractions = [reader.fraction for _ in blocks_of(reader, Transform(spec, with_label=True).columns)]
         fractions.append(reader.fraction)
@@ -116,7 +116,7 @@ def test_a_row_is_named_and_kept_as_json(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"y": [0, 2], "a": ["x", 'é"']}), path)
     spec = spec_of("a")
     transform = Transform(spec, with_label=True)
-    with closing(ParquetReader(LocalFile(path))) as reader:
+    with closing(ParquetReader(LocalFile(path), spec)) as reader:
         block = next(blocks_of(reader, transform.columns))
         assert block.origin.place(1) == f"{path}: row 2"
         assert json.loads(block.origin.raw(1)) == {"y": "2", "a": 'é"'}
@@ -128,7 +128,8 @@ def test_a_row_is_named_and_kept_as_json(tmp_path: Path) -> None:
     [
         ({"b": [1]}, "there is no column 'a', which the feature spec needs; the file has 'b'"),
         ({"a": pa.array([], pa.string())}, "there are no rows"),
-        ({"a": [[1, 2]]}, "column 'a' has the type list.*, which has no text"),
+        ({"a": [{"b": 1}]}, "column 'a' has the type struct.*, which has no text"),
+        ({"a": [[1, 2]]}, "column 'a' holds lists .*, but its field takes one value"),
     ],
 )
 def test_a_file_that_cannot_be_used(tmp_path: Path, table: dict[str, Any], message: str) -> None:

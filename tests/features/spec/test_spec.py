@@ -186,7 +186,7 @@ fields:
         (
             "format: delimited",
             "format: csv",
-            r"source\.format: expected 'delimited', 'parquet', 'jsonl' or 'libsvm'",
+            r"source\.format: expected 'delimited', 'parquet', 'arrow', 'jsonl' or 'libsvm'",
         ),
         ("  - {name: a, ", "  - [name: a, ", r"my\.yaml:\d+:\d+: not valid YAML"),
         (

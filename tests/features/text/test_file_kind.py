@@ -125,7 +125,8 @@ JSON_ROWS = [{"y": 0, "c": 'an, "x"'}, {"y": 1, "c": None}]
         (zipped(TEXT), "this is a zip archive"),
         (gzip.compress(tarred(TEXT)), "this is a tar archive; unpack it"),
         (b"<!DOCTYPE html>\n<html><body>Not found</body></html>\n", "this is a web page"),
-        (b"ARROW1\0\0" + bytes(1000), "this is an Arrow file; if it is part of a hashed data set"),
+        (gzip.compress(b"ARROW1\0\0" + bytes(1000)), "this is an Arrow file that was compressed once more"),
+        (b"FEA1" + bytes(1000), "this is a Feather file of version 1"),
         (b"ORC" + bytes(100), "this is an ORC file"),
         (TEXT.decode().encode("utf-16"), "this is text in UTF-16; save it as UTF-8"),
         (TEXT.decode().encode("utf-16-be"), "this is text in UTF-16"),
@@ -135,7 +136,7 @@ JSON_ROWS = [{"y": 0, "c": 'an, "x"'}, {"y": 1, "c": None}]
         (b"y,c\r1,a", "this is text whose lines end with a carriage return alone"),
         (b'y,c\r1,"a"\r', "this is text whose lines end with a carriage return alone"),
     ],
-    ids=range(19),
+    ids=range(20),
 )
 def test_what_holds_no_rows_of_text_is_told_with_the_remedy(
     tmp_path: Path, data: bytes, message: str

@@ -1,0 +1,92 @@
+"""`ArrowReader`: rows of an Arrow IPC file (Feather) or stream, as text cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from ctr.errors import DataError
+from features.inputs import InputFile, partition_columns
+from features.readers.arrow_rows import ArrowPiece, parts_of, require_typed
+from features.spec import FeatureSpec
+from features.text import ARROW_FILE
+
+_OF_DATASET = {"indptr", "slots", "indices"}
+_HEAD_BYTES = 8  # of a file, with its padding; behind them it is a stream
+_TAIL_BYTES = 1 << 16
+
+
+class ArrowReader:
+    """Reads an Arrow file from front to back, one record batch at a time, as it does with a stream."""
+
+    def __init__(self, path: InputFile, spec: FeatureSpec) -> None:
+        self._path = path
+        self._spec = spec
+        self._rows_read = 0
+        self._ended = False
+        self._raw = path.open()
+        try:
+            self._is_file = self._raw.peek(_HEAD_BYTES).startswith(ARROW_FILE)
+            if self._is_file:
+                self._raw.read(_HEAD_BYTES)
+            self._stream = pa.ipc.open_stream(pa.PythonFile(self._raw, mode="r"))
+            self._schema: pa.Schema = self._stream.schema
+        except (pa.ArrowException, OSError, EOFError) as error:
+            self.close()
+            raise self._unreadable(error) from None
+        self.columns: Sequence[str] = self._schema.names
+        if set(self.columns) >= _OF_DATASET:
+            self.close()
+            raise DataError(
+                f"{path}: this is a part of a hashed data set; give its folder with the manifest."
+            )
+
+    def close(self) -> None:
+        self._raw.close()
+
+    @property
+    def fraction(self) -> float:
+        if self._ended:
+            return 1.0
+        return min(self._raw.tell() / self._path.size, 1.0) if self._path.size else 0.0
+
+    def require(self, columns: Sequence[str]) -> None:
+        require_typed(self._path, self._schema, columns, self._spec)
+
+    def count_rows(self) -> int:
+        return sum(batch.num_rows for batch in self._batches())
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[ArrowPiece]:
+        self.require(columns)
+        constants = b"".join(partition_columns(self._path).values())
+        for batch in self._batches():
+            for part in parts_of(batch.select(list(columns))):
+                yield ArrowPiece(self._path, part, self._rows_read, columns, constants)
+                self._rows_read += part.num_rows
+        if self._rows_read == 0:
+            raise DataError(f"{self._path}: there are no rows; leave the file out.")
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        """All batches with rows; a file must have its end."""
+        try:
+            while True:
+                batch = self._stream.read_next_batch()
+                batch.validate()
+                if batch.num_rows:
+                    yield batch
+        except StopIteration:
+            pass
+        except (pa.ArrowException, OSError, EOFError) as error:
+            raise self._unreadable(error) from None
+        if self._is_file:
+            end = b""
+            while more := self._raw.read(_TAIL_BYTES):
+                end = (end + more)[-len(ARROW_FILE) :]
+            if end != ARROW_FILE:
+                raise self._unreadable(EOFError("it is cut short"))
+        self._ended = True
+
+    def _unreadable(self, error: Exception) -> DataError:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        return DataError(f"{self._path}: cannot be read as an Arrow file or stream ({reason}).")
