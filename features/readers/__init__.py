@@ -11,6 +11,7 @@ from features.readers.opening import format_of, open_reader
 if TYPE_CHECKING:
     from features.readers.block import Block, Piece, blocks_of
     from features.readers.delimited import Labels
+    from features.readers.table import TableReader
 
 # Kernels that take text apart: a hashed data set needs none.
 __getattr__ = lazy_face(__name__, __file__)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.inputs import InputFile
 from features.text import Cells, Lines
 
 # 2,048 rows of Criteo's 40 columns are 0.7 MB of cell places, which the transform finds in the
@@ -114,7 +113,7 @@ def rows_per_block(columns: int) -> int:
     return max(min(_MOST_ROWS, _MOST_CELLS // max(columns, 1)), 64)
 
 
-def require_columns(path: InputFile, present: Sequence[str], needed: Iterable[str]) -> None:
+def require_columns(path: object, present: Sequence[str], needed: Iterable[str]) -> None:
     """Raises DataError unless each needed column is there, and once."""
     needed = list(needed)
     missing = [name for name in needed if name not in present]

@@ -21,6 +21,9 @@ def text_of_column(column: pa.Array) -> pa.Array:
     """
     kind, types = column.type, pa.types
     if types.is_dictionary(kind):
+        if kind.value_type in (pa.string_view(), pa.binary_view()):  # which Arrow cannot decode
+            texts = column.dictionary.cast(pa.large_binary())
+            return texts.take(column.indices)
         return text_of_column(column.dictionary_decode())
     if is_list(kind):
         return _text_of_lists(column)

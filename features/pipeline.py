@@ -1,0 +1,200 @@
+"""`Pipeline`: a feature spec for tables in memory, as Python programs have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import DataError, SpecError
+from features.batches import Batch, BatchBuilder
+from features.first_pass import learn
+from features.readers import TableReader, blocks_of
+from features.spec import (
+    FeatureSpec,
+    FittedSpec,
+    column_of,
+    learnt_of,
+    load_spec,
+    parse_spec,
+    write_fitted_spec,
+)
+from features.transform import Transform
+
+if TYPE_CHECKING:
+    from scipy import sparse
+
+_FORMAT = "ctr-features"
+
+
+class Pipeline:
+    """The transform of a feature spec, for tables in memory: fit it, and transform tables to sparse matrices.
+
+    A table is whatever gives itself as Arrow (`__arrow_c_stream__`): a `pyarrow.Table`, or a frame of pandas
+    (2.2 or newer) or polars. Columns are found by name; the spec's `source` does not matter, and columns that
+    it does not name may be there. Values become features as those of files do, so commands and models with
+    the same spec have the same slots.
+
+    >>> import pyarrow as pa
+    >>> from features import Pipeline
+    >>> pipeline = Pipeline.from_yaml('''
+    ... version: 1
+    ... source: {format: parquet}
+    ... label: click
+    ... bits: 18
+    ... fields:
+    ...   - {name: site, type: category}
+    ...   - {name: price, type: number, transform: quantiles, buckets: 4}
+    ... crosses: [site * price]
+    ... ''')
+    >>> table = pa.table({
+    ...     "site": ["news", "shop", "news", None],
+    ...     "price": [0.5, 2, 3.25, 9],
+    ...     "click": [0, 1, 1, 0],
+    ... })
+    >>> matrix = pipeline.fit(table).transform(table)
+    >>> matrix.shape, str(matrix.dtype), matrix.getnnz(axis=1).tolist()
+    ((4, 262144), 'float32', [4, 4, 4, 2])
+    >>> pipeline.labels(table).tolist()
+    [0.0, 1.0, 1.0, 0.0]
+
+    Rows to be scored may come one by one, as dicts, and give the same features:
+
+    >>> one = pipeline.transform([{"site": "shop", "price": 2}])
+    >>> bool((one != matrix[1]).nnz == 0)
+    True
+    """
+
+    spec: FeatureSpec
+    """Once fitted, with what was learnt."""
+
+    def __init__(self, spec: FeatureSpec) -> None:
+        """Raises SpecError for the specs of formats whose rows carry their own features, such as libsvm."""
+        if not spec.fields:
+            raise SpecError(
+                f"{spec.source.format} data carries its own features, so there are no columns to make any of;"
+                f" give a feature spec with fields."
+            )
+        self.spec = spec
+        self._unfitted = parse_spec(spec.to_yaml(), "the spec") if isinstance(spec, FittedSpec) else spec
+        self._transform: Transform | None = None
+
+    @staticmethod
+    def from_yaml(spec: str | Path) -> Pipeline:
+        """A pipeline of a YAML file, of a spec that ships with the package, by name, or of YAML text.
+
+        Text is told from a name by its line ends or its `{`. Raises SpecError.
+
+        >>> Pipeline.from_yaml("criteo")
+        <Pipeline, fields: 39, slots: 2**22>
+        """
+        if isinstance(spec, str) and ("\n" in spec or spec.lstrip().startswith("{")):
+            return Pipeline(parse_spec(spec, "the YAML text"))
+        return Pipeline(load_spec(spec))
+
+    @staticmethod
+    def load(folder: str | Path) -> Pipeline:
+        """The pipeline that `save` or `ctr features fit` wrote; also that of a data set or model.
+
+        Raises SpecError.
+        """
+        if not Path(folder).is_dir():
+            raise SpecError(
+                f"{folder}: there is no such folder; give that of Pipeline.save, of a data set or of a model."
+            )
+        return Pipeline(load_spec(folder))
+
+    def __repr__(self) -> str:
+        crosses = f", crosses: {len(self.spec.crosses)}" if self.spec.crosses else ""
+        unfitted = "" if self.is_fitted else ", not fitted"
+        return f"<Pipeline, fields: {len(self.spec.fields)}{crosses}, slots: 2**{self.spec.bits}{unfitted}>"
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether it can transform: it has learnt what its spec needs, if that is anything."""
+        return learnt_of(self.spec) is not None
+
+    def fit(self, table: object, y: object = None) -> Pipeline:
+        """Learns from all rows what the spec needs, such as quantiles and counts, and returns itself.
+
+        What it had learnt before is forgotten. `y` is not looked at; scikit-learn gives it. Raises DataError
+        when `table` is none or lacks a column, and then stays as it was.
+        """
+        reader = TableReader(table)
+        reader.require([column_of(field) for field in self.spec.fields])
+        self.spec, self._transform = learn(self._unfitted, lambda names: blocks_of(reader, names)), None
+        return self
+
+    def transform(self, table: object) -> sparse.csr_matrix[Any]:
+        """The features of all rows: float32 CSR of shape `(rows, 2**bits)`.
+
+        A column is a slot, slot 0 the bias. Where two features of a row collide there are two entries with
+        one slot; SciPy adds them when it computes. `table` may also be a list of rows, each a dict, as they
+        are sent for scoring; columns that are not in the spec are an error there.
+
+        Raises SpecError before `fit` if the spec has to learn, DataError when `table` is no table or lacks a
+        column, or a value is wrong; that names the row.
+        """
+        return self._batch(table).to_scipy(self.spec.bits)
+
+    def labels(self, table: object) -> NDArray[np.float32]:
+        """float32[rows] of 0 and 1: the label column, which has 0 and 1, or -1 and 1. Needs no `fit`."""
+        labels = self._targets(table).labels
+        assert labels is not None
+        return labels
+
+    def weights(self, table: object) -> NDArray[np.float32] | None:
+        """float32[rows]: the weight column; None if the spec names none. Needs no `fit`."""
+        return self._targets(table).weights
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the spec, and what it has learnt, as a folder, complete or not at all.
+
+        `load` reads it, and `--spec` of commands. A pipeline that was there is replaced. Raises SpecError
+        before `fit` if the spec has to learn, DataError when something else is there or the disk refuses.
+        """
+        self._ready()
+        try:
+            write_fitted_spec(self.spec, Path(folder))
+        except OSError as error:
+            raise DataError(f"{folder}: the pipeline could not be written ({error}).") from None
+
+    def _ready(self) -> Transform:
+        if not self.is_fitted:
+            name = next(field.name for field in self.spec.fields if field.learns)
+            raise SpecError(
+                f"field {name!r}: its transform learns from data first; call pipeline.fit(table) before this."
+            )
+        if self._transform is None:
+            self._transform = Transform(self.spec, with_label=False)
+        return self._transform
+
+    def _batch(self, table: object) -> Batch:
+        transform = self._ready()
+        if isinstance(table, list) and all(isinstance(row, Mapping) for row in table):
+            rows: Sequence[Mapping[str, object]] = table
+            return transform.apply_rows(rows)
+        return _all_rows(transform, table)
+
+    def _targets(self, table: object) -> Batch:
+        """The rows with their labels and weights, and no features but the bias."""
+        return _all_rows(
+            Transform(self.spec.model_copy(update={"fields": (), "crosses": ()}), with_label=True), table
+        )
+
+
+def _all_rows(transform: Transform, table: object) -> Batch:
+    """All rows of a table. Raises DataError for the first bad one."""
+    reader = TableReader(table)
+    reader.require(transform.columns)
+    builder = BatchBuilder(transform, reader.count_rows())
+    for block in blocks_of(reader, transform.columns):
+        transform.append(block.cells, block.status, block.column, builder, 0)
+        if block.status.any():
+            row = int(np.flatnonzero(block.status)[0])
+            problem = transform.explain(block.cells, row, int(block.status[row]), int(block.column[row]))[0]
+            raise DataError(f"{block.origin.place(row)}: {problem}; correct or drop the row.")
+    return builder.take()
