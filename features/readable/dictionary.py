@@ -75,7 +75,10 @@ class Dictionary:
         # Only what stays gets its text.
         least = self._least(np.concatenate([self._counts.most, counts[new] + self._forgotten]))
         new = new[counts[new] + self._forgotten > least]
-        texts = np.array([named.text(int(numbers[k]), int(first[k])) for k in new], object)
+        texts = np.empty(new.size, object)
+        for number in np.unique(numbers[new]).tolist():
+            of_number = numbers[new] == number
+            texts[of_number] = named.texts(number, first[new[of_number]])
         missed = np.full(new.size, self._forgotten, np.int64)
         kept = self._counts.of(self._counts.most > least)
         places = np.searchsorted(kept.hashes, hashes[new])

@@ -92,16 +92,18 @@ class NamedRows:
         places = np.arange(bounds[-1]) + np.repeat(together.bounds[1:] - bounds[1:], sizes)
         self.features.append(Features(bounds, together.hashes[places]))
 
-    def text(self, number: int, feature: int) -> str:
-        """The text of a feature, such as `site=example.com` or `site * hour=example.com * 14`."""
+    def texts(self, number: int, chosen: NDArray[np.int64]) -> list[str]:
+        """The texts of some features, such as `site=example.com` or `site * hour=example.com * 14`."""
         bounds = self.features[number].bounds
-        row = int(np.searchsorted(bounds, feature, side="right")) - 1
-        nth = feature - int(bounds[row])
+        rows = np.searchsorted(bounds, chosen, side="right") - 1
+        places = zip(rows.tolist(), (chosen - bounds[rows]).tolist(), strict=True)
         if number < len(self._naming.fields):
-            value = self._values(number, row)[nth]
+            values = [self._values(number, row)[nth] for row, nth in places]
         else:
-            value = self._combination(self._naming.crosses[number - len(self._naming.fields)], row, nth)
-        return f"{self._naming.names[number]}={value if len(value) <= _LONGEST else value[:_LONGEST] + '…'}"
+            cross = self._naming.crosses[number - len(self._naming.fields)]
+            values = [self._combination(cross, row, nth) for row, nth in places]
+        name = self._naming.names[number]
+        return [f"{name}={v if len(v) <= _LONGEST else v[:_LONGEST] + '…'}" for v in values]
 
     def _values(self, number: int, row: int) -> Sequence[str]:
         """The texts of a field's features in a row."""

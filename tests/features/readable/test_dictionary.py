@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,30 +15,16 @@ import pytest
 from features import RawSource, Transform, fit, load_spec
 from features.readable import Dictionary
 from features.readable import dictionary as module
-from features.spec import fields, parse_spec
-from features.transform import STEPS, Step, hash_bytes, register_step
-from tests.features.transform.test_steps import WordsField, words_of
+from features.spec import parse_spec
+from features.transform import STEPS, hash_bytes
 
 SPEC = """{version: 1, source: {format: delimited}, label: y, bits: 22, seed: 5,
 fields: [
     {name: site, type: category, missing: feature},
     {name: n, type: number, transform: log},
     {name: e, column: n, type: number, transform: edges, edges: [0, 2.5], missing: {value: "1"}},
-    {name: t, type: words}],
+    {name: t, type: list, delimiter: ' '}],
 crosses: [site * e, t * t, site * t, site * n * e]}"""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def steps() -> Iterator[None]:
-    """Specs may have the words of a text."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fields, "_KINDS", dict(fields._KINDS))
-        before = dict(STEPS)
-        told = Step(WordsField, words_of, texts=lambda field, text, learnt: [*dict.fromkeys(text.split())])
-        register_step("words", told)
-        yield
-        STEPS.clear()
-        STEPS.update(before)
 
 
 def log_of(path: Path, rows: int, seed: int = 1) -> list[dict[str, str]]:
@@ -131,7 +118,7 @@ def test_a_slot_with_several_features_has_several_texts(tmp_path: Path) -> None:
 
 
 def test_a_step_that_tells_no_texts_has_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(STEPS, "words", Step(WordsField, words_of))
+    monkeypatch.setitem(STEPS, "list", replace(STEPS["list"], texts=None))
     (tmp_path / "log.csv").write_text("y,site,n,t\n1,a,1,x\n0,a,1,x y\n")
     found, _ = dictionary_of(tmp_path / "log.csv", 100)
     texts = [row["feature"] for row in found if row["feature"].startswith("t=")]
