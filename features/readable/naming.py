@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from features.batches import BatchBuilder
 from features.spec import Cross, FeatureSpec, InputField, column_of, learnt_of
 from features.text import Cells
-from features.transform import STEPS, Transform, hash_bytes
+from features.transform import STEPS, Arrays, Column, Transform, Words, hash_bytes
 
 MISSING = "(missing)"
 _LONGEST = 200  # characters of a value
@@ -136,9 +136,9 @@ class _FieldTexts:
         """The column of its cells."""
         learnt = learnt_of(spec) or {}
         arrays = {array: learnt[f"{field.name}/{array}"] for array in field.learns}
-        texts = STEPS[field.step].texts
+        texts = STEPS[field.step].texts or _plain_texts
         self._texts: Callable[[str], Sequence[str]] = lru_cache(_TEXTS_KEPT)(
-            (lambda text: [text]) if texts is None else (lambda text: texts(field, text, arrays))
+            lambda text: texts(field, text, arrays)
         )
         self._constant = field.constant
         self._missing = hash_bytes(b"", hash_bytes(field.name.encode(), spec.seed))
@@ -152,6 +152,13 @@ class _FieldTexts:
             if len(found) == len(hashes):
                 return found
         return [f"#{hashed:016x}" for hashed in hashes]  # of a step that does not tell them
+
+
+def _plain_texts(field: InputField, text: str, learnt: Arrays) -> Sequence[str]:
+    """The number of its bucket, or else the value itself."""
+    make = STEPS[field.step].make
+    found = None if make is None else make(field, Column.repeated(text, 1), 0, learnt)
+    return [str(found.words.view(np.int64)[0])] if isinstance(found, Words) else [text]
 
 
 def _alone(spec: FeatureSpec, fields: list[InputField], *crosses: Cross) -> Transform:

@@ -54,7 +54,7 @@ class Step:
     """Begins a first pass for a field, or tells what it learns without one; None if it learns nothing."""
     texts: Callable[[Any, str, Arrays], Sequence[str]] | None = None
     """(field, value, what it learnt) -> for people, a text for each of the value's features, in their order;
-    None: the value itself, for its only one."""
+    None: the number of its bucket, or else the value itself, for its only one."""
 
 
 STEPS: dict[str, Step] = {}

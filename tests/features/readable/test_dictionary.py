@@ -126,6 +126,19 @@ def test_a_step_that_tells_no_texts_has_hashes(tmp_path: Path, monkeypatch: pyte
     assert sorted(texts) == sorted(["t=x", f"t=#{hash_bytes(b'y', seed):016x}"])
 
 
+def test_a_bucket_without_a_text_is_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STEPS, "width", replace(STEPS["width"], texts=None))
+    (tmp_path / "log.csv").write_text("y,v\n1,5\n0,-3\n1,\n")
+    text = "{version: 1, source: {format: delimited}, label: y, bias: false, fields: [FIELD]}"
+    field = "{name: v, type: number, transform: width, width: 2, missing: {value: '7.5'}}"
+    spec = parse_spec(text.replace("FIELD", field), "test")
+    source = RawSource(spec, [tmp_path / "log.csv"])
+    dictionary = Dictionary(spec, source.columns, 9)
+    source.watch = dictionary.add
+    list(source.batches(10))
+    assert sorted(dictionary.table()["feature"].to_pylist()) == ["v=-2", "v=2", "v=3"]
+
+
 def test_what_is_read_of_every_kind_of_number(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("y,v\n1,5\n0,-3\n1,0\n0,100\n1,\n0,oops\n")
     kinds = {
