@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from time import perf_counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ctr.errors import SpecError
 from features.spec import FeatureSpec, parse_spec
@@ -144,3 +147,13 @@ def test_too_many_combinations_are_refused_at_once() -> None:
         ):
             spec_of(short, head=head)
     assert perf_counter() - began < 30
+
+
+@settings(max_examples=200)
+@given(st.lists(st.text("*ip[]! _ad", max_size=12), max_size=3))
+def test_any_text_is_crosses_or_an_error(crosses: list[str]) -> None:
+    try:
+        spec = spec_of(*map(json.dumps, crosses))
+    except SpecError:
+        return
+    assert parse_spec(spec.to_yaml(), "again") == spec
