@@ -21,14 +21,17 @@ class Report(Protocol):
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Report]:
-    """Show the progress of a job on standard error until the `with` block ends."""
-    with (_bar if sys.stderr.isatty() else _lines)(what) as report:
+def progress(what: str, size: int = 0) -> Iterator[Report]:
+    """Show the progress of a job on standard error until the `with` block ends.
+
+    `size`, in bytes, is that of all input, if the job reads it from beginning to end.
+    """
+    with (_bar if sys.stderr.isatty() else _lines)(what, size) as report:
         yield report
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[Report]:
+def _bar(what: str, size: int) -> Iterator[Report]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -43,12 +46,14 @@ def _bar(what: str) -> Iterator[Report]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=1.0, facts="")
         yield lambda rows, fraction, logloss=None, later_pass=False: bar.update(
-            task, completed=fraction, facts=_facts(rows, monotonic() - started, logloss, later_pass)
+            task,
+            completed=fraction,
+            facts=_facts(rows, size * fraction, monotonic() - started, logloss, later_pass),
         )
 
 
 @contextmanager
-def _lines(what: str) -> Iterator[Report]:
+def _lines(what: str, size: int) -> Iterator[Report]:
     started = monotonic()
     due = started + _FIRST_PLAIN_S
 
@@ -59,15 +64,17 @@ def _lines(what: str) -> Iterator[Report]:
             return
         due = now + _PLAIN_EVERY_S
         left = f", {(now - started) * (1 - fraction) / fraction:.0f} s left" if fraction > 0 else ""
-        sys.stderr.write(
-            f"{what}: {fraction:.0%}, {_facts(rows, now - started, logloss, later_pass)}{left}\n"
-        )
+        facts = _facts(rows, size * fraction, now - started, logloss, later_pass)
+        sys.stderr.write(f"{what}: {fraction:.0%}, {facts}{left}\n")
         sys.stderr.flush()
 
     yield report
 
 
-def _facts(rows: int, seconds: float, logloss: float | None, later_pass: bool) -> str:
-    facts = f"{rows:,} rows, {rows / max(seconds, 1e-9):,.0f} rows/s"
+def _facts(rows: int, read: float, seconds: float, logloss: float | None, later_pass: bool) -> str:
+    seconds = max(seconds, 1e-9)
+    facts = f"{rows:,} rows, {rows / seconds:,.0f} rows/s"
+    if read:
+        facts += f", {read / seconds / 1e6:,.0f} MB/s"
     name = "training loss" if later_pass else "log loss"
     return facts if logloss is None or isnan(logloss) else f"{facts}, {name} {logloss:.5f}"

@@ -92,6 +92,8 @@ class RawSource:
             self._passing = Transform(spec, with_label=labels == "required", history=windows)
         self._check()
         self._row_count: int | None = None
+        self.position = 0
+        """Of the row behind the batch that was yielded last."""
         self.fraction_read = 0.0  # by rows if the pass has a `stop`, else by bytes of file
         self.blocks_read = 0
         self.bad_rows = BadRows()
@@ -163,7 +165,8 @@ class RawSource:
                 self._note(start, part, first, row)
                 if self.watch is not None and isinstance(part, PlacedBlock):
                     self.watch(*part.rows(first, row))
-                read = part.position + row - start
+                self.position = part.position + row
+                read = self.position - start
                 self.fraction_read = part.fraction if stop is None else read / (stop - start)
                 if builder.room == 0:
                     yield builder.take()

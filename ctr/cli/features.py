@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,7 @@ from ctr.table import table
 if TYPE_CHECKING:
     from ctr.progress import Report
     from features import DatasetManifest, FeatureSpec, RawSource
+    from features.dataset import Unfinished
     from features.readable import Collisions, Dictionary
     from features.windows import Windows
 
@@ -103,6 +104,7 @@ def build(
     """
     from ctr.progress import progress
     from features import RawSource, fit, load_spec
+    from features.dataset import BLOCK_ROWS, Unfinished, key_of
     from features.readable import DICTIONARY, Dictionary
 
     require_apart(json, [*inputs, spec])
@@ -117,38 +119,27 @@ def build(
         max_bad_fraction=max_bad_fraction,
         windows=_windows(fitted, windows_from),
     )
-    windows = source.windows
     warnings = source.warnings()
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
     texts = None if dictionary is None else Dictionary(source.spec, source.columns, dictionary)
     source.watch = None if texts is None else texts.add
     started = perf_counter()
-    with stopping(f"{out} was not written."), progress("hashing") as show:
-        manifest = _write(source, out, shuffle, texts, show)
-    seconds = perf_counter() - started
-    facts = {
-        "examples": manifest.rows,
-        "positives": manifest.positives,
-        "features": manifest.features,
-        "spec_fingerprint": manifest.spec_fingerprint,
-        "shuffle": shuffle,
-        "bad_rows": source.bad_rows.count,
-        "warnings": warnings,
-        "seconds": seconds,
-        "examples_per_second": manifest.rows / seconds,
-        "peak_memory_mb": peak_memory_mb(),
-    }
-    lines = [
-        f"hashed {manifest.rows:,} rows into {out} in {seconds:.2f} s ({manifest.rows / seconds:,.0f} rows/s)"
-    ]
+    resumable = shuffle is None and texts is None and not fitted.windows and on_bad_rows is OnBadRows.FAIL
+    key = key_of(source.spec, source.files, BLOCK_ROWS) if resumable else None
+    with stopping(f"{out} was not written."), Unfinished(out, key) as unfinished:
+        before = unfinished.done.rows
+        if before:
+            typer.echo(f"going on behind {before:,} rows that an interrupted build has written", err=True)
+        read = 0 if before or shuffle is not None else sum(file.size for file in source.files)
+        with progress("hashing", read) as show:
+            manifest = _write(source, out, shuffle, texts, unfinished, show)
+    facts, lines = _summary(source, out, manifest, before, perf_counter() - started)
+    facts |= {"shuffle": shuffle, "warnings": warnings}
     if texts is not None:
         known = len(texts.table())
         facts["dictionary"] = {"features": known, "bytes": (out / DICTIONARY).stat().st_size}
         lines.append(f"{DICTIONARY} in it has the texts of the {known:,} most frequent features")
-    if windows is not None:
-        facts["windows"] = {"keys": windows.keys, "bytes": windows.bytes}
-        lines.append(f"its windows know {windows.keys:,} keys, in {size(windows.bytes)}")
     report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)
 
 
@@ -163,21 +154,58 @@ def _windows(spec: FeatureSpec, before: Path | None) -> Windows | None:
     return load_windows(spec, before)
 
 
+def _summary(
+    source: RawSource, out: Path, manifest: DatasetManifest, before: int, seconds: float
+) -> tuple[dict[str, Any], list[str]]:
+    """For a program, and for a person; `before`: the rows that an earlier build had written."""
+    speed = (manifest.rows - before) / seconds
+    facts: dict[str, Any] = {
+        "examples": manifest.rows,
+        "positives": manifest.positives,
+        "features": manifest.features,
+        "spec_fingerprint": manifest.spec_fingerprint,
+        "bad_rows": source.bad_rows.count,
+        "seconds": seconds,
+        "examples_per_second": speed,
+        "resumed_behind": before,
+        "peak_memory_mb": peak_memory_mb(),
+    }
+    lines = [f"hashed {manifest.rows:,} rows into {out} in {seconds:.2f} s ({speed:,.0f} rows/s)"]
+    if (windows := source.windows) is not None:
+        facts["windows"] = {"keys": windows.keys, "bytes": windows.bytes}
+        lines.append(f"its windows know {windows.keys:,} keys, in {size(windows.bytes)}")
+    return facts, lines
+
+
 def _write(
-    source: RawSource, out: Path, shuffle: int | None, texts: Dictionary | None, show: Report
+    source: RawSource,
+    out: Path,
+    shuffle: int | None,
+    texts: Dictionary | None,
+    unfinished: Unfinished,
+    show: Report,
 ) -> DatasetManifest:
     """Write the rows of `source` as the data set `out`, in random order if `shuffle` is a seed."""
     from features import BLOCK_ROWS, shuffled, write_dataset
 
     if shuffle is None:
-        return write_dataset(
-            source.batches(BLOCK_ROWS),
-            source.spec,
-            out,
-            dictionary=texts,
-            progress=lambda rows: show(rows, source.fraction_read),
-            windows=source.windows,
-        )
+        try:
+            return write_dataset(
+                source.batches(BLOCK_ROWS, unfinished.done.position),
+                source.spec,
+                out,
+                dictionary=texts,
+                windows=source.windows,
+                unfinished=unfinished,
+                position=lambda: source.position,
+                progress=lambda rows: show(rows, source.fraction_read),
+            )
+        except KeyboardInterrupt:
+            if unfinished.key is None or not (kept := unfinished.done.rows):
+                raise
+            raise KeyboardInterrupt(
+                f"{out} was not written; the same command goes on behind {kept:,} rows."
+            ) from None
     hashed = 0
 
     def first_pass(rows: int) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from ctr.errors import DataError
 from features.batches import Batch, Chunk, localize, slot_dtype
 from features.dataset.manifest import DatasetManifest, PartEntry, require_dataset_or_nothing
+from features.dataset.unfinished import Done, Unfinished
 from features.folder import replace_folder
 from features.readable import DICTIONARY, Dictionary, dictionary_bytes
 from features.spec import SPEC, FeatureSpec, spec_files
@@ -51,33 +52,43 @@ def write_dataset(
     block_rows: int = BLOCK_ROWS,
     shuffled: int | None = None,
     dictionary: Dictionary | None = None,
+    unfinished: Unfinished | None = None,
+    position: Callable[[], int] = lambda: 0,
     progress: Callable[[int], None] | None = None,
     windows: Windows | None = None,
 ) -> DatasetManifest:
     """Write examples as the hashed data set `out`, a folder that is there complete or not at all.
 
-    Each of `batches` becomes one block: all must have exactly `block_rows` rows, only the last one may have
-    fewer (ValueError). `spec` is the one their slots come from. `shuffled` is for the manifest: the seed,
+    Each of `batches` becomes one block: all must have exactly `block_rows` rows, only the last may have fewer
+    (ValueError). `spec` is the one their slots come from. `shuffled` is for the manifest: the seed,
     if the rows come in a random order. `dictionary` has counted their features when the last batch has been
-    taken; it is written, too, and so is what `windows` know then. `progress` is called with the number of
-    rows written so far. A data set that was at `out` stays until the new one is on disk.
+    taken; it is written, too, and so is what `windows` know then. `unfinished` has the parts of an earlier
+    build, behind which `batches` go on, and keeps those of this one should it not come to its end; `position`
+    tells how many rows of the input the batches taken so far stand for. `progress` is called with the number
+    of rows written so far. A data set that was at `out` stays until the new one is on disk.
 
     Raises DataError when there is no row, `out` holds something else than a data set, or the disk refuses.
     """
-    place = Path(out)
-    require_dataset_or_nothing(place)
-    tally = _Tally(spec.bits, block_rows)
+    require_dataset_or_nothing(place := Path(out))
+    done = Done() if unfinished is None else unfinished.done.model_copy(deep=True)
+    tally = _Tally(spec.bits, block_rows, done)
     chunks = _counted(_reading(batches), tally, progress)
     try:
         with replace_folder(place) as folder:
+            drafts = folder if unfinished is None else unfinished.folder
             while part := _write_part(
-                folder / f"shard-{len(tally.parts):05d}.arrow",
+                drafts / f"shard-{len(done.parts):05d}.arrow",
                 islice(chunks, BLOCKS_PER_PART),
                 block_schema(spec.bits),
             ):
-                tally.parts.append(part)
-            if not tally.rows:
+                done.parts.append(part)
+                if unfinished is not None:
+                    done.position = position()
+                    unfinished.note(done)
+            if not done.rows:
                 raise DataError("the input has no row, so there is no data set to write: check the input.")
+            if unfinished is not None:
+                unfinished.move_to(folder)
             for name, content in spec_files(spec).items():
                 (folder / name).write_bytes(content)
             manifest = tally.manifest(spec.fingerprint, shuffled)
@@ -86,8 +97,8 @@ def write_dataset(
                 (folder / DICTIONARY).write_bytes(content)
                 manifest.sha256[DICTIONARY] = hashlib.sha256(content).hexdigest()
             if windows is not None:
-                names = write_windows(windows, folder, folder / SPEC)
-                manifest.sha256.update((name, sha256_of(folder / name)) for name in names)
+                for name in write_windows(windows, folder, folder / SPEC):
+                    manifest.sha256[name] = sha256_of(folder / name)
             manifest.write(folder)
     except OSError as error:
         kept = "the data set that was there is unchanged" if place.exists() else "nothing was left behind"
@@ -112,25 +123,22 @@ def _counted(
         tally.add(chunk)
         yield chunk
         if progress is not None:
-            progress(tally.rows)
+            progress(tally.done.rows)
 
 
 class _Tally:
     """What the manifest will say, gathered block by block."""
 
-    def __init__(self, bits: int, block_rows: int) -> None:
+    def __init__(self, bits: int, block_rows: int, done: Done) -> None:
         self.bits = bits
         self.block_rows = block_rows
-        self.rows = self.positives = self.features = 0
-        self.labelled: bool | None = None
-        self.has_values = self.has_weights = False
-        self.parts: list[PartEntry] = []
+        self.done = done
 
     def add(self, chunk: Chunk) -> None:
-        rows = len(chunk)
-        if rows == 0 or rows > self.block_rows or self.rows % self.block_rows:
+        rows, done = len(chunk), self.done
+        if rows == 0 or rows > self.block_rows or done.rows % self.block_rows:
             raise ValueError(
-                f"a batch of {rows} rows after {self.rows}: each must have {self.block_rows} rows, only the"
+                f"a batch of {rows} rows after {done.rows}: each must have {self.block_rows} rows, only the"
                 " last may have fewer"
             )
         if chunk.slots.dtype != slot_dtype(self.bits):
@@ -138,29 +146,29 @@ class _Tally:
         if chunk.slots.size and int(chunk.slots[-1]) >> self.bits:
             raise ValueError(f"slot {chunk.slots[-1]} is out of range for {self.bits} bits")
         labelled = chunk.labels is not None
-        if self.labelled not in (None, labelled):
+        if done.labelled not in (None, labelled):
             raise ValueError("some batches have labels and some have none")
-        self.labelled = labelled
-        self.rows += rows
-        self.features += chunk.indices.size
-        self.positives += 0 if chunk.labels is None else int(np.count_nonzero(chunk.labels > 0))
-        self.has_values |= chunk.values is not None
-        self.has_weights |= chunk.weights is not None
+        done.labelled = labelled
+        done.rows += rows
+        done.features += chunk.indices.size
+        done.positives += 0 if chunk.labels is None else int(np.count_nonzero(chunk.labels > 0))
+        done.has_values |= chunk.values is not None
+        done.has_weights |= chunk.weights is not None
 
     def manifest(self, fingerprint: str, shuffled: int | None) -> DatasetManifest:
         return DatasetManifest(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             spec_fingerprint=fingerprint,
             bits=self.bits,
-            rows=self.rows,
-            positives=self.positives,
-            features=self.features,
+            rows=self.done.rows,
+            positives=self.done.positives,
+            features=self.done.features,
             block_rows=self.block_rows,
-            has_labels=bool(self.labelled),
-            has_values=self.has_values,
-            has_weights=self.has_weights,
+            has_labels=bool(self.done.labelled),
+            has_values=self.done.has_values,
+            has_weights=self.done.has_weights,
             shuffled=shuffled,
-            parts=tuple(self.parts),
+            parts=tuple(self.done.parts),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -89,7 +90,7 @@ def drafts(folder: Path) -> list[Path]:
 
 def test_a_hang_up_ends_a_build(click_log: Path, tmp_path: Path) -> None:
     job = build(click_log, tmp_path / "h")
-    wait_for(lambda: len(drafts(tmp_path)) == 2)
+    wait_for(lambda: len(drafts(tmp_path)) == 3)
     job.popen.send_signal(signal.SIGHUP)
     code, said = job.end()
     assert code == 130
@@ -99,11 +100,13 @@ def test_a_hang_up_ends_a_build(click_log: Path, tmp_path: Path) -> None:
 
 def test_the_next_run_removes_what_a_killed_one_has_left(cli: Cli, click_log: Path, tmp_path: Path) -> None:
     job = build(click_log, tmp_path / "h")
-    wait_for(lambda: len(drafts(tmp_path)) == 2)
+    wait_for(lambda: len(drafts(tmp_path)) == 3)
     before = drafts(tmp_path)
     again = ["features", "build", "--spec", "criteo", click_log, "--out", tmp_path / "h", "--shuffle", 1]
-    assert cli(*again).code == 0
-    assert set(before) <= set(drafts(tmp_path))  # its maker lives
+    refused = cli(*again)
+    assert refused.code == 1
+    assert "another `ctr features build` writes it" in refused.err
+    assert drafts(tmp_path) == before  # their maker lives
     job.kill()
     assert drafts(tmp_path) == before
     assert cli(*again).code == 0
@@ -152,3 +155,16 @@ def test_a_second_ctrl_c_ends_what_hangs() -> None:
             process.send_signal(signal.SIGINT)
             time.sleep(0.5)
         assert process.wait(20) == 130
+
+
+def test_a_killed_build_goes_on(cli: Cli, click_log: Path, tmp_path: Path) -> None:
+    words = ["features", "build", "--spec", "criteo", *[click_log] * 40, "--out", tmp_path / "h"]
+    job = Command(*words)
+    wait_for(lambda: list(tmp_path.glob(".h.unfinished/journal.json")))
+    job.kill()
+    done = cli(*words, "--json", tmp_path / "summary.json")
+    assert done.code == 0
+    assert "rows that an interrupted build has written" in done.err
+    summary = json.loads((tmp_path / "summary.json").read_bytes())
+    assert summary["examples"] == 40 * 20_000 > summary["resumed_behind"] >= 262_144
+    assert sorted(os.listdir(tmp_path)) == ["h", "summary.json"]

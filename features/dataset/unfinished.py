@@ -1,0 +1,152 @@
+"""`Unfinished`: the parts of a data set that an interrupted build has written, to go on from."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from pydantic import BaseModel, ValidationError
+
+from ctr.errors import DataError
+from features.dataset.manifest import PartEntry
+from features.inputs import InputFile, LocalFile, StandardInput
+from features.spec import FeatureSpec
+
+_JOURNAL = "journal.json"
+_CHUNK = 1 << 22  # bytes
+
+
+class Done(BaseModel):
+    """What a build has done, part by part."""
+
+    position: int = 0
+    """Rows of the input, good or bad, that its parts stand for."""
+    rows: int = 0
+    positives: int = 0
+    features: int = 0
+    labelled: bool | None = None
+    has_values: bool = False
+    has_weights: bool = False
+    parts: list[PartEntry] = []
+
+
+class _Journal(BaseModel):
+    key: str
+    """Of the build, see `key_of`."""
+    done: Done
+
+
+def key_of(spec: FeatureSpec, files: Sequence[InputFile], block_rows: int) -> str | None:
+    """What is the same for two builds of the same data set from unchanged files; None for standard input."""
+    if any(isinstance(file, StandardInput) for file in files):
+        return None
+    found = [(file.location, file.size, _changed(file)) for file in files]
+    text = json.dumps([spec.fingerprint, spec.to_yaml(), block_rows, found])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Unfinished:
+    """The hidden folder beside a data set, with its parts until all are there.
+
+    In the `with` block nobody else may build the same data set. On leaving, the folder is removed unless
+    there is something in it to go on from.
+    """
+
+    folder: Path
+    done: Done
+
+    def __init__(self, out: Path, key: str | None) -> None:
+        """`key`: see `key_of`; None: nothing is kept of this build."""
+        place = out.resolve()
+        self.folder = place.with_name(f".{place.name}.unfinished")
+        self.key = key
+        self.done = Done()
+        self._out = out
+
+    def __enter__(self) -> Unfinished:
+        """Raises DataError when another process builds the same data set, or the disk refuses."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.folder, os.O_RDONLY)
+        except OSError as error:
+            raise DataError(f"{self._out}: cannot be written to ({error.strerror}).") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise DataError(
+                f"{self._out}: another `ctr features build` writes it; wait for that, or give another folder."
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        self.done = self._found()
+        if not self.done.parts:
+            self._empty()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None or not self.done.parts:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+
+    def note(self, done: Done) -> None:
+        """There is another part, whose file is complete. Raises OSError."""
+        self.done = done.model_copy(deep=True)
+        if self.key is None:
+            return
+        draft = self.folder / f"{_JOURNAL}.partial"
+        with (self.folder / done.parts[-1].name).open("rb") as part, draft.open("w") as journal:
+            os.fsync(part.fileno())
+            journal.write(_Journal(key=self.key, done=done).model_dump_json())
+            journal.flush()
+            os.fsync(journal.fileno())
+        os.replace(draft, self.folder / _JOURNAL)
+
+    def move_to(self, folder: Path) -> None:
+        """Move all parts. Raises OSError."""
+        (self.folder / _JOURNAL).unlink(missing_ok=True)  # there is nothing to go on from any more
+        for part in self.done.parts:
+            os.rename(self.folder / part.name, folder / part.name)
+
+    def _found(self) -> Done:
+        """What an earlier build has done, if this is the same one and all of its parts are sound."""
+        if self.key is None:
+            return Done()
+        try:
+            journal = _Journal.model_validate_json((self.folder / _JOURNAL).read_bytes())
+            sound = journal.key == self.key and all(self._is_sound(part) for part in journal.done.parts)
+        except (OSError, ValidationError):
+            return Done()
+        if not sound:
+            return Done()
+        names = {part.name for part in journal.done.parts}
+        for path in self.folder.iterdir():  # the part that was being written
+            if path.name not in names | {_JOURNAL}:
+                path.unlink()
+        return journal.done
+
+    def _is_sound(self, part: PartEntry) -> bool:
+        found = hashlib.sha256()
+        with (self.folder / part.name).open("rb") as file:
+            while piece := file.read(_CHUNK):
+                found.update(piece)
+        return found.hexdigest() == part.sha256
+
+    def _empty(self) -> None:
+        for path in self.folder.iterdir():
+            with suppress(OSError):
+                path.unlink()
+
+
+def _changed(file: InputFile) -> int:
+    """When a local file was last written to, ns; of others the size has to tell."""
+    return os.stat(file.path).st_mtime_ns if isinstance(file, LocalFile) else 0
