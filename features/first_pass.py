@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 
 from features.inputs import StandardInput, input_files
-from features.readers import Block, blocks_of, open_reader
+from features.readers import Block, RowChoice, blocks_of, open_reader
 from features.spec import FeatureSpec, FittedSpec, InputField, NumberField, column_of, learnt_of
 from features.transform import STEPS, Arrays, Column, Fit
 
 
-def fit(spec: FeatureSpec, inputs: Sequence[str | Path]) -> FeatureSpec:
-    """`spec` with what its steps learn from all rows of these inputs; see `learn`.
+def fit(spec: FeatureSpec, inputs: Sequence[str | Path], choice: RowChoice | None = None) -> FeatureSpec:
+    """`spec` with what its steps learn from all rows of these inputs, or those of a choice; see `learn`.
 
     Raises DataError, and SpecError when the spec does not fit a file's format, or a vocabulary cannot be
     read.
     """
-    return learn(spec, partial(_blocks, spec, inputs))
+    return learn(spec, partial(_blocks, spec, inputs, choice))
 
 
 def learn(spec: FeatureSpec, blocks: Callable[[Sequence[str]], Iterator[Block]]) -> FeatureSpec:
@@ -52,12 +52,14 @@ def learn(spec: FeatureSpec, blocks: Callable[[Sequence[str]], Iterator[Block]])
     return FittedSpec.of(spec, learnt)
 
 
-def _blocks(spec: FeatureSpec, inputs: Sequence[str | Path], names: Sequence[str]) -> Iterator[Block]:
+def _blocks(
+    spec: FeatureSpec, inputs: Sequence[str | Path], choice: RowChoice | None, names: Sequence[str]
+) -> Iterator[Block]:
     """All rows of the inputs, with the cells of these columns."""
     for file in input_files(inputs):
         if isinstance(file, StandardInput):
             raise file.once()
-        with closing(open_reader(file, spec, "ignored")) as reader:
+        with closing(open_reader(file, spec, "ignored", choice)) as reader:
             yield from blocks_of(reader, names)
 
 

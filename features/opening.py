@@ -11,7 +11,7 @@ from features.dataset import DatasetSource, is_dataset
 from features.spec import FeatureSpec
 
 if TYPE_CHECKING:
-    from features.readers import Labels
+    from features.readers import Labels, RowChoice
     from features.source import OnBadRows, RawSource
 
 
@@ -25,6 +25,7 @@ def open_source(
     labels: Labels = "required",
     verify: bool = False,
     threads: int = 1,
+    choice: RowChoice | None = None,
     learns: bool = False,
 ) -> RawSource | DatasetSource:
     """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
@@ -32,7 +33,8 @@ def open_source(
     Raw files are paths, folders, patterns, URIs, or `-` for standard input: see `input_files`. A data set
     must have been hashed with `spec`, if that is given. What there is about bad rows and threads is for raw
     files (see `RawSource`), `verify` for a data set (see `DatasetSource`). `learns`: a spec whose steps have
-    yet to learn from data does so from these files; if not, that is an error. A file's format is told by its
+    yet to learn from data does so from these files; if not, that is an error. `choice`: of raw files, only
+    these rows. A file's format is told by its
     first bytes if they do, else by its name's suffix (behind which there may be .gz, .zst, .bz2, .lz4 or
     .xz), else it is `spec.source.format`. Raises DataError or SpecError.
     """
@@ -40,6 +42,11 @@ def open_source(
     if datasets and len(inputs) > 1:
         raise DataError(
             f"{datasets[0]}: a hashed data set must be the only input; give raw files, or one data set."
+        )
+    if datasets and choice is not None:
+        raise DataError(
+            f"{datasets[0]}: a hashed data set has no columns for the condition"
+            f" {choice.condition.text!r}; give the raw files."
         )
     if datasets or (spec is None and inputs and Path(inputs[0]).is_dir()):
         dataset = DatasetSource(
@@ -57,11 +64,12 @@ def open_source(
     from features.source import RawSource  # and with it the kernels that take text apart
 
     return RawSource(
-        fit(spec, inputs) if learns else spec,
+        fit(spec, inputs, choice) if learns else spec,
         inputs,
         on_bad_rows=on_bad_rows,
         quarantine=quarantine,
         max_bad_fraction=max_bad_fraction,
         labels=labels,
         threads=threads,
+        choice=choice,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -82,7 +82,7 @@ class PlacedBlock:
         ]
 
     def bad(self, first: int, last: int) -> Iterator[tuple[PlacedBlock, NDArray[np.int64]]]:
-        """Of the rows `first..last-1` the bad ones, if any."""
+        """Of the rows `first..last-1` those that are bad or not chosen, if any."""
         found = np.flatnonzero(self.block.status[first:last])
         if found.size:
             yield self, first + found
@@ -119,12 +119,41 @@ class HashedPiece:
         )
 
     def bad(self, first: int, last: int) -> Iterator[tuple[PlacedBlock, NDArray[np.int64]]]:
-        """Of the rows `first..last-1` the bad ones, with the blocks in whose rows they are counted."""
+        """The same rows, with the blocks in whose rows they are counted."""
         for rows in self.blocks:
             at = rows.position - self.position
             low, high = max(first - at, rows.first), min(last - at, rows.last)
             if low < high:
                 yield from rows.bad(low, high)
+
+
+class OpenPieces:
+    """The pieces of all files, one after the other; the last one can be put back."""
+
+    def __init__(self, pieces: Generator[PlacedPiece, None, None]) -> None:
+        self._pieces = pieces
+        self._last: PlacedPiece | None = None
+        self._put_back = False
+
+    def __iter__(self) -> Iterator[PlacedPiece]:
+        return self
+
+    def __next__(self) -> PlacedPiece:
+        if not self._put_back or self._last is None:
+            self._last = None  # it takes memory
+            self._last = next(self._pieces)
+        self._put_back = False
+        return self._last
+
+    def put_back(self) -> int:
+        """Give the last piece again next time; the position of its first row."""
+        assert self._last is not None
+        self._put_back = True
+        return self._last.position
+
+    def close(self) -> None:
+        """Close the file."""
+        self._pieces.close()
 
 
 def in_order(call: Callable[[T], U], items: Iterator[T], threads: int) -> Iterator[U]:

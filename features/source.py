@@ -15,14 +15,16 @@ from numpy.typing import NDArray
 from ctr.errors import DataError, SpecError
 from features.batches import Batch, BatchBuilder
 from features.inputs import InputFile, StandardInput, input_files
-from features.pieces import HashedPiece, PlacedBlock, PlacedPiece, in_order
+from features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece, in_order
 from features.preview import crowded_fields, kind_of_labels
 from features.readers import (
     EARLY_ROWS,
+    ELSEWHERE,
     BadRows,
     Block,
     Labels,
     Quarantine,
+    RowChoice,
     blocks_of,
     open_reader,
     require_few,
@@ -53,6 +55,7 @@ class RawSource:
         max_bad_fraction: float | None = None,
         labels: Labels = "required",
         threads: int = 1,
+        choice: RowChoice | None = None,
         windows: Windows | None = None,
     ) -> None:
         """Opens each file (see `input_files`) once, so that a wrong header shows before any work.
@@ -64,7 +67,8 @@ class RawSource:
         may be. `labels`: if ignored, files may lack labels (and weights), those that are there are not looked
         at, and the batches have none; `absent`: likewise, and files without a header do lack the label's
         column. `threads`: so many split and hash rows, while the one that iterates reads; 1: that does all.
-        Batches and bad rows are the same whatever they are. `windows`: what the windows of the spec, if it
+        Batches and bad rows are the same whatever they are. `choice`: other rows are left out, though they
+        have their positions; they are not bad. `windows`: what the windows of the spec, if it
         has any, know of earlier rows; one pass is then possible, which takes all rows in, in one thread.
 
         Raises DataError, or SpecError when the spec does not fit a file's format, or has windows without
@@ -81,10 +85,11 @@ class RawSource:
         self.files = input_files(inputs)
         self._on_bad_rows = on_bad_rows
         self.max_bad_fraction = max_bad_fraction
-        self._tried = 0  # rows of the pass
+        self._tried = 0  # rows of the pass that were chosen
         self._reasons: Counter[str] = Counter()  # of its bad rows
         self._quarantine = None if quarantine is None else Quarantine(quarantine)
         self._labels = labels
+        self._choice = choice
         self._transform = Transform(spec, with_label=labels == "required")
         self.windows = windows if spec.windows else None
         self._passing = self._transform  # of a pass; the other one leaves no trace
@@ -98,7 +103,7 @@ class RawSource:
         self.blocks_read = 0
         self.bad_rows = BadRows()
         self._threads = threads if self.windows is None else 1
-        self._kept: _Pieces | None = None
+        self._kept: OpenPieces | None = None
         self.watch: Callable[[Cells, NDArray[np.uint8]], None] | None = None
         """Is given the rows of a pass, in their order: the cells of `columns`, and which rows are bad."""
         self._no_click = np.ones(1, np.int8)  # see `BatchBuilder.no_click`
@@ -151,9 +156,18 @@ class RawSource:
             for file in self.files:
                 if isinstance(file, StandardInput):
                     raise file.once()
-                with closing(open_reader(file, self.spec, self._labels)) as reader:
+                with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
                     self._row_count += reader.count_rows()
         return self._row_count
+
+    def count_not_chosen(self) -> int:
+        """The number of rows that are left out though they are not bad."""
+        rows = 0
+        for file in self.files if self._choice is not None else ():
+            with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
+                for block in blocks_of(reader, []):
+                    rows += int(np.count_nonzero(block.status == ELSEWHERE))
+        return rows
 
     def _fill(self, rows: int, start: int, stop: int | None) -> Iterator[Batch]:
         """As `batches`."""
@@ -202,7 +216,7 @@ class RawSource:
                 self._kept = pieces
                 break
 
-    def _pieces_from(self, start: int) -> _Pieces:
+    def _pieces_from(self, start: int) -> OpenPieces:
         """All pieces from at least the one with this row on.
 
         Parts of the data that are read one after the other are found without reading what is before them
@@ -213,7 +227,7 @@ class RawSource:
             if kept.put_back() <= start:
                 return kept
             kept.close()
-        return _Pieces(self._pieces())
+        return OpenPieces(self._pieces())
 
     def _pieces(self) -> Generator[PlacedPiece, None, None]:
         """All rows, piece by piece."""
@@ -222,7 +236,7 @@ class RawSource:
         for i, file in enumerate(self.files):
             if isinstance(file, StandardInput):
                 file.begin_pass()
-            with closing(open_reader(file, self.spec, self._labels)) as reader:
+            with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
                 for piece in reader.pieces(self._transform.columns):
                     self.blocks_read += 1
                     done = (sum(sizes[:i]) + sizes[i] * reader.fraction) / total
@@ -232,7 +246,7 @@ class RawSource:
     def _blocks(self) -> Generator[Block, None, None]:
         """All rows, block by block."""
         for file in self.files:
-            with closing(open_reader(file, self.spec, self._labels)) as reader:
+            with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
                 yield from blocks_of(reader, self._transform.columns)
 
     def _note(self, start: int, part: PlacedBlock | HashedPiece, first: int, last: int) -> None:
@@ -240,8 +254,11 @@ class RawSource:
         tried = self._tried - first
         for rows, bad in part.bad(first, last):
             behind = min(rows.position - part.position + rows.last, last)
+            is_bad = rows.block.status[bad] != ELSEWHERE
+            tried -= int(bad.size - np.count_nonzero(is_bad))
             self._tried = tried + behind
-            self._note_bad(start, rows.block, bad, rows.position)
+            if is_bad.any():
+                self._note_bad(start, rows.block, bad[is_bad], rows.position)
         self._tried = tried + last
 
     def _note_bad(self, start: int, block: Block, bad: NDArray[np.int64], position: int) -> None:
@@ -282,34 +299,5 @@ class RawSource:
     def _check(self) -> None:
         """Opens every file and sees whether it has what the transform needs."""
         for file in self.files:
-            with closing(open_reader(file, self.spec, self._labels)) as reader:
+            with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
                 reader.require(self._transform.columns)
-
-
-class _Pieces:
-    """The pieces of all files, one after the other; the last one can be put back."""
-
-    def __init__(self, pieces: Generator[PlacedPiece, None, None]) -> None:
-        self._pieces = pieces
-        self._last: PlacedPiece | None = None
-        self._put_back = False
-
-    def __iter__(self) -> Iterator[PlacedPiece]:
-        return self
-
-    def __next__(self) -> PlacedPiece:
-        if not self._put_back or self._last is None:
-            self._last = None  # it takes memory
-            self._last = next(self._pieces)
-        self._put_back = False
-        return self._last
-
-    def put_back(self) -> int:
-        """Give the last piece again next time; the position of its first row."""
-        assert self._last is not None
-        self._put_back = True
-        return self._last.position
-
-    def close(self) -> None:
-        """Close the file."""
-        self._pieces.close()

@@ -56,7 +56,7 @@ class JobPosition:
         counts = [0] * plan.passes
         for pass_, rows in self._of_shards(plan, bad):
             counts[pass_] += rows
-        good = plan.rows - bad.count
+        good = plan.rows - plan.held_out - bad.count
         for pass_, chunks in self._of_ranks(plan):
             counts[pass_] += chunks * plan.chunk
         return [min(count, good) for count in counts]

@@ -165,7 +165,7 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
         consistency=None if description is None else description.consistency,
         staleness=None if description is None or description.consistency != "ssp" else description.staleness,
         examples=None if plan is None else sum(position.examples(plan, skipped)),
-        examples_in_all=None if plan is None else (plan.rows - skipped.count) * plan.passes,
+        examples_in_all=None if plan is None else (plan.rows - plan.held_out - skipped.count) * plan.passes,
         passes_begun=None if plan is None else position.passes(plan),
         logloss=logloss,
         later_pass=later,

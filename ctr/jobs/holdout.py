@@ -7,6 +7,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock
+from typing import TYPE_CHECKING
 
 from ctr.background import Background
 from ctr.errors import DataError
@@ -16,6 +17,9 @@ from ctr.metrics import MetricSummary
 from ctr.model import LinearModel, Model, evaluate, update_manifest
 from ctr.progress import progress
 from features import ExampleSource, Slots, open_source
+
+if TYPE_CHECKING:
+    from features.readers import RowChoice
 
 State = tuple[Slots, Float32]
 
@@ -61,7 +65,7 @@ def open_holdout(job: TrainJob, source: ExampleSource) -> Holdout | None:
     Raises DataError when it has no row, or leaves none for training.
     """
 
-    def opened(inputs: Sequence[str | Path]) -> ExampleSource:
+    def opened(inputs: Sequence[str | Path], choice: RowChoice | None = None) -> ExampleSource:
         # a source of its own: its bad rows are not training's
         return open_source(
             inputs,
@@ -70,12 +74,22 @@ def open_holdout(job: TrainJob, source: ExampleSource) -> Holdout | None:
             quarantine=job.holdout_quarantine,
             max_bad_fraction=job.max_bad_fraction,
             threads=job.reading_threads,
+            choice=choice,
         )
 
     if job.holdout:
         other = opened(job.holdout)
         if len(other.sample(1)) == 0:
             raise DataError(f"{job.holdout[0]}: the hold-out has no row to evaluate on.")
+        return Holdout(other, 0, None)
+    if job.holdout_where is not None:
+        other = opened(job.inputs, job.rows(held_out=True))
+        for each, what in ((other, "no row"), (source, "every row")):
+            if len(each.sample(1)) == 0:
+                raise DataError(
+                    f"the hold-out has {what}: {what} meets {job.holdout_where!r}; check the condition, and"
+                    f" how its column is written."
+                )
         return Holdout(other, 0, None)
     if job.holdout_fraction:
         rows = source.count_rows()

@@ -110,6 +110,7 @@ def set_up(job: TrainJob) -> TrainSetup:
         max_bad_fraction=job.max_bad_fraction,
         threads=job.reading_threads,
         learns=True,
+        choice=job.rows(held_out=False),
     )
     former = None if job.warm_start is None else load_state(job.warm_start, source.spec)
     optimizer = choose_optimizer(job.optimizer, None if former is None else former.optimizer)

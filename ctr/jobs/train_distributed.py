@@ -40,6 +40,8 @@ def describe_job(setup: TrainSetup) -> JobDescription:
         spec=source.spec.to_yaml(),
         learnt=learnt_text(source.spec),
         on_bad_rows=job.on_bad_rows,
+        without=job.holdout_where,
+        held_out=source.count_not_chosen() if isinstance(source, RawSource) else 0,
         rows=rows,
         chunk=settings.chunk,
         shard_chunks=1 if consistency == "bsp" else shard_chunks_for(rows, settings.chunk, settings.workers),

@@ -6,12 +6,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ctr.defaults import CHECKPOINT_EVERY_S, SAFE_ADDING, STALENESS, STORE
 from ctr.outputs import beside
 from ctr.stall import STALL_S
 from ctr.workers import Consistency
+
+if TYPE_CHECKING:
+    from features.readers import RowChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class TrainJob:
     """Inputs to evaluate the model on."""
     holdout_fraction: float | None = None
     """Or: the part at the end of `inputs` to keep for that, below 1."""
+    holdout_where: str | None = None
+    """Or: the rows of `inputs` that meet this condition; see `features.readers.Condition`."""
     warm_start: Path | None = None
     """Model whose state to train on from."""
     base_rate: float | None = None
@@ -57,6 +62,14 @@ class TrainJob:
     on_bad_rows: Literal["fail", "skip", "quarantine"] = "fail"
     max_bad_fraction: float | None = None
     """With `skip` and `quarantine`: of the rows of training or the hold-out that may be bad; None: all."""
+
+    def rows(self, *, held_out: bool) -> RowChoice | None:
+        """The rows of the inputs that are kept for evaluation, or the others; None: no condition tells."""
+        if self.holdout_where is None:
+            return None
+        from features.readers import Condition, RowChoice
+
+        return RowChoice(Condition.parse(self.holdout_where), held_out)
 
     @property
     def in_memory(self) -> bool:

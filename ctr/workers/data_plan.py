@@ -21,6 +21,8 @@ class DataPlan:
     """Chunks of a data shard."""
     passes: int = 1
     ranks: int = 1
+    held_out: int = 0
+    """Of the rows, those that are kept from training, anywhere among the others."""
 
     @property
     def shards_in_pass(self) -> int:

@@ -74,6 +74,10 @@ class JobDescription(BaseModel):
     """What a first pass over the data learnt for it, as a safetensors file in base64; None: nothing."""
     on_bad_rows: Literal["fail", "skip", "quarantine"]
     """`quarantine` is for the command that leads the job: workers pass bad rows over."""
+    without: str | None = None
+    """The condition of rows that are not trained on; None: all are."""
+    held_out: int = 0
+    """How many of `rows` meet it."""
     rows: int
     chunk: int
     shard_chunks: int
@@ -103,7 +107,9 @@ class JobDescription(BaseModel):
 
     def plan(self) -> DataPlan:
         """Which rows are whose."""
-        return DataPlan(self.rows, self.chunk, self.shard_chunks, self.passes, max(self.ranks, 1))
+        return DataPlan(
+            self.rows, self.chunk, self.shard_chunks, self.passes, max(self.ranks, 1), self.held_out
+        )
 
     def optimizer_in(self, shard_pass: int) -> Optimizer:
         """The optimizer in a pass of this job, from 0."""
@@ -130,10 +136,16 @@ class JobDescription(BaseModel):
         for path in self.inputs:
             if not is_uri(path) and not os.path.exists(path):
                 raise DataError(f"{path}: the job's input is not here; {_REMEDY}.")
+        choice = None
+        if self.without is not None:
+            from features.readers import Condition, RowChoice
+
+            choice = RowChoice(Condition.parse(self.without), False)
         source = open_source(
             self.inputs,
             None if self.hashed else self.feature_spec(),
             on_bad_rows="fail" if self.on_bad_rows == "fail" else "skip",
+            choice=choice,
         )
         found = input_bytes(self.inputs)
         if self.input_bytes not in (None, found):

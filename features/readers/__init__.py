@@ -10,6 +10,7 @@ from features.readers.opening import format_of, open_reader
 
 if TYPE_CHECKING:
     from features.readers.block import Block, Piece, blocks_of
+    from features.readers.condition import ELSEWHERE, Condition, RowChoice
     from features.readers.delimited import Labels
     from features.readers.table import TableReader
 

@@ -12,6 +12,7 @@ from features.text import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
 
 if TYPE_CHECKING:
     from features.readers.block import Reader
+    from features.readers.condition import RowChoice
     from features.readers.delimited import Labels
 
 # Readers are loaded with the first file of their format: a spec needs to know no more than what is below.
@@ -82,8 +83,12 @@ for _format in (
     FORMATS[_format.name] = _format
 
 
-def open_reader(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
+def open_reader(
+    path: InputFile, spec: FeatureSpec, labels: Labels, choice: RowChoice | None = None
+) -> Reader:
     """Open a raw file to be read through `spec`; `labels` says what its label column is for.
+
+    Rows that are not the `choice` have the status `ELSEWHERE`.
 
     Raises DataError for what is no file and for one that cannot be read, SpecError for a format that does not
     go with the spec.
@@ -97,11 +102,15 @@ def open_reader(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
         )
     reader: Reader = found.open(path, spec, labels)
     values = partition_columns(path)
-    if not values:
-        return reader
-    from features.readers.partitioned import PartitionedReader
+    if values:
+        from features.readers.partitioned import PartitionedReader
 
-    return PartitionedReader(reader, values)
+        reader = PartitionedReader(reader, values)
+    if choice is not None:
+        from features.readers.condition import ChosenReader
+
+        reader = ChosenReader(reader, choice)
+    return reader
 
 
 def format_of(path: InputFile) -> Format | None:

@@ -10,7 +10,7 @@ import typer
 from ctr.cli.options import Consistency, seconds_of, taking
 from ctr.cli.reporting import STOPPED, peak_memory_mb, report, stopping
 from ctr.cli.train.options import TrainOptions
-from ctr.errors import ModelError
+from ctr.errors import ModelError, SpecError
 from ctr.outputs import require_apart, require_no_part
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def _job(told: TrainOptions) -> TrainJob:
         stall_s=told.stall_timeout,
         holdout=told.holdout or [],
         holdout_fraction=told.holdout_fraction,
+        holdout_where=told.holdout_where,
         warm_start=told.warm_start,
         base_rate=told.base_rate,
         on_bad_rows=told.on_bad_rows.value,
@@ -79,8 +80,9 @@ def _check(job: TrainJob) -> None:
     """Raise BadParameter for options that do not go together."""
     from ctr.learn import choose_optimizer
 
-    if job.holdout and job.holdout_fraction is not None:
-        raise typer.BadParameter("give either --holdout or --holdout-fraction, not both.")
+    if bool(job.holdout) + (job.holdout_fraction is not None) + (job.holdout_where is not None) > 1:
+        raise typer.BadParameter("give one of --holdout, --holdout-fraction and --holdout-where.")
+    _check_condition(job)
     _check_pipe(job)
     try:
         if job.warm_start is None:  # else its model says what the settings are for
@@ -109,11 +111,19 @@ def _check(job: TrainJob) -> None:
         )
 
 
+def _check_condition(job: TrainJob) -> None:
+    try:
+        job.rows(held_out=True)
+    except SpecError as error:
+        raise typer.BadParameter(f"--holdout-where: {error}") from None
+
+
 def _check_pipe(job: TrainJob) -> None:
     """Raise BadParameter if standard input were to be read more than once."""
     if "-" not in [*job.inputs, *job.holdout]:
         return
-    again = job.epochs > 1 or job.holdout_fraction is not None or not job.in_memory
+    again = job.epochs > 1 or job.holdout_fraction is not None or job.holdout_where is not None
+    again = again or not job.in_memory
     if again or ("-" in job.inputs and "-" in job.holdout):
         raise typer.BadParameter(
             "- (standard input) can be read only once: not for several epochs, for a part of it as hold-out, "

@@ -120,6 +120,14 @@ class TrainOptions:
             help="Keep the last part of the input out of training and evaluate the model on it.",
         ),
     ] = None
+    holdout_where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Keep the rows that meet this out of training and evaluate the model on them, such as "
+            "'click_time >= 2017-11-09 and site != a': = != < <= > >= of columns, joined by and, or.",
+        ),
+    ] = None
     warm_start: Annotated[
         Path | None,
         typer.Option(

@@ -1,0 +1,184 @@
+"""`Condition`: comparisons of columns that rows may meet; `RowChoice`: those rows, or the others."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import SpecError
+from features.readers.block import Block, Piece, Reader
+from features.readers.condition_kernels import compare_texts
+from features.text import Cells
+from features.transform import Column
+
+ELSEWHERE = 64
+"""The status of a row that is not chosen; `RowStatus` and the readers have the numbers below."""
+
+_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_QUOTED = r'"[^"]*"' + r"|'[^']*'"
+_TERM = re.compile(
+    rf"\s*(?P<column>{_QUOTED}|[^\"'=<>!]+?)\s*(?P<sign>==|!=|<=|>=|=|<|>)\s*(?P<value>.*?)\s*", re.DOTALL
+)
+_WORD = re.compile(rf"({_QUOTED})|\s(and|or)(?=\s|$)", re.IGNORECASE)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`column sign value`. A value that is a number is compared with numbers, any other byte by byte."""
+
+    column: str
+    sign: str
+    value: str
+    number: float | None
+
+    def holds(self, column: Column) -> NDArray[np.bool_]:
+        """bool[rows]; a missing value, and text where a number is wanted, meets none."""
+        if self.number is not None:
+            found = column.numbers
+            compared: NDArray[np.bool_] = _OPERATORS[self.sign](found.values, self.number)
+            return np.asarray(compared & found.present & (found.problem == 0), np.bool_)
+        order = np.zeros(len(column), np.int8)
+        value = np.frombuffer(self.value.encode(), np.uint8)
+        buffer = column.buffer.view()
+        buffer.flags.writeable = False
+        compare_texts(buffer, column.starts, column.ends, column.status, value, order)
+        held: NDArray[np.bool_] = _OPERATORS[self.sign](order, 0)
+        return np.asarray(held & (column.status == 0) & (column.ends > column.starts), np.bool_)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Comparisons joined by `and`, and those by `or`."""
+
+    text: str
+    alternatives: Sequence[Sequence[Comparison]]
+
+    @staticmethod
+    def parse(text: str) -> Condition:
+        """Such as `click_time >= 2017-11-09 and site != "a or b"`. Raises SpecError."""
+        alternatives: list[list[Comparison]] = [[]]
+        at = 0
+        for word in [*_WORD.finditer(text), None]:
+            if word is not None and word[2] is None:
+                continue
+            alternatives[-1].append(_comparison(text[at : None if word is None else word.start()], text))
+            if word is not None:
+                at = word.end()
+                if word[2].lower() == "or":
+                    alternatives.append([])
+        return Condition(text, alternatives)
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The columns it compares, each once."""
+        return list(dict.fromkeys(each.column for terms in self.alternatives for each in terms))
+
+    def holds(self, columns: Mapping[str, Column]) -> NDArray[np.bool_]:
+        """bool[rows]: which rows meet it."""
+        found: NDArray[np.bool_] = np.logical_or.reduce(
+            [
+                np.logical_and.reduce([each.holds(columns[each.column]) for each in terms])
+                for terms in self.alternatives
+            ]
+        )
+        return found
+
+
+def _comparison(part: str, text: str) -> Comparison:
+    found = _TERM.fullmatch(part)
+    if found is None or not found["value"]:
+        raise SpecError(
+            f"the condition {text!r}: {part.strip()!r} is no comparison; write such as `click_time >="
+            f" 2017-11-09`, with one of = != < <= > >=, and join several by `and` or `or`."
+        )
+    column, value = found["column"], found["value"]
+    quoted = re.fullmatch(_QUOTED, value) is not None
+    number = float(value) if not quoted and _NUMBER.fullmatch(value) else None
+    return Comparison(_unquoted(column), found["sign"], _unquoted(value), number)
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if re.fullmatch(_QUOTED, text) else text
+
+
+@dataclass(frozen=True, slots=True)
+class RowChoice:
+    """The rows that meet a condition, or those that do not."""
+
+    condition: Condition
+    meets: bool
+
+    def applied(self, block: Block, columns: Sequence[str]) -> None:
+        """Marks the rows of a block that are not chosen. Rows that cannot be read meet nothing."""
+        found = {
+            name: Column.of(block.cells, block.status, columns.index(name), slice(None))
+            for name in self.condition.columns
+        }
+        block.status[self.condition.holds(found) != self.meets] = ELSEWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class _ChosenPiece:
+    piece: Piece
+    columns: Sequence[str]
+    wanted: int
+    choice: RowChoice
+
+    @property
+    def rows(self) -> int:
+        return self.piece.rows
+
+    def blocks(self) -> Iterator[Block]:
+        for block in self.piece.blocks():
+            self.choice.applied(block, self.columns)
+            if self.wanted == len(self.columns):
+                yield block
+                continue
+            cells, kept = block.cells, slice(0, self.wanted)
+            starts, ends = (np.ascontiguousarray(a[:, kept]) for a in (cells.starts, cells.ends))
+            yield replace(block, cells=Cells(cells.buffer, starts, ends))
+
+
+class ChosenReader:
+    """Another reader's rows, of which those that are not chosen are `ELSEWHERE`."""
+
+    def __init__(self, reader: Reader, choice: RowChoice) -> None:
+        self._reader, self._choice = reader, choice
+        self.columns = reader.columns
+
+    def close(self) -> None:
+        self._reader.close()
+
+    @property
+    def fraction(self) -> float:
+        return self._reader.fraction
+
+    def require(self, columns: Sequence[str]) -> None:
+        self._reader.require(self._all(columns))
+
+    def count_rows(self) -> int:
+        return self._reader.count_rows()
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+        every = self._all(columns)
+        for piece in self._reader.pieces(every):
+            yield _ChosenPiece(piece, every, len(columns), self._choice)
+
+    def _all(self, columns: Sequence[str]) -> list[str]:
+        return list(dict.fromkeys([*columns, *self._choice.condition.columns]))

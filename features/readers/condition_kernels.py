@@ -1,0 +1,36 @@
+"""Comparing cells with a text."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
+
+_U0, _U1 = np.uint64(0), np.uint64(1)
+
+
+@njit(nogil=True, cache=True)
+def compare_texts(
+    buffer: NDArray[np.uint8],
+    starts: NDArray[np.int32],
+    ends: NDArray[np.int32],
+    status: NDArray[np.uint8],
+    value: NDArray[np.uint8],
+    order: NDArray[np.int8],
+) -> None:
+    """`order[i]` is -1, 0 or 1 as the cell `buffer[starts[i]:ends[i]]` is before, at or behind `value`.
+
+    Cells are compared byte by byte; those of rows with a `status` are not looked at.
+    """
+    for i in range(starts.size):
+        if status[i] != 0:
+            continue
+        start, length = np.uint64(starts[i]), np.uint64(ends[i] - starts[i])
+        at = _U0
+        while at < length and at < np.uint64(value.size) and buffer[start + at] == value[at]:
+            at += _U1
+        if at == length or at == np.uint64(value.size):
+            order[i] = int(length > np.uint64(value.size)) - int(length < np.uint64(value.size))
+        else:
+            order[i] = 1 if buffer[start + at] > value[at] else -1
