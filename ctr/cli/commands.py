@@ -48,6 +48,7 @@ app = typer.Typer(
 features.app.command("init")(inspection.init)
 features.app.command("fit")(inspection.fit)
 features.app.command("check")(inspection.check)
+features.app.command("show")(inspection.show)
 app.add_typer(features.app, name="features")
 app.add_typer(ps.app, name="ps")
 app.command("synth")(synthesis.synth)

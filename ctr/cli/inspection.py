@@ -1,4 +1,4 @@
-"""`ctr features init`, `fit` and `check`: a spec for raw data, and what it finds in that."""
+"""`ctr features init`, `fit`, `check` and `show`: a spec for raw data, and what it finds in that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ctr.table import table
 if TYPE_CHECKING:
     from features.inspect import Check
 
-_CHECK_ROWS = 200_000
+_CHECK_ROWS, _SHOW_ROWS = 200_000, 3
 
 
 def init(
@@ -127,3 +127,30 @@ def _check_lines(found: Check) -> list[str]:
     if found.unused:
         lines.append(f"not in the spec: {', '.join(found.unused)}")
     return lines + [f"warning: {warning}" for warning in found.warnings]
+
+
+def show(
+    inputs: Inputs,
+    spec: SpecOption,
+    rows: Annotated[int, typer.Option(min=1, max=1_000, help="How many of the first rows.")] = _SHOW_ROWS,
+    json: JsonOption = None,
+) -> None:
+    """Show what becomes of a few rows: text, feature, slot.
+
+    Example: `ctr features show --spec ads.yaml clicks.csv --rows 2`
+    """
+    from features import load_spec
+    from features.inspect import show as look
+
+    require_apart(json, [*inputs, spec])
+    require_no_part(json)
+    found = look(load_spec(spec), inputs, rows)
+    lines: list[str] = []
+    for row in found:
+        shown = [("field", "text", "feature", "slot")]
+        shown += [
+            (each.field, each.text, each.feature, "" if each.slot is None else f"{each.slot:,}")
+            for each in row.features
+        ]
+        lines += [row.place, *(f"  {line}" for line in table(shown, "<<<>"))]
+    report(lines, {"rows": [row.to_json() for row in found]}, json)

@@ -30,6 +30,7 @@ _NAMES = re.compile(
 )
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?(Z|[-+]\d\d:?\d\d)?")
 _UNIX = re.compile(r"1\d{9}(\.\d+)?")
+_UNITS = "\x1f"  # between the elements of a list that came as one
 _SPLITS = ("|", ";", " ", ",")
 _WORDS = 4.0  # a cell, from which it is text
 _HEAD = """\
@@ -164,6 +165,8 @@ def _fields_of(column: _Column) -> list[dict[str, Any]]:
     if column.nearly_all(is_number) and column.distinct > _FEW and not _NAMES.search(column.name):
         buckets = _buckets(column)
         return [base | ({"type": "number"} | buckets if buckets else {"type": "category"}) | own]
+    if any(_UNITS in text for text in column.there):
+        return [base | {"type": "list"}]
     split = next((mark for mark in _SPLITS if _is_list(column, mark)), None)
     if split == " " and np.mean([text.count(" ") + 1 for text in column.there]) >= _WORDS:
         return [base | {"type": "text", "words": [1]}]

@@ -1,0 +1,96 @@
+"""`show`: what becomes of a few rows: text, feature, slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from ctr.errors import DataError
+from features.batches import BatchBuilder
+from features.first_pass import fit
+from features.inputs import input_files
+from features.readable import Naming
+from features.readers import Block, blocks_of, open_reader
+from features.spec import FeatureSpec, column_of
+from features.text import Cells
+from features.transform import Transform
+
+NONE = "none"
+"""What stands for the feature of a field that has none in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFeature:
+    """One feature of a row, or a field that has none there."""
+
+    field: str
+    """Of the field or cross."""
+    text: str
+    """The cell; empty for a cross."""
+    feature: str
+    slot: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRow:
+    """A row and its features, in the order of the spec's fields and crosses."""
+
+    place: str
+    """Where it stands, such as `clicks.tsv:17`; if it is a bad row, with what is wrong."""
+    features: tuple[ShownFeature, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields by name, as JSON can hold them."""
+        return asdict(self)
+
+
+def show(spec: FeatureSpec, inputs: Sequence[str], rows: int) -> list[ShownRow]:
+    """The first `rows` rows that can be split into cells; if the spec has to learn, from all of them first.
+
+    Raises DataError for data that carries its own features, when there is no such row, and as reading does.
+    """
+    if not spec.fields:
+        raise DataError(f"{spec.source.format} data carries its own features: there are no fields to show.")
+    spec = fit(spec, inputs)
+    columns = list(dict.fromkeys(column_of(field) for field in spec.fields))
+    naming = Naming(spec, columns)
+    found = list(islice(_rows(spec, naming, columns, inputs), rows))
+    if not found:
+        raise DataError(f"{inputs[0]}: no row can be split into its columns; see `ctr features check`.")
+    return found
+
+
+def _rows(
+    spec: FeatureSpec, naming: Naming, columns: Sequence[str], inputs: Sequence[str]
+) -> Iterator[ShownRow]:
+    for file in input_files(inputs):
+        with closing(open_reader(file, spec, "ignored")) as reader:
+            for block in blocks_of(reader, columns):
+                for row in np.flatnonzero(block.status == 0).tolist():
+                    yield _row(spec, naming, columns, block, row)
+
+
+def _row(spec: FeatureSpec, naming: Naming, columns: Sequence[str], block: Block, row: int) -> ShownRow:
+    only = slice(row, row + 1)
+    place, status = block.origin.place(row), block.status[only]
+    cells = Cells(block.cells.buffer, block.cells.starts[only], block.cells.ends[only])
+    of_fields = Transform(spec.model_copy(update={"windows": (), "crosses": ()}), with_label=False)
+    bad, column = status.copy(), np.zeros(1, np.int32)
+    of_fields.append(cells, bad, column, BatchBuilder(of_fields, 1), 0)
+    if bad[0]:
+        return ShownRow(f"{place}: {of_fields.explain(cells, 0, int(bad[0]), int(column[0]))[0]}", ())
+    named = naming.of(cells, status)
+    texts = {field.name: cells.text(0, columns.index(column_of(field))) for field in spec.fields}
+    shown = []
+    for number, name in enumerate(naming.names):
+        hashes = named.features[number].hashes
+        said = [text.removeprefix(f"{name}=") for text in named.texts(number, np.arange(hashes.size))]
+        slots = np.maximum(hashes & np.uint64((1 << spec.bits) - 1), np.uint64(1)).tolist()
+        for feature, slot in zip(said or [NONE], slots or [None], strict=True):
+            shown.append(ShownFeature(name, texts.get(name, ""), feature, slot))
+    return ShownRow(place, tuple(shown))
