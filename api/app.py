@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
 from api.body import Limits, RequestError, check_content, containers_at_most, parse_rows, read_body
+from api.events import Act, Events, add_event_routes, describe_events
 from api.schema import Alive, Predictions, Problem, Ready, example_row, request_schema
 from ctr.errors import DataError
 from ctr.model import Model
@@ -66,6 +67,9 @@ def create_app(
 
     app = FastAPI(title="ctr", description=DESCRIPTION, version=model.id, lifespan=lifespan)
     add_routes(app, service)
+    if service.events is not None:
+        add_event_routes(app, service.events, service.respond)
+        describe_events(app, model, limits)
     _describe_rows(app, service)
     for route in app.routes:  # after the description, which would list each endpoint twice
         if isinstance(route, APIRoute) and route.methods and "GET" in route.methods:
@@ -85,6 +89,7 @@ class Service:
         self._ready = False
         self._fields = len(model.spec.fields)
         self._lists = len(model.spec.list_columns)
+        self.events = Events(model, limits) if model.spec.windows else None
         self._large_bodies = asyncio.Semaphore(limits.large_bodies)
         # More at a time are no faster and need more memory.
         self._threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="predict")
@@ -98,7 +103,9 @@ class Service:
             bodies = [orjson.dumps({"rows": n * [row]}) for n in (1, min(WARM_UP_ROWS, self.limits.rows))]
             for body in (*bodies, b"[" * (self.limits.rows + 1)):
                 with suppress(RequestError):
-                    await self._in_thread(body)
+                    await self._in_thread(body, self.predict)
+            if self.events is not None:
+                await asyncio.get_running_loop().run_in_executor(self._threads, self.events.warm)
         except Exception as failure:
             self.failure = failure
             if on_warm is None:
@@ -140,18 +147,31 @@ class Service:
         finally:
             self._large_bodies.release()
 
-    async def answer(self, body: bytes) -> bytes:
-        """What `predict` says, from a thread if it could keep the event loop from its other clients."""
+    async def respond(self, request: Request, act: Act) -> Response:
+        """The response to a request with rows: what `act` says to its body."""
+        self.check_ready()
+        async with self.body_of(request) as body:
+            try:
+                return _json(await self._answer(body, act))
+            except (RequestError, DataError):
+                raise
+            except Exception:
+                # Answered here, because uvicorn would close the connection that the client still counts on.
+                logger.exception("a request failed")
+                return _problem(500, "the server failed on this request; its log says why")
+
+    async def _answer(self, body: bytes, act: Act) -> bytes:
+        """What `act` says, from a thread if it could keep the event loop from its other clients."""
         if len(body) <= INLINE_BYTES and containers_at_most(body) * self._fields <= INLINE_CELLS:
-            return self.predict(body)
-        return await self._in_thread(body)
+            return act(body)
+        return await self._in_thread(body, act)
 
     def close(self) -> None:
         """Let the threads end."""
         self._threads.shutdown(wait=False)
 
-    async def _in_thread(self, body: bytes) -> bytes:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.predict, body)
+    async def _in_thread(self, body: bytes, act: Act) -> bytes:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, act, body)
 
     def predict(self, body: bytes) -> bytes:
         """The response body to the request body. `RequestError` or `DataError` when it is malformed."""
@@ -181,16 +201,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
     )
     async def predict(request: Request) -> Response:
         """Predict one click probability per row. A field that is left out or null is a missing value."""
-        service.check_ready()
-        async with service.body_of(request) as body:
-            try:
-                return _json(await service.answer(body))
-            except (RequestError, DataError):
-                raise
-            except Exception:
-                # Answered here, because uvicorn would close the connection that the client still counts on.
-                logger.exception("a prediction failed")
-                return _problem(500, "the server failed on this request; its log says why")
+        return await service.respond(request, service.predict)
 
     @app.get("/v1/model", summary="Describe the model", response_model=dict[str, Any])
     async def describe() -> Response:

@@ -12,6 +12,7 @@ from features.spec import CategoryField, NumberField, column_of
 EXAMPLE_NUMBER = 5
 EXAMPLE_CATEGORY = "68fd1e64"
 EXAMPLE_LIST = ["red", "shoes"]
+EXAMPLE_TIME = "2017-11-06 16:00:00"
 EXAMPLE_FIELDS = 4
 """A documented example shows this many fields of each type; the others are missing, as they may be."""
 
@@ -39,6 +40,10 @@ _LIST = {
 _BOTH = {
     "description": "A number that is a category too: a whole number, or the text that the training data has.",
     "anyOf": [_WHOLE, _NUMBER_TEXT, _BOOLEAN, _MISSING],
+}
+_TIME = {
+    "description": "A time, as the training data has it; a row without one has no features of windows.",
+    "anyOf": [{"type": "string"}, _WHOLE, _MISSING],
 }
 _UNUSED: dict[str, Any] = {"description": "A column of the raw data that the model does not use."}
 
@@ -79,6 +84,9 @@ def example_row(spec: FeatureSpec) -> dict[str, int | str | list[str]]:
     categories = [column_of(field) for field in spec.fields if isinstance(field, CategoryField)]
     row: dict[str, int | str | list[str]] = dict.fromkeys(categories[:EXAMPLE_FIELDS], EXAMPLE_CATEGORY)
     row |= dict.fromkeys(sorted(spec.list_columns)[:EXAMPLE_FIELDS], EXAMPLE_LIST)
+    for window in spec.windows:
+        row |= {name: EXAMPLE_CATEGORY for name in window.key if name not in row}
+        row[window.time] = EXAMPLE_TIME if window.format is None else 1_510_000_000
     # Last, because a column that is read both ways has to hold a number.
     return row | dict.fromkeys(numbers[:EXAMPLE_FIELDS], EXAMPLE_NUMBER)
 
@@ -92,6 +100,9 @@ def request_schema(spec: FeatureSpec, max_rows: int) -> dict[str, Any]:
     }
     columns |= dict.fromkeys(spec.list_columns, _LIST)
     columns |= {column_of(field): _CATEGORY for field in spec.fields if isinstance(field, CategoryField)}
+    for window in spec.windows:
+        columns |= {name: columns.get(name, _CATEGORY) for name in window.key}
+        columns.setdefault(window.time, _TIME)
     for field in spec.fields:
         if isinstance(field, NumberField):
             column = column_of(field)

@@ -8,6 +8,7 @@ from pathlib import Path
 from features.readable import CollisionCounter, Collisions
 from features.source import RawSource
 from features.spec import FeatureSpec
+from features.windows import Windows
 
 _BATCH_ROWS = 8_192
 
@@ -15,9 +16,10 @@ _BATCH_ROWS = 8_192
 def collisions(spec: FeatureSpec, paths: Sequence[str | Path], rows: int = 100_000) -> Collisions:
     """The features of the first `rows` rows of raw files, by field, and how many of them share a slot.
 
-    Bad rows are left out. Raises DataError, and SpecError as `RawSource` does.
+    Bad rows are left out, and so are the features of windows. Raises DataError, and SpecError as `RawSource`
+    does.
     """
-    source = RawSource(spec, paths, on_bad_rows="skip", labels="ignored")
+    source = RawSource(spec, paths, on_bad_rows="skip", labels="ignored", windows=Windows(spec))
     counter = CollisionCounter(spec, source.columns)
     source.watch = counter.add
     for _ in source.batches(_BATCH_ROWS, stop=rows):

@@ -72,11 +72,16 @@ class Pipeline:
     """Once fitted, with what was learnt."""
 
     def __init__(self, spec: FeatureSpec) -> None:
-        """Raises SpecError for the specs of formats whose rows carry their own features, such as libsvm."""
+        """Raises SpecError for specs with windows, and for those of rows that carry their own features."""
         if not spec.fields:
             raise SpecError(
                 f"{spec.source.format} data carries its own features, so there are no columns to make any of;"
                 f" give a feature spec with fields."
+            )
+        if spec.windows:
+            raise SpecError(
+                f"window {spec.windows[0].name!r}: a pipeline keeps no rows to look back at; build"
+                f" a data set with `ctr features build`, or remove the windows."
             )
         self.spec = spec
         self._unfitted = parse_spec(spec.to_yaml(), "the spec") if isinstance(spec, FittedSpec) else spec

@@ -90,6 +90,20 @@ class Model:
             return np.empty(0, np.float32)
         return self.predict(self.transform.apply_rows(rows))
 
+    def take_in(self, rows: Sequence[Mapping[str, object]], until: int | None = None) -> int:
+        """Rows that have happened count for what windows say from now on; how many of them do.
+
+        They come in the order of time, and none is later than `until`, in microseconds since 1970. All are
+        taken in, or none: raises DataError as `predict_rows` does, also for one that comes too late.
+        """
+        assert self.windows is not None
+        return self.windows.take_in(self.transform.cells_of(rows), self.transform.columns, until)
+
+    def add_clicks(self, rows: Sequence[Mapping[str, object]]) -> int:
+        """Clicks on rows that have been taken in: with the same key and time. How many have a known key."""
+        assert self.windows is not None
+        return self.windows.add_clicks(self.transform.cells_of(rows), self.transform.columns)
+
 
 def model_id(spec: FeatureSpec, linear: LinearModel) -> str:
     """12 hex digits of the SHA-256 of the transform and the weights."""

@@ -113,7 +113,14 @@ class _Pass:
         self, spec: FeatureSpec, fields: Sequence[InputField], inputs: Sequence[str], rows: int
     ) -> None:
         told = [each.model_copy(update={"missing": "feature"}) for each in fields]
-        update = {"fields": tuple(told), "crosses": (), "groups": {}, "bits": _BITS, "bias": False}
+        update = {
+            "fields": tuple(told),
+            "crosses": (),
+            "groups": {},
+            "windows": (),
+            "bits": _BITS,
+            "bias": False,
+        }
         alone = spec.model_copy(update=update)
         self.fields = fields
         self.source = RawSource(alone, inputs, on_bad_rows="skip")

@@ -226,13 +226,16 @@ class Transform:
         `source.columns` or in `source.ignore`. Raises DataError as `apply` and
         `cells_of_rows` do.
         """
+        return self.apply(self.cells_of(rows))
+
+    def cells_of(self, rows: Sequence[Mapping[str, object]]) -> Cells:
+        """Such rows as cells of `columns`."""
         if not self.spec.fields:
             name = self.spec.source.format
             raise DataError(f"{name} features have no columns, so rows cannot be given by column name.")
-        cells = cells_of_rows(
+        return cells_of_rows(
             rows, self.columns, numbers=self._numbers, lists=self._lists, ignored=self._ignored
         )
-        return self.apply(cells)
 
     def explain(self, cells: Cells, row: int, status: int, column: int) -> tuple[str, str]:
         """What is wrong with a bad row, such as ``column 'I3': 'x' is not a number``; the same by kind."""

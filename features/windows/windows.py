@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.errors import DataError
 from features.spec import UNITS, FeatureSpec, Window
 from features.text import Cells
 from features.transform import Column, RowStatus, Words, seed_of
-from features.windows.cell_kernels import hash_key_part, read_clicks
+from features.windows.cell_kernels import NO_KEY, hash_key_part, read_clicks
 from features.windows.pass_kernels import add_clicks, look, pass_by
 from features.windows.table import WindowTable
 from features.windows.time_kernels import parse_times
@@ -59,6 +60,50 @@ class Windows:
                     look(table.layout, table.records, keys, times.values, times.present, words, present)
                 found += [Words(words[f], present[f], problem) for f in range(words.shape[0])]
         return found
+
+    def take_in(self, cells: Cells, columns: Sequence[str], until: int | None = None) -> int:
+        """Takes in rows whose clicks are not known yet; how many of them have a key and a time for a window.
+
+        All are taken in, or none. Raises DataError when one has a time that is none, that is later than
+        `until`, in microseconds since 1970, or too much earlier than a row before it.
+        """
+        read = _Cells(cells, np.zeros(len(cells), np.uint8), columns, slice(None))
+        counted = np.zeros(len(cells), np.bool_)
+        with self._lock:
+            for window, table in zip(self.spec.windows, self.tables, strict=True):
+                self._require_sound(read, window, table, until)
+            for window, table, seed in zip(self.spec.windows, self.tables, self._seeds, strict=True):
+                keys, times = read.keys(window, seed), read.times(window)
+                counted |= (keys != NO_KEY) & times.present
+                shape = (len(window.fields), keys.size)
+                pass_by(
+                    table.layout, table.ready(keys.size), keys, times.values, times.present,
+                    np.zeros(keys.size, np.int8), np.empty(shape, np.uint64), np.zeros(shape, np.bool_),
+                    np.zeros(keys.size, np.bool_),
+                )  # fmt: skip
+        return int(np.count_nonzero(counted))
+
+    def _require_sound(self, read: _Cells, window: Window, table: WindowTable, until: int | None) -> None:
+        """Raise DataError for the first row that has a time with which it cannot be taken in."""
+        times = read.times(window)
+        latest = np.where(times.present, times.values, np.iinfo(np.int64).min)
+        before = np.maximum.accumulate(latest) if table.latest is None else np.maximum(
+            np.maximum.accumulate(latest), table.latest
+        )  # fmt: skip
+        late = times.present & (times.values < before - table.layout.numbers.slack)
+        ahead = times.present & (times.values > (until or np.iinfo(np.int64).max))
+        for bad, problem in (
+            (times.problem != 0, "is not a time; write it as the training data has it"),
+            (ahead, "is later than the server's clock says; send events when they have happened"),
+            (
+                late,
+                f"is earlier than an event before it by more than {window.slack}, the slack of window"
+                f" {window.name!r}; send events in the order of time, or raise that slack in the spec",
+            ),
+        ):
+            if bad.any():
+                row = int(np.flatnonzero(bad)[0])
+                raise DataError(f"rows[{row}].{window.time}: {read.text(row, window.time)!r} {problem}.")
 
     def add_clicks(self, cells: Cells, columns: Sequence[str]) -> int:
         """Clicks on rows that have been taken in without; how many of these rows have a key that is known."""
@@ -115,6 +160,10 @@ class _Cells:
         if name not in self._columns:
             self._columns[name] = Column.of(self._cells, self._status, self._places[name], self._rows)
         return self._columns[name]
+
+    def text(self, row: int, name: str) -> str:
+        """A cell for a message."""
+        return self._cells.text(row, self._places[name])
 
     def keys(self, window: Window, seed: int) -> NDArray[np.uint64]:
         """uint64[rows]; NO_KEY where a part of it is missing."""

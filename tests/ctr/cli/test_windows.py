@@ -61,6 +61,13 @@ def test_a_model_carries_its_windows_on(cli: Cli, tmp_path: Path, days: list[Pat
     assert cli("evaluate", "--model", model, second).code == 0
 
 
+def test_other_commands_leave_windows_out(cli: Cli, tmp_path: Path, days: list[Path]) -> None:
+    hashed = tmp_path / "hashed"
+    assert cli("features", "check", "--spec", SPEC, days[0]).code == 0
+    assert cli("features", "build", "--spec", SPEC, days[0], "--out", hashed, "--dictionary", 50).code == 0
+    assert cli("features", "describe", hashed, "--raw", days[0]).code == 0
+
+
 def test_wrong_input_is_told_and_nothing_is_half_written(cli: Cli, tmp_path: Path, days: list[Path]) -> None:
     out = tmp_path / "out"
     build = ("features", "build", "--spec", SPEC, "--out", out)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import SpecError
+from features import Pipeline
 from features.spec import FeatureSpec, parse_spec
 from features.text import cells_of_rows
 from features.transform import RowStatus
@@ -144,6 +145,7 @@ def test_many_rows_of_one_key_outgrow_bytes() -> None:
     assert all(table.arrays()["wide.keys"].size == 2 for table in windows.tables)  # with that of all keys
 
 
+@pytest.mark.large
 def test_expired_keys_leave() -> None:
     """A key per second: no more are kept than there are in the time until they expire."""
     windows = Windows(SPECS[1])
@@ -210,6 +212,8 @@ def test_columns_and_names_of_windows_are_checked() -> None:
         parse_spec(text, "w")
     crossed = parse_spec(text.replace("[y, a]", "[y, a, t]")[:-1] + ", crosses: [a * w.count.1h]}", "w")
     assert crossed.crosses[0].of == ("a", "w.count.1h")
+    with pytest.raises(SpecError, match="window 'w': a pipeline keeps no rows to look back at"):
+        Pipeline(crossed)
     plain = crossed.model_copy(update={"windows": (), "crosses": ()})
     assert "windows" not in plain.decisive()
     assert parse_spec(crossed.to_yaml(), "again") == crossed

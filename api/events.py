@@ -1,0 +1,89 @@
+"""Events: what has happened since the model was trained, for its windows."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from time import time
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel, Field
+
+from api.body import Limits, parse_rows
+from api.schema import Problem, example_row, request_schema
+from ctr.model import Model
+from features.windows import Windows
+
+AHEAD_S = 3600
+"""How much later than the server's clock an event may be: one of the year 3017 would make all keys expire."""
+
+Act = Callable[[bytes], bytes]
+"""The response body to a request body."""
+
+
+class Taken(BaseModel):
+    """What became of events."""
+
+    taken: int = Field(description="How many rows count from now on; others have no key, no time or no row.")
+
+
+class Events:
+    """Takes events into the windows of a model."""
+
+    def __init__(self, model: Model, limits: Limits) -> None:
+        self._model = model
+        self._limits = limits
+
+    def impressions(self, body: bytes) -> bytes:
+        """Take in the rows of a request."""
+        rows = parse_rows(body, self._limits)
+        return orjson.dumps({"taken": self._model.take_in(rows, int((time() + AHEAD_S) * 1e6))})
+
+    def clicks(self, body: bytes) -> bytes:
+        """Add clicks to rows that have been taken in."""
+        return orjson.dumps({"taken": self._model.add_clicks(parse_rows(body, self._limits))})
+
+    def warm(self) -> None:
+        """Have the kernels compiled; the windows stay as they are."""
+        transform, windows = self._model.transform, Windows(self._model.spec)
+        cells = transform.cells_of([example_row(self._model.spec)])
+        windows.take_in(cells, transform.columns)
+        windows.add_clicks(cells, transform.columns)
+
+
+def add_event_routes(
+    app: FastAPI, events: Events, respond: Callable[[Request, Act], Awaitable[Response]]
+) -> None:
+    """The two endpoints of a model with windows."""
+    responses: dict[int | str, dict[str, Any]] = {
+        413: {"model": Problem, "description": "Too many rows, or too large a body"},
+        422: {"model": Problem, "description": "Malformed JSON or rows, or rows that come too late"},
+        503: {"model": Problem, "description": "The model is still warming up, or the server is busy"},
+    }
+
+    @app.post(
+        "/v1/events/impressions", summary="Tell what was shown", response_model=Taken, responses=responses
+    )
+    async def impressions(request: Request) -> Response:
+        """Rows with key columns and time, in the order of time. They count for later predictions.
+
+        All rows of a request are taken in, or none. To send one again counts it again.
+        """
+        return await respond(request, events.impressions)
+
+    @app.post("/v1/events/clicks", summary="Tell what was clicked", response_model=Taken, responses=responses)
+    async def clicks(request: Request) -> Response:
+        """Rows that were sent as impressions and have been clicked, with the time of the impression."""
+        return await respond(request, events.clicks)
+
+
+def describe_events(app: FastAPI, model: Model, limits: Limits) -> None:
+    """Put the schema of requests into the OpenAPI document."""
+    content = {
+        "schema": request_schema(model.spec, limits.rows),
+        "example": {"rows": [example_row(model.spec)]},
+    }
+    for path in ("/v1/events/impressions", "/v1/events/clicks"):
+        operation = app.openapi()["paths"][path]["post"]
+        operation["requestBody"] = {"required": True, "content": {"application/json": content}}

@@ -1,0 +1,142 @@
+"""Served windows: the features of rows sent for scoring are those that the same rows have offline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from api.app import create_app
+from ctr.jobs import TrainJob, run_train_job
+from ctr.model import Model, load_model
+from features import DatasetSource, RawSource, parse_spec, write_dataset
+from features.windows import Windows, load_windows
+from tests.api.running import Running, run_server
+
+SPEC = parse_spec(
+    """
+version: 1
+source: {format: delimited}
+label: click
+fields: [{name: site, type: category}]
+windows:
+  - {name: user, key: [user], time: t, format: unix, spans: [1m, 1h], delay: 20s, expire: 2h,
+     features: [count, clicks, rate, since_last]}
+  - {name: pair, key: [user, site], time: t, format: unix, spans: [10m], features: [count]}
+crosses: [site * user.count.1m]
+""",
+    "windows",
+)
+START = 1_510_000_000
+
+
+def write_log(path: Path, first: int, rows: int, seed: int) -> list[dict[str, object]]:
+    rng = np.random.default_rng(seed)
+    times = START + first + np.sort(rng.integers(0, 2_000, rows))
+    users, sites = np.minimum(rng.integers(0, 9, rows), 4), rng.integers(0, 3, rows)
+    clicks = rng.random(rows) < np.where(users == 4, 0.7, 0.1)
+    log = [
+        {"click": int(c), "t": int(t), "user": f"u{u}" if u else "", "site": f"s{s}"}
+        for c, t, u, s in zip(clicks, times, users, sites, strict=True)
+    ]
+    lines = [",".join(map(str, row.values())) for row in log]
+    path.write_text("\n".join(["click,t,user,site", *lines, ""]))
+    return log
+
+
+def build(path: Path, windows: Windows, out: Path) -> Path:
+    write_dataset(RawSource(SPEC, [path], windows=windows).batches(65_536), SPEC, out, windows=windows)
+    return out
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    write_log(tmp_path / "1.csv", 0, 1_000, seed=1)
+    first = build(tmp_path / "1.csv", Windows(SPEC), tmp_path / "first")
+    run_train_job(TrainJob(inputs=[first], spec=None, model=tmp_path / "model", chunk=100))
+    return load_model(tmp_path / "model")
+
+
+@pytest.fixture
+def running(model: Model) -> Iterator[Running]:
+    with run_server(create_app(model)) as found:
+        yield found
+
+
+def send(running: Running, what: str, *rows: dict[str, object]) -> int:
+    answer = running.client.post(f"/v1/events/{what}", json={"rows": rows})
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["taken"])
+
+
+def test_replayed_rows_have_the_features_that_they_have_offline(
+    tmp_path: Path, model: Model, running: Running
+) -> None:
+    log = write_log(tmp_path / "2.csv", 2_500, 300, seed=2)
+    second = build(tmp_path / "2.csv", load_windows(SPEC, tmp_path / "model"), tmp_path / "second")
+    offline = DatasetSource(second).sample(len(log))
+    served, clicks, features = [], [], []
+    for row in log:
+        shown = {name: row[name] for name in ("t", "user", "site")}
+        while clicks and clicks[0]["t"] + 20 <= row["t"]:  # type: ignore[operator]
+            assert send(running, "clicks", clicks.pop(0)) == 1
+        features.append(model.transform.apply_rows([shown]).slots.tolist())
+        answer = running.client.post("/v1/predict", json={"rows": [shown]}).json()
+        served.append(answer["predictions"][0])
+        assert send(running, "impressions", shown) == bool(row["user"])
+        if row["click"] and row["user"]:
+            clicks.append(shown)
+    bounds = offline.indptr
+    assert features == [offline.slots[a:b].tolist() for a, b in pairwise(bounds)]
+    np.testing.assert_array_equal(np.array(served, np.float32), model.predict(offline))
+    assert len(set(served)) > 50
+
+
+def test_a_row_of_the_past_and_one_without_key_or_time_are_predicted(running: Running) -> None:
+    rows = [
+        {"t": START - 9_999, "user": "u1"},
+        {"user": "u1"},
+        {"t": START + 2_100},
+        {"t": None, "user": None},
+    ]
+    assert running.client.post("/v1/predict", json={"rows": rows}).status_code == 200
+    assert send(running, "impressions", {"t": START + 3_000}, {"user": "u1"}) == 0
+    assert send(running, "impressions") == send(running, "clicks") == 0
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (
+            {"t": START, "user": "u1"},
+            "rows[1].t: '1510000000' is earlier than an event before it by more than 0s",
+        ),
+        ({"t": 33_000_000_000, "user": "u1"}, "rows[1].t: '33000000000' is later than the server's clock"),
+        ({"t": "yesterday", "user": "u1"}, "rows[1].t: 'yesterday' is not a time"),
+        ({"t": START, "person": 1}, "rows[1]: the feature spec names no column 'person'"),
+        ({"t": START + 4_000, "user": ["a", "b"]}, "rows[1].user"),
+    ],
+)
+def test_wrong_events_are_refused_as_a_whole(
+    model: Model, running: Running, row: dict[str, object], problem: str
+) -> None:
+    assert model.windows is not None
+    before = [model.windows.arrays(k) for k in range(2)]
+    rows = [{"t": START + 4_000, "user": "u1"}, row]
+    answer = running.client.post("/v1/events/impressions", json={"rows": rows})
+    assert answer.status_code == 422
+    assert problem in answer.json()["detail"]
+    for k, arrays in enumerate(before):
+        after = model.windows.arrays(k)
+        assert all(np.array_equal(after[name], arrays[name]) for name in arrays)
+
+
+def test_only_models_with_windows_take_events(running: Running) -> None:
+    paths = running.client.get("/openapi.json").json()["paths"]
+    assert {"/v1/events/impressions", "/v1/events/clicks"} < set(paths)
+    body = paths["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]
+    assert {"t", "user", "site"} <= set(body["schema"]["properties"]["rows"]["items"]["properties"])
+    assert running.client.post("/v1/predict", json=body["example"]).status_code == 200
