@@ -13,7 +13,8 @@ _Sizes = Annotated[tuple[Annotated[int, Field(ge=1, le=100)], ...], Field(strict
 _Most = Annotated[int, Field(ge=1)]
 
 KNOWN = "known"
-"""What such a field learns: uint64, increasing, the hashes with seed 0 of what has a feature of its own."""
+"""What such a field learns: the hashes with seed 0 of what has a feature of its own, as a table (see
+`features.transform.word_counts.known_table`)."""
 
 
 class WordField(InputField):

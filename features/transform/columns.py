@@ -96,7 +96,10 @@ class Column:
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
         """int32[rows]: of the texts; 0 where there is no value."""
-        return np.where(self.status == 0, self.ends - self.starts, np.int32(0))
+        lengths = self.ends - self.starts
+        if self.status.any():
+            lengths[self.status != 0] = 0
+        return lengths
 
     @cached_property
     def numbers(self) -> Numbers:

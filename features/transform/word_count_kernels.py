@@ -62,27 +62,38 @@ def move_counts(
     return used
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, forceinline=True)
+def place_of(hashed: np.uint64, size: int) -> np.uint64:
+    """Where in a table of this size `is_known` begins to look for a hash: its share of the way."""
+    spare = 32 + (size >> 4)  # behind the last place where a search begins
+    return (hashed >> _U32) * np.uint64(size - spare) >> _U32
+
+
+@njit(nogil=True, cache=True, forceinline=True)
 def is_known(hashed: np.uint64, known: NDArray[np.uint64]) -> bool:
-    """Whether a hash is among the increasing ones in `known` (fewer than 2**32)."""
-    n = known.size
-    if n == 0:
+    """Whether a hash is in a table as `known_table` makes it, or one of size 0."""
+    if known.size == 0:
         return False
-    # Hashes are spread evenly, so it is near its share of the way.
-    low = np.int64((hashed >> _U32) * np.uint64(n) >> _U32)
-    high, step = low + 1, np.int64(1)
-    if known[low] > hashed:
-        while low >= 0 and known[low] > hashed:
-            high, low, step = low, low - step, 2 * step
-        low = max(low, np.int64(-1))
-    else:
-        while high < n and known[high] <= hashed:
-            low, high, step = high, high + step, 2 * step
-        high = min(high, np.int64(n))
-    while high - low > 1:  # known[low] <= hashed < known[high], as far as there are such
-        middle = (low + high) >> 1
-        if known[middle] <= hashed:
-            low = middle
-        else:
-            high = middle
-    return bool(low >= 0 and known[low] == hashed)
+    at, last = place_of(hashed, known.size), np.uint64(known.size - 1)
+    while known[at] < hashed and at < last:
+        at += _U1
+    return bool(known[at] == hashed)
+
+
+@njit(nogil=True, cache=True)
+def enter_known(hashes: NDArray[np.uint64], table: NDArray[np.uint64]) -> bool:
+    """Fills a table with increasing hashes, each at its place or behind it; False if there is no room.
+
+    What is free between two of them holds the second, and behind the last one that, so the table increases.
+    """
+    free = np.int64(0)
+    for i in range(hashes.size):
+        last = max(np.int64(place_of(hashes[i], table.size)), free)
+        if last >= table.size:
+            return False
+        for at in range(free, last + 1):
+            table[at] = hashes[i]
+        free = last + 1
+    for at in range(free, table.size):
+        table[at] = hashes[hashes.size - 1]
+    return True

@@ -35,7 +35,7 @@ class Rule(NamedTuple):
     chosen: bool
     """Whether only the values in `known` are features of their own."""
     known: NDArray[np.uint64]
-    """Their hashes with seed 0, increasing."""
+    """Their hashes with seed 0, for `is_known`."""
     drops: bool
     """Whether others have no feature; if not, all have that of the hash `others`."""
     others: np.uint64

@@ -15,6 +15,7 @@ INVALID = -1
 
 _U0, _U1, _U2, _U3, _U4 = (np.uint64(k) for k in range(5))
 _CODE = np.uint32(0x1FFFFF)
+_A = np.uint8(ord("A"))
 
 
 @njit(nogil=True, cache=True)
@@ -85,13 +86,18 @@ def write_lower(
     """
     at, n = start, _U0
     while at < end:
-        code, after = decode(buffer, at, end)
+        byte = buffer[at]
+        if byte < 0x80:
+            out[n] = byte | np.uint8(np.uint8(byte - _A) < 26) << np.uint8(5)
+            n += _U1
+            at += _U1
+            continue
+        code, at = decode(buffer, at, end)
         if code == INVALID:
-            out[n] = buffer[at]
+            out[n] = byte
             n += _U1
         else:
             n = encode(lower_of(code, letters), out, n)
-        at = after
     return n
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from features.spec import KNOWN, ListField, TextField, ValueField, WordField
@@ -14,6 +16,8 @@ from features.transform.word_ngram_kernels import hash_texts
 
 OTHERS = b"\x1f"
 """What is hashed for all rare and unknown values of a field: a text that none of them can be."""
+
+_hash_of = lru_cache(maxsize=4096)(hash_bytes)  # asked again for every block of rows
 
 _NO_LETTERS, _NO_HASHES = np.empty(0, np.uint32), np.empty(0, np.uint64)
 
@@ -53,7 +57,7 @@ def ngrams(field: TextField, column: Column, seed: int, learnt: Arrays) -> Bag:
         *places,
         np.array(field.words, np.int64),
         np.array(field.chars, np.int64),
-        (np.uint64(hash_bytes(b"chars", seed)), np.uint64(hash_bytes(b"chars", 0))),
+        (np.uint64(_hash_of(b"chars", seed)), np.uint64(_hash_of(b"chars", 0))),
         _rule(field, seed, learnt),
         np.empty(longest + 2, np.uint8),
         np.empty(longest + 2, np.int64),
@@ -89,5 +93,5 @@ def _rule(field: WordField, seed: int, learnt: Arrays) -> Rule:
         chosen=KNOWN in learnt,
         known=learnt.get(KNOWN, _NO_HASHES),
         drops=field.others == "missing",
-        others=np.uint64(hash_bytes(OTHERS, seed)),
+        others=np.uint64(_hash_of(OTHERS, seed)),
     )

@@ -154,7 +154,7 @@ def test_what_the_constant_stands_for_is_counted(tmp_path: Path, spec_file: Path
     field = spec.fields[0]
     cells = [row["site"] if row["site"] not in ("", "nan") else "NONE" for row in rows]
     assert set(learnt["site/known"].tolist()) == reference.frequent(field, map(str.encode, cells), 40)
-    assert learnt["brand/known"].size == 3  # ACME, and two spellings of one word
+    assert np.unique(learnt["brand/known"]).size == 3  # ACME, and two spellings of one word
 
 
 def test_training_from_raw_text_learns_first(tmp_path: Path, spec_file: Path) -> None:
