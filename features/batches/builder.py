@@ -49,7 +49,7 @@ class BatchBuilder:
         self._has_values = spec.has_values
         self.no_click = np.ones(1, np.int8) if no_click is None else no_click
         self._has_labels = transform.with_label
-        self._has_weights = transform.with_label and spec.weight is not None
+        self._has_weights = transform.with_label and spec.weight_column is not None
         self._features = rows * spec.features_per_example
         self._allocate()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ctr.errors import SpecError
 from features.inputs import InputFile, partition_columns, suffixes
-from features.spec import FEATURES, FORMATS, LABEL, FeatureSpec, Format, IndexField
+from features.spec import FEATURES, FORMATS, LABEL, WEIGHT, FeatureSpec, Format, IndexField, NamedField
 from features.text import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
 
 if TYPE_CHECKING:
@@ -40,6 +40,12 @@ def _open_json_lines(path: InputFile, spec: FeatureSpec, labels: Labels) -> Read
     from features.readers.json_lines import JsonLinesReader
 
     return JsonLinesReader(path, spec)
+
+
+def _open_vw(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
+    from features.readers.vw import VwReader
+
+    return VwReader(path)
 
 
 def _open_libsvm(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
@@ -78,6 +84,15 @@ for _format in (
         keys=(),
         label=LABEL,
         fields=(IndexField(name="index", column=FEATURES),),
+    ),
+    Format(
+        "vw",
+        _open_vw,
+        suffixes=(".vw",),
+        keys=(),
+        label=LABEL,
+        weight=WEIGHT,
+        fields=(NamedField(name="named", column=FEATURES),),
     ),
 ):
     FORMATS[_format.name] = _format

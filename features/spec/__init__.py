@@ -4,6 +4,7 @@ from features.spec.crosses import Cross
 from features.spec.fields import (
     IndexField,
     InputField,
+    NamedField,
     column_of,
     register_field,
 )
@@ -19,7 +20,7 @@ from features.spec.fitted import (
 from features.spec.loading import load_spec, require_place_for_spec, write_fitted_spec
 from features.spec.model import FeatureSpec, parse_spec
 from features.spec.number_fields import Clip, LinearField, NumberField, Scale
-from features.spec.source import FEATURES, FORMATS, LABEL, Format, Source
+from features.spec.source import FEATURES, FORMATS, LABEL, WEIGHT, Format, Source
 from features.spec.windows import PARTS, UNITS, Window, WindowField, microseconds
 from features.spec.word_fields import KNOWN, CategoryField, ListField, TextField, ValueField, WordField
 from features.spec.yaml_text import dump_yaml

@@ -90,6 +90,14 @@ class IndexField(InputField):
     several: ClassVar[bool] = True
 
 
+class NamedField(InputField):
+    """A column of `|namespace name:value` features: the rows of Vowpal Wabbit. No spec can name it."""
+
+    type: Literal["named"] = "named"
+
+    several: ClassVar[bool] = True
+
+
 _KINDS: dict[str, dict[str | None, type[InputField]]] = {}
 
 

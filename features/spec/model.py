@@ -67,6 +67,11 @@ class FeatureSpec(BaseModel):
         return self
 
     @property
+    def weight_column(self) -> str | None:
+        """The column of the weight: the spec's, or that of a format whose rows carry their own."""
+        return self.weight or FORMATS[self.source.format].weight
+
+    @property
     def label_column(self) -> str | None:
         """The column of the label: the spec's, or that of a format whose rows carry their own."""
         return self.label or FORMATS[self.source.format].label

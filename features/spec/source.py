@@ -11,8 +11,8 @@ from pydantic_core import PydanticKnownError
 
 from features.spec.fields import FROZEN, InputField, Names, check_distinct, misfit, one_of
 
-LABEL, FEATURES = "label", "features"
-"""The two columns of rows without named ones: their first token, and all that follows it."""
+LABEL, WEIGHT, FEATURES = "label", "weight", "features"
+"""The columns of rows without named ones: their first tokens, and all that follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class Format:
     """What a spec's `source` may say of it, besides `format`."""
     label: str | None = None
     """The column of the label, if rows have no named columns but carry label and features of their own."""
+    weight: str | None = None
+    """The column of the weight, likewise."""
     fields: tuple[InputField, ...] = ()
     """The fields of such rows: a spec lists none."""
 

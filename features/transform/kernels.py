@@ -18,6 +18,7 @@ from features.transform import index_kernels as indices
 from features.transform.cross_kernels import write_bag_crosses
 from features.transform.field_kernels import TILE, Tile
 from features.transform.label_kernels import BAD_LABEL, MINUS_LABEL, ZERO_LABEL, label_problem
+from features.transform.named_kernels import BAD_NAMED
 from features.transform.step_kernels import Made, Plan, Scratch, hash_fields
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
@@ -40,6 +41,7 @@ class RowStatus(IntEnum):
     INDEX = indices.BAD_INDEX
     VALUE = indices.BAD_VALUE
     QUERY = indices.QUERY
+    NAMED = BAD_NAMED
     TIME = 20
     LATE = 21
     """It is earlier than a row before it, which windows do not allow."""

@@ -42,7 +42,7 @@ def plan_of(spec: FeatureSpec, columns: Sequence[str], learnt: Mapping[str, Arra
     crosses, bag_crosses = cross_plans(spec, names)
     return Plan(
         label_column=index.get(spec.label_column or "", -1),
-        weight_column=index.get(spec.weight or "", -1),
+        weight_column=index.get(spec.weight_column or "", -1),
         bias=spec.bias,
         mask=np.uint64((1 << spec.bits) - 1),
         seeds=np.array(seeds, np.uint64),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ from features.spec import (
     InputField,
     LinearField,
     ListField,
+    NamedField,
     NumberField,
     TextField,
     WindowField,
@@ -21,14 +23,15 @@ from features.spec import (
 )
 from features.transform.columns import Arrays, Bag, Column, Hashes, Words
 from features.transform.index_kernels import hash_indices
+from features.transform.named_kernels import hash_named
 from features.transform.number_fit import fit_of_numbers
 from features.transform.number_steps import bag_of_values, words_of_numbers
-from features.transform.texts import texts_of_indices, texts_of_linear, texts_of_number
+from features.transform.texts import texts_of_indices, texts_of_linear, texts_of_named, texts_of_number
 from features.transform.word_counts import known_values
 from features.transform.word_steps import elements, ngrams, shaped
 from features.transform.word_texts import texts_of_elements, texts_of_ngrams, texts_of_value
 
-_BYTES_PER_FEATURE = 4  # at least: `1:1` and what separates it from the next
+_BYTES_PER_FEATURE = 2  # at least: a name and what separates it from the next
 
 
 class Fit(Protocol):
@@ -67,8 +70,8 @@ def register_step(name: str, step: Step, transform: str | None = None) -> None:
     register_field(step.field, transform)
 
 
-def _indices(field: IndexField, column: Column, seed: int, _: Arrays) -> Bag:
-    """A feature `index:value` has the hash of the index's 8 little-endian bytes; values of 0 are left out."""
+def _carried(hash_features: Any, _field: InputField, column: Column, seed: int, _: Arrays) -> Bag:
+    """The features that rows carry themselves; those with a value of 0 are left out."""
     rows = len(column)
     most = int(column.lengths.sum(dtype=np.int64)) // _BYTES_PER_FEATURE + rows
     bag = Bag(
@@ -77,7 +80,7 @@ def _indices(field: IndexField, column: Column, seed: int, _: Arrays) -> Bag:
         np.empty(most, np.float32),
         np.zeros(rows, np.uint8),
     )
-    hash_indices(column.buffer, column.starts, column.ends, column.status, np.uint64(seed), *bag[:4])
+    hash_features(column.buffer, column.starts, column.ends, column.status, np.uint64(seed), *bag[:4])
     return bag
 
 
@@ -99,5 +102,6 @@ register_step("category", Step(CategoryField))
 STEPS["shaped"] = Step(CategoryField, shaped, known_values, texts_of_value)
 register_step("list", Step(ListField, elements, known_values, texts_of_elements))
 register_step("text", Step(TextField, ngrams, known_values, texts_of_ngrams))
-STEPS["indices"] = Step(IndexField, _indices, texts=texts_of_indices)
+STEPS["named"] = Step(NamedField, partial(_carried, hash_named), texts=texts_of_named)
+STEPS["indices"] = Step(IndexField, partial(_carried, hash_indices), texts=texts_of_indices)
 STEPS["window"] = Step(WindowField, _no_history)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from features.spec import IndexField, LinearField, NumberField
+from features.spec import IndexField, LinearField, NamedField, NumberField
 from features.transform.columns import Arrays, Column
 from features.transform.number_steps import buckets_of
 
@@ -36,3 +36,15 @@ def texts_of_indices(field: IndexField, text: str, learnt: Arrays) -> Sequence[s
     """The indices."""
     parts = [token.partition(":") for token in text.split()]
     return [index for index, _, value in parts if float(value) != 0]
+
+
+def texts_of_named(field: NamedField, text: str, learnt: Arrays) -> Sequence[str]:
+    """Namespace and name."""
+    texts = []
+    for part in text.split("|")[1:]:
+        first, *others = part.split() if part[:1].strip() else ["", *part.split()]
+        space, _, scale = first.partition(":")
+        for name, _, value in (token.partition(":") for token in others):
+            if float(scale or 1) * float(value or 1):
+                texts.append(f"{space}^{name}")
+    return texts

@@ -29,6 +29,7 @@ _EXPECTED = {
     RowStatus.NUMBER: "is not a number; write it in decimal digits, or leave it empty when it is missing",
     RowStatus.INDEX: "is not index:value with a whole number as index",
     RowStatus.VALUE: "does not have a finite number after its colon",
+    RowStatus.NAMED: "has a value that is not a finite number after a colon",
     RowStatus.QUERY: "is a query id: ranking data is not supported; write index:value",
     RowStatus.FEATURES: "has so many values that they and their crosses are more features than the spec's"
     " most_features; shorten such lists, cross fewer of them, or raise most_features",
@@ -46,6 +47,7 @@ _REASONS = {
     RowStatus.NUMBER: "not a number",
     RowStatus.INDEX: "no index:value with a whole number as index",
     RowStatus.VALUE: "a value that is no finite number",
+    RowStatus.NAMED: "a feature whose value is no finite number",
     RowStatus.QUERY: "query ids",
     RowStatus.FEATURES: "more features than most_features",
     RowStatus.TIME: "not a time",
@@ -83,7 +85,7 @@ class Transform:
         self.spec = spec
         self.with_label = with_label
         self.history = history
-        wanted = [spec.label_column, spec.weight] if with_label else []
+        wanted = [spec.label_column, spec.weight_column] if with_label else []
         wanted += [column_of(field) for field in spec.all_fields]
         wanted += [column for window in spec.windows for column in window.key]
         self.columns = tuple(dict.fromkeys(column for column in wanted if column is not None))

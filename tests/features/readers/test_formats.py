@@ -123,6 +123,7 @@ def test_a_format_is_one_entry(tmp_path: Path) -> None:
 
 def test_a_format_that_is_not_there() -> None:
     with pytest.raises(
-        SpecError, match=r"source\.format: expected 'delimited', 'parquet', 'arrow', 'jsonl' or 'libsvm'"
+        SpecError,
+        match=r"source\.format: expected 'delimited', 'parquet', 'arrow', 'jsonl', 'libsvm' or 'vw'",
     ):
         parse_spec(SPEC.replace("FORMAT", "fixed"), "fixed.yaml")

@@ -186,7 +186,7 @@ fields:
         (
             "format: delimited",
             "format: csv",
-            r"source\.format: expected 'delimited', 'parquet', 'arrow', 'jsonl' or 'libsvm'",
+            r"source\.format: expected 'delimited', 'parquet', 'arrow', 'jsonl', 'libsvm' or 'vw'",
         ),
         ("  - {name: a, ", "  - [name: a, ", r"my\.yaml:\d+:\d+: not valid YAML"),
         (
