@@ -25,6 +25,15 @@ def synth(
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the random numbers; the same seed gives the same log.")
     ] = 0,
+    interactions: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Plant interactions in so many pairs of columns: a pair of values has a weight of its own. "
+            "They are printed.",
+        ),
+    ] = 0,
     truth: Annotated[
         Path | None,
         typer.Option(
@@ -47,11 +56,18 @@ def synth(
 
     with stopping(f"{out} was not written."), progress("writing") as show:
         made = write_click_log(
-            out, rows, seed=seed, truth=truth, progress=lambda done: show(done, done / rows)
+            out,
+            rows,
+            seed=seed,
+            interactions=interactions,
+            truth=truth,
+            progress=lambda done: show(done, done / rows),
         )
     lines = [
         f"wrote {made.rows:,} rows to {out}, {made.base_rate:.2%} of them clicks",
         f"best reachable log loss {made.best_logloss:.5f}; "
         f"always predicting the base rate gives {made.base_logloss:.5f}",
     ]
+    if made.interactions:
+        lines.append(f"interactions: {', '.join(' * '.join(pair) for pair in made.interactions)}")
     report(lines, asdict(made), json)

@@ -6,14 +6,22 @@ Shaped after the Criteo Display Advertising data: each line of numbers is what w
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.errors import DataError
 from ctr.synth import kernels
 
+_PAIR_STRENGTH = 1.5
+_EASY = (0.005, 0.1)
+"""How often two rows have the same values of both columns of an interaction: often enough to be learnt from
+tens of thousands of rows, and not so often that it is hardly more than what the columns say themselves."""
+_DRAWS = 8_192
 HEAD = 300
 """Rank around which weights begin to shrink: too little is seen of rarer values to learn theirs."""
 
@@ -103,24 +111,57 @@ CATEGORIES = (
 """C1 to C26."""
 
 
-def columns_of(seed: int) -> kernels.Columns:
-    """The tables that rows are drawn from; only the hashes' keys and the weights depend on the seed."""
-    described = (*NUMBERS, *CATEGORIES)
+NAMES = (*(f"I{i + 1}" for i in range(len(NUMBERS))), *(f"C{i + 1}" for i in range(len(CATEGORIES))))
+
+
+def columns_of(seed: int, interactions: int = 0) -> kernels.Columns:
+    """The tables that rows are drawn from; only the hashes' keys, weights and pairs depend on the seed."""
+    described: tuple[Number | Category, ...] = (*NUMBERS, *CATEGORIES)
     cells = np.arange(kernels.CELLS + 1)
     octave, place = np.divmod(cells, kernels.OCTAVE_CELLS)
     tail = kernels.SMALLEST_U * 2.0**octave * (1 + place / kernels.OCTAVE_CELLS)
     keys = np.array(
         [kernels.mix(np.uint64(seed) ^ np.uint64(1 + i << 56)) for i in range(len(described))], np.uint64
     )
+    quantiles = np.stack([_integers(c, tail) for c in NUMBERS] + [_ranks(c, tail) for c in CATEGORIES])
     return kernels.Columns(
         missing=np.array([c.missing for c in described]),
         group=np.array([c.group for c in described], np.uint64),
-        quantiles=np.stack([_integers(c, tail) for c in NUMBERS] + [_ranks(c, tail) for c in CATEGORIES]),
+        quantiles=quantiles,
         keys=keys,
         effects=np.stack([_effects(key) for key in keys[: kernels.NUMBERS]]),
         strength=1.0 / np.sqrt(1.0 + (2.0 ** np.arange(64) - 1) / HEAD),
         stable=np.array([c.stable for c in CATEGORIES], np.uint64),
+        pairs=_pairs(
+            seed, interactions, [_alike(c, q, tail) for c, q in zip(described, quantiles, strict=True)]
+        ),
+        pair_strength=_PAIR_STRENGTH,
     )
+
+
+def _pairs(seed: int, interactions: int, alike: Sequence[float]) -> NDArray[np.int64]:
+    """So many pairs of columns, int64[interactions, 2]. Raises DataError if there are not as many."""
+    low, high = _EASY
+    fit = [
+        pair for pair in combinations(range(len(alike)), 2) if low <= alike[pair[0]] * alike[pair[1]] <= high
+    ]
+    if interactions > len(fit):
+        raise DataError(
+            f"a log with {interactions} interactions: there are at most {len(fit)}; ask for fewer"
+        )
+    drawn = sorted(
+        fit, key=lambda pair: kernels.mix(np.uint64(seed) ^ np.uint64(pair[0] << 40 | pair[1] << 32))
+    )
+    return np.array(drawn[:interactions], np.int64).reshape(-1, 2)
+
+
+def _alike(column: Number | Category, quantiles: NDArray[np.float64], tail: NDArray[np.float64]) -> float:
+    """The probability that two rows have the same value, an integer's in log buckets."""
+    found = np.floor(np.interp((np.arange(_DRAWS) + 0.5) / _DRAWS, tail, quantiles))
+    if isinstance(column, Number):
+        found = np.where(found <= 2, found, 2 + np.floor(np.log(np.maximum(found, 1)) ** 2))
+    shares = np.unique(found, return_counts=True)[1] / _DRAWS * (1 - column.missing)
+    return float(shares @ shares)
 
 
 def _integers(column: Number, tail: NDArray[np.float64]) -> NDArray[np.float64]:

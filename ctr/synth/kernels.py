@@ -59,6 +59,10 @@ class Columns(NamedTuple):
     """float64[64]: size of the weights of the categories ranked 2**k - 1 to 2**(k + 1) - 2."""
     stable: NDArray[np.uint64]
     """uint64[26]: from this rank on, new values take over from old ones, and weights move."""
+    pairs: NDArray[np.int64]
+    """int64[interactions, 2]: columns whose values have a weight together, too."""
+    pair_strength: float
+    """The size of these weights, beside that of a column's own."""
 
 
 @njit(nogil=True, cache=True)
@@ -163,6 +167,17 @@ def _category(
 
 
 @njit(nogil=True, cache=True)
+def _interactions(columns: Columns, values: NDArray[np.uint64]) -> float:
+    """The sum of the weights that pairs of values have; `values` uint64[39] are hashes, 0 for empty cells."""
+    total = 0.0
+    for i in range(columns.pairs.shape[0]):
+        one, other = values[columns.pairs[i, 0]], values[columns.pairs[i, 1]]
+        if one != 0 and other != 0:
+            total += columns.pair_strength * normal(mix(one + mix(other)))
+    return total
+
+
+@njit(nogil=True, cache=True)
 def write_rows(
     seed: np.uint64,
     start: int,
@@ -180,6 +195,7 @@ def write_rows(
     click `probabilities` 1 / (1 + exp(-(intercept + scale * margin))), and the `labels` drawn from these.
     """
     at = 0
+    values = np.zeros(NUMBERS + CATEGORIES, np.uint64)
     for i in range(margins.size):
         row = np.uint64(start + i)
         key = mix(seed + mix(row))
@@ -196,19 +212,24 @@ def write_rows(
                 absent = mix(key + (_GROUP_DRAWS + columns.group[column]) * _GOLDEN)
                 empty = _uniform(absent) < columns.missing[column]
             draw = mix(key + np.uint64(column) * _GOLDEN)
+            values[column] = 0
             if column >= NUMBERS:
                 if not empty:
                     token, weight = _category(columns, column - NUMBERS, row, draw, cosine, sine)
+                    values[column] = mix(columns.keys[column] + token)
                     margin += weight
                     at = _write_token(text, at, token)
             elif empty:
                 margin += columns.effects[column, MISSING_BUCKET]
             else:
                 value = math.floor(_quantile(columns.quantiles[column], _uniform(draw)))
-                margin += columns.effects[column, _bucket(value) - LOWEST_BUCKET]
+                bucket = _bucket(value) - LOWEST_BUCKET
+                values[column] = mix(columns.keys[column] + np.uint64(bucket))
+                margin += columns.effects[column, bucket]
                 at = _write_int(text, at, value)
         text[at] = _NEWLINE
         at += 1
+        margin += _interactions(columns, values)
         probability = 1.0 / (1.0 + math.exp(-(intercept + scale * margin)))
         clicked = np.uint8(_uniform(mix(key + _LABEL_DRAW * _GOLDEN)) < probability)
         text[label_at] = _LABEL + clicked

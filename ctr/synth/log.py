@@ -20,7 +20,7 @@ from ctr.errors import DataError
 from ctr.metrics import entropy
 from ctr.outputs import replace_file
 from ctr.synth import kernels
-from ctr.synth.columns import columns_of
+from ctr.synth.columns import NAMES, columns_of
 
 BASE_RATE = 0.23
 """Mean click probability of the first rows; the drift moves it a little later."""
@@ -43,22 +43,27 @@ class SynthSummary:
     entropy: float
     """What `best_logloss` is on average over all labels that could have been drawn."""
     size_bytes: int
+    interactions: tuple[tuple[str, str], ...]
+    """The pairs of columns whose values have a weight together, too."""
 
 
 def write_click_log(
     out: Path,
     rows: int,
     seed: int = 0,
+    interactions: int = 0,
     truth: Path | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> SynthSummary:
     """Write `rows` rows (label, I1..I13, C1..C26; tab separated, no header) to `out`; `.gz` is compressed.
 
+    So many pairs of columns have `interactions`: each pair of their values has a weight of its own.
     `truth` names a Parquet file to write beside it: per row the float32 `probability` of a click and the
     uint8 `label` drawn. `progress` is called after each block with the rows written so far. Memory does
     not grow with `rows`. The files appear under their names only when both are complete.
 
-    Raises `DataError` when a file cannot be written, or for `rows` below 1 or a seed outside 0..2**64 - 1.
+    Raises `DataError` when a file cannot be written, for `rows` below 1, a seed outside 0..2**64 - 1, and
+    for more interactions than there are pairs of columns in which they could be found again.
     """
     if rows < 1 or not 0 <= seed < 1 << 64:
         raise DataError(f"a log of {rows} rows with seed {seed}: rows start at 1, seeds are 0 to 2**64 - 1")
@@ -66,6 +71,7 @@ def write_click_log(
         _require_place(path)
     if truth is not None and truth.absolute() == out.absolute():
         raise DataError(f"{out}: the log and its truth cannot be the same file; give them two names")
+    model = _click_model(seed, interactions)
     try:
         with ExitStack() as places:  # which are taken when both files are complete
             partial = places.enter_context(replace_file(out))
@@ -73,7 +79,7 @@ def write_click_log(
             with ExitStack() as stack:
                 log = _open_log(stack, partial, compressed=out.suffix == ".gz")
                 write_truth = None if partial_truth is None else _open_truth(stack, partial_truth)
-                positives, loss, expected = _write_blocks(log, write_truth, rows, seed, progress)
+                positives, loss, expected = _write_blocks(log, write_truth, model, rows, seed, progress)
             size_bytes = partial.stat().st_size
     except OSError as error:
         raise DataError(
@@ -87,6 +93,7 @@ def write_click_log(
         best_logloss=loss / rows,
         entropy=expected / rows,
         size_bytes=size_bytes,
+        interactions=tuple((NAMES[one], NAMES[other]) for one, other in model[0].pairs),
     )
 
 
@@ -107,6 +114,7 @@ def _open_log(stack: ExitStack, path: Path, compressed: bool) -> IO[bytes] | gzi
     return stack.enter_context(gzip.GzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0))
 
 
+ClickModel = tuple[kernels.Columns, float, float]
 TruthWriter = Callable[[NDArray[np.float64], NDArray[np.uint8]], None]
 
 
@@ -127,6 +135,7 @@ def _open_truth(stack: ExitStack, path: Path) -> TruthWriter:
 def _write_blocks(
     log: IO[bytes] | gzip.GzipFile,
     write_truth: TruthWriter | None,
+    model: ClickModel,
     rows: int,
     seed: int,
     progress: Callable[[int], None] | None,
@@ -134,7 +143,7 @@ def _write_blocks(
     """Write all rows; returns the positives, and the sums of the true log loss and of its expectation."""
     positives = loss = expected = 0.0
     done = 0
-    for text, probabilities, labels in _blocks(rows, seed):
+    for text, probabilities, labels in _blocks(model, rows, seed):
         log.write(text)
         if write_truth is not None:
             write_truth(probabilities, labels)
@@ -148,9 +157,11 @@ def _write_blocks(
     return positives, loss, expected
 
 
-def _blocks(rows: int, seed: int) -> Iterator[tuple[memoryview, NDArray[np.float64], NDArray[np.uint8]]]:
+def _blocks(
+    model: ClickModel, rows: int, seed: int
+) -> Iterator[tuple[memoryview, NDArray[np.float64], NDArray[np.uint8]]]:
     """Text, click probabilities and labels of consecutive rows; the text is overwritten by the next block."""
-    columns, scale, intercept = _click_model(seed)
+    columns, scale, intercept = model
     text = np.empty(BLOCK_ROWS * kernels.ROW_BYTES, np.uint8)
     margins, probabilities = np.empty(BLOCK_ROWS), np.empty(BLOCK_ROWS)
     labels = np.empty(BLOCK_ROWS, np.uint8)
@@ -165,9 +176,9 @@ def _losses(probabilities: NDArray[np.float64], labels: NDArray[np.uint8]) -> ND
     return -np.log(np.where(labels == 1, probabilities, 1.0 - probabilities))
 
 
-def _click_model(seed: int) -> tuple[kernels.Columns, float, float]:
+def _click_model(seed: int, interactions: int = 0) -> ClickModel:
     """The columns, and the scale and intercept that give the first rows `SPREAD` and `BASE_RATE`."""
-    columns = columns_of(seed)
+    columns = columns_of(seed, interactions)
     text = np.empty(BLOCK_ROWS * kernels.ROW_BYTES, np.uint8)
     margins, probabilities = np.empty(BLOCK_ROWS), np.empty(BLOCK_ROWS)
     labels = np.empty(BLOCK_ROWS, np.uint8)
