@@ -1,0 +1,100 @@
+"""`ctr features suggest`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ctr.cli.features import SpecOption
+from ctr.cli.options import Inputs, JsonOption
+from ctr.cli.reporting import peak_memory_mb, report, stopping
+from ctr.errors import DataError
+from ctr.outputs import replace_file, require_apart, require_no_part, require_writable
+
+if TYPE_CHECKING:
+    from ctr.suggest import Suggestion
+
+
+def suggest(
+    inputs: Inputs,
+    spec: SpecOption,
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="NEW.yaml",
+            help="The spec with the crosses that were found is written to this file.",
+            show_default=False,
+        ),
+    ],
+    crosses: Annotated[int, typer.Option(min=1, metavar="N", help="The most crosses to add.")] = 40,
+    rows: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Of more rows than this, look at so many, spread evenly over all."
+        ),
+    ] = 1_000_000,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, max=1_000, help="Threads.  \\[default: one per core]", show_default=False),
+    ] = None,
+    json: JsonOption = None,
+) -> None:
+    """Find the crosses of a spec's fields that are worth having.
+
+    A model of the spec as it is learns from the rows, and each pair of fields is tried on top of it. The best
+    pairs, and some of three fields, are written into a new spec, each with what it brought. The last fifth of
+    the rows decides whether a model gains by them; if not, none is proposed.
+
+    Example: `ctr features suggest --spec criteo day1.tsv --out crossed.yaml`
+    """
+    from ctr.progress import progress
+    from ctr.suggest import suggest_crosses
+    from features import load_spec
+
+    if out.exists():
+        raise DataError(f"{out}: there is such a file already; give another name, or remove it.")
+    require_apart(json, [*inputs, spec])
+    require_no_part(json)
+    require_no_part(out)
+    require_writable(out)
+    loaded = load_spec(spec)
+    started = perf_counter()
+    with stopping(f"{out} was not written."), progress("trying crosses") as show:
+        found = suggest_crosses(
+            loaded,
+            inputs,
+            most=crosses,
+            rows=rows,
+            workers=workers or os.cpu_count() or 1,
+            on_progress=show,
+        )
+        with replace_file(out) as partial:
+            partial.write_text(found.yaml, "utf-8")
+    seconds = perf_counter() - started
+    facts = found.to_json() | {"seconds": seconds, "peak_memory_mb": peak_memory_mb()}
+    report(_lines(found, out, seconds), facts, json)
+
+
+def _lines(found: Suggestion, out: Path, seconds: float) -> list[str]:
+    sample = "" if found.rows == found.rows_in_all else f" of {found.rows_in_all:,}"
+    lines = [f"tried {found.candidates:,} crosses on {found.rows:,}{sample} rows in {seconds:.1f} s"]
+    if found.left_out:
+        lines.append(f"left out, as a row may have several of their features: {', '.join(found.left_out)}")
+    if not found.chosen:
+        return [*lines, f"no cross lowers the log loss for sure; {out} is the spec as it was"]
+    width = max(map(len, found.names))
+    lines.append(f"{'cross':<{width}}  nats per 1,000 rows")
+    lines += [
+        f"{name:<{width}}  {each.gain:8.4f} ± {each.error:.4f}"
+        for name, each in zip(found.names, found.chosen, strict=True)
+    ]
+    loss, gain = found.held_out_loss, found.held_out_gain
+    lines.append(
+        f"log loss of the last fifth of the rows: {loss:.5f} without them, {loss - gain:.5f} with those that"
+        f" the rows before choose (standard error of the difference {found.held_out_error:.5f})"
+    )
+    return [*lines, f"{out}: the spec with {len(found.chosen)} crosses more"]

@@ -1,0 +1,11 @@
+"""Which crosses of a spec's fields are worth having, found by learning each on top of a frozen model."""
+
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_face
+
+if TYPE_CHECKING:
+    from ctr.suggest.search import MOST_CROSSES, Chosen
+    from ctr.suggest.suggestion import MOST_ROWS, Suggestion, suggest_crosses
+
+__getattr__ = lazy_face(__name__, __file__)

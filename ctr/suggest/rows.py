@@ -1,0 +1,117 @@
+"""`read_rows`: the rows that crosses are tried on, and the values of their fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import DataError, SpecError
+from ctr.learn import base_rate
+from ctr.suggest.examples import Examples
+from ctr.suggest.values import Values, number_values
+from features import Batch, FeatureSpec, RawSource, Transform
+
+_BLOCK = 65_536
+_BITS = 32  # of the hashes by which values are told apart
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows in their order."""
+
+    examples: Examples
+    """With the features of the spec as it is."""
+    fields: tuple[str, ...]
+    """The fields whose crosses may be tried: those of which a row has at most one feature."""
+    values: tuple[Values, ...]
+    """Of each of these."""
+    of: int
+    """How many rows the input has; these are spread evenly over them."""
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+
+def candidate_fields(spec: FeatureSpec) -> tuple[str, ...]:
+    """The fields that may be crossed. Raises SpecError when there are fewer than two."""
+    found = tuple(field.name for field in spec.fields if not field.several)
+    if len(found) < 2:
+        raise SpecError(
+            f"a cross takes two fields with one feature per row, and the spec has {len(found)}; add fields"
+            + ("." if spec.fields else f", which {spec.source.format} data cannot have.")
+        )
+    return found
+
+
+def read_rows(
+    source: RawSource,
+    values: RawSource,
+    most: int,
+    pool: Executor,
+    on_progress: Callable[[int, float], None] = lambda rows, fraction: None,
+) -> Rows:
+    """At most so many rows, spread evenly over all.
+
+    `source` has the examples that models learn from, `values` the same rows through `spec_of_values` of its
+    spec. Raises DataError and SpecError.
+    """
+    fields = candidate_fields(source.spec)
+    total = source.count_rows()
+    hashes = np.empty((len(fields), min(total, most)), np.uint32)
+    batches, done = [], 0
+    for batch, wide in zip(_sampled(source, total, most), _sampled(values, total, most), strict=True):
+        places = wide.indptr[:-1, None] + int(source.spec.bias) + np.arange(len(fields))
+        hashes[:, done : done + len(batch)] = wide.slots[places].T
+        batches.append(batch)
+        done += len(batch)
+        on_progress(done, source.fraction_read)
+    if done == 0:
+        raise DataError("the input has no row to learn from: check the file.")
+    missing = _missing(source.spec, values.spec)
+    numbered = tuple(pool.map(number_values, hashes[:, :done], missing))
+    rate = base_rate(source, None) if source.spec.bias else None
+    return Rows(Examples.of(batches, rate), fields, numbered, total)
+
+
+def spec_of_values(spec: FeatureSpec) -> FeatureSpec:
+    """`spec` so that a row has a feature of every field, by which all its values can be told apart."""
+    fields = tuple(field.model_copy(update={"missing": _kept(field.missing)}) for field in spec.fields)
+    return spec.model_copy(update={"fields": fields, "crosses": (), "bits": _BITS})
+
+
+def _kept(missing: object) -> object:
+    return "feature" if missing == "skip" else missing
+
+
+def _missing(spec: FeatureSpec, wide: FeatureSpec) -> list[int | None]:
+    """By field, the slot that a missing value has in the features of `wide` where `spec` skips it."""
+    slots = Transform(wide, with_label=False).apply_rows([{}]).slots[int(spec.bias) :]
+    single = [field for field in spec.fields if not field.several]
+    return [
+        int(slot) if field.missing == "skip" else None for field, slot in zip(single, slots, strict=False)
+    ]
+
+
+def _sampled(source: RawSource, total: int, most: int) -> Iterator[Batch]:
+    """All rows, or `most` of the `total`, spread evenly."""
+    at = 0
+    for batch in source.batches(_BLOCK):
+        numbers = np.arange(at, at + len(batch) + 1) * min(most, total) // total
+        at += len(batch)
+        yield batch if total <= most else _rows_of(batch, np.diff(numbers).astype(np.bool_))
+
+
+def _rows_of(batch: Batch, kept: NDArray[np.bool_]) -> Batch:
+    lengths = np.diff(batch.indptr)
+    features = np.repeat(kept, lengths)
+    return Batch(
+        indptr=np.concatenate([[0], np.cumsum(lengths[kept])]),
+        slots=batch.slots[features],
+        values=None if batch.values is None else batch.values[features],
+        labels=None if batch.labels is None else batch.labels[kept],
+        weights=None if batch.weights is None else batch.weights[kept],
+    )

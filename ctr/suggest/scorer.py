@@ -1,0 +1,92 @@
+"""`Scorer`: what each of many crosses would bring, on all cores."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.suggest import kernels
+from ctr.suggest.values import Values
+
+ALPHA, BETA, L2 = np.float32(0.05), np.float32(1), np.float32(20)
+"""How crosses are learnt: of alpha 0.025, 0.05 and 0.1, and l2 5, 20 and 50, all much alike, the best."""
+_SURE = 2.0
+"""Standard errors by which a gain must be above 0. Chosen by gain alone, Criteo's crosses take 33 nats off
+the progressive log loss of the next 9,600 rows, on average over four cuts of 48,000; chosen by the gain less
+one standard error 41, less two or one and a half 42, less three 33."""
+_MOST_CELLS = 1 << 22
+
+
+class Score(NamedTuple):
+    """What a cross brings, in nats of progressive log loss."""
+
+    gain: float
+    """Over all rows."""
+    error: float
+    """The standard error of that."""
+
+    @property
+    def sure(self) -> float:
+        """What may be relied on."""
+        return self.gain - _SURE * self.error
+
+
+class Scorer:
+    """Scores crosses of columns over the same rows; the scores do not depend on the number of threads."""
+
+    def __init__(self, labels: NDArray[np.float32], weights: NDArray[np.float32], pool: Executor) -> None:
+        self._labels, self._weights = labels, weights
+        self._pool = pool
+        self._thread = threading.local()
+
+    def scores(
+        self,
+        margins: NDArray[np.float32],
+        crosses: Sequence[tuple[Values, Values]],
+        on_progress: Callable[[int], None] = lambda done: None,
+    ) -> list[Score]:
+        """What each cross brings alone on top of `margins` float32[n]."""
+        odds = np.empty(self._labels.size, np.float32)
+        kernels.odds_against(margins, self._labels, odds)
+        found = []
+        for score in self._pool.map(lambda cross: self._score(cross[0], cross[1], odds), crosses):
+            found.append(score)
+            on_progress(len(found))
+        return found
+
+    def _score(self, one: Values, other: Values, odds: NDArray[np.float32]) -> Score:
+        cells = one.size * other.size
+        bits = _bits(min(cells, 2 * odds.size))
+        direct = cells <= 1 << bits
+        gain, squares = kernels.score_cross(
+            one.numbers[: odds.size],
+            other.numbers[: odds.size],
+            np.uint64(other.size),
+            np.uint64(0 if direct else 64 - bits),
+            odds,
+            self._labels,
+            self._weights,
+            ALPHA,
+            BETA,
+            L2,
+            self._table(cells if direct else 1 << bits),
+        )
+        return Score(gain, sqrt(squares))
+
+    def _table(self, cells: int) -> NDArray[np.float32]:
+        """Room of this thread's own."""
+        if not hasattr(self._thread, "table") or self._thread.table.shape[0] < cells:
+            self._thread.table = np.empty((cells, 2), np.float32)
+        table: NDArray[np.float32] = self._thread.table[:cells]
+        return table
+
+
+def _bits(cells: int) -> int:
+    """Of the smallest table with so many cells, or of the largest that there may be."""
+    return min(max(cells - 1, 1), _MOST_CELLS - 1).bit_length()

@@ -1,0 +1,217 @@
+"""`find_crosses`: which crosses are worth having together.
+
+Method: the beam search of AutoCross (Luo et al., KDD 2019), with its field-wise logistic regression: the
+margins of the model so far are frozen, and a candidate learns alone on top of them. Here that is
+progressive, so that its gain needs no other rows; and after each round a model learns with the crosses taken
+before the rest is scored again, as two may bring the same.
+
+All this happens twice: first without the last fifth of the rows, which then tell how many crosses a model
+gains by, and whether it does at all; then with all rows, for so many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.suggest.candidates import Candidate, Known, best_apart, pairs, triples
+from ctr.suggest.examples import Margins
+from ctr.suggest.rows import Rows
+from ctr.suggest.scorer import Score, Scorer
+from ctr.suggest.values import Values, cross_values
+
+MOST_CROSSES = 40
+_ALPHAS = (0.02, 0.05, 0.1, 0.2, 0.5)
+"""Of models without crosses; the best is taken. What is left for crosses behind one that learns too slowly is
+what its own fields say."""
+_HELD_OUT = 0.2
+_CONVINCED = 2.0  # standard errors that the gain on the rows held out must be above 0
+_PATIENCE = 3  # rounds without a gain on these
+_PER_ROUND = 5
+_IN_THE_RUNNING = 150  # candidates that are scored again after the first round
+_BEAM = 10  # pairs that are crossed with a third field
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A cross that was taken."""
+
+    fields: tuple[str, ...]
+    gain: float
+    """What it alone took off the progressive log loss of a model with those of the rounds before it: nats per
+    1,000 rows."""
+    error: float
+    """The standard error of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The crosses that a search ended with."""
+
+    chosen: tuple[Chosen, ...]
+    """In the order in which they were taken."""
+    scored: int
+    """Candidates."""
+    alpha: float
+    """The best learning rate of a model without them, of a few."""
+    loss: float
+    """Log loss of that model on the rows held out, in nats per row."""
+    gain: float
+    """What crosses took off it; 0 where none are chosen."""
+    error: float
+    """The standard error of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A candidate that was taken."""
+
+    candidate: Candidate
+    values: Values
+    score: Score
+
+
+def find_crosses(
+    rows: Rows,
+    known: Known,
+    most: int,
+    pool: Executor,
+    on_progress: Callable[[int, float], None] = lambda rows, fraction: None,
+) -> Found:
+    """At most so many crosses of the fields of `rows`, none of them `known`.
+
+    `on_progress` gets the rows learnt so far, over all candidates, and about how much is done, 0 to 1. The
+    outcome does not depend on the number of threads.
+    """
+    cut = len(rows) - int(_HELD_OUT * len(rows))
+    trial = _Search(rows, cut, known, pool, lambda rows, part: on_progress(rows, part / 2))
+    pairs = trial.take_pairs(most)
+    more = trial.take_triples(most)
+    taken: list[_Taken] = []
+    if trial.taken:
+        done = trial.learnt
+        search = _Search(
+            rows, len(rows), known, pool, lambda rows, part: on_progress(done + rows, (1 + part) / 2)
+        )
+        search.take_pairs(pairs)
+        if more:
+            search.take_triples(len(search.taken) + more)
+        taken = search.taken
+    weights = rows.examples.weights
+    weight = float(weights[cut:].sum()) or 1.0
+    gains = trial.base.losses[cut:] - trial.margins.losses[cut:]
+    return Found(
+        chosen=tuple(_chosen(each, rows.fields, float(weights.sum())) for each in taken),
+        scored=trial.scored,
+        alpha=trial.base.alpha,
+        loss=float(trial.base.losses[cut:].sum()) / weight,
+        gain=float(gains.sum()) / weight,
+        error=_error(gains) / weight,
+    )
+
+
+def _chosen(taken: _Taken, fields: Sequence[str], weight: float) -> Chosen:
+    names = tuple(fields[f] for f in taken.candidate.fields)
+    return Chosen(names, 1000 * taken.score.gain / weight, 1000 * taken.score.error / weight)
+
+
+@dataclass(slots=True)
+class _Search:
+    """A search that learns from the rows before `cut`; those from there on are held out."""
+
+    rows: Rows
+    cut: int
+    known: Known
+    pool: Executor
+    on_progress: Callable[[int, float], None]
+    taken: list[_Taken] = field(default_factory=list, init=False)
+    scored: int = field(default=0, init=False)
+    """Candidates."""
+    learnt: int = field(default=0, init=False)
+    """Rows, over all candidates."""
+    base: Margins = field(init=False)
+    """Of the model without crosses."""
+    margins: Margins = field(init=False)
+    """Of the model with those taken."""
+    _scorer: Scorer = field(init=False)
+
+    def __post_init__(self) -> None:
+        examples, cut = self.rows.examples, self.cut
+        self._scorer = Scorer(examples.labels[:cut], examples.weights[:cut], self.pool)
+        self.base = self.margins = examples.best_margins(_ALPHAS, cut, self.pool)
+
+    def take_pairs(self, most: int) -> int:
+        """Take pairs of fields, until there are so many crosses; how many were taken."""
+        return self._take(pairs(self.rows, self.known), most, (0.0, 0.7))
+
+    def take_triples(self, most: int) -> int:
+        """Take the best pairs with one field more, until there are so many crosses; how many were taken."""
+        found = [(each.candidate, each.values) for each in self.taken[:_BEAM]]
+        return self._take(triples(self.rows, self.known, found), most, (0.7, 1.0))
+
+    def _take(self, candidates: list[Candidate], most: int, part: tuple[float, float]) -> int:
+        """Take candidates round by round, but none unless the rows held out gain by it for sure."""
+        self.scored += len(candidates)
+        kept = best = self.margins
+        kept_taken = taken = list(self.taken)
+        idle = 0
+        for taken, margins in self._rounds(candidates, most, part):
+            more, error = self._gain(best, margins)
+            if more >= -error:  # worse by no more than chance, if at all; so, too, where none are held out
+                kept, kept_taken = margins, taken
+            best, idle = (margins, 0) if more > 0 else (best, idle + 1)
+            if idle == _PATIENCE and self.cut < len(self.rows):
+                break
+        gain, error = self._gain(self.margins, kept)
+        before = len(self.taken)
+        if self.cut == len(self.rows) or gain > _CONVINCED * error:
+            self.taken, self.margins = kept_taken, kept
+        return len(self.taken) - before
+
+    def _rounds(
+        self, candidates: list[Candidate], most: int, part: tuple[float, float]
+    ) -> Iterator[tuple[list[_Taken], Margins]]:
+        """After each round, in which a few are taken: all crosses by then, and the margins of their model."""
+        taken, margins = list(self.taken), self.margins
+        expected = len(candidates) + _IN_THE_RUNNING * most // _PER_ROUND
+        tried = 0
+        while candidates and len(taken) < most:
+
+            def show(scored: int, tried: int = tried) -> None:
+                self.learnt += self.cut
+                done = min((tried + scored) / expected, 1.0)
+                self.on_progress(self.learnt, part[0] + (part[1] - part[0]) * done)
+
+            crosses = [(each.one, each.other) for each in candidates]
+            scores = self._scorer.scores(margins.values[: self.cut], crosses, show)
+            tried += len(candidates)
+            ranked = sorted(
+                zip(scores, candidates, strict=True), key=lambda found: (-found[0].sure, found[1].fields)
+            )
+            picked = best_apart(ranked, min(_PER_ROUND, most - len(taken)))
+            if not picked:
+                break
+            new = [_Taken(each, cross_values(each.one, each.other), score) for score, each in picked]
+            taken = [*taken, *new]
+            margins = self._with_crosses(taken)
+            yield taken, margins
+            gone = {each.fields for _, each in picked}
+            candidates = [each for _, each in ranked if each.fields not in gone][:_IN_THE_RUNNING]
+
+    def _with_crosses(self, taken: Sequence[_Taken]) -> Margins:
+        """The margins of a model with these crosses. More features may want a smaller learning rate."""
+        examples = self.rows.examples.crossed([each.values for each in taken])
+        return examples.best_margins((self.base.alpha, self.base.alpha / 2), self.cut, self.pool)
+
+    def _gain(self, before: Margins, after: Margins) -> tuple[float, float]:
+        """What the rows held out gain, in nats, and the standard error of that."""
+        gains = (before.losses - after.losses)[self.cut :]
+        return float(gains.sum()), _error(gains)
+
+
+def _error(gains: NDArray[np.float64]) -> float:
+    return float(np.sqrt(gains @ gains))

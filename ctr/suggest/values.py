@@ -1,0 +1,44 @@
+"""Values of a column, and of a cross of columns, by number."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features import Batch, slot_counts
+from features.batches import localize
+
+_SEEN = 2
+"""A value that is seen less often is left out: its first row has nothing to go by, and there is no second."""
+
+
+class Values(NamedTuple):
+    """The values of one column."""
+
+    numbers: NDArray[np.uint32]
+    """uint32[rows]: 1, 2, ... by value; 0 where there is none, or one that is seen once."""
+    size: int
+    """One more than the largest number there is."""
+    alike: float
+    """The probability that two rows have the same value."""
+
+
+def number_values(keys: NDArray[np.uint32] | NDArray[np.uint64], missing: int | None) -> Values:
+    """The values whose hashes are `keys`; those with the hash `missing` are none."""
+    chunk = localize(Batch(np.arange(keys.size + 1), keys))
+    counts = slot_counts(chunk)
+    kept = counts >= _SEEN
+    if missing is not None:
+        kept &= chunk.slots != missing
+    by_slot = np.where(kept, np.cumsum(kept), 0).astype(np.uint32)
+    shares = counts[kept] / max(keys.size, 1)
+    return Values(by_slot[chunk.indices], int(np.count_nonzero(kept)) + 1, float(shares @ shares))
+
+
+def cross_values(one: Values, other: Values) -> Values:
+    """The values of the cross of two columns; none where one of them has none."""
+    keys = one.numbers * np.uint64(other.size) + other.numbers
+    keys[(one.numbers == 0) | (other.numbers == 0)] = 0
+    return number_values(keys, 0)
