@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from features import FeatureSpec
-from features.spec import CategoryField, NumberField, column_of
+from features.spec import CategoryField, NumberField, TimeField, column_of, columns_of
 
 EXAMPLE_NUMBER = 5
 EXAMPLE_CATEGORY = "68fd1e64"
 EXAMPLE_LIST = ["red", "shoes"]
-EXAMPLE_TIME = "2017-11-06 16:00:00"
+EXAMPLE_TIME = datetime(2017, 11, 6, 16, tzinfo=UTC)
 EXAMPLE_FIELDS = 4
 """A documented example shows this many fields of each type; the others are missing, as they may be."""
 
@@ -44,6 +45,10 @@ _BOTH = {
 _TIME = {
     "description": "A time, as the training data has it; a row without one has no features of windows.",
     "anyOf": [{"type": "string"}, _WHOLE, _MISSING],
+}
+_UNIX_TIME = {
+    "description": "A time: a number of seconds or milliseconds since 1970, as the training data has it.",
+    "anyOf": [{"type": "number"}, {"type": "string"}, _MISSING],
 }
 _UNUSED: dict[str, Any] = {"description": "A column of the raw data that the model does not use."}
 
@@ -86,9 +91,17 @@ def example_row(spec: FeatureSpec) -> dict[str, int | str | list[str]]:
     row |= dict.fromkeys(sorted(spec.list_columns)[:EXAMPLE_FIELDS], EXAMPLE_LIST)
     for window in spec.windows:
         row |= {name: EXAMPLE_CATEGORY for name in window.key if name not in row}
-        row[window.time] = EXAMPLE_TIME if window.format is None else 1_510_000_000
+        row[window.time] = str(EXAMPLE_TIME.replace(tzinfo=None)) if window.format is None else 1_510_000_000
+    times = [field for field in spec.fields if isinstance(field, TimeField)]
+    row |= {column: _example_time(field) for field in times[:EXAMPLE_FIELDS] for column in columns_of(field)}
     # Last, because a column that is read both ways has to hold a number.
     return row | dict.fromkeys(numbers[:EXAMPLE_FIELDS], EXAMPLE_NUMBER)
+
+
+def _example_time(field: TimeField) -> int | str:
+    if field.numeric:
+        return int(EXAMPLE_TIME.timestamp()) * (1 if field.format == "unix" else 1_000)
+    return EXAMPLE_TIME.strftime(field.format) if field.format else EXAMPLE_TIME.isoformat()
 
 
 def request_schema(spec: FeatureSpec, max_rows: int) -> dict[str, Any]:
@@ -99,6 +112,9 @@ def request_schema(spec: FeatureSpec, max_rows: int) -> dict[str, Any]:
         if column
     }
     columns |= dict.fromkeys(spec.list_columns, _LIST)
+    times = [field for field in spec.fields if isinstance(field, TimeField)]
+    for time in sorted(times, key=lambda time: not time.numeric):  # of two formats, what both take
+        columns |= dict.fromkeys(columns_of(time), _UNIX_TIME if time.numeric else _TIME)
     columns |= {column_of(field): _CATEGORY for field in spec.fields if isinstance(field, CategoryField)}
     for window in spec.windows:
         columns |= {name: columns.get(name, _CATEGORY) for name in window.key}

@@ -16,7 +16,7 @@ from features.first_pass import fit
 from features.inputs import input_files
 from features.readers import open_reader
 from features.source import RawSource
-from features.spec import FeatureSpec, InputField, column_of
+from features.spec import FeatureSpec, InputField, column_of, columns_of
 from features.transform import Transform
 
 _BITS = 40  # in which values do not collide
@@ -219,5 +219,9 @@ def _warnings(found: FieldCheck, rows: int) -> list[str]:
 def _unused(spec: FeatureSpec, inputs: Sequence[str]) -> list[str]:
     with closing(open_reader(input_files(inputs)[0], spec, "required")) as reader:
         columns = list(dict.fromkeys(reader.columns))
-    used = {column_of(each) for each in spec.fields} | {spec.label, spec.weight, *spec.source.ignore}
+    used = {column for each in spec.fields for column in columns_of(each)} | {
+        spec.label,
+        spec.weight,
+        *spec.source.ignore,
+    }
     return [name for name in columns if name not in used]

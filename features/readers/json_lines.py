@@ -16,7 +16,7 @@ from features.readers.block import Block, TextRows, rows_per_block
 from features.readers.json_kernels import LIST, NESTED, scan_json
 from features.readers.json_value_kernels import BAD_JSON
 from features.readers.line_kernels import NO_COMMENT, count_rows
-from features.spec import FeatureSpec, NumberField, column_of
+from features.spec import FeatureSpec, columns_of
 from features.text import READ_BYTES, Cells, Lines, TextFile, text_of_json
 
 _NAMED_ROWS = 100
@@ -41,13 +41,13 @@ class JsonColumns:
     @staticmethod
     def of(names: Sequence[str], spec: FeatureSpec) -> JsonColumns:
         texts = [name.encode() for name in names]
-        readers = {name: [f for f in spec.all_fields if column_of(f) == name] for name in names}
+        readers = {name: [f for f in spec.all_fields if name in columns_of(f)] for name in names}
         return JsonColumns(
             names,
             np.frombuffer(b"".join(texts), np.uint8),
             np.cumsum([0, *map(len, texts)], dtype=np.int32),
             several=np.array([name in spec.list_columns for name in names]),
-            exact=np.array([not all(isinstance(f, NumberField) for f in readers[name]) for name in names]),
+            exact=np.array([not all(f.numeric for f in readers[name]) for name in names]),
         )
 
 

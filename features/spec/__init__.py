@@ -6,6 +6,7 @@ from features.spec.fields import (
     InputField,
     NamedField,
     column_of,
+    columns_of,
     register_field,
 )
 from features.spec.fitted import (
@@ -21,6 +22,8 @@ from features.spec.loading import load_spec, require_place_for_spec, write_fitte
 from features.spec.model import FeatureSpec, parse_spec
 from features.spec.number_fields import Clip, LinearField, NumberField, Scale
 from features.spec.source import FEATURES, FORMATS, LABEL, WEIGHT, Format, Source
+from features.spec.time_fields import TimeField
+from features.spec.time_format import UNIX, UNIX_MS, is_number, parts_of
 from features.spec.windows import PARTS, UNITS, Window, WindowField, microseconds
 from features.spec.word_fields import KNOWN, CategoryField, ListField, TextField, ValueField, WordField
 from features.spec.yaml_text import dump_yaml

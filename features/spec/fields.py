@@ -55,8 +55,16 @@ class InputField(BaseModel):
     """Whether an example may have any number of its features, each with a value."""
     not_crossed: ClassVar[str | None] = None
     """Why it can be in no cross, for a message that begins with its name; None: it can."""
-    numeric: ClassVar[bool] = False
-    """Whether its values are numbers, so that a fraction in JSON is as good as its text."""
+
+    @property
+    def numeric(self) -> bool:
+        """Whether its values are numbers, so that a fraction in JSON is as good as its text."""
+        return False
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The columns that it reads beside its own."""
+        return ()
 
     @property
     def learns(self) -> tuple[str, ...]:
@@ -145,6 +153,11 @@ AnyField = Annotated[SerializeAsAny[InputField], WrapValidator(_field_of)]
 def column_of(field: InputField) -> str:
     """The column that a field reads."""
     return field.column or field.name
+
+
+def columns_of(field: InputField) -> tuple[str, ...]:
+    """All columns that a field reads, its own first."""
+    return column_of(field), *field.beside
 
 
 def one_of(names: Iterable[str]) -> str:

@@ -20,6 +20,7 @@ from features.spec.fields import (
     Name,
     check_distinct,
     column_of,
+    columns_of,
     keys_of_fields,
     misfit,
 )
@@ -97,7 +98,8 @@ class FeatureSpec(BaseModel):
     @property
     def list_columns(self) -> frozenset[str]:
         """The columns whose values may be lists: those that only fields of several texts read."""
-        single = {column_of(f) for f in self.fields if not f.several or isinstance(f, NumberField)}
+        fields = [f for f in self.fields if not f.several or isinstance(f, NumberField)]
+        single = {column for field in fields for column in columns_of(field)}
         return frozenset(map(column_of, self.fields)) - single
 
     @cached_property
@@ -216,16 +218,15 @@ def _check_columns(spec: FeatureSpec) -> None:
     ]
     for i, field in enumerate(spec.fields):
         place: Place = ("fields", i, "column" if field.column else "name")
-        used.append((place, column_of(field)))
-        if column_of(field) in (spec.label, spec.weight):
-            raise misfit(
-                place, f"column {column_of(field)!r} is the label or weight; it cannot be a field too"
-            )
+        for read in columns_of(field):
+            used.append((place if read == column_of(field) else ("fields", i), read))
+            if read in (spec.label, spec.weight):
+                raise misfit(used[-1][0], f"column {read!r} is the label or weight; it cannot be a field too")
     for i, window in enumerate(spec.windows):
-        read: list[tuple[Place, str]] = [(("windows", i, "time"), window.time)]
-        read += [(("windows", i, "key", k), name) for k, name in enumerate(window.key)]
-        used += read
-        for place, name in read:
+        found: list[tuple[Place, str]] = [(("windows", i, "time"), window.time)]
+        found += [(("windows", i, "key", k), name) for k, name in enumerate(window.key)]
+        used += found
+        for place, name in found:
             if name in (spec.label, spec.weight):
                 raise misfit(place, f"column {name!r} is the label or weight; a row is not to look at it")
     check_distinct(spec.source.ignore, ("source", "ignore"))

@@ -69,7 +69,9 @@ class NumberField(InputField):
     """What is done to the number before the transform, one after the other: of `_PLAIN_STEPS`, or a `Clip`
     or `Scale`."""
 
-    numeric: ClassVar[bool] = True
+    @property
+    def numeric(self) -> bool:
+        return True
 
     @property
     def step(self) -> str:

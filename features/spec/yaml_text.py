@@ -175,7 +175,7 @@ def _complaint(detail: ErrorDetails, vocabulary: Mapping[str, Sequence[str]], da
         return place[:-1], f"every key must be text (put it in quotes), got {_shown(place[-1])}"
     if kind in ("model_type", "model_attributes_type") and place[0] == "crosses":
         return place, f"expected text such as site * hour, or a mapping of keys to values, got {_shown(met)}"
-    if kind == "missing" and place[-1] == "transform":
+    if kind == "missing" and place[-1] == "transform" and _part_of(place, data) == "number fields":
         return place[:-1], (
             "a number needs a `transform`; add transform: log if it is a count (a missing one meant that so"
             " far; all of [0, 1) is one bucket), or transform: edges with a list of `edges`"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from features.text.quote_kernels import OPEN_QUOTE, TEXT_AFTER_QUOTE, count_quoted, scan_quoted
     from features.text.scanner_kernels import WRONG_COLUMNS, count_lines, scan_plain
     from features.text.text_file import READ_BYTES, Lines, TextFile
+    from features.text.time_text import Times, expected_time, times_of
     from features.text.value_text import DIGITS_BELOW, text_of_json
 
 # What takes files apart is loaded by whoever asks for it: a row of JSON needs none of it.

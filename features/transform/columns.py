@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from features.text import Cells, parse_numbers
+from features.text import Cells, Times, parse_numbers, times_of
 
 Arrays = Mapping[str, NDArray[Any]]
 """What a field has learnt, by the names in its `learns`."""
@@ -74,14 +74,23 @@ class Column:
     """int32[rows]: where it ends."""
     status: NDArray[np.uint8]
     """uint8[rows]: rows where it is not 0 have no value; their places may be anything."""
+    beside: Mapping[str, Column] | None = None
+    """The same rows of the other columns, by name, where they are known."""
 
     @staticmethod
-    def of(cells: Cells, status: NDArray[np.uint8], column: int, rows: slice) -> Column:
+    def of(
+        cells: Cells,
+        status: NDArray[np.uint8],
+        column: int,
+        rows: slice,
+        beside: Mapping[str, Column] | None = None,
+    ) -> Column:
         """These rows of one of the columns of `cells`."""
         starts, ends = cells.starts[rows, column], cells.ends[rows, column]
+        starts, ends = np.ascontiguousarray(starts), np.ascontiguousarray(ends)
         buffer = cells.buffer.view()
         buffer.flags.writeable = False  # so that no kernel is compiled twice
-        return Column(buffer, np.ascontiguousarray(starts), np.ascontiguousarray(ends), status[rows])
+        return Column(buffer, starts, ends, status[rows], beside)
 
     @staticmethod
     def repeated(text: str, rows: int) -> Column:
@@ -108,3 +117,26 @@ class Column:
         found = Numbers(np.zeros(rows), np.zeros(rows, np.bool_), np.zeros(rows, np.uint8))
         parse_numbers(self.buffer, self.starts, self.ends, self.status, *found)
         return found
+
+    def times(self, time_format: str | None) -> Times:
+        """The values as times of this format; see `times_of`."""
+        if time_format not in self._times:
+            self._times[time_format] = times_of(self.buffer, self.starts, self.ends, self.status, time_format)
+        return self._times[time_format]
+
+    @cached_property
+    def _times(self) -> dict[str | None, Times]:
+        return {}
+
+
+class Columns(dict[str, Column]):
+    """Some rows of cells, by the names of their columns, each of which is made when it is asked for."""
+
+    def __init__(self, cells: Cells, status: NDArray[np.uint8], rows: slice, names: Sequence[str]) -> None:
+        super().__init__()
+        self._cells, self._status, self._rows, self._names = cells, status, rows, names
+
+    def __missing__(self, name: str) -> Column:
+        place = self._names.index(name)
+        column = self[name] = Column.of(self._cells, self._status, place, self._rows, self)
+        return column

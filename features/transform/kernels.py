@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 from features.text.number_kernels import BAD_NUMBER, NUMBER, parse_number
+from features.text.time_kernels import BAD_TIME
 from features.transform import index_kernels as indices
 from features.transform.cross_kernels import write_bag_crosses
 from features.transform.field_kernels import TILE, Tile
 from features.transform.label_kernels import BAD_LABEL, MINUS_LABEL, ZERO_LABEL, label_problem
 from features.transform.named_kernels import BAD_NAMED
 from features.transform.step_kernels import Made, Plan, Scratch, hash_fields
+from features.transform.time_step_kernels import BAD_SINCE
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 _ZERO, _ONE = np.uint8(ord("0")), np.uint8(ord("1"))
@@ -45,6 +47,9 @@ class RowStatus(IntEnum):
     TIME = 20
     LATE = 21
     """It is earlier than a row before it, which windows do not allow."""
+    MOMENT = BAD_TIME
+    SINCE = BAD_SINCE
+    """The time from which its age is counted is none: `bad_column` is that of the time whose age it is."""
     FEATURES = 30
     """It has more features than a row may have."""
 

@@ -18,6 +18,7 @@ from features.spec import (
     NamedField,
     NumberField,
     TextField,
+    TimeField,
     WindowField,
     register_field,
 )
@@ -26,7 +27,14 @@ from features.transform.index_kernels import hash_indices
 from features.transform.named_kernels import hash_named
 from features.transform.number_fit import fit_of_numbers
 from features.transform.number_steps import bag_of_values, words_of_numbers
-from features.transform.texts import texts_of_indices, texts_of_linear, texts_of_named, texts_of_number
+from features.transform.texts import (
+    texts_of_indices,
+    texts_of_linear,
+    texts_of_named,
+    texts_of_number,
+    texts_of_times,
+)
+from features.transform.time_steps import words_of_times
 from features.transform.word_counts import known_values
 from features.transform.word_steps import elements, ngrams, shaped
 from features.transform.word_texts import texts_of_elements, texts_of_ngrams, texts_of_value
@@ -102,6 +110,7 @@ register_step("category", Step(CategoryField))
 STEPS["shaped"] = Step(CategoryField, shaped, known_values, texts_of_value)
 register_step("list", Step(ListField, elements, known_values, texts_of_elements))
 register_step("text", Step(TextField, ngrams, known_values, texts_of_ngrams))
+register_step("time", Step(TimeField, words_of_times, texts=texts_of_times))
 STEPS["named"] = Step(NamedField, partial(_carried, hash_named), texts=texts_of_named)
 STEPS["indices"] = Step(IndexField, partial(_carried, hash_indices), texts=texts_of_indices)
 STEPS["window"] = Step(WindowField, _no_history)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from features.spec import IndexField, LinearField, NamedField, NumberField
+from features.spec import IndexField, LinearField, NamedField, NumberField, TimeField
 from features.transform.columns import Arrays, Column
 from features.transform.number_steps import buckets_of
+from features.transform.time_steps import words_of_times
+
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 def texts_of_number(field: NumberField, text: str, learnt: Arrays) -> Sequence[str]:
@@ -30,6 +33,23 @@ def texts_of_number(field: NumberField, text: str, learnt: Arrays) -> Sequence[s
 def texts_of_linear(field: LinearField, text: str, learnt: Arrays) -> Sequence[str]:
     """One feature for all numbers."""
     return ["(number)"]
+
+
+def texts_of_times(field: TimeField, text: str, learnt: Arrays) -> Sequence[str]:
+    """The hour, the day or the age; no text for an age that depends on another column."""
+    if field.since_column is not None:
+        return []
+    words, present, _ = words_of_times(field, Column.repeated(text, 1), 0, learnt)
+    if not present[0]:
+        return []
+    bucket = int(words[0].astype("int64"))
+    if field.transform == "hour_of_week":
+        return [f"{_WEEKDAYS[bucket // 24]} {bucket % 24}:00"]
+    if field.edges:
+        low, high = [-math.inf, *field.edges, math.inf][bucket : bucket + 2]
+        return [f"[{low:.6g}, {high:.6g}) days"]
+    of_kind = {"hour": f"{bucket}:00", "age_days": f"{bucket:,} days", "day": str(bucket)}
+    return [of_kind.get(field.transform) or _WEEKDAYS[bucket]]
 
 
 def texts_of_indices(field: IndexField, text: str, learnt: Arrays) -> Sequence[str]:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from features.batches import Batch, BatchBuilder
-from features.spec import FeatureSpec, InputField, column_of, learnt_of
-from features.text import Cells, cells_of_rows, shown
-from features.transform.columns import Arrays, Bag, Column, Hashes, Words
+from features.spec import FeatureSpec, InputField, TimeField, column_of, columns_of, learnt_of
+from features.text import Cells, cells_of_rows, expected_time, shown
+from features.transform.columns import Arrays, Bag, Columns, Hashes, Words
 from features.transform.cross_plan import most_of_bags
 from features.transform.index_kernels import bad_token
 from features.transform.kernels import RowStatus, transform_rows
@@ -86,7 +86,7 @@ class Transform:
         self.with_label = with_label
         self.history = history
         wanted = [spec.label_column, spec.weight_column] if with_label else []
-        wanted += [column_of(field) for field in spec.all_fields]
+        wanted += [column for field in spec.all_fields for column in columns_of(field)]
         wanted += [column for window in spec.windows for column in window.key]
         self.columns = tuple(dict.fromkeys(column for column in wanted if column is not None))
         learnt = learnt_of(spec)
@@ -111,7 +111,7 @@ class Transform:
             self.columns.index(column_of(field)) for field in spec.all_fields if field.several
         ]
         self._nothing_made = made_of(0, 0, [])
-        categories = {column_of(field) for field in spec.fields if not field.numeric}
+        categories = {c for field in spec.fields if not field.numeric for c in columns_of(field)}
         categories.update(column for window in spec.windows for column in window.key)
         self._numbers = frozenset(self.columns) - categories
         self._lists = spec.list_columns
@@ -180,12 +180,10 @@ class Transform:
         if not self._made_before:
             return len(cells), self._nothing_made
         last = min(len(cells), first + builder.room)
-        columns: dict[int, Column] = {}
-        found: list[tuple[int, Words | Hashes | Bag]] = []
-        for place, make in self._made_before:
-            if place not in columns:
-                columns[place] = Column.of(cells, status, place, slice(first, last))
-            found.append((place, make(columns[place])))
+        columns = Columns(cells, status, slice(first, last), self.columns)
+        found: list[tuple[int, Words | Hashes | Bag]] = [
+            (place, make(columns[self.columns[place]])) for place, make in self._made_before
+        ]
         if self.history is not None:
             of_windows = self.history.words(
                 cells, status, self.columns, slice(first, last), take_in=self.with_label
@@ -242,8 +240,25 @@ class Transform:
     def explain(self, cells: Cells, row: int, status: int, column: int) -> tuple[str, str]:
         """What is wrong with a bad row, such as ``column 'I3': 'x' is not a number``; the same by kind."""
         kind = RowStatus(status)
+        if kind in (RowStatus.MOMENT, RowStatus.SINCE):
+            return self._explain_time(cells, row, column, kind)
         text = cells.buffer[cells.starts[row, column] : cells.ends[row, column]]
         if kind in _TOKENS:
             text = text[slice(*bad_token(text))]
         where = f"column {self.columns[column]!r}: "
         return f"{where}{shown(text)!r} {_EXPECTED[kind]}", where + _REASONS[kind]
+
+    def _explain_time(self, cells: Cells, row: int, column: int, kind: RowStatus) -> tuple[str, str]:
+        """As `explain`, of a column that is a time in one of the fields that read it, but not in this row."""
+        columns = Columns(cells, np.zeros(len(cells), np.uint8), slice(row, row + 1), self.columns)
+        for field in self.spec.fields:
+            if not isinstance(field, TimeField) or self.columns.index(column_of(field)) != column:
+                continue
+            name = column_of(field) if kind is RowStatus.MOMENT else field.since_column
+            if name is not None and columns[name].times(field.format).problem[0]:
+                met, expected = cells.text(row, self.columns.index(name)), expected_time(field.format)
+                return (
+                    f"column {name!r}: {met!r} is no time; expected {expected}",
+                    f"column {name!r}: no time",
+                )
+        raise ValueError("this row is not bad")

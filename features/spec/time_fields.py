@@ -1,0 +1,120 @@
+"""`TimeField`: columns of times, each replaced by an hour, a day or an age."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import BeforeValidator, Field
+
+from features.spec.fields import InputField, Name, misfit
+from features.spec.time_format import UNIX, UNIX_MS, parts_of, tells_day
+from features.spec.yaml_text import Place
+
+
+def _text_of_date(value: Any) -> Any:
+    """YAML reads `2017-11-06` as a date."""
+    return (
+        value.isoformat(" ")
+        if hasattr(value, "hour")
+        else value.isoformat()
+        if isinstance(value, date)
+        else value
+    )
+
+
+class TimeField(InputField):
+    """A column of times, each replaced by a number that is hashed as a bucket is."""
+
+    type: Literal["time"]
+    transform: Literal["hour", "weekday", "hour_of_week", "day", "age_days"]
+    """`hour` 0 to 23; `weekday` 0 to 6, Monday is 0; `hour_of_week` 0 to 167, from Monday 0:00 on; `day` of
+    the month, 1 to 31; `age_days`: whole days since `since` or the time in `since_column`."""
+    format: Name | None = None
+    """Directives as of Python's `strptime`, `unix` or `unix_ms`; None: ISO 8601."""
+    zone: Name | None = None
+    """The IANA name of the time zone in which hours and days are told; None: UTC."""
+    since: Annotated[Name | None, BeforeValidator(_text_of_date)] = None
+    """For `age_days`: the time, in ISO 8601, from which days are counted."""
+    since_column: Name | None = None
+    """For `age_days`: the column with the time from which days are counted, in the same format."""
+    edges: Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(strict=False)] = ()
+    """For `age_days`: strictly increasing; the bucket is how many of them the days have reached."""
+
+    @property
+    def numeric(self) -> bool:
+        return self.format in (UNIX, UNIX_MS)
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        return () if self.since_column is None else (self.since_column,)
+
+    @property
+    def since_us(self) -> int:
+        """`since` in microseconds since 1970, in UTC if it tells no offset. Raises ValueError."""
+        moment = datetime.fromisoformat(self.since or "")
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+    def check(self, place: Place) -> None:
+        self._check_format(place)
+        self._check_zone(place)
+        if self.transform == "age_days" and (self.since is None) == (self.since_column is None):
+            raise misfit(
+                place,
+                "an age is counted from somewhere: give one of `since`, such as since: 2017-11-06, and"
+                " `since_column`, a column of times",
+            )
+        for key in ("since", "since_column", "edges"):
+            if self.transform != "age_days" and getattr(self, key):
+                raise misfit(
+                    (*place, key), f"only `transform: age_days` has {key}; set it or remove this key"
+                )
+        if self.since is not None:
+            try:
+                _ = self.since_us
+            except ValueError:
+                raise misfit(
+                    (*place, "since"), f"expected a time in ISO 8601 such as 2017-11-06, got {self.since!r}"
+                ) from None
+        if self.since_column is not None and self.constant is not None:
+            raise misfit(
+                (*place, "missing"),
+                "the age of a time that stands for missing ones would depend on `since_column`; write"
+                " missing: feature or skip",
+            )
+        for k in range(1, len(self.edges)):
+            if not self.edges[k - 1] < self.edges[k]:
+                raise misfit(
+                    (*place, "edges", k),
+                    f"edges must increase, got {self.edges[k]:g} after {self.edges[k - 1]:g}",
+                )
+
+    def _check_format(self, place: Place) -> None:
+        if self.format is None or self.numeric:
+            return
+        try:
+            parts = parts_of(self.format)
+        except ValueError as error:
+            raise misfit((*place, "format"), f"in {self.format!r} {error}") from None
+        if "hour" in self.transform and "%H" not in parts:
+            raise misfit((*place, "format"), f"{self.format!r} tells no hour; it lacks %H")
+        if not tells_day(parts) and (self.transform != "hour" or self.zone is not None):
+            raise misfit(
+                (*place, "format"), f"{self.format!r} tells no day; it needs %Y or %y, %m or %b, and %d"
+            )
+
+    def _check_zone(self, place: Place) -> None:
+        if self.zone is None:
+            return
+        if self.transform == "age_days":
+            raise misfit((*place, "zone"), "ages are the same in every time zone; remove this key")
+        try:
+            ZoneInfo(self.zone)
+        except (KeyError, ValueError, OSError):  # there is none, no such name of a file, or a folder
+            raise misfit(
+                (*place, "zone"),
+                f"there is no time zone {self.zone!r}; write an IANA name such as Europe/Berlin (on a machine"
+                f" without time zones, install the package tzdata)",
+            ) from None
