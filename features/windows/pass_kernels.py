@@ -42,7 +42,7 @@ from features.windows.table_kernels import fetch, place_of, widen
 _NOWHERE = np.int64(-(1 << 62))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def look(
     layout: Layout,
     records: Records,
@@ -85,7 +85,7 @@ def look(
             )  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def pass_by(
     layout: Layout,
     records: Records,
@@ -158,7 +158,7 @@ def pass_by(
         add_to(numbers, spans, wide, TOTALS, wide_last[TOTALS], clock, True, clicked)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def add_clicks(
     layout: Layout,
     records: Records,
@@ -198,7 +198,7 @@ def add_clicks(
     return taken
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _features(
     numbers: Numbers,
     spans: NDArray[np.int64],
@@ -250,7 +250,7 @@ def _features(
             present[f, i] = overall[span, 1] > 0
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _find_overall(
     numbers: Numbers,
     spans: NDArray[np.int64],

@@ -75,7 +75,7 @@ class Records(NamedTuple):
     """int64[s, 3]: rows and clicks of all keys in the parts of a span up to the one that is named first."""
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def quotient(value: np.int64, by: np.int64) -> np.int64:
     """value // by, for `by` above 0. The division of two integers would take ten times as long."""
     found = np.int64(np.float64(value) / np.float64(by))
@@ -83,13 +83,13 @@ def quotient(value: np.int64, by: np.int64) -> np.int64:
     return np.int64(found - np.int64(rest < 0) + np.int64(rest >= by))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def new_clock(spans: NDArray[np.int64]) -> NDArray[np.int64]:
     """Room for `tick`."""
     return np.zeros((spans.shape[0], 7), np.int64)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def tick(numbers: Numbers, spans: NDArray[np.int64], time: np.int64, clock: NDArray[np.int64]) -> None:
     """Makes `clock` that of this time; mostly that of the row before is right, and nothing is divided."""
     for span in range(spans.shape[0]):
@@ -107,7 +107,7 @@ def tick(numbers: Numbers, spans: NDArray[np.int64], time: np.int64, clock: NDAr
             clock[span, KNOWN_UNTIL] = known * length + numbers.delay + length
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def sum_of_parts(
     counters: NDArray[Any],
     row: np.int64 | int,
@@ -138,7 +138,7 @@ def sum_of_parts(
     return total
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def advance(
     numbers: Numbers,
     spans: NDArray[np.int64],
@@ -168,7 +168,7 @@ def advance(
             at = at - 1 if at > 0 else ring - 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def is_full(
     numbers: Numbers,
     spans: NDArray[np.int64],
@@ -187,7 +187,7 @@ def is_full(
     return full
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def add_to(
     numbers: Numbers,
     spans: NDArray[np.int64],

@@ -12,7 +12,7 @@ from features.windows.cell_kernels import NO_KEY
 from features.windows.ring_kernels import TOTALS, Records
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def keep_later(records: Records, oldest: int) -> None:
     """Drops the keys whose last row came before `oldest`; the others move up.
 
@@ -31,7 +31,7 @@ def keep_later(records: Records, oldest: int) -> None:
         _enter(records, records.wide_keys[row], -1 - row)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _move_up(
     keys: NDArray[np.uint64],
     lasts: NDArray[np.int64],
@@ -51,7 +51,7 @@ def _move_up(
     return kept
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _enter(records: Records, key: np.uint64, at: int) -> None:
     place = place_of(records.table, key)
     records.table[place] = key
@@ -59,7 +59,7 @@ def _enter(records: Records, key: np.uint64, at: int) -> None:
     records.sizes[0] += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def place_of(table: NDArray[np.uint64], key: np.uint64) -> np.uint64:
     """Where in the table the key is, or where it would be."""
     mask = np.uint64(table.size - 1)
@@ -69,7 +69,7 @@ def place_of(table: NDArray[np.uint64], key: np.uint64) -> np.uint64:
     return place
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def widen(
     sizes: NDArray[np.int64],
     places: NDArray[np.int32],
@@ -92,7 +92,7 @@ def widen(
     return np.int64(-1 - row)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def fetch(
     keys: NDArray[np.uint64],
     table: NDArray[np.uint64],
