@@ -28,11 +28,11 @@ test: $(VENV)/.test ## Run all tests
 	$(PYTEST)
 
 FUZZ_S ?= 600
-fuzz: $(VENV)/.test ## The property tests with new random examples, round after round for FUZZ_S=600 seconds
+fuzz: $(VENV)/.test ## The property tests with new random examples and checked bounds, round after round for FUZZ_S=600 seconds
 	@end=$$(($$(date +%s) + $(FUZZ_S))); while [ $$(date +%s) -lt $$end ]; do \
 		seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); \
 		echo "seed $$seed (make fuzz FUZZ_S=1 SEED=$$seed repeats this round)"; \
-		$(PYTEST) -q -m hypothesis --hypothesis-profile fuzz --hypothesis-seed $$seed || { \
+		NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/fuzz $(PYTEST) -q -m hypothesis --hypothesis-profile fuzz --hypothesis-seed $$seed || { \
 			echo "seed $$seed found something: pin it with @example(...), then fix it"; exit 1; }; \
 	done
 
