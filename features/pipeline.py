@@ -128,7 +128,7 @@ class Pipeline:
         What it had learnt before is forgotten. `y` is not looked at; scikit-learn gives it. Raises DataError
         when `table` is none or lacks a column, and then stays as it was.
         """
-        reader = TableReader(table)
+        reader = TableReader(table, self.spec)
         reader.require([column_of(field) for field in self.spec.fields])
         self.spec, self._transform = learn(self._unfitted, lambda names: blocks_of(reader, names)), None
         return self
@@ -193,7 +193,7 @@ class Pipeline:
 
 def _all_rows(transform: Transform, table: object) -> Batch:
     """All rows of a table. Raises DataError for the first bad one."""
-    reader = TableReader(table)
+    reader = TableReader(table, transform.spec)
     reader.require(transform.columns)
     builder = BatchBuilder(transform, reader.count_rows())
     for block in blocks_of(reader, transform.columns):

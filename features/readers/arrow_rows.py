@@ -11,7 +11,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.inputs import InputFile
 from features.readers.block import Block, require_columns, rows_per_block
 from features.spec import FeatureSpec
 from features.text import Cells
@@ -111,7 +110,7 @@ class ArrowPiece:
         return data, starts, ends
 
 
-def require_typed(path: InputFile, schema: pa.Schema, columns: Sequence[str], spec: FeatureSpec) -> None:
+def require_typed(path: object, schema: pa.Schema, columns: Sequence[str], spec: FeatureSpec) -> None:
     """Raises DataError unless each column is there, once, and is no list where its field takes one value."""
     from features.readers.column_text import is_list
 

@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from ctr.errors import DataError
-from features.readers.arrow_rows import ArrowPiece, parts_of
-from features.readers.block import require_columns
-
-_BATCH_ROWS = 16_384
+from features.readers.arrow_rows import ArrowPiece, parts_of, require_typed
+from features.spec import FeatureSpec
 
 
 class TableReader:
@@ -19,8 +17,11 @@ class TableReader:
     What such an object has to have is the method `__arrow_c_stream__` of the Arrow PyCapsule interface.
     """
 
-    def __init__(self, table: object) -> None:
-        """Raises DataError for what is no table. A stream that can be read but once is read."""
+    def __init__(self, table: object, spec: FeatureSpec) -> None:
+        """`spec` tells which columns may hold lists. A stream that can be read but once is read.
+
+        Raises DataError for what is no table.
+        """
         if isinstance(table, type) or not hasattr(table, "__arrow_c_stream__"):
             raise DataError(
                 f"the table: expected an Arrow table, or a frame of pandas (2.2 or newer) or polars, got"
@@ -33,6 +34,7 @@ class TableReader:
                 f"the table: {_kind(table)} cannot be read as an Arrow table"
                 f" ({str(error).splitlines()[0]}); give a table whose columns have one type each."
             ) from None
+        self._spec = spec
         self.columns: Sequence[str] = self._table.column_names
         self._rows_read = 0
 
@@ -44,14 +46,14 @@ class TableReader:
         return self._rows_read / self._table.num_rows if self._table.num_rows else 1.0
 
     def require(self, columns: Sequence[str]) -> None:
-        require_columns("the table", self.columns, columns)
+        require_typed("the table", self._table.schema, columns, self._spec)
 
     def count_rows(self) -> int:
         return int(self._table.num_rows)
 
     def pieces(self, columns: Sequence[str]) -> Iterator[ArrowPiece]:
         self.require(columns)
-        for batch in self._table.select(list(columns)).to_batches(_BATCH_ROWS):
+        for batch in self._table.select(list(columns)).to_batches():
             for part in parts_of(batch):
                 if part.num_rows:
                     yield ArrowPiece("the table", part, self._rows_read, columns)

@@ -77,6 +77,16 @@ def test_many_rows_and_none(fitted: Pipeline) -> None:
     assert fitted.transform([]).shape == (0, 1 << 20)
 
 
+def test_lists(fitted: Pipeline) -> None:
+    pipeline = Pipeline.from_yaml(
+        "{version: 1, source: {format: parquet}, label: y, fields: [{name: a, type: list, delimiter: '|'}]}"
+    )
+    lists = pa.table({"a": [["x", "y"], [], None, ["z", None]]})
+    texts = pa.table({"a": ["x|y", "", None, "z"]})
+    assert_equal(pipeline.transform(lists), pipeline.transform(texts))
+    assert_equal(pipeline.transform(lists.to_pylist()), pipeline.transform(texts))
+
+
 def test_rows_as_dicts(fitted: Pipeline) -> None:
     rows = [{"site": "s1", "n": 4, "price": 2.5, "at": "2017-11-06", "title": "b a"}, {"price": None}]
     table = pa.Table.from_pylist(rows)
@@ -157,6 +167,12 @@ def test_what_is_wrong_in_a_table(fitted: Pipeline) -> None:
         fitted.transform(TABLE.set_column(2, "n", TABLE["n"].cast(pa.int64()).cast(pa.duration("s"))))
     with pytest.raises(SpecError, match="libsvm data carries its own features"):
         Pipeline.from_yaml("libsvm")
+    with pytest.raises(DataError, match=r"column 'site' holds lists .*, but its field takes one value; give"):
+        fitted.transform(TABLE.set_column(4, "site", TABLE["unused"]))
+    with pytest.raises(SpecError, match=r"window 'clicks'.*which no table alone has"):
+        Pipeline.from_yaml(
+            SPEC + "windows: [{name: clicks, key: [site], time: at, spans: [1d], features: [count]}]"
+        )
     with pytest.raises(SpecError, match="the YAML text:2"):
         Pipeline.from_yaml("version: 1\nsauce: {}\n")
 
