@@ -29,6 +29,7 @@ from features.readers.block import Reader, blocks_of
 from features.readers.delimited import DelimitedReader
 from features.readers.json_lines import JsonLinesReader
 from features.readers.libsvm import LibsvmReader
+from features.readers.vw import VwReader
 from features.source import RawSource
 
 pytestmark = [pytest.mark.kernel, pytest.mark.large]
@@ -56,6 +57,7 @@ QUOTED = spec_of("{format: delimited, quote: true}")
 BARE = spec_of('{format: delimited, header: false, columns: [y, c, n, tags, title], delimiter: "\\t"}')
 JSON = spec_of("{format: jsonl}")
 LIBSVM = load_spec("libsvm")
+VW = parse_spec("{version: 1, source: {format: vw}}", "fuzz")
 
 _ROWS = [
     ("1", "a", "17", "x:2|y|x", "Red shoes"),
@@ -76,6 +78,7 @@ _JSON_TEXT = r"""
 {"y": false, "n": 1E+30, "c": true, "tags": [], "title": "été"}
 """
 _LIBSVM_TEXT = "1 3:0.5 17:1 4294967295:2e-3 # a comment\n-1 1:1\n+1\n0 65535:-7 5:.5 qid:3\n"
+_VW_TEXT = "1 2.0 'a-tag|user age:32 male |site:0.5 a b:2 c\n-1 |a b\n0 1 tag| x y:1e3 x:-.5\n| z\n"
 
 SEEDS: dict[str, tuple[FeatureSpec, str]] = {
     "csv": (CSV, _CSV_TEXT),
@@ -83,6 +86,7 @@ SEEDS: dict[str, tuple[FeatureSpec, str]] = {
     "bare": (BARE, _BARE_TEXT),
     "json": (JSON, _JSON_TEXT),
     "libsvm": (LIBSVM, _LIBSVM_TEXT),
+    "vw": (VW, _VW_TEXT),
 }
 _TOKENS = [
     *(bytes([byte]) for byte in b"\t\n\r \"',:;|[]{}\\/#-+.eE0189aNu_\x00\x1f\x7f\x80\xc3\xe2\xff"),
@@ -188,6 +192,7 @@ test_delimited_text_in_quotes = _fuzz("quoted")
 test_delimited_text_without_header = _fuzz("bare")
 test_json_lines = _fuzz("json")
 test_libsvm = _fuzz("libsvm")
+test_vw_text = _fuzz("vw")
 
 
 _READERS: dict[str, Callable[[LocalFile, FeatureSpec, int], Reader]] = {
@@ -195,6 +200,7 @@ _READERS: dict[str, Callable[[LocalFile, FeatureSpec, int], Reader]] = {
     "quoted": lambda path, spec, size: DelimitedReader(path, spec, read_bytes=size),
     "json": lambda path, spec, size: JsonLinesReader(path, spec, read_bytes=size),
     "libsvm": lambda path, spec, size: LibsvmReader(path, read_bytes=size),
+    "vw": lambda path, spec, size: VwReader(path, read_bytes=size),
 }
 
 

@@ -169,7 +169,7 @@ def test_what_is_wrong_in_a_table(fitted: Pipeline) -> None:
         Pipeline.from_yaml("libsvm")
     with pytest.raises(DataError, match=r"column 'site' holds lists .*, but its field takes one value; give"):
         fitted.transform(TABLE.set_column(4, "site", TABLE["unused"]))
-    with pytest.raises(SpecError, match=r"window 'clicks'.*which no table alone has"):
+    with pytest.raises(SpecError, match=r"window .clicks.: a pipeline keeps no rows"):
         Pipeline.from_yaml(
             SPEC + "windows: [{name: clicks, key: [site], time: at, spans: [1d], features: [count]}]"
         )
