@@ -1,5 +1,5 @@
 """`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; when named: parameters, plan, board,
-wide.
+wide, features.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import accuracy, board, memory, parameters, plan, speed, startup, wide
+from benchmarks import accuracy, board, features, memory, parameters, plan, speed, startup, wide
 
 KINDS = ("startup", "speed", "memory", "accuracy")
 
@@ -18,12 +18,13 @@ def main() -> None:
     parser.add_argument(
         "kinds",
         nargs="*",
-        choices=[*KINDS, "parameters", "plan", "board", "wide", []],
+        choices=[*KINDS, "parameters", "plan", "board", "wide", "features", []],
         help="what to measure; default: everything",
     )
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows for speed")
     parser.add_argument("--memory-rows", type=int, default=5_000_000, help="rows for memory")
     parser.add_argument("--wide-rows", type=int, default=10_000_000, help="rows for wide (10 GB)")
+    parser.add_argument("--window-rows", type=int, default=20_000_000, help="rows for windows (600 MB)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
     parser.add_argument("--folder", type=Path, default=Path("bench-data"), help="for the data (3 GB)")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="real data for accuracy")
@@ -49,6 +50,8 @@ def main() -> None:
         board.measure(options.folder, options.rows)
     if "wide" in kinds:
         wide.measure(options.folder, options.wide_rows)
+    if "features" in kinds:
+        features.measure(options.folder, options.rows, options.rounds, options.window_rows)
 
 
 if __name__ == "__main__":
