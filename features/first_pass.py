@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from features.columns import Arrays, Column
 from features.inputs import StandardInput, input_files
 from features.readers import Block, RowChoice, blocks_of, open_reader
 from features.spec import FeatureSpec, FittedSpec, InputField, NumberField, column_of, learnt_of
-from features.transform import STEPS, Arrays, Column, Fit
+from features.steps import STEPS, Fit
 
 
 def fit(spec: FeatureSpec, inputs: Sequence[str | Path], choice: RowChoice | None = None) -> FeatureSpec:

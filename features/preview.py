@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from features.batches import BatchBuilder
+from features.columns import Arrays, Column
 from features.readers import Block
 from features.spec import NumberField, column_of
-from features.transform import Arrays, Column, Transform, buckets_of
+from features.steps import buckets_of
+from features.transform import Transform
 
 PREVIEW_ROWS = 65_536
 _ENOUGH_LABELS = 100

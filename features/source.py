@@ -40,9 +40,8 @@ OnBadRows = Literal["fail", "skip", "quarantine"]
 class RawSource:
     """Reads raw files, one after the other, through a spec.
 
-    A row's position, in which `start`, `stop`, `count_rows` and `BadRows` count, is its place
-    among all data rows of all files, good or bad. So a part of the data is the same whatever is done with
-    bad rows.
+    A row's position, in which `start`, `stop`, `count_rows` and `BadRows` count, is its place among all data
+    rows of all files, good or bad. So a part of the data is the same whatever is done with bad rows.
     """
 
     def __init__(
@@ -60,19 +59,17 @@ class RawSource:
     ) -> None:
         """Opens each file (see `input_files`) once, so that a wrong header shows before any work.
 
-        `on_bad_rows`: `fail` raises DataError at the first, `skip` leaves them out, `quarantine` also
-        writes them, as they stand, to the file `quarantine`; that replaces an older one when the first pass
-        with a bad row ends, however it ends. `max_bad_fraction`: a pass in which more of the rows are bad
-        (see `too_many`) ends with a DataError that counts them by reason, at its end at the latest; None: all
-        may be. `labels`: if ignored, files may lack labels (and weights), those that are there are not looked
-        at, and the batches have none; `absent`: likewise, and files without a header do lack the label's
-        column. `threads`: so many split and hash rows, while the one that iterates reads; 1: that does all.
-        Batches and bad rows are the same whatever they are. `choice`: other rows are left out, though they
-        have their positions; they are not bad. `windows`: what the windows of the spec, if it
-        has any, know of earlier rows; one pass is then possible, which takes all rows in, in one thread.
+        `on_bad_rows`: `fail` raises DataError at the first, `skip` leaves them out, `quarantine` also writes
+        them, as they stand, to the file `quarantine`; that replaces an older one when the first pass with a
+        bad row ends, however it ends. `max_bad_fraction`: a pass with more bad rows (see `too_many`) ends
+        with a DataError that counts them by reason; None: all may be. `labels`: if ignored, files may lack
+        labels (and weights), those that are there are not looked at, and the batches have none; `absent`:
+        likewise, and files without a header do lack the label's column. `threads`: so many split and hash
+        rows, while the one that iterates reads; 1: that does all. What comes out is the same. `choice`: other
+        rows are left out, though they have their positions; they are not bad. `windows`: what those of the
+        spec know of earlier rows; one pass is then possible, which takes all rows in, in one thread.
 
-        Raises DataError, or SpecError when the spec does not fit a file's format, or has windows without
-        `windows`.
+        Raises DataError, or SpecError when spec and files do not fit, or windows are there without `windows`.
         """
         if (on_bad_rows == "quarantine") != (quarantine is not None):
             raise ValueError("a quarantine file is given if and only if on_bad_rows is 'quarantine'")
@@ -105,7 +102,7 @@ class RawSource:
         self._threads = threads if self.windows is None else 1
         self._kept: OpenPieces | None = None
         self.watch: Callable[[Cells, NDArray[np.uint8]], None] | None = None
-        """Is given the rows of a pass, in their order: the cells of `columns`, and which rows are bad."""
+        """Is given the rows of a pass in order: the cells of `columns`, and which rows are bad."""
         self._no_click = np.ones(1, np.int8)  # see `BatchBuilder.no_click`
         self._decided = False
 

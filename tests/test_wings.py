@@ -65,7 +65,7 @@ def kernels() -> frozenset[str]:
 
 
 def test_there_is_something_to_look_at() -> None:
-    assert {"ps.kernels", "ps.memory.table_kernels", "features.transform.hashing"} <= kernels()
+    assert {"ps.kernels", "ps.memory.table_kernels", "features.text.hashing"} <= kernels()
     assert {"ps", "ps.redis", "ctr.learn", "features.text"} <= set(FACES)
 
 

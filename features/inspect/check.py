@@ -25,7 +25,7 @@ _MISSING_MOST = 0.99
 _ONE_VALUE = 0.999  # of the rows
 _TELLS = 0.95  # AUC
 _UNSEEN = 0.5
-_ENOUGH = 1_000  # rows for what is said of shares
+_ENOUGH = 1_000  # rows for what is said of shares, and values of a field that may be an id
 
 
 @dataclass(slots=True)
@@ -208,7 +208,7 @@ def _warnings(found: FieldCheck, rows: int) -> list[str]:
         told.append(f"{found.most_frequent:.2%} of the rows have one and the same feature")
     if found.auc > _TELLS:
         told.append(f"it alone predicts the label (AUC {found.auc:.3f}): is it written only after the click?")
-    if found.unseen > _UNSEEN and rows >= _ENOUGH:
+    if found.unseen > _UNSEEN and found.distinct >= _ENOUGH:
         told.append(
             f"{found.unseen:.0%} of the second half's values are not in the first, so little is learnt of"
             " them; is it an id? Buckets, a prefix or min_count help"

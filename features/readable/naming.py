@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.batches import BatchBuilder
+from features.columns import Arrays, Column, Words
 from features.spec import Cross, FeatureSpec, InputField, column_of, learnt_of
-from features.text import Cells
-from features.transform import STEPS, Arrays, Column, Transform, Words, hash_bytes
+from features.steps import STEPS
+from features.text import Cells, hash_bytes
+from features.transform import Transform
 
 MISSING = "(missing)"
 _LONGEST = 200  # characters of a value

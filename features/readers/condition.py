@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import SpecError
+from features.columns import Column
 from features.readers.block import Block, Piece, Reader
 from features.readers.condition_kernels import compare_texts
 from features.text import Cells
-from features.transform import Column
 
 ELSEWHERE = 64
 """The status of a row that is not chosen; `RowStatus` and the readers have the numbers below."""

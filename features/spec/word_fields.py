@@ -14,7 +14,7 @@ _Most = Annotated[int, Field(ge=1)]
 
 KNOWN = "known"
 """What such a field learns: the hashes with seed 0 of what has a feature of its own, as a table (see
-`features.transform.word_counts.known_table`)."""
+`features.words.counts.known_table`)."""
 
 
 class WordField(InputField):
@@ -38,7 +38,7 @@ class ValueField(WordField):
     """Fields of distinct values, shaped by these keys in this order."""
 
     lower: bool = False
-    """In lower case; see `features.transform.word_letters`."""
+    """In lower case; see `features.words.letters`."""
     prefix: Annotated[int, Field(ge=1)] | None = None
     """Only the first so many characters."""
     vocabulary: Name | None = None

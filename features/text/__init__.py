@@ -10,6 +10,7 @@ from features.text.value_text import BETWEEN_ELEMENTS
 
 if TYPE_CHECKING:
     from features.text.file_kind import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
+    from features.text.hashing import hash_bytes
     from features.text.number_kernels import LOG_CELLS, log_cells, parse_numbers
     from features.text.quote_kernels import OPEN_QUOTE, TEXT_AFTER_QUOTE, count_quoted, scan_quoted
     from features.text.scanner_kernels import WRONG_COLUMNS, count_lines, scan_plain

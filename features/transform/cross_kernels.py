@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
-from features.transform.hashing import xxh64_words
+from features.text.hashing import xxh64_words
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.spec import FeatureSpec
+from features.text.hashing import hash_bytes
 from features.transform.cross_kernels import BagCrossPlan
-from features.transform.hashing import hash_bytes
 from features.transform.step_kernels import CrossPlan
 
 

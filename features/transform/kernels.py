@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
+from features.steps import index_kernels as indices
+from features.steps.named_kernels import BAD_NAMED
+from features.steps.time_step_kernels import BAD_SINCE
 from features.text.number_kernels import BAD_NUMBER, NUMBER, parse_number
 from features.text.time_kernels import BAD_TIME
-from features.transform import index_kernels as indices
 from features.transform.cross_kernels import write_bag_crosses
 from features.transform.field_kernels import TILE, Tile
 from features.transform.label_kernels import BAD_LABEL, MINUS_LABEL, ZERO_LABEL, label_problem
-from features.transform.named_kernels import BAD_NAMED
 from features.transform.step_kernels import Made, Plan, Scratch, hash_fields
-from features.transform.time_step_kernels import BAD_SINCE
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 _ZERO, _ONE = np.uint8(ord("0")), np.uint8(ord("1"))

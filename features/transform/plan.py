@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from features.columns import Arrays, Bag, Hashes, Words
 from features.spec import FeatureSpec, InputField, NumberField, column_of
+from features.steps import STEPS
 from features.text import LOG_CELLS, log_cells
-from features.transform.columns import Arrays, Bag, Hashes, Words
+from features.text.hashing import hash_bytes
 from features.transform.cross_kernels import Combination
 from features.transform.cross_plan import cross_plans
 from features.transform.field_kernels import TILE
-from features.transform.hashing import hash_bytes
 from features.transform.missing import missing_hash
 from features.transform.step_kernels import CategoryPlan, Made, NumberPlan, Plan, Scratch
-from features.transform.steps import STEPS
 
 
 def seed_of(name: str, spec: FeatureSpec) -> int:

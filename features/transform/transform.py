@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from features.batches import Batch, BatchBuilder
+from features.columns import Arrays, Bag, Columns, Hashes, Words
 from features.spec import FeatureSpec, InputField, TimeField, column_of, columns_of, learnt_of
+from features.steps.index_kernels import bad_token
 from features.text import Cells, cells_of_rows, expected_time, shown
-from features.transform.columns import Arrays, Bag, Columns, Hashes, Words
 from features.transform.cross_plan import most_of_bags
-from features.transform.index_kernels import bad_token
 from features.transform.kernels import RowStatus, transform_rows
 from features.transform.missing import maker
 from features.transform.plan import made_of, plan_of, scratch_of, seed_of

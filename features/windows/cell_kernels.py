@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
+from features.text.hashing import xxh64
 from features.text.number_kernels import NUMBER, parse_number
-from features.transform.hashing import xxh64
-from features.transform.text_kernels import hash_spelling, may_be_respelt
+from features.text.spelling_kernels import hash_spelling, may_be_respelt
 
 NO_KEY = np.uint64(0)
 UNKNOWN = np.int8(-1)

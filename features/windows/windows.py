@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
+from features.columns import Column, Words
 from features.spec import UNITS, FeatureSpec, Window
 from features.text import Cells
-from features.transform import Column, RowStatus, Words, seed_of
+from features.transform import RowStatus, seed_of
 from features.windows.cell_kernels import NO_KEY, hash_key_part, read_clicks
 from features.windows.pass_kernels import add_clicks, look, pass_by
 from features.windows.table import WindowTable

@@ -69,7 +69,7 @@ def spec_file(tmp_path: Path) -> Path:
 
 def features_of(spec: FittedSpec, row: dict[str, str]) -> list[tuple[int, float]]:
     """Slots and values of a row after its bias, but for crosses."""
-    from features.transform import hash_bytes
+    from features.text import hash_bytes
 
     single, several = [], []
     learnt = learnt_of(spec) or {}

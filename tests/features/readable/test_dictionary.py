@@ -16,7 +16,8 @@ from features import RawSource, Transform, fit, load_spec
 from features.readable import Dictionary
 from features.readable import dictionary as module
 from features.spec import parse_spec
-from features.transform import STEPS, hash_bytes
+from features.steps import STEPS
+from features.text import hash_bytes
 
 SPEC = """{version: 1, source: {format: delimited}, label: y, bits: 22, seed: 5,
 fields: [

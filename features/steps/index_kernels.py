@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
+from features.text.hashing import xxh64_u64
 from features.text.number_kernels import NUMBER, parse_number
-from features.transform.hashing import xxh64_u64
 
 # What can be wrong with a cell; the numbers are those of `RowStatus`.
 BAD_INDEX = 7

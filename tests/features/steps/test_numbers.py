@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from ctr.errors import DataError, SpecError
 from features import RawSource, Transform, fit, parse_spec
 from features.spec import FeatureSpec, NumberField, learnt_of
-from features.transform import hash_bytes
-from features.transform.number_step_kernels import add_moments
-from features.transform.number_steps import after_steps, buckets_of
-from features.transform.quantile_sketch import SIZE, QuantileSketch
+from features.steps.number_kernels import add_moments
+from features.steps.numbers import after_steps, buckets_of
+from features.steps.quantile_sketch import SIZE, QuantileSketch
+from features.text import hash_bytes
 from tests.reference import numbers as reference
 
 STEPS = ("sqrt", "square", "log", {"clip": [-3, 50.5]}, {"scale": -0.25}, "zscore")

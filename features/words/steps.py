@@ -6,13 +6,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from features.columns import Arrays, Bag, Column, Hashes
 from features.spec import KNOWN, ListField, TextField, ValueField, WordField
-from features.transform.bag_kernels import Features
-from features.transform.columns import Arrays, Bag, Column, Hashes
-from features.transform.hashing import hash_bytes
-from features.transform.word_kernels import UNIT_SEPARATOR, Rule, hash_lists, hash_values
-from features.transform.word_letters import letters
-from features.transform.word_ngram_kernels import hash_texts
+from features.text.hashing import hash_bytes
+from features.words.bag_kernels import Features
+from features.words.kernels import UNIT_SEPARATOR, Rule, hash_lists, hash_values
+from features.words.letters import letters
+from features.words.ngram_kernels import hash_texts
 
 OTHERS = b"\x1f"
 """What is hashed for all rare and unknown values of a field: a text that none of them can be."""

@@ -7,11 +7,11 @@ import math
 import numpy as np
 
 from ctr.errors import DataError
+from features.columns import Arrays, Column
 from features.spec import NumberField, column_of
-from features.transform.columns import Arrays, Column
-from features.transform.number_step_kernels import add_moments
-from features.transform.number_steps import after_steps
-from features.transform.quantile_sketch import QuantileSketch
+from features.steps.number_kernels import add_moments
+from features.steps.numbers import after_steps
+from features.steps.quantile_sketch import QuantileSketch
 
 
 def fit_of_numbers(field: NumberField) -> ScalingFit | QuantilesFit:

@@ -16,11 +16,11 @@ from pyarrow import parquet
 
 from ctr.errors import DataError, SpecError
 from features import RawSource, Transform, parse_spec
+from features.columns import Column
 from features.spec import FeatureSpec, TimeField
-from features.text import Times, times_of
-from features.transform import Column, hash_bytes
-from features.transform.time_steps import words_of_times
-from features.transform.time_zones import zone_of
+from features.steps.time_zones import zone_of
+from features.steps.times import words_of_times
+from features.text import Times, hash_bytes, times_of
 from tests.reference import times as reference
 
 ZONES = ["Europe/Berlin", "America/New_York", "Asia/Shanghai", "Australia/Lord_Howe", "Africa/Casablanca"]

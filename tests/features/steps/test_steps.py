@@ -20,8 +20,10 @@ from ctr.jobs.train_distributed import learnt_text
 from ctr.model import load_model
 from ctr.workers.description import _spec
 from features import DatasetSource, RawSource, Transform, fit, open_source, parse_spec, write_dataset
+from features.columns import Bag, Column, Words
 from features.spec import LEARNT, FittedSpec, NumberField, fields, learnt_of, spec_files
-from features.transform import STEPS, Bag, Column, Step, Words, hash_bytes, register_step
+from features.steps import STEPS, Step, register_step
+from features.text import hash_bytes
 from tests.api.running import run_server
 from tests.ctr.distributed_jobs import describe, in_memory, in_threads
 from tests.ps.redis_servers import needs_redis

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from features.columns import Arrays, Bag, Column, Hashes, Words
 from features.spec import (
     CategoryField,
     IndexField,
@@ -22,22 +23,27 @@ from features.spec import (
     WindowField,
     register_field,
 )
-from features.transform.columns import Arrays, Bag, Column, Hashes, Words
-from features.transform.index_kernels import hash_indices
-from features.transform.named_kernels import hash_named
-from features.transform.number_fit import fit_of_numbers
-from features.transform.number_steps import bag_of_values, words_of_numbers
-from features.transform.texts import (
+from features.steps.index_kernels import hash_indices
+from features.steps.named_kernels import hash_named
+from features.steps.number_fit import fit_of_numbers
+from features.steps.numbers import bag_of_values, words_of_numbers
+from features.steps.texts import (
     texts_of_indices,
     texts_of_linear,
     texts_of_named,
     texts_of_number,
     texts_of_times,
 )
-from features.transform.time_steps import words_of_times
-from features.transform.word_counts import known_values
-from features.transform.word_steps import elements, ngrams, shaped
-from features.transform.word_texts import texts_of_elements, texts_of_ngrams, texts_of_value
+from features.steps.times import words_of_times
+from features.words import (
+    elements,
+    known_values,
+    ngrams,
+    shaped,
+    texts_of_elements,
+    texts_of_ngrams,
+    texts_of_value,
+)
 
 _BYTES_PER_FEATURE = 2  # at least: a name and what separates it from the next
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import SpecError
+from features.columns import Arrays, Bag, Column
 from features.spec import KNOWN, CategoryField, ListField, TextField, ValueField, WordField
-from features.transform.columns import Arrays, Bag, Column
-from features.transform.word_count_kernels import count_hashes, enter_known, move_counts
-from features.transform.word_steps import elements, ngrams, shaped
+from features.words.count_kernels import count_hashes, enter_known, move_counts
+from features.words.steps import elements, ngrams, shaped
 
 _FIRST_PLACES = 1 << 12
 MOST_PLACES = 1 << 23  # of 12 bytes: 96 MiB for each field, and half as much while they grow

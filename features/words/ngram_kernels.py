@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
-from features.transform.bag_kernels import Features, add_feature
-from features.transform.hashing import xxh64
-from features.transform.word_kernels import UNIT_SEPARATOR, Rule, choose
-from features.transform.word_letter_kernels import decode, encode, is_in_words, lower_of
+from features.text.hashing import xxh64
+from features.words.bag_kernels import Features, add_feature
+from features.words.kernels import UNIT_SEPARATOR, Rule, choose
+from features.words.letter_kernels import decode, encode, is_in_words, lower_of
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 _SPACE = np.uint8(ord(" "))

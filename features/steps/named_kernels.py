@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
+from features.text.hashing import xxh64
 from features.text.number_kernels import NUMBER, parse_number
-from features.transform.hashing import xxh64
 
 BAD_NAMED = 10  # the number of `RowStatus`
 
