@@ -33,7 +33,8 @@ SpecOption = Annotated[
     str,
     typer.Option(
         metavar="SPEC",
-        help="Feature spec: a YAML file, or a shipped one by name (criteo, avazu, libsvm).",
+        help="Feature spec: a YAML file, a folder with a fitted one, or a shipped one by name (criteo, "
+        "avazu, libsvm).",
         show_default=False,
     ),
 ]

@@ -66,7 +66,7 @@ Inputs = Annotated[
     list[str],
     typer.Argument(
         metavar="INPUT",
-        help="Raw files, perhaps compressed: paths, folders, quoted patterns such as 'logs/day=*/*.csv', "
+        help="Raw files, perhaps compressed: paths, folders, patterns such as `'logs/day=*/*.csv'`, "
         "URIs such as s3://bucket/logs, or - for standard input. Or one hashed data set.",
         callback=check_inputs,
         show_default=False,

@@ -1,6 +1,6 @@
 """The loops of the search for crosses: what a cross brings on top of frozen margins, row by row.
 
-Optimizer: FTRL-Proximal as in `ctr.learn.ftrl_kernels`, without an L1 penalty; symbols as there. A row is
+Optimizer: FTRL-Proximal as in `ctr.learn`, without an L1 penalty; symbols as there. A row is
 predicted before it is learnt, so every gain is one in progressive log loss.
 """
 

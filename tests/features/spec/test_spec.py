@@ -192,7 +192,7 @@ fields:
         (
             "{name: a, type: category, ",
             "{name: a, type: category, edges: [1], ",
-            r"fields\[0\]\.edges: there is no such key here; only number fields may have it",
+            r"fields\[0\]\.edges: there is no such key here; only number fields and time fields may have it",
         ),
         ("bias: false", "header: false", r"header: there is no such key here; only source may have it"),
         (
