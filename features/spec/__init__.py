@@ -24,6 +24,6 @@ from features.spec.number_fields import Clip, LinearField, NumberField, Scale
 from features.spec.source import FEATURES, FORMATS, LABEL, WEIGHT, Format, Source
 from features.spec.time_fields import TimeField
 from features.spec.time_format import UNIX, UNIX_MS, is_number, parts_of
-from features.spec.windows import PARTS, UNITS, Window, WindowField, microseconds
+from features.spec.windows import PARTS, Window, WindowField, microseconds
 from features.spec.word_fields import KNOWN, CategoryField, ListField, TextField, ValueField, WordField
 from features.spec.yaml_text import dump_yaml

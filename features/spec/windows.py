@@ -13,7 +13,6 @@ from features.spec.fields import FROZEN, InputField, Name, check_distinct, misfi
 from features.spec.yaml_text import Place
 
 PARTS = 16
-UNITS = {None: 0, "unix": 1_000_000, "unix_ms": 1_000}
 """A span slides in steps of its sixteenth."""
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}

@@ -28,7 +28,7 @@ class Times(NamedTuple):
     present: NDArray[np.bool_]
     """bool[rows]: whether there is a time."""
     problem: NDArray[np.uint8]
-    """uint8[rows]: `RowStatus.MOMENT` where the text is neither a time nor missing, else 0."""
+    """uint8[rows]: `RowStatus.TIME` where the text is neither a time nor missing, else 0."""
 
 
 def times_of(

@@ -44,10 +44,9 @@ class RowStatus(IntEnum):
     VALUE = indices.BAD_VALUE
     QUERY = indices.QUERY
     NAMED = BAD_NAMED
-    TIME = 20
+    TIME = BAD_TIME
     LATE = 21
     """It is earlier than a row before it, which windows do not allow."""
-    MOMENT = BAD_TIME
     SINCE = BAD_SINCE
     """The time from which its age is counted is none: `bad_column` is that of the time whose age it is."""
     FEATURES = 30

@@ -33,7 +33,6 @@ _EXPECTED = {
     RowStatus.QUERY: "is a query id: ranking data is not supported; write index:value",
     RowStatus.FEATURES: "has so many values that they and their crosses are more features than the spec's"
     " most_features; shorten such lists, cross fewer of them, or raise most_features",
-    RowStatus.TIME: "is not a time such as 2017-11-06 16:00:00, or the format of its window says otherwise",
     RowStatus.LATE: "is earlier than a row before it, by more than the slack of a window; sort the rows by"
     " time, or raise that slack",
 }
@@ -50,7 +49,6 @@ _REASONS = {
     RowStatus.NAMED: "a feature whose value is no finite number",
     RowStatus.QUERY: "query ids",
     RowStatus.FEATURES: "more features than most_features",
-    RowStatus.TIME: "not a time",
     RowStatus.LATE: "earlier than a row before it, by more than the slack of a window",
 }
 _TOKENS = (RowStatus.INDEX, RowStatus.VALUE, RowStatus.QUERY)
@@ -240,7 +238,7 @@ class Transform:
     def explain(self, cells: Cells, row: int, status: int, column: int) -> tuple[str, str]:
         """What is wrong with a bad row, such as ``column 'I3': 'x' is not a number``; the same by kind."""
         kind = RowStatus(status)
-        if kind in (RowStatus.MOMENT, RowStatus.SINCE):
+        if kind in (RowStatus.TIME, RowStatus.SINCE):
             return self._explain_time(cells, row, column, kind)
         text = cells.buffer[cells.starts[row, column] : cells.ends[row, column]]
         if kind in _TOKENS:
@@ -249,14 +247,17 @@ class Transform:
         return f"{where}{shown(text)!r} {_EXPECTED[kind]}", where + _REASONS[kind]
 
     def _explain_time(self, cells: Cells, row: int, column: int, kind: RowStatus) -> tuple[str, str]:
-        """As `explain`, of a column that is a time in one of the fields that read it, but not in this row."""
+        """As `explain`, of a column that a field or window reads as times, and that has none in this row."""
         columns = Columns(cells, np.zeros(len(cells), np.uint8), slice(row, row + 1), self.columns)
-        for field in self.spec.fields:
-            if not isinstance(field, TimeField) or self.columns.index(column_of(field)) != column:
+        fields = [field for field in self.spec.fields if isinstance(field, TimeField)]
+        read = [(column_of(f), f.since_column, f.format) for f in fields]
+        read += [(window.time, None, window.format) for window in self.spec.windows]
+        for at, since, time_format in read:
+            name = at if kind is RowStatus.TIME else since
+            if self.columns.index(at) != column or name is None:
                 continue
-            name = column_of(field) if kind is RowStatus.MOMENT else field.since_column
-            if name is not None and columns[name].times(field.format).problem[0]:
-                met, expected = cells.text(row, self.columns.index(name)), expected_time(field.format)
+            if columns[name].times(time_format).problem[0]:
+                met, expected = cells.text(row, self.columns.index(name)), expected_time(time_format)
                 return (
                     f"column {name!r}: {met!r} is no time; expected {expected}",
                     f"column {name!r}: no time",

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from features.columns import Column, Words
-from features.spec import UNITS, FeatureSpec, Window
-from features.text import Cells
+from features.spec import FeatureSpec, Window
+from features.text import Cells, Times
 from features.transform import RowStatus, seed_of
 from features.windows.cell_kernels import NO_KEY, hash_key_part, read_clicks
 from features.windows.pass_kernels import add_clicks, look, pass_by
 from features.windows.table import WindowTable
-from features.windows.time_kernels import parse_times
 
 
 class Windows:
@@ -140,13 +139,6 @@ class Windows:
         return sum(table.bytes for table in self.tables)
 
 
-class _Times(NamedTuple):
-    values: NDArray[np.int64]
-    """int64[rows]: microseconds since 1970."""
-    present: NDArray[np.bool_]
-    problem: NDArray[np.uint8]
-
-
 class _Cells:
     """Rows of cells, of which each column is read once."""
 
@@ -174,14 +166,9 @@ class _Cells:
             hash_key_part(column.buffer, column.starts, column.ends, column.status, keys)
         return keys
 
-    def times(self, window: Window) -> _Times:
+    def times(self, window: Window) -> Times:
         """Those of the rows."""
-        column = self.column(window.time)
-        rows = len(column)
-        times = _Times(np.zeros(rows, np.int64), np.zeros(rows, np.bool_), np.zeros(rows, np.uint8))
-        unit = np.int64(UNITS[window.format])
-        parse_times(column.buffer, column.starts, column.ends, column.status, unit, *times)
-        return times
+        return self.column(window.time).times(window.format)
 
     def clicks(self, label: str | None) -> NDArray[np.int8]:
         """int8[rows]; none without a label."""
