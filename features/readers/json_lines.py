@@ -10,14 +10,13 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.errors import DataError
 from features.inputs import InputFile
-from features.readers.block import Block, TextRows, rows_per_block
+from features.readers.block import Block, Piece, TextRows, rows_per_block
 from features.readers.json_kernels import LIST, NESTED, scan_json
 from features.readers.json_value_kernels import BAD_JSON
-from features.readers.line_kernels import NO_COMMENT, count_rows
+from features.readers.line_reader import LineReader
 from features.spec import FeatureSpec, columns_of
-from features.text import READ_BYTES, Cells, Lines, TextFile, text_of_json
+from features.text import READ_BYTES, Cells, Lines, text_of_json
 
 _NAMED_ROWS = 100
 _MEMO = 256
@@ -126,48 +125,27 @@ def _made(
     return Cells(np.concatenate(texts), starts, ends)
 
 
-class JsonLinesReader:
-    """Splits a file of JSON objects. Blank lines are no data; members that nobody asks for are skipped."""
+class JsonLinesReader(LineReader):
+    """Splits a file of JSON objects; members that nobody asks for are skipped."""
 
     columns: Sequence[str]
     """The names that its first rows have; later ones may have others."""
 
     def __init__(self, path: InputFile, spec: FeatureSpec, *, read_bytes: int = READ_BYTES) -> None:
         """Opens the file. `read_bytes`: how much to read at a time."""
-        self._path = path
+        super().__init__(path, read_bytes=read_bytes, json=True)
         self._spec = spec
-        self._file = TextFile(path, read_bytes, json=True)
         self.columns = self._first_names()
-
-    def close(self) -> None:
-        self._file.close()
-
-    @property
-    def fraction(self) -> float:
-        return self._file.fraction
 
     def require(self, columns: Sequence[str]) -> None:
         """Does nothing: any row may have a member that those before it lack."""
 
-    def pieces(self, columns: Sequence[str]) -> Iterator[JsonPiece]:
-        wanted, empty = JsonColumns.of(columns, self._spec), True
-        for lines in self._lines():
-            rows = int(count_rows(lines.buffer, lines.begin, lines.end, NO_COMMENT))
-            if rows:
-                empty = False
-                yield JsonPiece(lines, rows, wanted)
-        if empty:
-            raise DataError(f"{self._path}: there are no rows, only blank lines; leave the file out.")
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+        self._wanted = JsonColumns.of(columns, self._spec)
+        return super().pieces(columns)
 
-    def count_rows(self) -> int:
-        return sum(
-            int(count_rows(lines.buffer, lines.begin, lines.end, NO_COMMENT)) for lines in self._lines()
-        )
-
-    def _lines(self) -> Iterator[Lines]:
-        file = self._file
-        while file.begin < file.end or file.fill():
-            yield file.take(file.end)
+    def _piece(self, lines: Lines, rows: int, columns: Sequence[str]) -> JsonPiece:
+        return JsonPiece(lines, rows, self._wanted)
 
     def _first_names(self) -> Sequence[str]:
         there = self._file.lines

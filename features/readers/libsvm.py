@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctr.errors import DataError
-from features.inputs import InputFile
-from features.readers.block import Block, TextRows, require_columns
+from features.readers.block import Block, TextRows
 from features.readers.libsvm_kernels import split_rows
-from features.readers.line_kernels import HASH_COMMENT, count_rows
+from features.readers.line_kernels import HASH_COMMENT
+from features.readers.line_reader import LineReader
 from features.spec import FEATURES, LABEL
-from features.text import READ_BYTES, Cells, Lines, TextFile
+from features.text import Cells, Lines
 
 _ROWS = 2048
 
@@ -44,47 +43,16 @@ class LibsvmPiece:
                 yield Block(cells, status, column, TextRows(lines, bounds[0, :rows], bounds[1, :rows]))
 
 
-class LibsvmReader:
+class LibsvmReader(LineReader):
     """Splits a libsvm file into labels and features.
 
-    Blank lines are no data, nor is everything from the first `#` of a line on. A row whose label is not asked
-    for may be without one: its first token is then its first feature if it has a colon.
+    Everything from the first `#` of a line on is no data. A row whose label is not asked for may be without
+    one: its first token is then its first feature if it has a colon.
     """
 
     columns = (LABEL, FEATURES)
+    _comment = HASH_COMMENT
+    _blank = "comments"
 
-    def __init__(self, path: InputFile, *, read_bytes: int = READ_BYTES) -> None:
-        """Opens the file. `read_bytes`: how much to read at a time."""
-        self._path = path
-        self._file = TextFile(path, read_bytes)
-
-    def close(self) -> None:
-        self._file.close()
-
-    @property
-    def fraction(self) -> float:
-        return self._file.fraction
-
-    def require(self, columns: Sequence[str]) -> None:
-        """See `Reader`; whether a row has its label shows only when it is read."""
-        require_columns(self._path, self.columns, columns)
-
-    def pieces(self, columns: Sequence[str]) -> Iterator[LibsvmPiece]:
-        empty = True
-        for lines in self._lines():
-            rows = int(count_rows(lines.buffer, lines.begin, lines.end, HASH_COMMENT))
-            if rows:
-                empty = False
-                yield LibsvmPiece(lines, rows, LABEL in columns)
-        if empty:
-            raise DataError(f"{self._path}: there are no rows, only comments; leave the file out.")
-
-    def count_rows(self) -> int:
-        return sum(
-            int(count_rows(lines.buffer, lines.begin, lines.end, HASH_COMMENT)) for lines in self._lines()
-        )
-
-    def _lines(self) -> Iterator[Lines]:
-        file = self._file
-        while file.begin < file.end or file.fill():
-            yield file.take(file.end)
+    def _piece(self, lines: Lines, rows: int, columns: Sequence[str]) -> LibsvmPiece:
+        return LibsvmPiece(lines, rows, LABEL in columns)

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctr.errors import DataError
-from features.inputs import InputFile
-from features.readers.block import Block, TextRows, require_columns
-from features.readers.line_kernels import NO_COMMENT, count_rows
+from features.readers.block import Block, TextRows
+from features.readers.line_reader import LineReader
 from features.readers.vw_kernels import split_vw
 from features.spec import FEATURES, LABEL, WEIGHT
-from features.text import READ_BYTES, Cells, Lines, TextFile
+from features.text import Cells, Lines
 
 _ROWS = 2048
 _COLUMNS = (LABEL, WEIGHT, FEATURES)
@@ -46,43 +44,10 @@ class VwPiece:
                 yield Block(cells, status, column, TextRows(lines, bounds[0, :rows], bounds[1, :rows]))
 
 
-class VwReader:
-    """Splits a file of Vowpal Wabbit's, one example a line. Blank lines are no data."""
+class VwReader(LineReader):
+    """Splits a file of Vowpal Wabbit's, one example a line."""
 
     columns = _COLUMNS
 
-    def __init__(self, path: InputFile, *, read_bytes: int = READ_BYTES) -> None:
-        """Opens the file. `read_bytes`: how much to read at a time."""
-        self._path = path
-        self._file = TextFile(path, read_bytes)
-
-    def close(self) -> None:
-        self._file.close()
-
-    @property
-    def fraction(self) -> float:
-        return self._file.fraction
-
-    def require(self, columns: Sequence[str]) -> None:
-        require_columns(self._path, self.columns, columns)
-
-    def pieces(self, columns: Sequence[str]) -> Iterator[VwPiece]:
-        self.require(columns)
-        wanted, empty = [self.columns.index(name) for name in columns], True
-        for lines in self._lines():
-            rows = int(count_rows(lines.buffer, lines.begin, lines.end, NO_COMMENT))
-            if rows:
-                empty = False
-                yield VwPiece(lines, rows, wanted)
-        if empty:
-            raise DataError(f"{self._path}: there are no rows, only blank lines; leave the file out.")
-
-    def count_rows(self) -> int:
-        return sum(
-            int(count_rows(lines.buffer, lines.begin, lines.end, NO_COMMENT)) for lines in self._lines()
-        )
-
-    def _lines(self) -> Iterator[Lines]:
-        file = self._file
-        while file.begin < file.end or file.fill():
-            yield file.take(file.end)
+    def _piece(self, lines: Lines, rows: int, columns: Sequence[str]) -> VwPiece:
+        return VwPiece(lines, rows, [self.columns.index(name) for name in columns])

@@ -17,6 +17,7 @@ from features.inputs import LocalFile
 from features.readers import json_lines
 from features.readers.block import blocks_of
 from features.readers.json_lines import JsonLinesReader, JsonPiece
+from features.readers.line_kernels import NO_COMMENT, count_rows
 from features.source import RawSource
 from features.spec import FeatureSpec, parse_spec
 from features.text import TextFile
@@ -59,7 +60,7 @@ def split(path: Path, data: bytes, read_bytes: int = 1 << 20) -> list[list[str] 
                     misread = block.origin.misread(bad, int(block.column[row]))
                     assert (misread is None) == (bad == 0)
                     found.append(None if bad else [t.decode("utf-8", "surrogateescape") for t in texts])
-            count = json_lines.count_rows(lines.buffer, lines.begin, lines.end, json_lines.NO_COMMENT)
+            count = count_rows(lines.buffer, lines.begin, lines.end, NO_COMMENT)
             assert count == len(found) - before
     return found
 
