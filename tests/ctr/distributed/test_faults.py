@@ -129,11 +129,14 @@ class TestWorkers:
         running.gather()
         view = running.once(lambda view: pushed(view) > 10)
         assert view is not None
-        with frozen(process_of(view, 0)):
-            alone = running.once(lambda view: len(view.workers) == 1)
-            assert alone is not None
-            assert running.once(lambda view: pushed(view) > pushed(alone) + 6)
-        assert running.once(lambda view: len(view.workers) == 2)
+        with running.board() as board:
+            with frozen(process_of(view, 0)):
+                alone = running.once(lambda view: len(view.workers) == 1)
+                assert alone is not None
+                assert running.once(lambda view: pushed(view) > pushed(alone) + 6)
+                board.pause(-1)  # or the other could be done before this one is back
+            wait_for(lambda: len(board.look().workers) == 2)
+            board.pause(None)
         result = running.result()
         whole = undisturbed(job, redis_url)[0] if consistency == "bsp" else in_memory(job)[0]
         assert (same if consistency == "bsp" else same_sums)(result.state, whole)
