@@ -33,7 +33,7 @@ class PartitionDump:
     """Everything that a partition holds, as of one moment."""
 
     partition: int
-    state: bytes | bytearray
+    state: bytes | memoryview
     """8 bytes per slot, from the first; empty if all are zeros."""
     applied: dict[str, int]
     """The last push applied, by `job:shard`."""
@@ -85,19 +85,23 @@ class Dumps:
         self._reads.everywhere([partition], on_node)
         return found[-1]
 
-    def _whole(self, read: ReplyReader) -> tuple[bytes | bytearray, list[int]]:
+    def _whole(self, read: ReplyReader) -> tuple[bytes | memoryview, list[int]]:
         """The state of a partition, read with its strings' tails and logs; and how long each string is."""
         size = self._layout.strings.size
         body = body_slots(size) * SLOT_BYTES
-        # Of 128 MiB, a copy more takes as long as reading them.
-        state = bytearray(self._layout.per_partition * size * SLOT_BYTES)
+        # Of 128 MiB, a copy more takes as long as reading them, and so do pages of 4 KiB, which are what all
+        # but `np.empty` gets.
+        state = np.empty(self._layout.per_partition * size * SLOT_BYTES, np.uint8)
         lengths, any_used = [], False
-        for row in np.frombuffer(state, np.uint8).reshape(-1, size * SLOT_BYTES):
+        for row in state.reshape(-1, size * SLOT_BYTES):
             lengths.append(read.bulk_into(row[:body]))
-            in_tail, log = read.bulk_into(row[body:]), read_entries(read)
+            row[lengths[-1] : body] = 0
+            in_tail = read.bulk_into(row[body:])
+            row[body + in_tail :] = 0
+            log = read_entries(read)
             add_scattered(row, *log)
             any_used |= lengths[-1] > 0 or in_tail > 0 or log[0].size > 0
-        return state if any_used else b"", lengths
+        return state.data if any_used else b"", lengths
 
     def restore(self, dump: PartitionDump) -> None:
         """Make a partition of a new model hold what was dumped.
