@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--memory-rows", type=int, default=5_000_000, help="rows for memory")
     parser.add_argument("--wide-rows", type=int, default=10_000_000, help="rows for wide (10 GB)")
     parser.add_argument("--window-rows", type=int, default=20_000_000, help="rows for windows (600 MB)")
+    parser.add_argument("--plan-rows", type=int, default=5_000_000, help="rows for plan (4 GB)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
     parser.add_argument("--folder", type=Path, default=Path("bench-data"), help="for the data (3 GB)")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="real data for accuracy")
@@ -45,7 +46,7 @@ def main() -> None:
         parameters.measure_filters(options.folder, options.rows // 2)
         parameters.measure_workers(options.folder, options.rows // 2)
     if "plan" in kinds:
-        plan.measure(options.folder, options.rows // 2, options.rounds)
+        plan.measure(options.folder, options.plan_rows, options.rounds)
     if "board" in kinds:
         board.measure(options.folder, options.rows)
     if "wide" in kinds:

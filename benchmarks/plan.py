@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
@@ -10,7 +12,8 @@ import numpy as np
 
 from benchmarks.measure import ctr
 from benchmarks.parameters import train
-from ctr.cost_model import Costs, Workload, estimate
+from benchmarks.yardsticks import YARDSTICK_BITS, Yardsticks, measure_yardsticks
+from ctr.cost_model import Workload, estimate
 from features import load_spec, open_source
 
 BITS = (22, 28)
@@ -21,45 +24,57 @@ SEED = 11
 def measure(folder: Path, rows: int, rounds: int) -> None:
     """Print predicted and measured examples/s of training, and their ratios; medians of `rounds`.
 
-    The model's costs are those of one machine. In each round they are taken to be as much larger here as
-    training in memory takes longer, which no request to Redis has part in.
+    The model's costs are those of one machine. Here they are taken to be as much larger as training, workers'
+    requests and servers' work take longer, which is measured just before and just after each case: a shared
+    machine's speed changes within minutes.
     """
     log = folder / f"plan-{rows}.tsv"
     if not log.exists():
         ctr("synth", "--rows", rows, "--seed", SEED, "--out", log)
-    data = {bits: hashed(folder, log, bits) for bits in BITS}
+    data = {bits: hashed(folder, log, bits) for bits in {*BITS, *YARDSTICK_BITS.values()}}
     found = np.unique(np.concatenate([chunk.slots for chunk in open_source([data[BITS[-1]]], None).chunks()]))
-    slower: list[float] = []
-    predicted: dict[tuple[int, int, int], list[float]] = {}
-    measured: dict[tuple[int, int, int], list[float]] = {}
-    ctr("train", data[BITS[0]], "--model", folder / "plan.model")  # compiles
-    train(data[BITS[0]], folder, 1, max(workers for workers, _ in CASES))
-    for _ in range(rounds):
-        in_memory = ctr("train", data[BITS[0]], "--model", folder / "plan.model")
-        slower.append(1e6 / in_memory["examples_per_second"] / Costs().train_us)
-        for bits in BITS:
-            for workers, nodes in CASES:
-                ran = train(data[bits], folder, nodes, workers)
-                job = Workload(
-                    features=found.size,
-                    examples=rows,
-                    workers=workers,
-                    nodes=nodes,
-                    bits=bits,
-                    chunk=ran["settings"]["chunk"],
-                    cores=os.cpu_count(),
-                )
-                expected = estimate(job, Costs().slower(slower[-1]))
-                predicted.setdefault((bits, workers, nodes), []).append(expected.examples_per_second)
-                measured.setdefault((bits, workers, nodes), []).append(ran["examples_per_second"])
+    train(data[BITS[0]], folder, 1, max(workers for workers, _ in CASES))  # compiles
+    cores = os.cpu_count() or 1
+    cases = [(bits, *case) for bits in BITS for case in CASES]
+    seen: list[Yardsticks] = []
+    predicted: dict[tuple[int, int, int], list[float]] = {case: [] for case in cases}
+    measured: dict[tuple[int, int, int], list[float]] = {case: [] for case in cases}
+    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
+        measure_yardsticks(pool, cores, data)  # compiles, and fills caches
+        seen.append(measure_yardsticks(pool, cores, data))
+        for case in cases * rounds:
+            bits, workers, nodes = case
+            ran = train(data[bits], folder, nodes, workers)
+            seen.append(measure_yardsticks(pool, cores, data))
+            job = Workload(
+                features=found.size,
+                examples=rows,
+                workers=workers,
+                nodes=nodes,
+                bits=bits,
+                chunk=ran["settings"]["chunk"],
+                cores=cores,
+            )
+            costs = Yardsticks.between(*seen[-2:]).costs(ranged=estimate(job).ranged)
+            expected = estimate(job, costs)
+            predicted[case].append(expected.examples_per_second)
+            measured[case].append(ran["examples_per_second"])
     print(f"\nctr ps plan, {rows:,} synthetic rows, medians of {rounds}")
-    print(f"  costs x {median(slower):.2f}, as in memory")
+    for ranged, how in ((True, "as ranges"), (False, "one by one")):
+        for what, name in (("training", "training's"), ("requests", "requests'"), ("servers", "servers'")):
+            some = [getattr(each.longer[ranged], what) for each in seen]
+            _print_range(f"{name} costs, slots {how}, x", some)
+    _print_range("making strings, ns per byte:", [each.strings_ns for each in seen])
     print(f"  {'':28} {'predicted':>12} {'measured':>12} examples/s   ratio (asked 0.8 to 1.2)")
     for (bits, workers, nodes), rates in measured.items():
         guesses = predicted[bits, workers, nodes]
         ratio = median(guess / rate for guess, rate in zip(guesses, rates, strict=True))
         what = f"2**{bits}, {workers} worker{'s' * (workers > 1)}, {nodes} Redis"
         print(f"  {what:28} {median(guesses):12,.0f} {median(rates):12,.0f} {ratio:18.2f}")
+
+
+def _print_range(what: str, some: list[float]) -> None:
+    print(f"  {what} {median(some):.2f} ({min(some):.2f} to {max(some):.2f})")
 
 
 def hashed(folder: Path, log: Path, bits: int) -> Path:

@@ -32,8 +32,8 @@ def test_every_benchmark_runs(
     monkeypatch.setattr(board, "BITS", 22)
     monkeypatch.setattr(board, "WORKERS", 3)
     kinds = ["startup", "speed", "memory", "accuracy", "parameters", "plan", "board"]
-    options = ["--rows", "500", "--memory-rows", "500", "--rounds", "1", "--folder", str(tmp_path)]
-    options += ["--data", str(tmp_path / "none")]
+    options = ["--rows", "500", "--memory-rows", "500", "--plan-rows", "250", "--rounds", "1"]
+    options += ["--folder", str(tmp_path), "--data", str(tmp_path / "none")]
     monkeypatch.setattr(sys, "argv", ["benchmarks", *kinds, *options])
     benchmarks.main()
     out = capsys.readouterr().out
@@ -45,6 +45,7 @@ def test_every_benchmark_runs(
         "left out",
         "weights/s",
         "2 Redis",
+        "servers' costs, slots one by one",
         "predicted",
         "workers borne",
     ):

@@ -31,7 +31,17 @@ class Costs:
         598_000, "examples", "chunks so large know 1/e of their recurring features from before the last chunk"
     )
     known_exponent: float = _cost(1.3, "power of chunk / span", "how that shrinks as chunks grow")
-    cached: float = _cost(0.5, "of known slots", "not pulled, because they were within the staleness bound")
+    cached: float = _cost(
+        0.5,
+        "of known slots",
+        "not pulled by a lone worker: it had them two chunks ago, and then not from its cache",
+    )
+    cached_beside: float = _cost(
+        0.08, "of known slots", "the same with others, whose clocks end a cached slot"
+    )
+    ever_added: float = _cost(
+        2.0, "per slot added", "slots of a chunk that this or an earlier one added to, before logs are folded"
+    )
     added: float = _cost(
         0.107,
         "per example",
@@ -105,13 +115,26 @@ class Costs:
     slot_us: float = _cost(0.17, "us per unique slot", "completing what was pulled, and what is to be pushed")
     ranged_slot_us: float = _cost(0.04, "us per unique slot", "the same where whole ranges travel")
     find_us: float = _cost(0.04, "us per unique slot", "which slots need not be pulled")
+    pushing: float = _cost(
+        0.77, "of the time", "one of several workers pushes, where whole ranges travel; then ranges conflict"
+    )
+    cores_busy: float = _cost(
+        0.9, "of the cores", "in use when they set the pace, as threads wait for one another now and then"
+    )
     startup_s: float = _cost(2, "s", "start of processes and loading of compiled code, roughly")
 
-    def slower(self, times: float) -> Costs:
-        """The costs of a machine on which everything takes so many times as long."""
-        units = {f.name: f.metadata["unit"].split()[0] for f in fields(self)}
-        timed = [name for name, unit in units.items() if unit in ("us", "ns", "s")]
-        return replace(self, **{name: getattr(self, name) * times for name in timed})
+    def slower(self, *, training: float, requests: float, servers: float) -> Costs:
+        """The costs where reading and training, workers' requests, and servers take so many times as long."""
+        longer = {}
+        for f in fields(self):
+            if f.metadata["unit"].split()[0] in ("us", "ns", "s"):
+                times = training
+                if f.metadata["meaning"].startswith("a Redis's time"):
+                    times = servers
+                elif f.name == "find_us" or f.metadata["meaning"].startswith("a worker's time"):
+                    times = requests
+                longer[f.name] = getattr(self, f.name) * times
+        return replace(self, **longer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 The chain of the estimate, for a chunk: its slots, and which of them are pulled, added or logged (`slots`);
 what that takes of servers, worker and network (`requests`). The training thread, the threads of a worker that
 read and make requests, the servers and the network work at the same time, so the slowest of them sets the
-pace; only one chunk's worth of the others, at the start and the end, overlaps with nothing, nor does the
-making of partitions' strings with the first push.
+pace; only one chunk's worth of the others, at the start and the end, overlaps with nothing. The strings of
+partitions are made while workers start and read: it counts as part of the start, and as if it came after.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Estimate:
     cores_s: float
     """Per pass: all work over the cores of the one machine; 0 with a machine each."""
     allocate_s: float
-    """Making the strings of partitions when they are first added to, while nothing else goes on."""
+    """Of `startup_s`: making the strings of partitions."""
     fill_s: float
     """What overlaps with nothing at the start and the end of training."""
     startup_s: float
@@ -125,7 +125,9 @@ def _take_over_s(workload: Workload, chunk: int, costs: Costs) -> float:
     return shards * workload.partitions * (costs.push_partition_us + costs.worker_push_partition_us) * _US
 
 
-def _pass_times(workload: Workload, chunk: int, one: ChunkCosts, take_over_s: float) -> dict[Bound, float]:
+def _pass_times(
+    workload: Workload, chunk: int, one: ChunkCosts, take_over_s: float, costs: Costs
+) -> dict[Bound, float]:
     """How long each part works in a pass; the one that works longest sets the pace."""
     chunks = workload.examples / chunk
     active = workload.active_workers
@@ -144,7 +146,9 @@ def _pass_times(workload: Workload, chunk: int, one: ChunkCosts, take_over_s: fl
     else:
         work = chunks * (one.train_s + one.read_s + one.requests_s + one.store_s)
         # A worker has three threads that work. With a core for each it is the busiest that counts.
-        times[Bound.CORES] = work / min(workload.cores, 3 * active + workload.nodes)
+        threads = 3 * active + workload.nodes
+        busy = workload.cores * costs.cores_busy if workload.cores < threads else threads
+        times[Bound.CORES] = work / busy
     return times
 
 
@@ -156,13 +160,14 @@ def estimate(workload: Workload, costs: Costs | None = None) -> Estimate:
     one = chunk_costs(workload, chunk, found, costs)
     share = busiest_share(workload.partitions, workload.nodes)
     take_over_s = _take_over_s(workload, chunk, costs)
-    times = _pass_times(workload, chunk, one, take_over_s)
+    times = _pass_times(workload, chunk, one, take_over_s, costs)
     bound = max(times, key=times.__getitem__)
     chunks = workload.examples / chunk
     most_chunks = min(ceil(chunks / workload.active_workers), chunks)
     fill_s = min(one.train_s + one.read_s, max(one.store_s * share, one.requests_s))
     allocate_s = _allocated(workload) * SLOT_BYTES * costs.allocate_ns * _NS * share
-    training_s = workload.passes * times[bound] + fill_s + allocate_s
+    training_s = workload.passes * times[bound] + fill_s
+    startup_s = costs.startup_s + allocate_s
     collect_s = workload.slots * SLOT_BYTES * (costs.range_read_ns * _NS + _byte_s(workload))
     all_state_ram, requests_ram = _redis_ram(workload, chunk, found, costs)
     state_ram = all_state_ram * share
@@ -192,9 +197,9 @@ def estimate(workload: Workload, costs: Costs | None = None) -> Estimate:
         cores_s=times[Bound.CORES],
         allocate_s=allocate_s,
         fill_s=fill_s,
-        startup_s=costs.startup_s,
+        startup_s=startup_s,
         collect_s=collect_s,
-        total_s=costs.startup_s + training_s + collect_s,
+        total_s=startup_s + training_s + collect_s,
         examples_per_second=workload.passes * workload.examples / training_s,
         rounds=workload.examples / chunk / workload.active_workers,
         bound=bound,

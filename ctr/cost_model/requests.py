@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 from ctr.cost_model.costs import Costs
@@ -10,6 +11,10 @@ from ctr.cost_model.slots import ChunkSlots, occupied
 from ctr.cost_model.workload import MEASURED_CHUNK, MEASURED_FEATURES, Workload
 
 SLOT_BYTES: Final = 8
+RANGES_TOGETHER: Final = 16 << 20
+"""Bytes of ranges that a push has in work on a node at a time, as in `ps.redis.pushes`."""
+MOST_REPEATS: Final = 2
+"""Of a push of a range, before it goes on one by one, as in `ps.redis.string_push`."""
 _US, _NS = 1e-6, 1e-9
 _TRAINED_SLOTS: Final = 180_000
 """The unique slots of a chunk at which `Costs.train_us` was measured."""
@@ -85,18 +90,30 @@ def _fixed(workload: Workload, pulled: float, pushed: float, costs: Costs) -> tu
     return store_us * _US, worker_us * _US
 
 
+def repeats(workload: Workload, costs: Costs) -> float:
+    """How often a range is read and written again, as another worker wrote to it in between, on average.
+
+    A push reads the ranges of a wave and then writes them: each is open for half of the wave.
+    """
+    of_node = workload.slots / min(workload.nodes, workload.partitions) * SLOT_BYTES
+    others = workload.active_workers - 1
+    return min(others * costs.pushing * 0.5 / ceil(of_node / RANGES_TOGETHER), MOST_REPEATS)
+
+
 def _ranged(workload: Workload, found: ChunkSlots, costs: Costs, train_s: float, read_s: float) -> ChunkCosts:
     span = workload.slots * SLOT_BYTES
     fixed_s, worker_fixed_s = _fixed(workload, found.unique, found.unique, costs)
+    again = span * repeats(workload, costs)
     return ChunkCosts(
-        store_s=span * (costs.range_read_ns + costs.range_write_ns) * _NS + fixed_s,
+        store_s=(span * costs.range_read_ns + (span + again) * costs.range_write_ns) * _NS + fixed_s,
         partitions_s=fixed_s,
         train_s=train_s,
         read_s=read_s,
-        requests_s=span * costs.worker_range_ns * _NS + worker_fixed_s,
+        # A range is moved three times: to pull it, and to push it twice.
+        requests_s=(span + again * 2 / 3) * costs.worker_range_ns * _NS + worker_fixed_s,
         worker_partitions_s=worker_fixed_s,
-        out_bytes=float(span),
-        in_bytes=2.0 * span,  # a push reads the range first
+        out_bytes=span + again,
+        in_bytes=2 * span + again,  # a push reads the range first
     )
 
 

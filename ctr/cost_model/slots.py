@@ -5,8 +5,8 @@
   own log gives 0.276 from 1,000 to 60,000) until the chunk has nearly all of them.
 - Hashing throws features into slots at random: `s = S * (1 - (1 - 1 / S)**U)`.
 - Nobody had pushed the new ones, nor what came up for the first time in the chunk before, which is still in
-  work when this one is pulled. On ten million synthetic rows at 2**28 slots: 1.24, 1.31, 1.34 and 1.26 per
-  example in chunks of 131,072, 262,144, 524,288 and 1,048,576, of 2.23, 1.82, 1.50 and 1.29 unique slots.
+  work when this one is pulled. Of those that recur, a lone worker finds half in its cache; of the others,
+  until logs are folded, only those that were ever added to have a state that can be pulled.
 """
 
 from __future__ import annotations
@@ -47,14 +47,25 @@ def chunk_slots(workload: Workload, chunk: int, costs: Costs) -> ChunkSlots:
         return ChunkSlots(unique, True, 0.0, 0.0, unique, unique, 0.0)
     recurring = min(_recurring(workload, chunk, costs) * chunk, unique)
     known = recurring * exp(-((chunk / costs.known_span) ** costs.known_exponent))
-    known *= max(1 - 2 * chunk * workload.active_workers / workload.examples, 0.0)  # none in the first two
-    cached = known * costs.cached
-    absent = (unique - known) * _told_apart(workload)
+    begun = max(1 - 2 * chunk * workload.active_workers / workload.examples, 0.0)  # nothing in the first two
+    known *= begun
     shrunk = (MEASURED_CHUNK / chunk) ** costs.recurring_exponent
     added = min(
         costs.added * shrunk * chunk * workload.features_per_example / MEASURED_FEATURES, 0.5 * unique
     )
+    share = costs.cached if workload.active_workers == 1 else costs.cached_beside
+    # What is in a log only has no state yet, and a worker adds its own log to that.
+    folded = _folded(workload, (unique - added) * workload.examples / chunk, costs)
+    stateful = folded * known + (1 - folded) * min(costs.ever_added * added * begun, known)
+    absent = (unique - share * known - (1 - share) * stateful) * _told_apart(workload)
+    cached = share * known
     return ChunkSlots(unique, False, cached, absent, unique - cached - absent, added, unique - added)
+
+
+def _folded(workload: Workload, entries: float, costs: Costs) -> float:
+    """The share of the job in which logs have been folded, first at three quarters of their length."""
+    first = 0.75 * workload.slots / costs.fold_density
+    return max(1 - first / (entries * workload.passes), 0.0)
 
 
 def unique_features(workload: Workload, chunk: int, costs: Costs) -> float:

@@ -124,8 +124,8 @@ def _detail_lines(workload: Workload, expected: Estimate) -> list[str]:
             "of pulls and pushes fixed costs per partition and chunk",
         ),
         ("", duration(passes * expected.network_s), "the busiest link"),
-        ("once", duration(expected.allocate_s), "making the strings of partitions"),
-        ("", duration(expected.startup_s), "start-up"),
+        ("once", duration(expected.startup_s), "start-up"),
+        ("", duration(expected.allocate_s), "of it making the strings of partitions"),
         ("", duration(expected.collect_s), "reading out the model"),
     ]
     if workload.cores:
