@@ -10,13 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from features.columns import Arrays, Column
-from features.inputs import StandardInput, input_files
+from features.inputs import InputFile, StandardInput, input_files
 from features.readers import Block, RowChoice, blocks_of, open_reader
 from features.spec import FeatureSpec, FittedSpec, InputField, NumberField, column_of, learnt_of
 from features.steps import STEPS, Fit
 
 
-def fit(spec: FeatureSpec, inputs: Sequence[str | Path], choice: RowChoice | None = None) -> FeatureSpec:
+def fit(
+    spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], choice: RowChoice | None = None
+) -> FeatureSpec:
     """`spec` with what its steps learn from all rows of these inputs, or those of a choice; see `learn`.
 
     Raises DataError, and SpecError when the spec does not fit a file's format, or a vocabulary cannot be
@@ -54,7 +56,10 @@ def learn(spec: FeatureSpec, blocks: Callable[[Sequence[str]], Iterator[Block]])
 
 
 def _blocks(
-    spec: FeatureSpec, inputs: Sequence[str | Path], choice: RowChoice | None, names: Sequence[str]
+    spec: FeatureSpec,
+    inputs: Sequence[str | Path | InputFile],
+    choice: RowChoice | None,
+    names: Sequence[str],
 ) -> Iterator[Block]:
     """All rows of the inputs, with the cells of these columns."""
     for file in input_files(inputs):

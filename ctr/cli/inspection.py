@@ -10,7 +10,7 @@ import typer
 from ctr.cli.features import SpecOption
 from ctr.cli.options import Inputs, JsonOption
 from ctr.cli.reporting import report
-from ctr.cli.tables import some
+from ctr.cli.tables import duration, some
 from ctr.errors import DataError
 from ctr.outputs import replace_file, require_apart, require_no_part, require_writable
 from ctr.table import table
@@ -97,9 +97,10 @@ def check(
 ) -> None:
     """Look at raw data through a spec: missing values, distinct ones, and what looks wrong.
 
-    Warns of fields that tell nothing, of those that know the label (a leak), and of values that do not come
-    again. For each field, *AUC alone* is how well click rates by its values, of the first half of the
-    rows, rank the second half: 0.5 is chance.
+    Warns of fields that tell nothing, of those that know the label (a leak), of values that do not come
+    again, and of rows out of the order of time where windows or hold-outs need that. For each field, *AUC
+    alone* is how well click rates by its values, of the first half of the rows, rank the second half: 0.5 is
+    chance.
 
     Example: `ctr features check --spec ads.yaml clicks.csv`
     """
@@ -124,9 +125,23 @@ def _check_lines(found: Check) -> list[str]:
         shares = (f"{each.most_frequent:.1%}", f"{each.unseen:.1%}")
         rows.append((each.name, each.type, f"{each.missing:.1%}", f"{each.distinct:,}", *shares, auc))
     lines += table(rows, "<<>>>>>")
+    if found.times:
+        lines += _time_lines(found)
     if found.unused:
         lines.append(f"not in the spec: {', '.join(found.unused)}")
     return lines + [f"warning: {warning}" for warning in found.warnings]
+
+
+def _time_lines(found: Check) -> list[str]:
+    rows: list[tuple[str, ...]] = [
+        ("time", "in order", "rows back", "at most by", "first (UTC)", "last (UTC)")
+    ]
+    for each in found.times:
+        order = ("yes", "", "") if each.in_order else ("no", f"{each.back:,}", duration(each.furthest_back_s))
+        if not each.rows:
+            order = ("-", "", "")
+        rows.append((each.column, *order, each.first or "-", each.last or "-"))
+    return table(rows, "<<>><<")
 
 
 def show(

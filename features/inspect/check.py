@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from ctr.errors import DataError
 from features.batches import Batch
 from features.first_pass import fit
-from features.inputs import input_files
+from features.inputs import InputFile, input_files
+from features.inspect.time_order import TimeOrder, time_order
 from features.readers import open_reader
 from features.source import RawSource
 from features.spec import FeatureSpec, InputField, column_of, columns_of
@@ -58,13 +60,16 @@ class Check:
     bad_examples: list[str]
     positives: int
     fields: list[FieldCheck]
+    times: list[TimeOrder]
+    """Of each column that time fields or windows read."""
     unused: list[str]
     """Columns of the first file that the spec says nothing of."""
 
     @property
     def warnings(self) -> list[str]:
-        """About the data, then about fields."""
-        found = [f"field {each.name!r}: {warning}" for each in self.fields for warning in each.warnings]
+        """About the data, then about its order, then about fields."""
+        found = [warning for each in self.times for warning in each.warnings]
+        found += [f"field {each.name!r}: {warning}" for each in self.fields for warning in each.warnings]
         if self.positives in (0, self.rows):
             found.insert(
                 0, f"all {self.rows:,} labels are {'1' if self.positives else '0'}: nothing can be learnt"
@@ -76,21 +81,25 @@ class Check:
         facts = asdict(self) | {"warnings": self.warnings}
         for each in facts["fields"]:
             each["auc"] = None if np.isnan(each["auc"]) else each["auc"]
+        for told, each in zip(facts["times"], self.times, strict=True):
+            told["in_order"] = each.in_order
         return facts
 
 
-def check(spec: FeatureSpec, inputs: Sequence[str], rows: int) -> Check:
+def check(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], rows: int) -> Check:
     """Look at the first `rows` of the inputs through `spec`; if that has to learn, from all of them.
 
     Raises DataError when a column is not there, or there is no good row; rows that are bad are counted.
     """
     if not spec.fields:
         raise DataError(f"{spec.source.format} data carries its own features: there are no fields to check.")
-    spec = fit(spec, inputs)
+    files = input_files(inputs)
+    spec = fit(spec, files)
+    times, unused = time_order(spec, files, rows), _unused(spec, files[0])
     single = [each for each in spec.fields if not each.several]
     several = [each for each in spec.fields if each.several]
-    passes = [_Pass(spec, single, inputs, rows)] if single else []
-    passes += [_Pass(spec, [each], inputs, rows) for each in several]
+    passes = [_Pass(spec, single, files, rows)] if single else []
+    passes += [_Pass(spec, [each], files, rows) for each in several]
     found: dict[str, FieldCheck] = {}
     for one in passes:
         for each, (of_rows, values, missing) in zip(one.fields, one.columns(), strict=True):
@@ -102,7 +111,8 @@ def check(spec: FeatureSpec, inputs: Sequence[str], rows: int) -> Check:
         bad_examples=list(first.source.bad_rows.examples),
         positives=int(first.labels.sum()),
         fields=[found[each.name] for each in spec.fields],
-        unused=_unused(spec, inputs),
+        times=times,
+        unused=unused,
     )
 
 
@@ -110,7 +120,7 @@ class _Pass:
     """The first rows, through some of the fields."""
 
     def __init__(
-        self, spec: FeatureSpec, fields: Sequence[InputField], inputs: Sequence[str], rows: int
+        self, spec: FeatureSpec, fields: Sequence[InputField], files: Sequence[InputFile], rows: int
     ) -> None:
         told = [each.model_copy(update={"missing": "feature"}) for each in fields]
         update = {
@@ -123,11 +133,11 @@ class _Pass:
         }
         alone = spec.model_copy(update=update)
         self.fields = fields
-        self.source = RawSource(alone, inputs, on_bad_rows="skip")
+        self.source = RawSource(alone, files, on_bad_rows="skip")
         self._batches = list(self.source.batches(_BLOCK, 0, rows))
         if not self._batches:
             raise DataError(
-                f"{inputs[0]}: there is no good row; {'; '.join(self.source.bad_rows.examples[:1])}."
+                f"{files[0]}: there is no good row; {'; '.join(self.source.bad_rows.examples[:1])}."
             )
         self.labels = np.concatenate([_labels(batch) for batch in self._batches])
         transform = Transform(alone, with_label=False)
@@ -216,12 +226,10 @@ def _warnings(found: FieldCheck, rows: int) -> list[str]:
     return told
 
 
-def _unused(spec: FeatureSpec, inputs: Sequence[str]) -> list[str]:
-    with closing(open_reader(input_files(inputs)[0], spec, "required")) as reader:
+def _unused(spec: FeatureSpec, first: InputFile) -> list[str]:
+    with closing(open_reader(first, spec, "required")) as reader:
         columns = list(dict.fromkeys(reader.columns))
-    used = {column for each in spec.fields for column in columns_of(each)} | {
-        spec.label,
-        spec.weight,
-        *spec.source.ignore,
-    }
+    used = {column for each in spec.fields for column in columns_of(each)}
+    used |= {column for each in spec.windows for column in (each.time, *each.key)}
+    used |= {spec.label or "", spec.weight or "", *spec.source.ignore}
     return [name for name in columns if name not in used]

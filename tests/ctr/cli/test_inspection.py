@@ -45,3 +45,20 @@ def test_what_one_file_has_taught_serves_for_another(cli: Cli, tmp_path: Path) -
     assert cli("train", "--spec", fitted, log, "--model", tmp_path / "model").code == 0
     assert cli("features", "build", "--spec", fitted, log, "--out", tmp_path / "hashed").code == 0
     assert cli("evaluate", "--model", tmp_path / "model", tmp_path / "hashed").code == 0
+
+
+def test_rows_out_of_the_order_of_time(cli: Cli, tmp_path: Path) -> None:
+    log, spec = tmp_path / "clicks.csv", tmp_path / "ads.yaml"
+    times = ["2017-11-06 16:00:00", "2017-11-06 18:30:00", "2017-11-06 16:25:00"]
+    log.write_text("click,site,at\n" + "".join(f"{k % 2},a,{at}\n" for k, at in enumerate(times)))
+    spec.write_text(
+        "version: 1\nsource: {format: delimited}\nlabel: click\nfields: [{name: site, type: category}]\n"
+        "windows: [{name: w, key: [site], time: at, features: [count], spans: [1d]}]\n"
+    )
+    found = cli("features", "check", "--spec", spec, log)
+    assert found.out.splitlines()[3:6] == [
+        "time  in order  rows back  at most by  first (UTC)           last (UTC)",
+        "at    no                1   2 h 5 min  2017-11-06T16:00:00Z  2017-11-06T18:30:00Z",
+        "warning: window 'w': 1 of 3 rows are earlier than a row before them by more than its slack, 0s, and"
+        " so are bad rows; sort the rows by 'at', or set slack: 7500s",
+    ]

@@ -14,6 +14,7 @@ import pytest
 from ctr.errors import DataError
 from features.first_pass import fit
 from features.inputs import StandardInput
+from features.inspect import check
 from features.source import RawSource
 from tests.features.raw_files import ROWS, SPEC, csv_of, expected, joined
 
@@ -53,6 +54,12 @@ def test_what_needs_a_second_pass_says_so() -> None:
             source.count_rows()
         assert fit(SPEC, [pipe]) is SPEC  # which has nothing to learn
         assert joined(list(source.batches(30))) == expected(ROWS)
+
+
+def test_it_can_be_checked() -> None:
+    with piped(csv_of(ROWS).encode()) as pipe:
+        found = check(SPEC, [pipe], 1_000)
+    assert (found.rows, found.unused) == (len(ROWS), [])
 
 
 def test_parquet_is_no_pipe() -> None:

@@ -1,0 +1,161 @@
+"""`time_order`: whether rows come in the order of their times, and what to do where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from features.columns import Column
+from features.inputs import InputFile
+from features.readers import Block, blocks_of, open_reader
+from features.spec import FeatureSpec, TimeField, Window, column_of, microseconds
+from features.text import Times
+
+_NEARLY = (
+    0.01  # of the period from the first time to the last: so much out of order a hold-out does not notice
+)
+_SECOND_US = 1_000_000
+
+
+@dataclass(slots=True)
+class TimeOrder:
+    """How the times of a column follow each other, over the rows that have one."""
+
+    column: str
+    format: str | None
+    read_by: list[str]
+    """The fields and windows that read it."""
+    rows: int
+    """How many have a time."""
+    back: int
+    """How many of them are earlier than a row before them."""
+    furthest_back_s: float
+    """By how many seconds at most."""
+    first: str | None
+    """The earliest time, in ISO 8601 and UTC; None without any."""
+    last: str | None
+    """The latest one."""
+    period_s: float
+    """How many seconds there are from the earliest to the latest."""
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether no row is earlier than one before it."""
+        return self.back == 0
+
+
+def time_order(spec: FeatureSpec, files: Sequence[InputFile], rows: int) -> list[TimeOrder]:
+    """What the first `rows` rows say of each column that time fields and windows of `spec` take for a time.
+
+    Raises DataError as reading does. A row whose text is no time is left out.
+    """
+    passes: dict[tuple[str, str | None], _Pass] = {}
+    for each in spec.fields:
+        if isinstance(each, TimeField):
+            passes.setdefault((column_of(each), each.format), _Pass([], {})).read_by.append(each.name)
+    for window in spec.windows:
+        one = passes.setdefault((window.time, window.format), _Pass([], {}))
+        one.read_by.append(window.name)
+        one.late[window] = 0
+    if not passes:
+        return []
+    names = list(dict.fromkeys(column for column, _ in passes))
+    for block, count in _first(spec, files, names, rows):
+        for (name, time_format), one in passes.items():
+            column = Column.of(block.cells, block.status, names.index(name), slice(0, count))
+            one.add(column.times(time_format))
+    found = [one.order(*which) for which, one in passes.items()]
+    _advise_on_holdouts(spec, found)
+    return found
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What is known of one column after some rows; times are microseconds since 1970."""
+
+    read_by: list[str]
+    late: dict[Window, int]
+    """By window, how many rows its slack does not cover."""
+    rows: int = 0
+    back: int = 0
+    furthest_us: int = 0
+    first: int = np.iinfo(np.int64).max
+    latest: int = np.iinfo(np.int64).min
+
+    def add(self, times: Times) -> None:
+        """The times of the next rows."""
+        values = times.values[times.present & (times.problem == 0)]
+        if not values.size:
+            return
+        # No difference overflows: the first time is never behind the one before it.
+        latest = np.maximum.accumulate(np.maximum(values, self.latest))
+        behind = latest - values
+        self.rows += values.size
+        self.back += int(np.count_nonzero(behind))
+        self.furthest_us = max(self.furthest_us, int(behind.max()))
+        self.first, self.latest = min(self.first, int(values.min())), int(latest[-1])
+        for window in self.late:
+            self.late[window] += int(np.count_nonzero(behind > microseconds(window.slack)))
+
+    def order(self, column: str, time_format: str | None) -> TimeOrder:
+        """All of it."""
+        some = self.rows > 0
+        return TimeOrder(
+            column=column,
+            format=time_format,
+            read_by=self.read_by,
+            rows=self.rows,
+            back=self.back,
+            furthest_back_s=self.furthest_us / _SECOND_US,
+            first=_text(self.first) if some else None,
+            last=_text(self.latest) if some else None,
+            period_s=(self.latest - self.first) / _SECOND_US if some else 0.0,
+            warnings=[self._of_window(window, late, column) for window, late in self.late.items() if late],
+        )
+
+    def _of_window(self, window: Window, late: int, column: str) -> str:
+        enough = f"{-(-self.furthest_us // _SECOND_US)}s"
+        try:
+            Window.model_validate(window.model_dump() | {"slack": enough}).check(())
+            instead = f", or set slack: {enough}"
+        except ValueError:  # a span of it is shorter
+            instead = ""
+        return (
+            f"window {window.name!r}: {late:,} of {self.rows:,} rows are earlier than a row before them by"
+            f" more than its slack, {window.slack}, and so are bad rows; sort the rows by {column!r}{instead}"
+        )
+
+
+def _first(
+    spec: FeatureSpec, files: Sequence[InputFile], names: Sequence[str], rows: int
+) -> Iterator[tuple[Block, int]]:
+    """Blocks with these columns, and how many rows of each are among the first `rows`."""
+    for file in files:
+        with closing(open_reader(file, spec, "ignored")) as reader:
+            for block in blocks_of(reader, names):
+                yield block, min(len(block.cells), rows)
+                rows -= len(block.cells)
+                if rows <= 0:
+                    return
+
+
+def _advise_on_holdouts(spec: FeatureSpec, found: Sequence[TimeOrder]) -> None:
+    """Warn where no column may be the time in whose order rows come."""
+    if spec.windows or any(each.furthest_back_s <= _NEARLY * each.period_s for each in found if each.rows):
+        return
+    for each in found:
+        if each.rows:
+            each.warnings.append(
+                f"column {each.column!r}: {each.back:,} of {each.rows:,} rows are earlier than a row before"
+                " them; if it is the time of the rows, --holdout-fraction would not keep out the latest:"
+                " sort the rows by it, or keep out a period with --holdout-where"
+            )
+
+
+def _text(microseconds_since_1970: int) -> str:
+    unit = "us" if microseconds_since_1970 % _SECOND_US else "s"
+    return f"{np.datetime64(microseconds_since_1970, 'us').astype(f'datetime64[{unit}]')}Z"
