@@ -176,7 +176,7 @@ class Service:
     def predict(self, body: bytes) -> bytes:
         """The response body to the request body. `RequestError` or `DataError` when it is malformed."""
         rows = parse_rows(body, self.limits, self._lists)
-        answer = {"predictions": self.model.predict_rows(rows), "model": self.model.id}
+        answer = {"predictions": self.model.predict(rows), "model": self.model.id}
         # From the float32 array itself: each number has the fewest digits that give the same float32 back,
         # and no Python float is made of it.
         return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)

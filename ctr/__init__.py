@@ -1,10 +1,20 @@
 """ctr: sparse logistic regression for click-through rates.
 
-Importing this package loads nothing heavy: the command line has to answer `--help` at once.
+Importing this package loads nothing heavy: the command line has to answer `--help` at once. Names of its
+face load their modules when somebody asks for them.
 """
 
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_face as _lazy_face
 from ctr.siblings import require_siblings as _require_siblings
+
+if TYPE_CHECKING:
+    from ctr.classifier import FTRLClassifier
+    from ctr.model import Model, load_model
 
 __version__ = "0.1.0"
 
 _require_siblings("features", "ps")  # api by `ctr serve`, which alone needs it
+
+__getattr__ = _lazy_face(__name__, __file__)

@@ -178,21 +178,22 @@ class Pipeline:
         return self._transform
 
     def _batch(self, table: object) -> Batch:
-        transform = self._ready()
-        if isinstance(table, list) and all(isinstance(row, Mapping) for row in table):
-            rows: Sequence[Mapping[str, object]] = table
-            return transform.apply_rows(rows)
-        return _all_rows(transform, table)
+        return batch_of(table, self._ready())
 
     def _targets(self, table: object) -> Batch:
         """The rows with their labels and weights, and no features but the bias."""
-        return _all_rows(
-            Transform(self.spec.model_copy(update={"fields": (), "crosses": ()}), with_label=True), table
-        )
+        no_features = self.spec.model_copy(update={"fields": (), "crosses": ()})
+        return batch_of(table, Transform(no_features, with_label=True))
 
 
-def _all_rows(transform: Transform, table: object) -> Batch:
-    """All rows of a table. Raises DataError for the first bad one."""
+def batch_of(table: object, transform: Transform) -> Batch:
+    """All rows of a table, or of a list of dicts as they are sent for scoring, through a transform.
+
+    Raises DataError for what is neither, for a column that is not there, and for the first bad row.
+    """
+    if isinstance(table, list) and all(isinstance(row, Mapping) for row in table):
+        rows: Sequence[Mapping[str, object]] = table
+        return transform.apply_rows(rows)
     reader = TableReader(table, transform.spec)
     reader.require(transform.columns)
     builder = BatchBuilder(transform, reader.count_rows())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import log
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctr.errors import ModelError
 from ctr.learn.optimizer import Float32, Optimizer
@@ -19,17 +20,22 @@ FIRST_ROWS = 16_384
 
 
 def base_rate(source: ExampleSource, stop_row: int | None) -> float:
-    """The weighted click rate of the first rows of `source`, none of them from `stop_row` on.
+    """The `click_rate` of the first rows of `source`, none of them from `stop_row` on."""
+    rows = source.sample(FIRST_ROWS if stop_row is None else min(FIRST_ROWS, stop_row))
+    if rows.labels is None or len(rows) == 0:
+        return 0.5
+    return click_rate(rows.labels, rows.weights)
+
+
+def click_rate(labels: Float32, weights: NDArray[np.floating] | None) -> float:
+    """The weighted rate of ones in `labels` float32[n], at least one; `weights`: float[n], None: all are 1.
 
     Half a click and half a non-click of average weight are added (Jeffreys' prior), so it is above 0 and
     below 1 also where all labels are equal.
     """
-    rows = source.sample(FIRST_ROWS if stop_row is None else min(FIRST_ROWS, stop_row))
-    if rows.labels is None or len(rows) == 0:
-        return 0.5
-    weights = np.ones(len(rows)) if rows.weights is None else rows.weights.astype(np.float64)
-    average = weights.mean()
-    return float((weights @ rows.labels + average / 2) / (weights.sum() + average))
+    each = np.ones(labels.size) if weights is None else weights.astype(np.float64)
+    average = each.mean() or 1.0  # of weights that are all 0
+    return float((each @ labels + average / 2) / (each.sum() + average))
 
 
 def starting_state(optimizer: Optimizer, rate: float, bits: int) -> tuple[Slots, Float32]:

@@ -115,12 +115,13 @@ def require_model_or_nothing(path: Path) -> None:
     require_replaceable(path, "model", FORMAT, is_part, ModelError)
 
 
-def load_model(path: Path) -> Model:
+def load_model(path: str | Path) -> Model:
     """Load the model in the folder `path`.
 
     A training job may replace the folder meanwhile: the model is then the old or the new one, whole.
     Raises ModelError when it is missing, torn, of a newer format, or its parts do not belong together.
     """
+    path = Path(path)
     manifest, files = _read(path, (SPEC, LEARNT, _WEIGHTS))
     try:
         of_spec = {name: bytes(files[name]) for name in (SPEC, LEARNT) if name in files}

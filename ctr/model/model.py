@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
-
+from ctr.errors import DataError
 from ctr.learn import Float32
 from ctr.model.linear import LinearModel
 from ctr.model.manifest import FORMAT, FORMAT_VERSION
-from features import Batch, Chunk, FeatureSpec, Transform
+from features import Batch, Chunk, FeatureSpec, Transform, batch_of
 from features.windows import Windows
 
 
@@ -72,29 +71,37 @@ class Model:
         """The feature spec of the transform."""
         return self.transform.spec
 
-    def predict(self, examples: Batch | Chunk) -> Float32:
-        """The click probability of each example, float32[n]."""
-        return self.linear.predict(examples)
+    def predict(self, examples: Batch | Chunk | object) -> Float32:
+        """The click probability of each example, float32[n].
 
-    def margins(self, examples: Batch | Chunk) -> Float32:
-        """The log-odds of a click of each example, float32[n]: exact also where a probability rounds to 1."""
-        return self.linear.margins(examples)
+        Examples are hashed ones, or raw ones: a list of rows, each a mapping of column to value, or a table
+        that gives itself as Arrow (a `pyarrow.Table`, a frame of pandas or polars). In a row, a column that
+        is absent or None is a missing value; a table has to have all columns, and may have others.
 
-    def predict_rows(self, rows: Sequence[Mapping[str, object]]) -> Float32:
-        """The click probability of each row, a mapping of column to value, float32[n].
-
-        A column that is absent or None is a missing value. Raises DataError, naming row and column, for
-        a column that the model does not know and for a value of the wrong kind.
+        Raises DataError, naming row and column, for a value of the wrong kind, and in a row for a column that
+        the model does not know.
         """
-        if not rows:
-            return np.empty(0, np.float32)
-        return self.predict(self.transform.apply_rows(rows))
+        return self.linear.predict(self._hashed(examples))
+
+    def margins(self, examples: Batch | Chunk | object) -> Float32:
+        """The log-odds of a click of each example, float32[n]: exact also where a probability rounds to 1."""
+        return self.linear.margins(self._hashed(examples))
+
+    def _hashed(self, examples: Batch | Chunk | object) -> Batch | Chunk:
+        if isinstance(examples, Batch | Chunk):
+            return examples
+        if not self.spec.fields:
+            raise DataError(
+                f"{self.spec.source.format} features have no columns, so rows and tables cannot give any; "
+                "predict a file of that format, or hashed examples."
+            )
+        return batch_of(examples, self.transform)
 
     def take_in(self, rows: Sequence[Mapping[str, object]], until: int | None = None) -> int:
         """Rows that have happened count for what windows say from now on; how many of them do.
 
         They come in the order of time, and none is later than `until`, in microseconds since 1970. All are
-        taken in, or none: raises DataError as `predict_rows` does, also for one that comes too late.
+        taken in, or none: raises DataError as `predict` does, also for one that comes too late.
         """
         assert self.windows is not None
         return self.windows.take_in(self.transform.cells_of(rows), self.transform.columns, until)

@@ -43,13 +43,13 @@ class Wrapped:
     def spec(self) -> FeatureSpec:
         return self.model.spec
 
-    def predict_rows(self, rows: Sequence[Mapping[str, object]]) -> NDArray[np.float32]:
+    def predict(self, rows: Sequence[Mapping[str, object]]) -> NDArray[np.float32]:
         self.entered.set()
         self.thread = threading.current_thread().name
         assert self.gate.wait(30)
         if self.failure is not None:
             raise self.failure
-        return self.model.predict_rows(rows)
+        return self.model.predict(rows)
 
 
 def test_health_and_readiness(client: httpx.Client, model: Model) -> None:

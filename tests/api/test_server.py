@@ -43,9 +43,7 @@ def test_a_process_serves_until_it_is_told_to_stop(
         process.popen.send_signal(signal.SIGHUP)  # the terminal was closed
         # Ready when it says so: a newcomer's first request must not be refused.
         response = httpx.post(f"{told[1]}/v1/predict", json={"rows": [{"city": "Köln"}]})
-        assert response.json()["predictions"] == pytest.approx(
-            model.predict_rows([{"city": "Köln"}]).tolist()
-        )
+        assert response.json()["predictions"] == pytest.approx(model.predict([{"city": "Köln"}]).tolist())
         process.popen.send_signal(stop)
         assert process.end() == (0, "")
         assert process.out == line
