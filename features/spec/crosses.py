@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain, combinations, groupby, product
 from typing import Annotated, Any
@@ -18,7 +18,8 @@ from features.spec.yaml_text import Place
 
 _TIMES = " * "
 _BETWEEN = re.compile(r"\s+\*\s+")
-_TRIED = 100  # combinations per feature of `most_features`; most of them are the same or a field with itself
+_INLINE = re.compile(r"\[([^\]]*)\]")
+_MOST_TRIED = 250_000  # combinations in all lines of a spec, the same ones and a field with itself included
 
 
 class Cross(BaseModel):
@@ -60,9 +61,16 @@ def expand_crosses(
     found: list[Cross] = []
     origins: dict[str, int] = {}
     by_fields: dict[tuple[str, ...], tuple[int, bool]] = {}
+    left = _MOST_TRIED
     for i, one in enumerate(written):
         short = isinstance(one, str)
-        for cross in _combinations(one, i, fields, members, most) if isinstance(one, str) else (one,):
+        if isinstance(one, str):
+            choices = _choices(one, i, fields, members, left)
+            left -= math.prod(map(len, choices))
+            meant = _combinations(one, i, choices, most)
+        else:
+            meant = [one]
+        for cross in meant:
             place: Place = ("crosses", i) if short else ("crosses", i, "name")
             _check_cross(cross, i, fields)
             if cross.name in fields:
@@ -115,42 +123,76 @@ def _matching(pattern: str, fields: Mapping[str, InputField]) -> tuple[str, ...]
     return tuple(name for name in crossed if "*" in pattern and fnmatchcase(name, pattern))
 
 
-def _combinations(
-    text: str, i: int, fields: Mapping[str, InputField], members: Mapping[str, tuple[str, ...]], most: int
-) -> Iterator[Cross]:
-    """The crosses that text such as `site * user_*` means: every combination of fields, each once."""
+def _choices(
+    text: str, i: int, fields: Mapping[str, InputField], members: Mapping[str, tuple[str, ...]], left: int
+) -> list[list[tuple[str, ...]]]:
+    """What text such as `site * user_*` puts together: what each part of it, or run of the same, may be.
+
+    Raises `misfit` before there are more than `left` combinations.
+    """
     place: Place = ("crosses", i)
     parts = _BETWEEN.split(text.strip())
     if len(parts) < 2:
         raise misfit(place, f"{text!r} is no cross; write two fields or more with ` * ` between: site * hour")
-    choices: list[list[tuple[str, ...]]] = []
-    tried, literal = 1, Counter(part for part in parts if part in fields)
-    for part, run in groupby(parts):
-        times = len(list(run))
-        if part in fields:
-            choices.append([(part,) * times])
-            continue
+    runs = [(part, len(list(run))) for part, run in groupby(parts)]
+    named = [(part,) if part in fields else _named(part, place, fields, members) for part, _ in runs]
+    tried = math.prod(
+        1 if part in fields else max(math.comb(len(names), times), 1)
+        for (part, times), names in zip(runs, named, strict=True)
+    )
+    if tried > left:
+        others = f" besides the {_MOST_TRIED - left:,} of other lines" if left < _MOST_TRIED else ""
+        raise misfit(
+            place,
+            f"{text!r} stands for up to {tried:,} crosses{others}, more than the {_MOST_TRIED:,} that a spec"
+            " can have in short; cross fewer fields",
+        )
+    return [
+        [(part,) * times] if part in fields else list(combinations(names, times))
+        for (part, times), names in zip(runs, named, strict=True)
+    ]
+
+
+def _named(
+    part: str, place: Place, fields: Mapping[str, InputField], members: Mapping[str, tuple[str, ...]]
+) -> tuple[str, ...]:
+    """The fields that a group, `[field other_*]`, or a pattern stands for."""
+    inline = _INLINE.fullmatch(part)
+    if part in members or inline is None:
         names = members.get(part) or _matching(part, fields)
         if not names:
             raise misfit(place, f"there is no field, group or pattern of fields {part!r}; see `fields`")
-        tried *= math.comb(len(names), times)
-        if tried > _TRIED * most:
-            raise misfit(place, f"{text!r} has {_many(most)}")
-        choices.append(list(combinations(names, times)))
-    seen: set[frozenset[str]] = set()
+        return names
+    # Names with blanks need commas between them.
+    listed = [name.strip() for name in inline[1].split(",")] if "," in inline[1] else inline[1].split()
+    found: dict[str, None] = {}
+    for name in filter(None, listed):
+        names = (name,) if name in fields else members.get(name) or _matching(name, fields)
+        if not names:
+            raise misfit(place, f"there is no field, group or pattern of fields {name!r}, as in {part!r}")
+        found |= dict.fromkeys(names)
+    if not found:
+        raise misfit(place, f"{part!r} is empty; write fields into it, such as [site hour]")
+    return tuple(found)
+
+
+def _combinations(text: str, i: int, choices: Sequence[Sequence[tuple[str, ...]]], most: int) -> list[Cross]:
+    """Every combination of the choices of text such as `site * user_*`, each once."""
+    place: Place = ("crosses", i)
+    literal = Counter(_BETWEEN.split(text.strip()))
+    found: dict[frozenset[str], tuple[str, ...]] = {}
     for chosen in product(*choices):
         of = tuple(chain(*chosen))
+        which = frozenset(of)
         # What a group or pattern chose must not be there a second time.
-        if any(count > max(literal[name], 1) for name, count in Counter(of).items()):
-            continue
-        if frozenset(of) not in seen:
-            seen.add(frozenset(of))
-            yield Cross(name=_TIMES.join(of), of=of)
-        if len(seen) > most:
-            raise misfit(place, f"{text!r} has {_many(most)}")
-    if not seen:
+        if len(which) == len(of) or all(n <= max(literal[name], 1) for name, n in Counter(of).items()):
+            found.setdefault(which, of)
+    if not found:
         raise misfit(place, f"{text!r} leaves nothing to cross: its parts are the same fields")
-
-
-def _many(most: int) -> str:
-    return f"more combinations of fields than the {most:,} of `most_features`; cross fewer, or raise that"
+    if len(found) > most:
+        raise misfit(
+            place,
+            f"{text!r} stands for {len(found):,} crosses, more than the {most:,} of `most_features`; cross"
+            " fewer fields, or raise that",
+        )
+    return [Cross(name=_TIMES.join(of), of=of) for of in found.values()]

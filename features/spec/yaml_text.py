@@ -109,7 +109,7 @@ def _problem(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if getattr(error, "context", None) == "while scanning an alias":
-        return "text that begins with * must be in quotes"
+        return "text that begins with * or [ must be in quotes"
     return str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
 
 
