@@ -58,6 +58,7 @@ app.command("drill")(drilling.drill)
 app.command("worker")(working.worker)
 app.command("evaluate")(scoring.evaluate)
 app.command("predict")(scoring.predict)
+app.command("explain")(scoring.explain)
 app.command("serve")(serving.serve)
 
 

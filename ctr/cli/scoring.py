@@ -1,10 +1,10 @@
-"""`ctr evaluate` and `ctr predict`."""
+"""`ctr evaluate`, `ctr predict` and `ctr explain`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,10 @@ from ctr.cli.options import (
 )
 from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.outputs import beside, beside_input, require_apart, require_no_part, require_writable
+from ctr.table import table
+
+if TYPE_CHECKING:
+    from ctr.model import Explanation
 
 
 def evaluate(
@@ -125,3 +129,42 @@ def predict(
     }
     lines = [f"wrote {rows:,} predictions of model {loaded.id} to {out}"]
     report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)
+
+
+def explain(
+    inputs: Inputs,
+    model: ModelOption,
+    rows: Annotated[int, typer.Option(min=1, max=1_000, help="How many of the first rows.")] = 3,
+    json: JsonOption = None,
+) -> None:
+    """Show what each feature of a row adds to its prediction, the most telling first.
+
+    Contributions (weight times value) add up to the log-odds of a click. A feature that the model has not
+    learnt has the weight 0.
+
+    Example: `ctr explain --model model tomorrow.tsv --rows 1`
+    """
+    from ctr.model import explain as run
+    from ctr.model import load_model
+
+    require_apart(json, inputs)
+    require_no_part(json)
+    loaded = load_model(model)
+    found = run(loaded, inputs, rows)
+    windows = bool(loaded.spec.windows)
+    lines = [line for each in found for line in _explanation_lines(each, windows=windows)]
+    report(lines, {"model": loaded.id, "rows": [each.to_json() for each in found]}, json)
+
+
+def _explanation_lines(found: Explanation, *, windows: bool) -> list[str]:
+    if not found.contributions:
+        return [found.place]
+    cells = [("field", "text", "feature", "weight", "contribution")]
+    for each in found.contributions:
+        weight = f"{each.weight:+.4f}" + ("" if each.value == 1 else f" x {each.value:g}")
+        cells.append((each.field, each.text, each.feature, weight, f"{each.contribution:+.4f}"))
+    said = f"prediction {found.prediction:.5f}, log-odds {found.log_odds:+.4f}"
+    return [
+        f"{found.place}: {said}{', windows left out' if windows else ''}",
+        *(f"  {line}" for line in table(cells, "<<<>>")),
+    ]

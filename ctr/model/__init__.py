@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         update_manifest,
     )
     from ctr.model.evaluation import evaluate
+    from ctr.model.explanation import Contribution, Explanation, explain
     from ctr.model.linear import LinearModel
     from ctr.model.model import Model
     from ctr.model.scoring import predict_file

@@ -52,17 +52,18 @@ class LinearModel:
             examples = Batch.from_scipy(examples.tocsr())
         if isinstance(examples, Batch) and len(examples) < _LOCALIZE_FROM_ROWS:
             indices = np.arange(examples.slots.size, dtype=np.uint32)
-            w = self._weights_at(examples.slots)
+            w = self.weights_at(examples.slots)
             indptr, values = examples.indptr, examples.values
         else:
             chunk = localize(examples)
-            w = self._weights_at(chunk.slots)
+            w = self.weights_at(chunk.slots)
             indptr, indices, values = chunk.indptr, chunk.indices, chunk.values
         out = np.empty(len(examples), np.float32)
         kernels.margins_of(indptr, indices, values, w, out)
         return out
 
-    def _weights_at(self, slots: Slots) -> Float32:
+    def weights_at(self, slots: Slots) -> Float32:
+        """The weights float32[u] of slots[u], in any order; 0 where there is none."""
         if self.slots.size == 0:
             return np.zeros(slots.size, np.float32)
         at = np.searchsorted(self.slots, slots)

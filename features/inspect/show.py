@@ -34,6 +34,7 @@ class ShownFeature:
     """The cell; empty for a cross."""
     feature: str
     slot: int | None
+    value: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +89,10 @@ def _row(spec: FeatureSpec, naming: Naming, columns: Sequence[str], block: Block
     texts = {field.name: cells.text(0, columns.index(column_of(field))) for field in spec.fields}
     shown = []
     for number, name in enumerate(naming.names):
-        hashes = named.features[number].hashes
+        _, hashes, values = named.features[number]
         said = [text.removeprefix(f"{name}=") for text in named.texts(number, np.arange(hashes.size))]
         slots = np.maximum(hashes & np.uint64((1 << spec.bits) - 1), np.uint64(1)).tolist()
-        for feature, slot in zip(said or [NONE], slots or [None], strict=True):
-            shown.append(ShownFeature(name, texts.get(name, ""), feature, slot))
+        each = [1.0] * max(len(slots), 1) if values is None else values.tolist() or [1.0]
+        for feature, slot, value in zip(said or [NONE], slots or [None], each, strict=True):
+            shown.append(ShownFeature(name, texts.get(name, ""), feature, slot, value))
     return ShownRow(place, tuple(shown))

@@ -29,6 +29,8 @@ class Features(NamedTuple):
     """int64[rows + 1]: row `i` has the features `bounds[i]..bounds[i + 1] - 1`."""
     hashes: NDArray[np.uint64]
     """uint64[bounds[-1]]: all 64 bits of each."""
+    values: NDArray[np.float32] | None = None
+    """float32[bounds[-1]]; None: all are 1."""
 
 
 class Naming:
@@ -66,7 +68,8 @@ class Naming:
             builder = BatchBuilder(transform, len(cells))
             transform.append(own, status.copy(), np.zeros(len(cells), np.int32), builder, 0)
             batch = builder.take()
-            found.append(Features(batch.indptr, batch.slots.astype(np.uint64, copy=False)))
+            hashes = batch.slots.astype(np.uint64, copy=False)
+            found.append(Features(batch.indptr, hashes, batch.values))
         named = NamedRows(self, cells, np.flatnonzero(status == 0), found[: len(self.fields)])
         for cross, all_of in zip(self.crosses, found[len(self.fields) :], strict=True):
             named.add_cross(cross, all_of)
@@ -92,7 +95,8 @@ class NamedRows:
         sizes = np.diff(together.bounds) - np.sum([np.diff(part.bounds) for part in parts], axis=0)
         bounds = np.concatenate([[0], np.cumsum(sizes)])
         places = np.arange(bounds[-1]) + np.repeat(together.bounds[1:] - bounds[1:], sizes)
-        self.features.append(Features(bounds, together.hashes[places]))
+        values = None if together.values is None else together.values[places]
+        self.features.append(Features(bounds, together.hashes[places], values))
 
     def texts(self, number: int, chosen: NDArray[np.int64]) -> list[str]:
         """The texts of some features, such as `site=example.com` or `site * hour=example.com * 14`."""
@@ -110,7 +114,7 @@ class NamedRows:
     def _values(self, number: int, row: int) -> Sequence[str]:
         """The texts of a field's features in a row."""
         texts = self._naming.fields[number]
-        bounds, hashes = self.features[number]
+        bounds, hashes, _ = self.features[number]
         at = int(self._rows[row]), texts.place
         cell = self._cells.buffer[self._cells.starts[at] : self._cells.ends[at]].tobytes()
         return texts.of(cell.decode("utf-8", "replace"), hashes[bounds[row] : bounds[row + 1]].tolist())
@@ -120,7 +124,7 @@ class NamedRows:
         choices = []
         for part, run in groupby(cross.of):
             number = self._naming.names.index(part)
-            bounds, hashes = self.features[number]
+            bounds, hashes, _ = self.features[number]
             values = self._values(number, row)
             named = list(zip(hashes[bounds[row] : bounds[row + 1]].tolist(), values, strict=True))
             times = len(list(run))
