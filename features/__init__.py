@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from features.example_source import ExampleSource
     from features.first_pass import fit
     from features.pipeline import Pipeline, batch_of
+    from features.preview import absent_columns
     from features.source import RawSource
 
 # What reads raw files is loaded by whoever asks for it: training from a hashed data set does without.

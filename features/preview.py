@@ -1,8 +1,10 @@
-"""What the first rows of raw data tell: the kind of its labels, and fields that say next to nothing."""
+"""What the first rows tell: the kind of labels, columns without a value, fields that say next to nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from difflib import get_close_matches
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +12,9 @@ from numpy.typing import NDArray
 from ctr.errors import DataError
 from features.batches import BatchBuilder
 from features.columns import Arrays, Column
-from features.readers import Block
-from features.spec import NumberField, column_of
+from features.inputs import InputFile
+from features.readers import Block, Labels, RowChoice, blocks_of, open_reader
+from features.spec import FeatureSpec, NumberField, column_of
 from features.steps import buckets_of
 from features.transform import Transform
 
@@ -38,6 +41,43 @@ def kind_of_labels(transform: Transform, blocks: Iterator[Block]) -> int:
     if counts[0] == counts[-1]:
         return 1
     return 0 if counts[0] > counts[-1] else -1
+
+
+def absent_columns(
+    spec: FeatureSpec,
+    files: Sequence[InputFile],
+    columns: Sequence[str],
+    labels: Labels = "ignored",
+    choice: RowChoice | None = None,
+) -> list[str]:
+    """A warning for each of `columns` that has no value in the first rows of files whose rows name their own.
+
+    That is JSON lines, where a misspelt column is like one without values; other files tell their columns.
+    """
+    absent, known, rows = list(dict.fromkeys(columns)), dict[str, None](), 0
+    with suppress(DataError):  # the job itself will come to that
+        for file in files:
+            with closing(open_reader(file, spec, labels, choice)) as reader:
+                known |= dict.fromkeys(reader.columns)
+                absent = [name for name in absent if name not in known]
+                if not absent or rows >= PREVIEW_ROWS:
+                    break
+                for block in _first_rows(blocks_of(reader, absent), PREVIEW_ROWS - rows):
+                    rows += len(block.cells)
+                    there = (block.cells.ends > block.cells.starts)[block.status == 0].any(axis=0)
+                    known |= dict.fromkeys(
+                        name for name, is_there in zip(absent, there, strict=True) if is_there
+                    )
+                absent = [name for name in absent if name not in known]
+    found = []
+    for name in absent if rows else ():
+        near = get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"they have {', '.join(map(repr, list(known)[:8]))}"
+        found.append(
+            f"column {name!r}, which the feature spec needs, has no value in the first"
+            f" {'row' if rows == 1 else f'{rows:,} rows'}; {hint}"
+        )
+    return found
 
 
 def crowded_fields(transform: Transform, blocks: Iterator[Block]) -> list[str]:
@@ -79,10 +119,10 @@ def _crowd(field: NumberField, values: NDArray[np.float64], learnt: Arrays, rows
         )
 
 
-def _first_rows(blocks: Iterator[Block]) -> Iterator[Block]:
-    """Blocks until they hold `PREVIEW_ROWS`, or a file cannot be read: the job itself will come to that."""
+def _first_rows(blocks: Iterator[Block], wanted: int = PREVIEW_ROWS) -> Iterator[Block]:
+    """Blocks until they hold `wanted` rows, or a file cannot be read: the job itself will come to that."""
     rows = 0
-    while rows < PREVIEW_ROWS:
+    while rows < wanted:
         try:
             block = next(blocks)
         except (StopIteration, DataError):

@@ -16,7 +16,7 @@ from ctr.errors import DataError, SpecError
 from features.batches import Batch, BatchBuilder
 from features.inputs import InputFile, StandardInput, input_files
 from features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece, in_order
-from features.preview import crowded_fields, kind_of_labels
+from features.preview import absent_columns, crowded_fields, kind_of_labels
 from features.readers import (
     EARLY_ROWS,
     ELSEWHERE,
@@ -143,8 +143,9 @@ class RawSource:
 
     def warnings(self) -> list[str]:
         """What the first rows show that a user should know, such as a field that says nothing."""
+        absent = absent_columns(self.spec, self.files, self.columns, self._labels, self._choice)
         with closing(self._blocks()) as blocks:
-            return crowded_fields(self._transform, blocks)
+            return absent + crowded_fields(self._transform, blocks)
 
     def count_rows(self) -> int:
         """The number of data rows, good or bad. Text is read through for it, once."""

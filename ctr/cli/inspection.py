@@ -73,12 +73,15 @@ def fit(
 
     Example: `ctr features fit --spec ads.yaml january/ --out january.spec`
     """
+    from features import absent_columns, input_files, load_spec
     from features import fit as learn
-    from features import load_spec
-    from features.spec import learnt_of, require_place_for_spec, write_fitted_spec
+    from features.spec import columns_of, learnt_of, require_place_for_spec, write_fitted_spec
 
     require_place_for_spec(out)
     wanted = load_spec(spec)
+    read = [column for field in wanted.fields for column in columns_of(field)]
+    for warning in absent_columns(wanted, input_files(inputs), read):
+        typer.echo(f"warning: {warning}", err=True)
     fitted = learn(wanted, inputs)
     write_fitted_spec(fitted, out)
     learnt = learnt_of(fitted) or {}

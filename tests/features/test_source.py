@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tracemalloc
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
@@ -228,3 +230,29 @@ def test_a_field_whose_values_are_one_bucket_is_warned_of(
     parquet.write_table(pa.table({"y": [0, 1], "n": [0.25, 0.5]}), tmp_path / "b.parquet")
     assert len(RawSource(numbers_spec("log"), [tmp_path / "b.parquet"]).warnings()) == 1
     assert RawSource(load_spec("libsvm"), [write(tmp_path / "c.svm", "1 3:1\n")]).warnings() == []
+
+
+def json_lines(path: Path, rows: Iterable[dict[str, object]]) -> Path:
+    return write(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_column_that_no_row_has(tmp_path: Path) -> None:
+    spec = parse_spec(
+        "version: 1\nsource: {format: jsonl}\nlabel: y\nfields:\n"
+        "  - {name: site, column: publisher_site, type: category}\n  - {name: hour, type: category}\n",
+        "my.yaml",
+    )
+    rows = [{"y": k % 2, "publisher-site": "a", "hour": k} for k in range(500)]
+    log = json_lines(tmp_path / "log.jsonl", rows)
+    (warning,) = RawSource(spec, [log]).warnings()
+    assert warning == (
+        "column 'publisher_site', which the feature spec needs, has no value in the first 500 rows; did"
+        " you mean 'publisher-site'?"
+    )
+    odd = json_lines(tmp_path / "odd.jsonl", [{"y": 1, "a": 2, "b": 3, "hour": 1}])
+    (warning,) = RawSource(spec, [odd]).warnings()
+    assert warning.endswith("has no value in the first row; they have 'y', 'a', 'b', 'hour'")
+    late = json_lines(tmp_path / "late.jsonl", [*rows, {"y": 1, "publisher_site": "b"}])
+    null = json_lines(tmp_path / "null.jsonl", [{"y": 1, "publisher_site": None, "hour": None}])
+    for files in ([late], [log, late], [null], [log, null]):
+        assert RawSource(spec, files).warnings() == []

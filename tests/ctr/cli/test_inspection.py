@@ -62,3 +62,20 @@ def test_rows_out_of_the_order_of_time(cli: Cli, tmp_path: Path) -> None:
         "warning: window 'w': 1 of 3 rows are earlier than a row before them by more than its slack, 0s, and"
         " so are bad rows; sort the rows by 'at', or set slack: 7500s",
     ]
+
+
+def test_a_misspelt_column_of_json_lines(cli: Cli, tmp_path: Path) -> None:
+    log, spec = tmp_path / "clicks.jsonl", tmp_path / "ads.yaml"
+    log.write_text("".join(json.dumps({"click": k % 2, "price": k, "site": "a"}) + "\n" for k in range(200)))
+    spec.write_text(
+        "version: 1\nsource: {format: jsonl}\nlabel: click\nfields:\n"
+        "  - {name: price, type: number, transform: quantiles, buckets: 4}\n"
+        "  - {name: sight, type: category}\n"
+    )
+    told = "warning: column 'sight', which the feature spec needs, has no value in the first 200 rows"
+    fitted = tmp_path / "fitted"
+    assert told in cli("features", "fit", "--spec", spec, log, "--out", fitted).err
+    built = cli("features", "build", "--spec", fitted, log, "--out", tmp_path / "b", "--json", tmp_path / "j")
+    assert told in built.err
+    assert json.loads((tmp_path / "j").read_bytes())["warnings"] == [f"{told[9:]}; did you mean 'site'?"]
+    assert told in cli("train", "--spec", fitted, log, "--model", tmp_path / "model").out
