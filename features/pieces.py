@@ -70,16 +70,13 @@ class PlacedBlock:
 
     def append_to(self, builder: BatchBuilder, row: int) -> int:
         """Appends the good rows from `row` on, until they end or it is full; the next row."""
-        cells, last = self.block.cells, self.last
-        wanted = Cells(cells.buffer, cells.starts[:last], cells.ends[:last])
+        last = self.last
+        wanted = self.block.cells.part(0, last)
         return self.transform.append(wanted, self.block.status[:last], self.block.column[:last], builder, row)
 
     def rows(self, first: int, last: int) -> tuple[Cells, NDArray[np.uint8]]:
         """The cells of the rows `first..last-1`, and their status."""
-        cells = self.block.cells
-        return Cells(cells.buffer, cells.starts[first:last], cells.ends[first:last]), self.block.status[
-            first:last
-        ]
+        return self.block.cells.part(first, last), self.block.status[first:last]
 
     def bad(self, first: int, last: int) -> Iterator[tuple[PlacedBlock, NDArray[np.int64]]]:
         """Of the rows `first..last-1` those that are bad or not chosen, if any."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from ctr.errors import DataError
 from features.readers.block import Block, require_columns, rows_per_block
 from features.spec import FeatureSpec
-from features.text import Cells
+from features.text import Cells, CodedCells, CodedColumns, Texts
 
 BATCH_ROWS = 16_384
 _BATCH_BYTES = 1 << 30  # 1 GiB: places in a buffer are 32 bits wide
+_MOST_BYTES = (1 << 31) - 1
 _PADDING = 64
 
 
@@ -52,45 +53,61 @@ class ArrowPiece:
 
     where: object
     """See `ArrowRows`."""
-    batch: pa.RecordBatch
+    batch: pa.RecordBatch | None
+    """None: no column is in one."""
     first: int
     """Position of the first row there."""
     columns: Sequence[str]
     constants: bytes = b""
     """To stand at the end of the buffer, for `PartitionedReader`."""
+    texts: Mapping[str, Texts] = field(default_factory=dict)
+    """The cells of columns that are not in the batch."""
+    dictionaries: Mapping[str, Texts] = field(default_factory=dict)
+    """And of others the distinct ones, in the order of `codes`: see `CodedColumns`."""
+    codes: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 0), np.int32))
 
     @property
     def rows(self) -> int:
-        return int(self.batch.num_rows)
+        return self.codes.shape[1] if self.batch is None else int(self.batch.num_rows)
 
     def blocks(self) -> Iterator[Block]:
-        pieces: list[NDArray[np.uint8]] = []
-        offsets: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-        base = 0
-        for name in self.columns:
-            data, starts, ends = self._column(name)
-            pieces.append(data)
-            offsets.append((starts + base, ends + base))
-            base += data.size
+        places = {name: j for j, name in enumerate(self.columns)}
+        plain = {
+            places[name]: self.texts.get(name) or self._column(name)
+            for name in self.columns
+            if name not in self.dictionaries
+        }
         constants = np.frombuffer(self.constants, np.uint8)
-        buffer = np.concatenate([*pieces, np.zeros(_PADDING, np.uint8), constants])
-        size = rows_per_block(len(offsets))
-        for first in range(0, self.rows, size):
-            part = slice(first, min(first + size, self.rows))
-            rows = part.stop - part.start
-            cells = Cells(
-                buffer,
-                np.stack([starts[part] for starts, _ in offsets], axis=1).astype(np.int32),
-                np.stack([ends[part] for _, ends in offsets], axis=1).astype(np.int32),
+        buffer = np.concatenate(
+            [*(texts.buffer for texts in plain.values()), np.zeros(_PADDING, np.uint8), constants]
+        )
+        if buffer.size > _MOST_BYTES:
+            raise DataError(
+                f"{self.where}: its texts are too long: {self.rows:,} rows have over 2 GiB of them."
             )
-            status, column = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)
+        dictionaries = {places[name]: texts for name, texts in self.dictionaries.items()}
+        coded = CodedColumns(dictionaries, self.codes, buffer)
+        size = rows_per_block(len(places))
+        for first in range(0, self.rows, size):
+            rows = slice(first, min(first + size, self.rows))
+            starts, ends = np.empty((2, rows.stop - first, len(places)), np.int32)
+            base = 0
+            for j, texts in plain.items():
+                np.add(texts.starts[rows], base, out=starts[:, j])
+                np.add(texts.ends[rows], base, out=ends[:, j])
+                base += texts.buffer.size
+            cells = Cells(buffer, starts, ends)
+            if dictionaries:
+                cells = CodedCells(cells, coded, first)
+            status, column = np.zeros(len(cells), np.uint8), np.zeros(len(cells), np.int32)
             origin = ArrowRows(self.where, self.first + first, self.columns, cells)
             yield Block(cells, status, column, origin)
 
-    def _column(self, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-        """Bytes of a column's cells, and where in them each cell starts and ends."""
+    def _column(self, name: str) -> Texts:
+        """The cells of a column of the batch."""
         from features.readers.column_text import text_of_column  # pyarrow.compute: 70 ms of every start
 
+        assert self.batch is not None
         column = self.batch.column(name)
         try:
             text = text_of_column(column)
@@ -107,7 +124,7 @@ class ArrowPiece:
         ends = bounds[1:] - begin
         if text.null_count:  # what a null spans may be anything
             ends = np.where(text.is_null().to_numpy(zero_copy_only=False), starts, ends)
-        return data, starts, ends
+        return Texts(data, starts.astype(np.int32), ends.astype(np.int32))
 
 
 def require_typed(path: object, schema: pa.Schema, columns: Sequence[str], spec: FeatureSpec) -> None:

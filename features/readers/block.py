@@ -45,8 +45,7 @@ class Block:
 
     def kept(self) -> Block:
         """The same rows, valid for longer."""
-        cells = Cells(self.cells.buffer, self.cells.starts.copy(), self.cells.ends.copy())
-        return Block(cells, self.status, self.column, self.origin)
+        return Block(self.cells.kept(), self.status, self.column, self.origin)
 
 
 class Piece(Protocol):

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
+from io import BufferedReader
+from itertools import repeat
 
+import numpy as np
 import pyarrow as pa
 
 from ctr.errors import DataError
 from features.inputs import InputFile, partition_columns
 from features.readers.arrow_rows import BATCH_ROWS, ArrowPiece, parts_of, require_typed
+from features.readers.column_pages import ColumnPages, are_readable, is_text
 from features.spec import FeatureSpec
-from features.text import PARQUET
+from features.text import PARQUET, Texts
 
 _READ_BYTES = 1 << 20  # 1 MiB at a time of a column, instead of a whole row group
+_PAGE_ROWS = 65_536
+_MOST_WIDTH = 8192  # bytes per row: so many rows are to have far less than 2 GiB
 
 
 class ParquetReader:
@@ -54,18 +61,75 @@ class ParquetReader:
             raise DataError(f"{self._path}: there are no rows; leave the file out.")
         constants = b"".join(partition_columns(self._path).values())
         try:
-            for part in self._batches(columns):
-                yield ArrowPiece(self._path, part, self._rows_read, columns, constants)
-                self._rows_read += part.num_rows
-        except (pa.ArrowException, OSError) as error:
+            for piece in self._pieces(columns):
+                yield replace(piece, constants=constants)
+                self._rows_read += piece.rows
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise self._unreadable(error) from None
 
-    def _batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _pieces(self, columns: Sequence[str]) -> Iterator[ArrowPiece]:
         groups = range(self._file.num_row_groups)
-        # Arrow would fetch all row groups of a remote file at once.
-        for some in [[group] for group in groups] if self._path.is_remote else [list(groups)]:
-            for batch in self._file.iter_batches(BATCH_ROWS, row_groups=some, columns=list(columns)):
-                yield from parts_of(batch)
+        names = {} if self._path.is_remote else self._paged(columns)
+        if not names:
+            # Arrow would fetch all row groups of a remote file at once.
+            for some in [[group] for group in groups] if self._path.is_remote else [list(groups)]:
+                for part in self._parts(some, columns, BATCH_ROWS):
+                    yield ArrowPiece(self._path, part, self._rows_read, columns)
+            return
+        with closing(self._path.open()) as file:
+            for group in groups:
+                yield from self._group(file, group, columns, names)
+
+    def _group(
+        self, file: BufferedReader, group: int, columns: Sequence[str], names: Mapping[str, int]
+    ) -> Iterator[ArrowPiece]:
+        """The rows of a row group; the columns `names`, with their numbers, are read page by page."""
+        metadata, schema = self._file.metadata.row_group(group), self._file.schema
+        pages = {name: ColumnPages(file, metadata.column(i), schema.column(i)) for name, i in names.items()}
+        others = [name for name in columns if name not in pages]
+        parts = self._parts([group], others, BATCH_ROWS) if others else repeat(None)
+        left = metadata.num_rows
+        while left:
+            part = next(parts)
+            codes = np.empty((len(pages), min(_PAGE_ROWS, left) if part is None else part.num_rows), np.int32)
+            left -= codes.shape[1]
+            texts: dict[str, Texts] = {}
+            dictionaries: dict[str, Texts] = {}
+            for name, column in pages.items():
+                row = codes[len(dictionaries)]
+                found = column.read(row)
+                if found is None and name in self._spec.by_value:
+                    dictionaries[name] = column.dictionary
+                else:
+                    texts[name] = column.taken(row) if found is None else found
+            yield ArrowPiece(
+                self._path,
+                part,
+                self._rows_read,
+                columns,
+                b"",
+                texts,
+                dictionaries,
+                codes[: len(dictionaries)],
+            )
+
+    def _paged(self, columns: Sequence[str]) -> dict[str, int]:
+        """The columns that can be read page by page in all row groups, with their numbers in the file."""
+        metadata, schema = self._file.metadata, self._file.schema
+        found, width = {}, 0.0
+        for i in range(metadata.num_columns):
+            name = schema.column(i).path
+            if name not in columns or not is_text(self._file.schema_arrow.field(name).type):
+                continue
+            chunks = [metadata.row_group(group).column(i) for group in range(metadata.num_row_groups)]
+            width += max(chunk.total_uncompressed_size / max(chunk.num_values, 1) for chunk in chunks)
+            if width <= _MOST_WIDTH and all(are_readable(chunk, schema.column(i)) for chunk in chunks):
+                found[name] = i
+        return found
+
+    def _parts(self, groups: list[int], columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+        for batch in self._file.iter_batches(rows, row_groups=groups, columns=list(columns)):
+            yield from parts_of(batch)
 
     def _unreadable(self, error: Exception) -> DataError:
         reason = str(error).splitlines()[0]

@@ -103,6 +103,15 @@ class FeatureSpec(BaseModel):
         return frozenset(map(column_of, self.fields)) - single
 
     @cached_property
+    def by_value(self) -> frozenset[str]:
+        """The columns that matter for nothing but features, each of which one of their values tells alone."""
+        fields = [field for field in self.all_fields if field.several or field.beside]
+        others = {column for field in fields for column in columns_of(field)}
+        others.update(column for window in self.windows for column in (*window.key, window.time))
+        others.update(name for name in (self.label_column, self.weight_column) if name is not None)
+        return frozenset(map(column_of, self.fields)) - others
+
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256, in hex, of all that decides which slots an example's values become.
 

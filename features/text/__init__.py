@@ -9,6 +9,7 @@ from features.text.cells import Cells, cells_of_rows, shown
 from features.text.value_text import BETWEEN_ELEMENTS
 
 if TYPE_CHECKING:
+    from features.text.coded import CodedCells, CodedColumns, Texts
     from features.text.file_kind import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
     from features.text.hashing import hash_bytes
     from features.text.number_kernels import LOG_CELLS, log_cells, parse_numbers

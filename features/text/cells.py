@@ -29,6 +29,14 @@ class Cells:
     def __len__(self) -> int:
         return int(self.starts.shape[0])
 
+    def part(self, first: int, last: int) -> Cells:
+        """The rows `first..last-1`."""
+        return Cells(self.buffer, self.starts[first:last], self.ends[first:last])
+
+    def kept(self) -> Cells:
+        """The same cells, with places of their own."""
+        return Cells(self.buffer, self.starts.copy(), self.ends.copy())
+
     def text(self, row: int, column: int) -> str:
         """One cell for a message, as `shown` makes it."""
         return shown(self.buffer[self.starts[row, column] : self.ends[row, column]])

@@ -15,11 +15,11 @@ from features.spec import FeatureSpec, InputField, NumberField, column_of
 from features.steps import STEPS
 from features.text import LOG_CELLS, log_cells
 from features.text.hashing import hash_bytes
-from features.transform.cross_kernels import Combination
+from features.transform.cross_kernels import BagCrossPlan, Combination
 from features.transform.cross_plan import cross_plans
 from features.transform.field_kernels import TILE
 from features.transform.missing import missing_hash
-from features.transform.step_kernels import CategoryPlan, Made, NumberPlan, Plan, Scratch
+from features.transform.step_kernels import CategoryPlan, Coded, CrossPlan, Made, NumberPlan, Plan, Scratch
 
 
 def seed_of(name: str, spec: FeatureSpec) -> int:
@@ -51,12 +51,26 @@ def plan_of(spec: FeatureSpec, columns: Sequence[str], learnt: Mapping[str, Arra
         categories=CategoryPlan(*_places(fields, index, "category")),
         numbers=_numbers(fields, index),
         made=np.array([f for f, field in enumerate(fields) if STEPS[field.step].make], np.int64),
+        coded=np.empty(0, np.int64),
+        others=np.arange(len(fields)),
         crosses=crosses,
         bag_crosses=bag_crosses,
     )
 
 
-def made_of(first: int, rows: int, made: Sequence[tuple[int, Words | Hashes | Bag]]) -> Made:
+NOT_CODED = Coded(
+    np.empty((0, 0), np.int32),
+    0,
+    np.empty(0, np.int64),
+    np.empty(0, np.uint64),
+    np.empty(0, np.uint64),
+    np.empty(0, np.bool_),
+)
+
+
+def made_of(
+    first: int, rows: int, made: Sequence[tuple[int, Words | Hashes | Bag]], coded: Coded = NOT_CODED
+) -> Made:
     """What steps made of the rows from `first` on: each with its column, in the order of the fields."""
     words = [found for _, found in made if not isinstance(found, Bag)]
     bags = [found for _, found in made if isinstance(found, Bag)]
@@ -76,6 +90,43 @@ def made_of(first: int, rows: int, made: Sequence[tuple[int, Words | Hashes | Ba
         values=_joined([bag.values[: bag.bounds[-1]] for bag in bags], np.float32),
         problem=problem,
         bad_column=bad_column,
+        coded=coded,
+    )
+
+
+def plan_of_others(plan: Plan, coded: Sequence[int]) -> Plan:
+    """`plan`, but that what these fields make of values has been worked out before."""
+    categories, numbers = plan.categories, plan.numbers
+    kept = ~np.isin(categories.fields, coded)
+    return plan._replace(
+        categories=CategoryPlan(categories.fields[kept], categories.columns[kept]),
+        numbers=_some_numbers(numbers, np.flatnonzero(~np.isin(numbers.fields, coded))),
+        made=plan.made[~np.isin(plan.made, coded)],
+        coded=np.array(coded, np.int64),
+        others=plan.others[~np.isin(plan.others, coded)],
+    )
+
+
+def plan_of_texts(plan: Plan, field: int) -> Plan:
+    """`plan` for this field alone, and cells of its column alone."""
+    only, place, nothing = slice(field, field + 1), np.zeros(1, np.int64), np.empty(0, np.int64)
+    numbers = _some_numbers(plan.numbers, np.flatnonzero(plan.numbers.fields == field))
+    count = int(field in plan.categories.fields)
+    crosses = (np.empty(0, np.uint64), nothing)
+    return plan._replace(
+        label_column=-1,
+        weight_column=-1,
+        seeds=plan.seeds[only],
+        keeps_missing=plan.keeps_missing[only],
+        missing_hashes=plan.missing_hashes[only],
+        categories=CategoryPlan(place[:count], np.zeros(count, np.uint64)),
+        numbers=numbers._replace(
+            fields=np.zeros_like(numbers.fields), columns=np.zeros_like(numbers.columns)
+        ),
+        made=place[: int(field in plan.made)],
+        others=place,
+        crosses=CrossPlan(*crosses, place),
+        bag_crosses=BagCrossPlan(*crosses, nothing, place),
     )
 
 
@@ -122,6 +173,18 @@ def _numbers(fields: Sequence[InputField], index: dict[str, int]) -> NumberPlan:
         edge_starts=np.array([0, *accumulate(map(len, edges))], np.int64),
         log_lowest=lowest,
         log_threshold=threshold,
+    )
+
+
+def _some_numbers(plan: NumberPlan, places: NDArray[np.int64]) -> NumberPlan:
+    """Of `plan` the fields at these places."""
+    edges = [plan.edges[plan.edge_starts[i] : plan.edge_starts[i + 1]] for i in places]
+    return plan._replace(
+        fields=plan.fields[places],
+        columns=plan.columns[places],
+        logarithmic=plan.logarithmic[places],
+        edges=np.concatenate([np.empty(0), *edges]),
+        edge_starts=np.array([0, *accumulate(each.size for each in edges)], np.int64),
     )
 
 

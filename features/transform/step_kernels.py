@@ -11,6 +11,7 @@ from ctr.numba_cache import njit
 from features.text.number_kernels import BAD_NUMBER, GARBAGE, NUMBER, edge_bucket, log_bucket, parse_number
 from features.transform.cross_kernels import BagCrossPlan, Combination
 from features.transform.field_kernels import (
+    TILE,
     Tile,
     edge_buckets,
     find_points,
@@ -86,8 +87,27 @@ class Plan(NamedTuple):
     numbers: NumberPlan
     made: NDArray[np.int64]
     """int64[p]: the fields whose steps are no kernels here; they are `Made`."""
+    coded: NDArray[np.int64]
+    """int64[c]: the fields whose values have been hashed, each once; they are in `Made.coded`."""
+    others: NDArray[np.int64]
+    """All fields but those."""
     crosses: CrossPlan
     bag_crosses: BagCrossPlan
+
+
+class Coded(NamedTuple):
+    """What `c` fields make of the distinct texts of their columns, and which of the texts each cell is."""
+
+    codes: NDArray[np.int32]
+    """int32[columns, rows]."""
+    first: int
+    """The row there that is row 0 of the block."""
+    columns: NDArray[np.int64]
+    """int64[c]: which row of `codes` each field reads."""
+    starts: NDArray[np.uint64]
+    """uint64[c]: where in the two below the hashes of each field begin."""
+    hashes: NDArray[np.uint64]
+    present: NDArray[np.bool_]
 
 
 class Made(NamedTuple):
@@ -107,6 +127,7 @@ class Made(NamedTuple):
     problem: NDArray[np.uint8]
     """uint8[n]: the RowStatus of rows that are bad, and the column; of length 0 without such steps."""
     bad_column: NDArray[np.int32]
+    coded: Coded
 
 
 class Scratch(NamedTuple):
@@ -161,7 +182,7 @@ def hash_fields(tile: Tile, plan: Plan, made: Made, scratch: Scratch) -> None:
     for i in range(plan.made.size):
         if not made.hashed[i]:
             _load_made(tile, made, i, plan.made[i], hashes, present)
-    for f in range(plan.seeds.size):
+    for f in plan.others:
         hash_words(f, plan.seeds[f], hashes)
     for i in range(plan.made.size):
         if made.hashed[i]:
@@ -172,7 +193,9 @@ def hash_fields(tile: Tile, plan: Plan, made: Made, scratch: Scratch) -> None:
             hash_other_categories(
                 tile, categories.columns[i], f, plan.seeds[f], scratch.pointed[f], hashes, present
             )
-    for f in range(plan.seeds.size):
+    for i in range(plan.coded.size):
+        _load_coded(tile, made.coded, i, plan.coded[i], hashes, present)
+    for f in plan.others:
         if plan.keeps_missing[f]:
             keep_missing(n, f, plan.missing_hashes[f], hashes, present)
     for x in range(crosses.seeds.size):
@@ -219,3 +242,40 @@ def _load_made(
         row = tile.numbers[t] - made.first
         words[f, t] = made.words[i, row]
         present[f, t] = made.present[i, row]
+
+
+@njit(nogil=True, cache=True)
+def _load_coded(
+    tile: Tile, coded: Coded, i: int, f: int, hashes: NDArray[np.uint64], present: NDArray[np.bool_]
+) -> None:
+    """Loads the hashes of the i-th field whose values have been hashed before."""
+    codes, start = coded.codes[coded.columns[i]], coded.starts[i]
+    for t in range(tile.at.size):
+        k = start + np.uint64(codes[np.uint64(coded.first + tile.numbers[t])])
+        hashes[f, t] = coded.hashes[k]
+        present[f, t] = coded.present[k]
+
+
+@njit(nogil=True, cache=True)
+def hash_texts(
+    buffer: NDArray[np.uint8],
+    starts: NDArray[np.int32],
+    ends: NDArray[np.int32],
+    status: NDArray[np.uint8],
+    plan: Plan,
+    made: Made,
+    scratch: Scratch,
+    hashes: NDArray[np.uint64],
+    present: NDArray[np.bool_],
+) -> None:
+    """What the only field of `plan` makes of each of these texts; a `status` other than 0: it is bad."""
+    bad_column = np.zeros(starts.size, np.int32)
+    for first in range(0, starts.size, TILE):
+        n = min(TILE, starts.size - first)
+        for t in range(n):
+            scratch.numbers[t] = first + t
+            scratch.at[t] = np.uint64(first + t)
+        tile = Tile(buffer, starts, ends, scratch.at[:n], scratch.numbers[:n], status, bad_column)
+        hash_fields(tile, plan, made, scratch)
+        hashes[first : first + n] = scratch.hashes[0, :n]
+        present[first : first + n] = scratch.present[0, :n]

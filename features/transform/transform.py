@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -14,12 +14,13 @@ from features.batches import Batch, BatchBuilder
 from features.columns import Arrays, Bag, Columns, Hashes, Words
 from features.spec import FeatureSpec, InputField, TimeField, column_of, columns_of, learnt_of
 from features.steps.index_kernels import bad_token
-from features.text import Cells, cells_of_rows, expected_time, shown
+from features.text import Cells, CodedCells, cells_of_rows, expected_time, shown
+from features.transform.by_value import ByValue
 from features.transform.cross_plan import most_of_bags
 from features.transform.kernels import RowStatus, transform_rows
 from features.transform.missing import maker
-from features.transform.plan import made_of, plan_of, scratch_of, seed_of
-from features.transform.step_kernels import Made
+from features.transform.plan import NOT_CODED, made_of, plan_of, scratch_of, seed_of
+from features.transform.step_kernels import Coded, Made
 
 _EXPECTED = {
     RowStatus.LABEL: "is no label; it must be 0 or 1, or -1 or 1",
@@ -100,11 +101,14 @@ class Transform:
         }
         self._plan = plan_of(spec, self.columns, self._learnt)
         self._thread = threading.local()
+        single = [field for field in spec.all_fields if not field.several]
         self._made_before = [
-            (self.columns.index(column_of(field)), make)
+            (-1 if field.several else single.index(field), self.columns.index(column_of(field)), make)
             for field in spec.all_fields
             if (make := maker(field, seed_of(field.name, spec), self._learnt[field.name])) is not None
         ]
+        columns = [self.columns.index(c) if (c := column_of(f)) in spec.by_value else -1 for f in single]
+        self._by_value = ByValue(self._plan, columns, {f: make for f, _, make in self._made_before})
         self._bag_columns = [
             self.columns.index(column_of(field)) for field in spec.all_fields if field.several
         ]
@@ -134,6 +138,11 @@ class Transform:
         be anything. A row that fails adds nothing: its status is set, and `column` (int32[rows], an index
         into `columns`) tells where. Returns the next row to do.
         """
+        plan, coded = self._plan, NOT_CODED
+        if isinstance(cells, CodedCells):
+            by_value = self._by_value.of(cells)
+            cells = cells.kept() if by_value is None else cells.plain
+            plan, coded = by_value or (plan, coded)
         if cells.starts.shape[1] != len(self.columns):
             raise ValueError(f"cells have {cells.starts.shape[1]} columns, not {len(self.columns)}")
         if len(cells) == 0:
@@ -147,7 +156,7 @@ class Transform:
             self._thread.scratch = scratch_of(self._plan)
         row = first_row
         while row < len(cells) and builder.room > 0:
-            last, made = self._make(cells, status, row, builder)
+            last, made = self._make(cells, status, row, builder, coded, set(plan.coded.tolist()))
             next_row, builder.rows = transform_rows(
                 buffer,
                 starts,
@@ -157,7 +166,7 @@ class Transform:
                 last,
                 status,
                 column,
-                self._plan,
+                plan,
                 made,
                 self._thread.scratch,
                 builder.indptr,
@@ -172,15 +181,26 @@ class Transform:
         return row
 
     def _make(
-        self, cells: Cells, status: NDArray[np.uint8], first: int, builder: BatchBuilder
+        self,
+        cells: Cells,
+        status: NDArray[np.uint8],
+        first: int,
+        builder: BatchBuilder,
+        coded: Coded,
+        done: Container[int],
     ) -> tuple[int, Made]:
-        """What the steps that are no kernels make of the next rows, and where these end."""
-        if not self._made_before:
-            return len(cells), self._nothing_made
+        """What the steps that are no kernels make of the next rows, and where these end.
+
+        `coded`: what has been made of the fields that are `done`.
+        """
+        if all(f in done for f, _, _ in self._made_before):
+            return len(cells), self._nothing_made._replace(coded=coded)
         last = min(len(cells), first + builder.room)
         columns = Columns(cells, status, slice(first, last), self.columns)
         found: list[tuple[int, Words | Hashes | Bag]] = [
-            (place, make(columns[self.columns[place]])) for place, make in self._made_before
+            (place, make(columns[self.columns[place]]))
+            for f, place, make in self._made_before
+            if f not in done
         ]
         if self.history is not None:
             of_windows = self.history.words(
@@ -188,7 +208,7 @@ class Transform:
             )
             places = [place for place, _ in found[-len(of_windows) :]]  # their fields are the last
             found[-len(of_windows) :] = zip(places, of_windows, strict=True)
-        made = made_of(first, last - first, found)
+        made = made_of(first, last - first, found, coded)
         if made.bounds.size:
             builder.reserve(self._require_room(made))
         return last, made

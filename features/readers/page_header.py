@@ -1,0 +1,100 @@
+"""`page_header`: what stands before each page of a Parquet file, in Thrift's compact protocol.
+
+https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift and
+https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 7, 8, 12
+_INTEGERS = (4, 5, 6)  # of 16, 32 and 64 bits
+_DEEPEST = 4
+DATA, DICTIONARY, DATA_V2 = 0, 2, 3
+PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY = 0, 2, 3, 8
+
+
+class PageHeader(NamedTuple):
+    """What is needed of it."""
+
+    kind: int
+    """`DATA`, `DICTIONARY` or `DATA_V2`, or another one."""
+    size: int
+    """Of the page in the file, in bytes."""
+    full_size: int
+    """Uncompressed."""
+    values: int
+    encoding: int
+    level_bytes: int
+    """Of definition levels that stand before the values uncompressed (`DATA_V2`)."""
+    is_compressed: bool
+
+
+def page_header(data: memoryview) -> tuple[PageHeader, int]:
+    """The header that begins there, and how long it is.
+
+    Raises IndexError if it is longer than `data`, and ValueError for what is none.
+    """
+    fields, end = _struct(data, 0, _DEEPEST)
+    kind = fields.get(1, -1)
+    own = fields.get(5 if kind == DATA else 7 if kind == DICTIONARY else 8, {})
+    if not isinstance(own, dict):
+        raise ValueError("a page header has a number in place of a structure")
+    header = PageHeader(
+        kind=kind,
+        size=fields.get(3, -1),
+        full_size=fields.get(2, -1),
+        values=own.get(1, 0),
+        encoding=own.get(4 if kind == DATA_V2 else 2, 0),
+        level_bytes=own.get(5, 0) if kind == DATA_V2 else 0,
+        is_compressed=own.get(7, True) if kind == DATA_V2 else True,
+    )
+    if not all(isinstance(number, int) and number >= 0 for number in header):
+        raise ValueError("a page header has no sizes")
+    return header, end
+
+
+def _struct(data: memoryview, at: int, depth: int) -> tuple[dict[int, Any], int]:
+    """Its fields by number; those of other types than a page header needs are left out."""
+    fields: dict[int, Any] = {}
+    number = 0
+    while head := data[at]:
+        at += 1
+        kind = head & 15
+        if head >> 4:
+            number += head >> 4
+        else:
+            number, at = _integer(data, at)
+        if kind in (_TRUE, _FALSE):
+            fields[number] = kind == _TRUE
+        elif kind in _INTEGERS:
+            fields[number], at = _integer(data, at)
+        elif kind == _BINARY:
+            size, at = _unsigned(data, at)
+            at += size
+        elif kind == _STRUCT and depth:
+            fields[number], at = _struct(data, at, depth - 1)
+        elif kind in (_BYTE, _DOUBLE):
+            at += 1 if kind == _BYTE else 8
+        else:
+            raise ValueError(f"a page header has a field of type {kind}")
+    return fields, at + 1
+
+
+def _integer(data: memoryview, at: int) -> tuple[int, int]:
+    value, at = _unsigned(data, at)
+    return value >> 1 ^ -(value & 1), at
+
+
+def _unsigned(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a page header has too long a number")

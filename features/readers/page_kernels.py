@@ -1,0 +1,107 @@
+"""The values of a page of a Parquet file (https://parquet.apache.org/docs/file-format/data-pages/encodings/)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
+from features.text.hashing import load_u64
+
+_U0, _U1, _U7, _U8 = (np.uint64(k) for k in (0, 1, 7, 8))
+
+
+@njit(nogil=True, cache=True)
+def _bits(buffer: NDArray[np.uint8], bit: np.uint64) -> np.uint64:
+    """At least 32 bits from there on, those beyond the buffer being 0."""
+    at = bit >> np.uint64(3)
+    if at + _U8 <= np.uint64(buffer.size):
+        return load_u64(buffer, at) >> (bit & _U7)
+    word = _U0
+    for i in range(np.uint64(buffer.size) - at):
+        word |= np.uint64(buffer[at + i]) << (_U8 * i)
+    return word >> (bit & _U7)
+
+
+@njit(nogil=True, cache=True)
+def _at_most(count: np.uint64, most: int) -> int:
+    return int(np.int64(count)) if count < np.uint64(most) else most
+
+
+@njit(nogil=True, cache=True)
+def unpack_runs(
+    buffer: NDArray[np.uint8], at: int, end: int, width: int, least: int, out: NDArray[np.int32]
+) -> bool:
+    """Fills `out` with the numbers of a hybrid of runs and bit-packed groups in `buffer[at:end]`.
+
+    Each is `width` (0 to 32) bits wide. False if they are too few, or one is not below `least`.
+    """
+    position, stop, wide, done = np.uint64(at), np.uint64(end), np.uint64(width), 0
+    mask = (_U1 << wide) - _U1
+    most = _U0
+    while done < out.size:
+        head, shift = _U0, _U0
+        while True:
+            if position >= stop or shift > np.uint64(28):
+                return False
+            byte = np.uint64(buffer[position])
+            position += _U1
+            head |= (byte & np.uint64(0x7F)) << shift
+            shift += _U7
+            if byte < np.uint64(0x80):
+                break
+        if head & _U1:
+            size = (head >> _U1) * wide  # in bytes, of groups of 8
+            count = _at_most((head >> _U1) << np.uint64(3), out.size - done)
+            if position * _U8 + np.uint64(count) * wide > stop * _U8:
+                return False
+            bit = position * _U8
+            for i in range(done, done + count):
+                word = _bits(buffer, bit) & mask
+                bit += wide
+                most = word if word > most else most
+                out[i] = np.int32(word)
+            position += size
+        else:
+            size = (wide + _U7) >> np.uint64(3)
+            count = _at_most(head >> _U1, out.size - done)
+            if position + size > stop or count == 0:
+                return False
+            word = _bits(buffer, position * _U8) & mask
+            most = word if word > most else most
+            out[done : done + count] = np.int32(word)
+            position += size
+        done += count
+    return out.size == 0 or bool(most < np.uint64(least))
+
+
+@njit(nogil=True, cache=True)
+def spread(levels: NDArray[np.int32], missing: int, codes: NDArray[np.int32]) -> None:
+    """Moves the codes of values that are there from the front to their rows; the others are `missing`."""
+    k = 0
+    for level in levels:
+        k += level
+    for i in range(levels.size - 1, -1, -1):
+        k -= levels[i]
+        codes[i] = codes[k] if levels[i] else missing
+
+
+@njit(nogil=True, cache=True)
+def place_texts(
+    buffer: NDArray[np.uint8], at: int, starts: NDArray[np.int32], ends: NDArray[np.int32]
+) -> bool:
+    """Finds texts that stand one after the other from `at` on, each behind its length; False if cut short."""
+    position = at
+    for i in range(starts.size):
+        if position + 4 > buffer.size:
+            return False
+        length = 0
+        for k in range(4):
+            length |= int(buffer[position + k]) << (8 * k)
+        position += 4
+        if length > buffer.size - position:
+            return False
+        starts[i] = position
+        position += length
+        ends[i] = position
+    return True
