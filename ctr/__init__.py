@@ -12,6 +12,7 @@ from ctr.siblings import require_siblings as _require_siblings
 if TYPE_CHECKING:
     from ctr.classifier import FTRLClassifier
     from ctr.model import Model, load_model
+    from ctr.training import train
 
 __version__ = "0.1.0"
 

@@ -6,8 +6,12 @@ from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
     from ctr.jobs.export import export_model
+    from ctr.jobs.holdout import PassEvaluations
     from ctr.jobs.outcome import TrainOutcome
+    from ctr.jobs.remains import Remains
+    from ctr.jobs.setup import set_up
     from ctr.jobs.train import run_train_job
     from ctr.jobs.train_job import TrainJob
+    from ctr.jobs.train_memory import learn_in_memory
 
 __getattr__ = lazy_face(__name__, __file__)

@@ -74,7 +74,7 @@ class TrainSetup:
     def model(self, state: tuple[Slots, Float32], result: TrainResult) -> Model:
         """The trained model."""
         linear, facts = self.linear(state, result.passes), self._facts(result)
-        return Model.of(self.source.spec, linear, facts, self.dictionary, self.source.windows)
+        return Model.of(self.source.spec, linear, facts, self.dictionary, self.source.windows, state)
 
     def _facts(self, result: TrainResult) -> dict[str, Any]:
         """What the manifest says about training."""
@@ -104,7 +104,7 @@ def set_up(job: TrainJob) -> TrainSetup:
     """Open the inputs, and choose what the job leaves open. Raises the errors of the parts."""
     source = open_source(
         job.inputs,
-        None if job.spec is None else load_spec(job.spec),
+        load_spec(job.spec) if isinstance(job.spec, str) else job.spec,
         on_bad_rows=job.on_bad_rows,
         quarantine=job.quarantine,
         max_bad_fraction=job.max_bad_fraction,

@@ -19,6 +19,7 @@ from ctr.jobs.train_job import TrainJob
 from ctr.learn import Trained
 from ctr.metrics import MetricSummary
 from ctr.model import Model
+from ctr.progress import progress
 from ps import require_store_url
 
 
@@ -79,7 +80,15 @@ def _learn(
     if setup.job.in_memory:
         from ctr.jobs.train_memory import learn_in_memory
 
-        return learn_in_memory(setup, after_passes, stop, remains), None
+        with progress("training") as report:
+            trained = learn_in_memory(
+                setup,
+                after_passes,
+                stop,
+                remains,
+                lambda p: report(p.examples, p.fraction, p.logloss, p.later_pass),
+            )
+        return trained, None
     from ctr.jobs.train_distributed import learn_distributed  # with what training in memory does without
 
     return learn_distributed(setup, after_passes, stop, remains)

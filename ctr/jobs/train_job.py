@@ -14,6 +14,7 @@ from ctr.stall import STALL_S
 from ctr.workers import Consistency
 
 if TYPE_CHECKING:
+    from features import FeatureSpec
     from features.readers import RowChoice
 
 
@@ -23,8 +24,8 @@ class TrainJob:
 
     inputs: Sequence[str | Path]
     """A hashed data set, or raw files: see `features.open_source`."""
-    spec: str | None
-    """Path or name of the feature spec; None for a hashed data set, which carries its own."""
+    spec: str | FeatureSpec | None
+    """The feature spec, its path or name; None for a hashed data set, which carries its own."""
     model: Path
     workers: int = 1
     chunk: int | None = None

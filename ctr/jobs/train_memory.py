@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Event
 
 from ctr.jobs.holdout import PassEvaluations, State
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
-from ctr.learn import Rounds, Trained, read_out
-from ctr.progress import progress
+from ctr.learn import Rounds, Trained, TrainProgress, read_out
 from ps import Token, open_store
 
 
 def learn_in_memory(
-    setup: TrainSetup, after_passes: PassEvaluations, stop: Event, remains: Remains
+    setup: TrainSetup,
+    after_passes: PassEvaluations,
+    stop: Event,
+    remains: Remains,
+    on_progress: Callable[[TrainProgress], None],
 ) -> Trained:
     """Train on threads; they wait while the state after a pass is evaluated."""
     store = open_store(setup.job.store, bits=setup.source.spec.bits, width=setup.optimizer.width)
@@ -27,19 +31,18 @@ def learn_in_memory(
         if initial is not None:
             store.push(*initial, Token("start", 0, 0))
         remains.begin()
-        with progress("training") as report:
-            result = Rounds(
-                setup.source,
-                store,
-                setup.optimizer,
-                setup.settings,
-                passes_before=setup.passes_before,
-                chunks_before=setup.chunks_before,
-                stop_row=setup.stop_row,
-                on_progress=lambda p: report(p.examples, p.fraction, p.logloss, p.later_pass),
-                stop=stop,
-                on_pass=None if setup.holdout is None else evaluate,
-            ).train()
+        result = Rounds(
+            setup.source,
+            store,
+            setup.optimizer,
+            setup.settings,
+            passes_before=setup.passes_before,
+            chunks_before=setup.chunks_before,
+            stop_row=setup.stop_row,
+            on_progress=on_progress,
+            stop=stop,
+            on_pass=None if setup.holdout is None else evaluate,
+        ).train()
         state = read_out(store)
         store.drop()
         return Trained(result, state)

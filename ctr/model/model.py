@@ -6,13 +6,15 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from ctr.errors import DataError
+from ctr.errors import DataError, ModelError
 from ctr.learn import Float32
+from ctr.metrics import MetricSummary
 from ctr.model.linear import LinearModel
 from ctr.model.manifest import FORMAT, FORMAT_VERSION
-from features import Batch, Chunk, FeatureSpec, Transform, batch_of
+from features import Batch, Chunk, FeatureSpec, Slots, Transform, batch_of, open_source
 from features.windows import Windows
 
 
@@ -31,6 +33,8 @@ class Model:
     """The file of a dictionary of features, to be saved with the model; None in one that was loaded."""
     windows: Windows | None = None
     """What the windows of the spec know of earlier rows; this alone changes, as events are added to it."""
+    state: tuple[Slots, Float32] | None = None
+    """The optimizer's state, to be saved with the model; None in one that was loaded."""
 
     @staticmethod
     def of(
@@ -39,6 +43,7 @@ class Model:
         facts: Mapping[str, Any],
         dictionary: bytes | None = None,
         windows: Windows | None = None,
+        state: tuple[Slots, Float32] | None = None,
     ) -> Model:
         """The model of these weights, trained with the transform of `spec`; `facts` go into the manifest.
 
@@ -57,9 +62,8 @@ class Model:
         if spec.windows:
             windows = windows or Windows(spec)
             manifest["windows"] = {"keys": windows.keys, "bytes": windows.bytes}
-        return Model(
-            linear, Transform(spec, with_label=False, history=windows), manifest, dictionary, windows
-        )
+        transform = Transform(spec, with_label=False, history=windows)
+        return Model(linear, transform, manifest, dictionary, windows, state)
 
     @property
     def id(self) -> str:
@@ -96,6 +100,31 @@ class Model:
                 "predict a file of that format, or hashed examples."
             )
         return batch_of(examples, self.transform)
+
+    def evaluate(self, data: object) -> MetricSummary:
+        """How well the model predicts labelled raw rows or a hashed data set: see `ctr.model.inputs_of`.
+
+        Raises DataError for what is no such data, and for a bad row.
+        """
+        from ctr.model.evaluation import evaluate  # which knows models
+        from ctr.model.inputs import inputs_of
+
+        with inputs_of(data) as inputs:
+            return evaluate(self, open_source(inputs, self.spec)).summary()
+
+    def save(self, path: str | Path) -> None:
+        """Write the model, which was just trained, as the folder `path`; a model that was there is replaced.
+
+        Raises ModelError when `path` is something else, when the disk refuses, and for a model that was
+        loaded: its folder can be copied.
+        """
+        from ctr.model.artifact import save_model
+
+        if self.state is None:
+            raise ModelError(
+                "this model was loaded, without what training would go on from; copy its folder instead."
+            )
+        save_model(self, Path(path), self.state)
 
     def take_in(self, rows: Sequence[Mapping[str, object]], until: int | None = None) -> int:
         """Rows that have happened count for what windows say from now on; how many of them do.

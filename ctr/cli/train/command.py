@@ -34,7 +34,7 @@ def train(told: TrainOptions) -> None:
     """
     job = _job(told)
     _check(job)
-    require_apart(told.json, [*job.inputs, job.spec, *job.holdout])
+    require_apart(told.json, [*job.inputs, told.spec, *job.holdout])
     require_no_part(told.json, job.model, job.checkpoint)
     _run(job, told.json)
 

@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text().partition("## The parameters in Redis")[0]
 BLOCKS = re.findall(r"```sh\n(.*?)```\n+(?:```\n(.*?)```)?", README, re.DOTALL)
 
+PROGRAM = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
 
 def figures(text: str) -> list[float]:
     """The numbers of a table of metrics."""
@@ -53,3 +55,22 @@ def test_the_commands(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                     assert figures(done.out) == pytest.approx(figures(output), abs=1e-3)
                     assert len(figures(done.out)) == 10
     assert ran == ["train", "evaluate", "predict", "explain", "features", "train", "train"]
+
+
+def test_the_program(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says what the commands above it say, in at most 12 lines."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    log = subprocess.run([sys.executable, "examples/ads_csv.py"], stdout=subprocess.PIPE, check=True).stdout
+    (tmp_path / "ads.csv").write_bytes(log)
+    (program,) = PROGRAM
+    assert len(program.splitlines()) <= 12
+    exec(program, {})
+    loss, scored = capsys.readouterr().out.splitlines()
+    of_commands = next(figures(output) for _, output in BLOCKS if figures(output))
+    assert float(loss) == pytest.approx(of_commands[6], abs=1e-3)
+    (expected,) = next(json.loads(output)["predictions"] for _, output in BLOCKS if output.startswith("{"))
+    assert float(scored.strip("[]")) == pytest.approx(expected, abs=1e-3)
+    assert cli("evaluate", "--model", "model", "ads.csv").code == 0

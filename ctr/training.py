@@ -1,0 +1,94 @@
+"""`train`: a model from a program's data, in its process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
+
+from ctr.defaults import STORE
+from ctr.jobs import PassEvaluations, Remains, TrainJob, learn_in_memory, set_up
+from ctr.learn import TrainProgress
+from ctr.model import Model, inputs_of
+from features import FeatureSpec, Pipeline
+
+_NOWHERE = Path("model")  # nothing is written
+
+
+def train(
+    data: object,
+    spec: str | Path | FeatureSpec | None = None,
+    *,
+    holdout: object = None,
+    holdout_fraction: float | None = None,
+    holdout_where: str | None = None,
+    epochs: int = 1,
+    workers: int = 1,
+    chunk: int | None = None,
+    admit: float = 1.0,
+    base_rate: float | None = None,
+    warm_start: str | Path | None = None,
+    on_progress: Callable[[TrainProgress], None] = lambda _: None,
+    **optimizer: float,
+) -> Model:
+    """Train a model on raw rows or a hashed data set, with the parameters in this process.
+
+    `data` is an Arrow table, a frame of pandas (2.2 or newer) or polars, or what `ctr train` takes: a path, a
+    folder, a pattern, a URI, or a list of those. `spec` is a feature spec: its path, the name of one that
+    ships with the package, its YAML text, or a `FeatureSpec`; a hashed data set has its own. A spec that
+    learns (quantiles, counts) learns from `data` first. `optimizer` are settings of FTRL: `alpha`, `beta`,
+    `l1`, `l2`; the others are options of `ctr train`, where they are explained. Nothing is printed, and no
+    signal is handled.
+
+    What the hold-out says, `holdout` or a part of `data`, is in `model.manifest["metrics"]`, beside what
+    progressive validation says. Raises DataError, SpecError and ModelError as `ctr train` does.
+
+    >>> import ctr, pyarrow as pa
+    >>> rows = pa.table({"site": ["news", "shop"] * 1000, "click": [0, 1] * 1000})
+    >>> spec = '''
+    ... version: 1
+    ... source: {format: parquet}
+    ... label: click
+    ... fields: [{name: site, type: category}]
+    ... '''
+    >>> model = ctr.train(rows, spec, alpha=0.5)
+    >>> model.predict([{"site": "news"}, {"site": "shop"}]).round(1).tolist()
+    [0.0, 1.0]
+    >>> model.evaluate(rows).auc
+    1.0
+    """
+    with ExitStack() as opened:
+        inputs = opened.enter_context(inputs_of(data))
+        job = TrainJob(
+            inputs=inputs,
+            spec=_spec(spec),
+            model=_NOWHERE,
+            workers=workers,
+            chunk=chunk,
+            epochs=epochs,
+            admit=admit,
+            optimizer=optimizer,
+            store=STORE,
+            holdout=() if holdout is None else opened.enter_context(inputs_of(holdout)),
+            holdout_fraction=holdout_fraction,
+            holdout_where=holdout_where,
+            warm_start=None if warm_start is None else Path(warm_start),
+            base_rate=base_rate,
+        )
+        setup, stop = set_up(job), Event()
+        passes = PassEvaluations(lambda number, state: None)
+        trained = learn_in_memory(setup, passes, stop, Remains(STORE, _NOWHERE), on_progress)
+        model = setup.model(trained.state, trained.result)
+        if setup.holdout is not None and (summary := setup.holdout.evaluate(model.linear, stop)) is not None:
+            model.manifest["metrics"]["holdout"] = summary.to_json()
+            model.manifest["calibration"] = summary.to_json()["calibration"]
+        if not isinstance(data, str | Path | list | tuple):
+            model.manifest["training"]["inputs"] = ["a table"]
+        return model
+
+
+def _spec(spec: str | Path | FeatureSpec | None) -> FeatureSpec | None:
+    if spec is None or isinstance(spec, FeatureSpec):
+        return spec
+    return Pipeline.from_yaml(spec).spec

@@ -1,0 +1,116 @@
+"""Models that a program trains are those that `ctr train` makes."""
+
+from __future__ import annotations
+
+import doctest
+import signal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import csv
+
+import ctr
+import ctr.training
+from ctr.errors import DataError, ModelError, SpecError
+from tests.ctr.conftest import Cli
+
+SPEC = """
+version: 1
+source: {format: delimited}
+label: click
+bits: 16
+fields:
+  - {name: site, type: category, min_count: 2}
+  - {name: price, type: number, transform: quantiles, buckets: 8}
+crosses: [site * price]
+"""
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """3,000 rows."""
+    rng = np.random.default_rng(5)
+    path = tmp_path_factory.mktemp("log") / "log.csv"
+    table = pd.DataFrame(
+        {
+            "click": (rng.random(3_000) < 0.3).astype(int),
+            "site": [f"site{n}" for n in rng.integers(0, 40, 3_000)],
+            "price": rng.integers(0, 900, 3_000) / 8,
+        }
+    )
+    table.to_csv(path, index=False)
+    return path
+
+
+def test_it_is_what_the_command_trains(log: Path, cli: Cli, tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC)
+    words = ["train", "--spec", spec, log, "--model", tmp_path / "model", "--alpha", 0.3, "--epochs", 2]
+    assert cli(*words, "--holdout-fraction", 0.2).code == 0
+    theirs = ctr.load_model(tmp_path / "model")
+    settings = {"alpha": 0.3, "epochs": 2, "holdout_fraction": 0.2}
+    table = csv.read_csv(log)
+    frames = (table, pd.read_csv(log), pl.read_csv(log))
+    for data, given in ((log, spec), ([str(log)], SPEC), *((frame, SPEC) for frame in frames)):
+        model = ctr.train(data, given, **settings)
+        assert model.id == theirs.id
+        assert model.manifest["metrics"] == theirs.manifest["metrics"]
+        assert model.evaluate(data) == theirs.evaluate(log)
+    assert model.manifest["training"]["inputs"] == ["a table"]
+
+
+def test_it_can_be_saved_and_trained_on(log: Path, tmp_path: Path, cli: Cli) -> None:
+    model = ctr.train(log, SPEC)
+    model.save(tmp_path / "model")
+    loaded = ctr.load_model(tmp_path / "model")
+    rows = [{"site": "site1", "price": 3.5}]
+    assert loaded.predict(rows).tolist() == model.predict(rows).tolist()
+    more = ctr.train(log, loaded.spec, warm_start=tmp_path / "model")
+    assert more.manifest["training"]["chunks"] == 2
+    with pytest.raises(ModelError, match="was loaded"):
+        loaded.save(tmp_path / "other")
+    assert cli("evaluate", "--model", tmp_path / "model", log).code == 0
+
+
+def test_other_data_can_be_held_out(log: Path) -> None:
+    table = csv.read_csv(log)
+    model = ctr.train(table.slice(0, 2_000), SPEC, holdout=table.slice(2_000))
+    assert model.manifest["metrics"]["holdout"]["examples"] == 1_000
+    assert model.evaluate(table.slice(2_000)).to_json() == model.manifest["metrics"]["holdout"]
+
+
+def test_it_tells_where_it_is_and_prints_nothing(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    told: list[float] = []
+    ctr.train(log, SPEC, chunk=10, epochs=40, on_progress=lambda progress: told.append(progress.fraction))
+    assert signal.getsignal(signal.SIGINT) is before
+    assert capfd.readouterr() == ("", "")
+    assert told == sorted(told)
+
+
+def test_wrong_data_and_settings(log: Path) -> None:
+    table = csv.read_csv(log)
+    with pytest.raises(DataError, match=r"expected a path.*got dict"):
+        ctr.train({"site": ["a"]}, SPEC)
+    with pytest.raises(DataError, match="price"):
+        ctr.train(table.drop_columns("price"), SPEC)
+    with pytest.raises(DataError, match="click"):
+        ctr.train(table.drop_columns("click"), SPEC)
+    with pytest.raises(SpecError, match="need a feature spec"):
+        ctr.train(table)
+    with pytest.raises(ModelError, match="no setting gamma"):
+        ctr.train(table, SPEC, gamma=1.0)
+    with pytest.raises(ModelError, match="epochs is 0"):
+        ctr.train(table, SPEC, epochs=0)
+    with pytest.raises(DataError, match="no row"):
+        ctr.train(pa.table({"click": pa.array([], pa.int64()), "site": [], "price": []}), SPEC)
+
+
+def test_the_example_in_the_docstring() -> None:
+    found = doctest.testmod(ctr.training)
+    assert found.attempted >= 5
+    assert found.failed == 0
