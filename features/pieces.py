@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +12,6 @@ from features.batches import Batch, BatchBuilder
 from features.readers import Block, Piece
 from features.text import Cells
 from features.transform import Transform
-
-T = TypeVar("T")
-U = TypeVar("U")
-
-_AHEAD = 2  # items per thread: one in work and one that waits, so that no thread does
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,30 +143,3 @@ class OpenPieces:
     def close(self) -> None:
         """Close the file."""
         self._pieces.close()
-
-
-def in_order(call: Callable[[T], U], items: Iterator[T], threads: int) -> Iterator[U]:
-    """What `call` gives for each item, in their order, worked out on so many threads.
-
-    Items are taken in the caller's thread, at most two per thread ahead. What they or a call raise comes
-    behind what was before it, as if there were no threads.
-    """
-    running: deque[Future[U]] = deque()
-    failure: Exception | None = None
-    pool = ThreadPoolExecutor(threads, "hasher")
-    try:
-        ended = False
-        while running or not ended:
-            while not ended and len(running) < _AHEAD * threads:
-                try:
-                    running.append(pool.submit(call, next(items)))
-                except StopIteration:
-                    ended = True
-                except Exception as error:  # noqa: BLE001  (raised below, in its turn)
-                    failure, ended = error, True
-            if running:
-                yield running.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-    if failure is not None:
-        raise failure

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ctr.errors import DataError, SpecError
 from features.batches import Batch, BatchBuilder
 from features.inputs import InputFile, StandardInput, input_files
-from features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece, in_order
+from features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece
 from features.preview import absent_columns, crowded_fields, kind_of_labels
 from features.readers import (
     EARLY_ROWS,
@@ -31,6 +31,7 @@ from features.readers import (
 )
 from features.spec import FeatureSpec
 from features.text import Cells
+from features.threads import in_order
 from features.transform import Transform
 from features.windows import Windows
 

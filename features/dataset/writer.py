@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from io import BufferedWriter, FileIO
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from features.dataset.unfinished import Done, Unfinished
 from features.folder import replace_folder
 from features.readable import DICTIONARY, Dictionary, dictionary_bytes
 from features.spec import SPEC, FeatureSpec, spec_files
+from features.threads import in_order
 from features.windows import Windows, sha256_of, write_windows
 
 BLOCK_ROWS = 65_536
@@ -72,19 +73,17 @@ def write_dataset(
     require_dataset_or_nothing(place := Path(out))
     done = Done() if unfinished is None else unfinished.done.model_copy(deep=True)
     tally = _Tally(spec.bits, block_rows, done)
-    chunks = _counted(_reading(batches), tally, progress)
     try:
         with replace_folder(place) as folder:
             drafts = folder if unfinished is None else unfinished.folder
-            while part := _write_part(
-                drafts / f"shard-{len(done.parts):05d}.arrow",
-                islice(chunks, BLOCKS_PER_PART),
-                block_schema(spec.bits),
-            ):
-                done.parts.append(part)
-                if unfinished is not None:
-                    done.position = position()
-                    unfinished.note(done)
+            with closing(_Parts(drafts, tally, unfinished)) as parts:
+                # On a thread, so that the next batch is made meanwhile.
+                placed = ((batch, position()) for batch in _reading(batches))
+                with closing(in_order(lambda each: parts.add(*each), placed, threads=1)) as written:
+                    for rows in written:
+                        if progress is not None:
+                            progress(rows)
+                parts.end(position())
             if not done.rows:
                 raise DataError("the input has no row, so there is no data set to write: check the input.")
             if unfinished is not None:
@@ -112,18 +111,6 @@ def _reading(batches: Iterable[Batch | Chunk]) -> Iterator[Batch | Chunk]:
         yield from batches
     except OSError as error:
         raise DataError(f"the input could not be read ({error}).") from error
-
-
-def _counted(
-    batches: Iterable[Batch | Chunk], tally: _Tally, progress: Callable[[int], None] | None
-) -> Iterator[Chunk]:
-    """The chunk of each batch, entered into the tally; `progress` is called when it has been written."""
-    for batch in batches:
-        chunk = localize(batch)
-        tally.add(chunk)
-        yield chunk
-        if progress is not None:
-            progress(tally.done.rows)
 
 
 class _Tally:
@@ -172,30 +159,77 @@ class _Tally:
         )
 
 
-def _write_part(path: Path, chunks: Iterator[Chunk], schema: pa.Schema) -> PartEntry | None:
-    """Write the next blocks as an Arrow file, hashed meanwhile; None, and no file, if there are none."""
-    chunk = next(chunks, None)
-    if chunk is None:
-        return None
-    rows = 0
-    with _HashingFile(path) as sink:
-        file = pa.ipc.new_file(sink, schema)
-        while chunk is not None:
-            columns = [_one_list(getattr(chunk, field.name), field.type) for field in schema]
-            file.write_batch(pa.record_batch(columns, schema=schema))
-            rows += len(chunk)
-            chunk = next(chunks, None)
-        file.close()
-        size = sink.tell()
-    return PartEntry(name=path.name, rows=rows, bytes=size, sha256=sink.sha256.hexdigest())
+class _Parts:
+    """The parts of a data set, which are written block by block."""
+
+    def __init__(self, folder: Path, tally: _Tally, unfinished: Unfinished | None) -> None:
+        self._folder = folder
+        self._tally = tally
+        self._unfinished = unfinished
+        self._schema = block_schema(tally.bits)
+        self._open: _Part | None = None
+
+    def add(self, batch: Batch | Chunk, position: int) -> int:
+        """Write the next block; with it, the batches stand for `position` rows. Returns the rows of all."""
+        chunk = localize(batch)
+        self._tally.add(chunk)
+        if self._open is None:
+            name = f"shard-{len(self._tally.done.parts):05d}.arrow"
+            self._open = _Part(self._folder / name, self._schema)
+        self._open.add(chunk)
+        if self._open.blocks == BLOCKS_PER_PART:
+            self.end(position)
+        return self._tally.done.rows
+
+    def end(self, position: int) -> None:
+        """The part that has been begun, if any, is complete."""
+        if self._open is None:
+            return
+        done = self._tally.done
+        done.parts.append(self._open.end())
+        self._open = None
+        if self._unfinished is not None:
+            done.position = position
+            self._unfinished.note(done)
+
+    def close(self) -> None:
+        """Let go of a part that is not complete."""
+        if self._open is not None:
+            self._open.sink.close()
+
+
+class _Part:
+    """A part that is being written: an Arrow file, hashed meanwhile."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.path = path
+        self.sink = _HashingFile(path)
+        self.blocks = self.rows = 0
+        self._schema = schema
+        self._file = pa.ipc.new_file(self.sink, schema)
+
+    def add(self, chunk: Chunk) -> None:
+        columns = [_one_list(getattr(chunk, field.name), field.type) for field in self._schema]
+        self._file.write_batch(pa.record_batch(columns, schema=self._schema))
+        self.blocks += 1
+        self.rows += len(chunk)
+
+    def end(self) -> PartEntry:
+        """Complete the file."""
+        self._file.close()
+        size = self.sink.tell()
+        self.sink.close()
+        return PartEntry(name=self.path.name, rows=self.rows, bytes=size, sha256=self.sink.sha256.hexdigest())
 
 
 def _one_list(array: Any, type_: pa.DataType) -> pa.Array:
     """A column of one row that holds `array`, or null for None."""
     if array is None:
         return pa.nulls(1, type_)
-    offsets = pa.array([0, array.size], pa.int64())
-    return pa.LargeListArray.from_arrays(offsets, pa.array(array), type=type_)
+    # Of buffers, since `pa.array` loads pandas first, if it is there: 0.3 s.
+    values = pa.Array.from_buffers(type_.value_type, array.size, [None, pa.py_buffer(array)])
+    offsets = np.array([0, array.size], np.int64)
+    return pa.Array.from_buffers(type_, 1, [None, pa.py_buffer(offsets)], children=[values])
 
 
 class _HashingFile(BufferedWriter):

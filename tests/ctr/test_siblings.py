@@ -79,7 +79,7 @@ def test_importing_ctr_loads_nothing_large(tmp_path: Path) -> None:
     assert python("-c", code, cwd=tmp_path).stdout == "set()\n"
 
 
-def test_training_in_memory_loads_neither_redis_nor_scipy_nor_the_compiler(
+def test_building_and_training_in_memory_load_neither_redis_nor_scipy_nor_pandas_nor_the_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "spec.yaml").write_text(
@@ -90,6 +90,10 @@ def test_training_in_memory_loads_neither_redis_nor_scipy_nor_the_compiler(
     train = """
 from pathlib import Path
 from ctr.jobs import TrainJob, run_train_job
+from features import RawSource, load_spec, write_dataset
+spec = load_spec("spec.yaml")
+write_dataset(RawSource(spec, ["log.csv"]).batches(1000), spec, "hashed")
+run_train_job(TrainJob(inputs=[Path("hashed")], spec=None, model=Path("model"), workers=2))
 run_train_job(TrainJob(inputs=[Path("log.csv")], spec="spec.yaml", model=Path("model"), workers=2))
 """
     with monkeypatch.context() as here:
@@ -98,7 +102,7 @@ run_train_job(TrainJob(inputs=[Path("log.csv")], spec="spec.yaml", model=Path("m
     code = f"""
 import sys
 {train}
-heavy = "redis scipy.linalg numba.np.arrayobj rich ctr.distributed.coordinator ps.board".split()
+heavy = "redis scipy.linalg pandas numba.np.arrayobj rich ctr.distributed.coordinator ps.board".split()
 print(sorted(m for m in sys.modules if m.startswith(tuple(heavy))))
 """
     done = python("-c", code, cwd=tmp_path)

@@ -19,10 +19,10 @@ from pyarrow import parquet
 
 from ctr.errors import DataError
 from features.batches import Batch
-from features.pieces import in_order
 from features.readers.delimited import DelimitedReader
 from features.source import RawSource
 from features.spec import FORMATS, parse_spec
+from features.threads import in_order
 
 SPEC = """
 version: 1
