@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ctr.errors import ModelError
@@ -104,7 +105,7 @@ def set_up(job: TrainJob) -> TrainSetup:
     """Open the inputs, and choose what the job leaves open. Raises the errors of the parts."""
     source = open_source(
         job.inputs,
-        load_spec(job.spec) if isinstance(job.spec, str) else job.spec,
+        load_spec(job.spec) if isinstance(job.spec, str | Path) else job.spec,
         on_bad_rows=job.on_bad_rows,
         quarantine=job.quarantine,
         max_bad_fraction=job.max_bad_fraction,

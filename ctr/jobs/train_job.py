@@ -24,7 +24,7 @@ class TrainJob:
 
     inputs: Sequence[str | Path]
     """A hashed data set, or raw files: see `features.open_source`."""
-    spec: str | FeatureSpec | None
+    spec: str | Path | FeatureSpec | None
     """The feature spec, its path or name; None for a hashed data set, which carries its own."""
     model: Path
     workers: int = 1

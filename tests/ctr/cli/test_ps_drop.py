@@ -21,7 +21,7 @@ from tests.ctr.cli.ps_jobs import (
     train,
     trained,
 )
-from tests.ctr.conftest import Cli
+from tests.ctr.command_line import Cli
 from tests.ctr.distributed_jobs import Command
 from tests.ps.cut_lines import cut_line
 from tests.ps.job_boards import until

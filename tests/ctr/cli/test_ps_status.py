@@ -30,7 +30,7 @@ from tests.ctr.cli.ps_jobs import (
     train,
     trained,
 )
-from tests.ctr.conftest import Cli
+from tests.ctr.command_line import Cli
 from tests.ctr.distributed_jobs import Command
 from tests.ps.job_boards import until
 from tests.ps.redis_servers import StartRedis, needs_redis

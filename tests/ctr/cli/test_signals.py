@@ -16,7 +16,7 @@ from threading import Event, Thread
 import pytest
 
 from ctr.model.artifact import load_model
-from tests.ctr.conftest import Cli
+from tests.ctr.command_line import Cli
 from tests.ctr.distributed_jobs import CTR, Command, wait_for
 
 

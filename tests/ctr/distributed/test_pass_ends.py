@@ -12,7 +12,7 @@ import pytest
 from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.workers.description import JobDescription
-from tests.ctr.conftest import Cli
+from tests.ctr.command_line import Cli
 from tests.ctr.distributed_jobs import State, describe, in_threads, same, source_of
 from tests.ps.redis_servers import needs_redis
 
