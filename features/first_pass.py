@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from features.block import Block, blocks_of
 from features.columns import Arrays, Column
 from features.inputs import InputFile, StandardInput, input_files
-from features.readers import Block, RowChoice, blocks_of, open_reader
+from features.readers import RowChoice, open_reader
 from features.spec import FeatureSpec, FittedSpec, InputField, NumberField, column_of, learnt_of
 from features.steps import STEPS, Fit
 

@@ -11,7 +11,8 @@ from features.dataset import DatasetSource, is_dataset
 from features.spec import FeatureSpec
 
 if TYPE_CHECKING:
-    from features.readers import Labels, RowChoice
+    from features.lines import Labels
+    from features.readers import RowChoice
     from features.source import OnBadRows, RawSource
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.batches import Batch, BatchBuilder
-from features.readers import Block, Piece
+from features.block import Block, Piece
 from features.text import Cells
 from features.transform import Transform
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from features.batches import Batch, BatchBuilder
+from features.block import blocks_of
 from features.first_pass import learn
-from features.readers import TableReader, blocks_of
 from features.spec import (
     FeatureSpec,
     FittedSpec,
@@ -22,6 +22,7 @@ from features.spec import (
     parse_spec,
     write_fitted_spec,
 )
+from features.tables import TableReader
 from features.transform import Transform
 
 if TYPE_CHECKING:

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from features.batches import BatchBuilder
+from features.block import Block, blocks_of
 from features.columns import Arrays, Column
 from features.inputs import InputFile
-from features.readers import Block, Labels, RowChoice, blocks_of, open_reader
+from features.lines import Labels
+from features.readers import RowChoice, open_reader
 from features.spec import FeatureSpec, NumberField, column_of
 from features.steps import buckets_of
 from features.transform import Transform

@@ -14,21 +14,12 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from features.batches import Batch, BatchBuilder
+from features.block import Block, blocks_of
 from features.inputs import InputFile, StandardInput, input_files
+from features.lines import Labels
 from features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece
 from features.preview import absent_columns, crowded_fields, kind_of_labels
-from features.readers import (
-    EARLY_ROWS,
-    ELSEWHERE,
-    BadRows,
-    Block,
-    Labels,
-    Quarantine,
-    RowChoice,
-    blocks_of,
-    open_reader,
-    require_few,
-)
+from features.readers import EARLY_ROWS, ELSEWHERE, BadRows, Quarantine, RowChoice, open_reader, require_few
 from features.spec import FeatureSpec
 from features.text import Cells
 from features.threads import in_order

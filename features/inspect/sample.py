@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ctr.errors import DataError
+from features.block import blocks_of
 from features.inputs import InputFile
-from features.readers import blocks_of, format_of, open_reader
+from features.readers import format_of, open_reader
 from features.spec import FeatureSpec, Source
 from features.text import TextFile
 

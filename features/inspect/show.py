@@ -12,10 +12,11 @@ import numpy as np
 
 from ctr.errors import DataError
 from features.batches import BatchBuilder
+from features.block import Block, blocks_of
 from features.first_pass import fit
 from features.inputs import input_files
 from features.readable import Naming
-from features.readers import Block, blocks_of, open_reader
+from features.readers import open_reader
 from features.spec import FeatureSpec, column_of
 from features.text import Cells
 from features.transform import Transform

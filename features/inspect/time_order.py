@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from features.block import Block, blocks_of
 from features.columns import Column
 from features.inputs import InputFile
-from features.readers import Block, blocks_of, open_reader
+from features.readers import open_reader
 from features.spec import FeatureSpec, TimeField, Window, column_of, microseconds
 from features.text import Times
 

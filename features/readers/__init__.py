@@ -1,4 +1,4 @@
-"""Files of each format, read as blocks of cells."""
+"""Which reader a file has, which rows of it are wanted, and what becomes of bad ones."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from features.readers.bad_rows import EARLY_ROWS, BadRows, Quarantine, require_f
 from features.readers.opening import format_of, open_reader
 
 if TYPE_CHECKING:
-    from features.readers.block import Block, Piece, blocks_of
     from features.readers.condition import ELSEWHERE, Condition, RowChoice
-    from features.readers.delimited import Labels
-    from features.readers.table import TableReader
 
-# Kernels that take text apart: a hashed data set needs none.
+# Kernels that compare texts: a hashed data set needs none.
 __getattr__ = lazy_face(__name__, __file__)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import SpecError
+from features.block import Block, Piece, Reader
 from features.columns import Column
-from features.readers.block import Block, Piece, Reader
 from features.readers.condition_kernels import compare_texts
 from features.text import Cells
 

@@ -11,45 +11,45 @@ from features.spec import FEATURES, FORMATS, LABEL, WEIGHT, FeatureSpec, Format,
 from features.text import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
 
 if TYPE_CHECKING:
-    from features.readers.block import Reader
+    from features.block import Reader
+    from features.lines import Labels
     from features.readers.condition import RowChoice
-    from features.readers.delimited import Labels
 
 # Readers are loaded with the first file of their format: a spec needs to know no more than what is below.
 
 
 def _open_delimited(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from features.readers.delimited import DelimitedReader
+    from features.lines import DelimitedReader
 
     return DelimitedReader(path, spec, labels=labels)
 
 
 def _open_parquet(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from features.readers.parquet import ParquetReader
+    from features.tables import ParquetReader
 
     return ParquetReader(path, spec)
 
 
 def _open_arrow(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from features.readers.arrow import ArrowReader
+    from features.tables import ArrowReader
 
     return ArrowReader(path, spec)
 
 
 def _open_json_lines(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from features.readers.json_lines import JsonLinesReader
+    from features.lines import JsonLinesReader
 
     return JsonLinesReader(path, spec)
 
 
 def _open_vw(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from features.readers.vw import VwReader
+    from features.lines import VwReader
 
     return VwReader(path)
 
 
 def _open_libsvm(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from features.readers.libsvm import LibsvmReader
+    from features.lines import LibsvmReader
 
     return LibsvmReader(path)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from features.readers.block import Block, Piece, Reader
+from features.block import Block, Piece, Reader
 from features.text import Cells
 
 

@@ -24,12 +24,12 @@ from hypothesis import strategies as st
 
 from ctr.errors import DataError, SpecError
 from features import Batch, FeatureSpec, Transform, fit, load_spec, parse_spec
+from features.block import Reader, blocks_of
 from features.inputs import LocalFile
-from features.readers.block import Reader, blocks_of
-from features.readers.delimited import DelimitedReader
-from features.readers.json_lines import JsonLinesReader
-from features.readers.libsvm import LibsvmReader
-from features.readers.vw import VwReader
+from features.lines.delimited import DelimitedReader
+from features.lines.json_lines import JsonLinesReader
+from features.lines.libsvm import LibsvmReader
+from features.lines.vw import VwReader
 from features.source import RawSource
 
 pytestmark = [pytest.mark.kernel, pytest.mark.large]

@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from ctr.errors import DataError
 from features.batches import Batch
-from features.readers.delimited import DelimitedReader
+from features.lines.delimited import DelimitedReader
 from features.source import RawSource
 from features.spec import FORMATS, parse_spec
 from features.threads import in_order

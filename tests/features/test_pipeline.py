@@ -16,7 +16,7 @@ import features.pipeline
 from ctr.errors import DataError, SpecError
 from features import Pipeline, fit
 from features.source import RawSource
-from tests.features.tables import ROWS, SPEC, TABLE, assert_equal
+from tests.features.one_table import ROWS, SPEC, TABLE, assert_equal
 
 
 class OnlyAStream:

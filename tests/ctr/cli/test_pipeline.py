@@ -9,7 +9,7 @@ from typing import Any
 
 from features import Pipeline, open_source
 from tests.ctr.command_line import Cli
-from tests.features.tables import ROWS, SPEC, TABLE, assert_equal
+from tests.features.one_table import ROWS, SPEC, TABLE, assert_equal
 
 
 def test_the_slots_are_those_of_commands(tmp_path: Path, cli: Cli) -> None:

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
-from features.readers.block import Block, rows_per_block
+from features.block import Block, rows_per_block
 from features.source import RawSource
 from features.spec import FORMATS, Format, load_spec, parse_spec
 from features.text import Cells

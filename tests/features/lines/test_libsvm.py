@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from ctr.errors import DataError
 from features.batches.batch import Batch
 from features.batches.builder import BatchBuilder
+from features.block import blocks_of
 from features.inputs import LocalFile
-from features.readers.block import blocks_of
-from features.readers.libsvm import LibsvmReader
-from features.readers.line_kernels import HASH_COMMENT, count_rows
+from features.lines.libsvm import LibsvmReader
+from features.lines.line_kernels import HASH_COMMENT, count_rows
 from features.spec import FeatureSpec, parse_spec
 from features.transform.transform import Transform
 from tests.reference.libsvm import parse_row

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
+from features.block import Block, blocks_of
 from features.inputs import LocalFile
-from features.readers.block import Block, blocks_of
-from features.readers.delimited import DelimitedReader
+from features.lines.delimited import DelimitedReader
 from features.spec import FeatureSpec, parse_spec
 from features.text import text_file
 from features.transform.transform import Transform

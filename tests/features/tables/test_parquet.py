@@ -15,11 +15,11 @@ import pytest
 from pyarrow import parquet
 
 from ctr.errors import DataError
+from features.block import blocks_of
 from features.inputs import LocalFile
-from features.readers import arrow_rows
-from features.readers.block import blocks_of
-from features.readers.parquet import ParquetReader
 from features.spec import FeatureSpec, parse_spec
+from features.tables import arrow_rows
+from features.tables.parquet import ParquetReader
 from features.transform.transform import Transform
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
+from features.block import Block, TextRows, require_columns, rows_per_block
 from features.inputs import InputFile
-from features.readers.block import Block, TextRows, require_columns, rows_per_block
 from features.spec import FeatureSpec
 from features.text import (
     OPEN_QUOTE,

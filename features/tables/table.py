@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from ctr.errors import DataError
-from features.readers.arrow_rows import ArrowPiece, parts_of, require_typed
 from features.spec import FeatureSpec
+from features.tables.arrow_rows import ArrowPiece, parts_of, require_typed
 
 
 class TableReader:

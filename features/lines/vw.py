@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from features.readers.block import Block, TextRows
-from features.readers.line_reader import LineReader
-from features.readers.vw_kernels import split_vw
+from features.block import Block, TextRows
+from features.lines.line_reader import LineReader
+from features.lines.vw_kernels import split_vw
 from features.spec import FEATURES, LABEL, WEIGHT
 from features.text import Cells, Lines
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.readers.block import Block, require_columns, rows_per_block
+from features.block import Block, require_columns, rows_per_block
 from features.spec import FeatureSpec
 from features.text import Cells, CodedCells, CodedColumns, Texts
 
@@ -105,7 +105,7 @@ class ArrowPiece:
 
     def _column(self, name: str) -> Texts:
         """The cells of a column of the batch."""
-        from features.readers.column_text import text_of_column  # pyarrow.compute: 70 ms of every start
+        from features.tables.column_text import text_of_column  # pyarrow.compute: 70 ms of every start
 
         assert self.batch is not None
         column = self.batch.column(name)
@@ -129,7 +129,7 @@ class ArrowPiece:
 
 def require_typed(path: object, schema: pa.Schema, columns: Sequence[str], spec: FeatureSpec) -> None:
     """Raises DataError unless each column is there, once, and is no list where its field takes one value."""
-    from features.readers.column_text import is_list
+    from features.tables.column_text import is_list
 
     require_columns(path, schema.names, columns)
     for name in columns:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from features.readers.block import Block, TextRows
-from features.readers.libsvm_kernels import split_rows
-from features.readers.line_kernels import HASH_COMMENT
-from features.readers.line_reader import LineReader
+from features.block import Block, TextRows
+from features.lines.libsvm_kernels import split_rows
+from features.lines.line_kernels import HASH_COMMENT
+from features.lines.line_reader import LineReader
 from features.spec import FEATURES, LABEL
 from features.text import Cells, Lines
 

@@ -10,11 +10,11 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from features.block import Block, Piece, TextRows, rows_per_block
 from features.inputs import InputFile
-from features.readers.block import Block, Piece, TextRows, rows_per_block
-from features.readers.json_kernels import LIST, NESTED, scan_json
-from features.readers.json_value_kernels import BAD_JSON
-from features.readers.line_reader import LineReader
+from features.lines.json_kernels import LIST, NESTED, scan_json
+from features.lines.json_value_kernels import BAD_JSON
+from features.lines.line_reader import LineReader
 from features.spec import FeatureSpec, columns_of
 from features.text import READ_BYTES, Cells, Lines, text_of_json
 

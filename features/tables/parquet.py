@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from ctr.errors import DataError
 from features.inputs import InputFile, partition_columns
-from features.readers.arrow_rows import BATCH_ROWS, ArrowPiece, parts_of, require_typed
-from features.readers.column_pages import ColumnPages, are_readable, is_text
 from features.spec import FeatureSpec
+from features.tables.arrow_rows import BATCH_ROWS, ArrowPiece, parts_of, require_typed
+from features.tables.column_pages import ColumnPages, are_readable, is_text
 from features.text import PARQUET, Texts
 
 _READ_BYTES = 1 << 20  # 1 MiB at a time of a column, instead of a whole row group

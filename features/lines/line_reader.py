@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from ctr.errors import DataError
+from features.block import Piece, require_columns
 from features.inputs import InputFile
-from features.readers.block import Piece, require_columns
-from features.readers.line_kernels import NO_COMMENT, count_rows
+from features.lines.line_kernels import NO_COMMENT, count_rows
 from features.text import READ_BYTES, Lines, TextFile
 
 

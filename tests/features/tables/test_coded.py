@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctr.errors import DataError
+from features.block import Block, blocks_of
 from features.inputs import LocalFile
-from features.readers import parquet as parquet_reader
-from features.readers.block import Block, blocks_of
-from features.readers.page_header import page_header
-from features.readers.parquet import ParquetReader
 from features.source import RawSource
 from features.spec import FeatureSpec, parse_spec
+from features.tables import parquet as parquet_reader
+from features.tables.page_header import page_header
+from features.tables.parquet import ParquetReader
 from features.text import CodedCells
 
 SPEC = parse_spec(

@@ -13,11 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
+from features.block import blocks_of
 from features.inputs import LocalFile
-from features.readers import json_lines
-from features.readers.block import blocks_of
-from features.readers.json_lines import JsonLinesReader, JsonPiece
-from features.readers.line_kernels import NO_COMMENT, count_rows
+from features.lines import json_lines
+from features.lines.json_lines import JsonLinesReader, JsonPiece
+from features.lines.line_kernels import NO_COMMENT, count_rows
 from features.source import RawSource
 from features.spec import FeatureSpec, parse_spec
 from features.text import TextFile

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from features.readers import page_header as headers
-from features.readers.page_header import PageHeader, page_header
-from features.readers.page_kernels import place_texts, spread, unpack_runs
+from features.tables import page_header as headers
+from features.tables.page_header import PageHeader, page_header
+from features.tables.page_kernels import place_texts, spread, unpack_runs
 from features.text import Texts
 
 _READ_BYTES = 1 << 18  # 256 KiB; pages are often larger

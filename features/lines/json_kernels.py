@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
-from features.readers.json_value_kernels import BAD_JSON, number, skip, space, string_end, unescape
+from features.lines.json_value_kernels import BAD_JSON, number, skip, space, string_end, unescape
 
 # What can be wrong with a row, besides `BAD_JSON`; `RowStatus` has the numbers below these.
 LIST, NESTED = 33, 34

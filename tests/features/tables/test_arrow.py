@@ -13,8 +13,8 @@ from pyarrow import feather, parquet
 from ctr.errors import DataError
 from features.dataset.writer import write_dataset
 from features.inputs import LocalFile
-from features.readers.arrow import ArrowReader
 from features.source import RawSource
+from features.tables.arrow import ArrowReader
 from tests.features.raw_files import ROWS, SPEC, csv_of, expected, joined, write
 
 Y, N, C = zip(*ROWS, strict=True)

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from ctr.errors import DataError
 from features.inputs import InputFile, partition_columns
-from features.readers.arrow_rows import ArrowPiece, parts_of, require_typed
 from features.spec import FeatureSpec
+from features.tables.arrow_rows import ArrowPiece, parts_of, require_typed
 from features.text import ARROW_FILE
 
 _OF_DATASET = {"indptr", "slots", "indices"}

@@ -1,0 +1,16 @@
+"""Files whose rows are lines, read as blocks of cells: delimited text, JSON lines, libsvm, VW."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_face
+
+if TYPE_CHECKING:
+    from features.lines.delimited import DelimitedReader, Labels
+    from features.lines.json_lines import JsonLinesReader
+    from features.lines.libsvm import LibsvmReader
+    from features.lines.vw import VwReader
+
+# Each has kernels that only its format needs.
+__getattr__ = lazy_face(__name__, __file__)
