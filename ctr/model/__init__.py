@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         save_model,
         update_manifest,
     )
+    from ctr.model.comparison import Compared, compare
     from ctr.model.evaluation import evaluate
     from ctr.model.explanation import Contribution, Explanation, explain
     from ctr.model.inputs import inputs_of

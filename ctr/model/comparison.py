@@ -1,0 +1,123 @@
+"""`compare`: several models on the same examples, and whether what they differ by is more than chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
+from math import nan, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import DataError
+from ctr.learn import Float32
+from ctr.metrics import Metrics
+from ctr.model.evaluation import SCORING_ROWS
+from ctr.model.model import Model
+from ctr.prefetch import Prefetch
+from features import ExampleSource
+
+_OF_95_PERCENT = 1.959964
+"""Standard errors on each side of a normal distribution's mean that have 95% of it between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A model's log loss less that of another on the same examples, in nats; negative is better."""
+
+    logloss: float
+    low: float
+    """The 95% confidence interval of `logloss`, from the spread of the examples' own differences: paired, so
+    what is hard for both models alike does not widen it. NaN for fewer than two examples."""
+    high: float
+
+    def to_json(self) -> dict[str, float]:
+        """The fields by name."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Over weighted differences of losses."""
+
+    examples: int = 0
+    w: float = 0.0
+    wd: float = 0.0
+    ww: float = 0.0
+    wwd: float = 0.0
+    wwdd: float = 0.0
+
+    def add(self, d: NDArray[np.float64], weights: Float32 | None) -> None:
+        w = np.ones(d.size) if weights is None else weights.astype(np.float64)
+        self.examples += d.size
+        self.w, self.wd = self.w + float(w.sum()), self.wd + float(w @ d)
+        ww = w * w
+        self.ww, self.wwd = self.ww + float(ww.sum()), self.wwd + float(ww @ d)
+        self.wwdd += float(ww @ (d * d))
+
+    def difference(self) -> Difference:
+        """Its variance is the sum of `(w (d - mean))**2` by the square of the sum of weights."""
+        mean = self.wd / self.w if self.w else nan
+        if self.examples < 2:
+            return Difference(mean, nan, nan)
+        spread = max(self.wwdd - 2 * mean * self.wwd + mean * mean * self.ww, 0.0)
+        error = sqrt(spread * self.examples / (self.examples - 1)) / self.w if self.w else nan
+        return Difference(mean, mean - _OF_95_PERCENT * error, mean + _OF_95_PERCENT * error)
+
+
+@dataclass(slots=True)
+class Compared:
+    """One of the models."""
+
+    metrics: Metrics = field(default_factory=Metrics)
+    against_first: _Sums = field(default_factory=_Sums)
+
+
+def compare(
+    models: Sequence[Model],
+    sources: Sequence[ExampleSource],
+    *,
+    on_rows: Callable[[int], None] = lambda _: None,
+) -> list[Compared]:
+    """Evaluate each model on its source: the same rows, hashed as that model wants them.
+
+    Raises DataError when there are no rows, when they have no labels, and when the sources do not have the
+    same rows, as some were left out of one that are good in another.
+    """
+    found = [Compared() for _ in models]
+    rows = 0
+    with ExitStack() as opened:
+        read = [opened.enter_context(Prefetch(each.batches(SCORING_ROWS), depth=2)) for each in sources]
+        for batches in zip_longest(*read):
+            first_labels: Float32 | None = None
+            first_losses: NDArray[np.float64] | None = None
+            for model, batch, result in zip(models, batches, found, strict=True):
+                labels = None if batch is None else batch.labels
+                if batch is not None and labels is None:
+                    raise DataError("these rows have no labels to evaluate on; `ctr predict` scores them.")
+                if batch is None or labels is None or not _same(labels, first_labels):
+                    raise DataError(
+                        "the models do not leave out the same bad rows, so they cannot be compared on them: "
+                        "correct the rows, or evaluate one model at a time."
+                    )
+                margins = model.margins(batch)
+                result.metrics.add(margins, labels, batch.weights)
+                if len(models) == 1:
+                    rows += labels.size
+                    continue
+                wide = margins.astype(np.float64)
+                losses = np.logaddexp(0, wide) - labels * wide
+                if first_losses is None:
+                    first_labels, first_losses = labels, losses
+                    rows += labels.size
+                result.against_first.add(losses - first_losses, batch.weights)
+            on_rows(rows)
+    if rows == 0:
+        raise DataError("there is no row to evaluate on: check the input, or the hold-out fraction.")
+    return found
+
+
+def _same(labels: Float32, first: Float32 | None) -> bool:
+    return first is None or np.array_equal(labels, first)
