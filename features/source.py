@@ -150,14 +150,13 @@ class RawSource:
                     self._row_count += reader.count_rows()
         return self._row_count
 
-    def count_not_chosen(self) -> int:
-        """The number of rows that are left out though they are not bad."""
-        rows = 0
-        for file in self.files if self._choice is not None else ():
-            with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
-                for block in blocks_of(reader, []):
-                    rows += int(np.count_nonzero(block.status == ELSEWHERE))
-        return rows
+    def count_not_chosen(self, rows: int) -> list[int]:
+        """Of each `rows` rows, in order, how many are left out though not bad; empty: all are chosen."""
+        counts, position = Counter[int](), 0
+        for block in self._blocks([]) if self._choice is not None else ():
+            counts.update(((np.flatnonzero(block.status == ELSEWHERE) + position) // rows).tolist())
+            position += block.status.size
+        return [counts[part] for part in range(-(-position // rows))] if counts else []
 
     def _fill(self, rows: int, start: int, stop: int | None) -> Iterator[Batch]:
         """As `batches`."""
@@ -233,11 +232,11 @@ class RawSource:
                     yield PlacedPiece(piece, position, done, 0, piece.rows)
                     position += piece.rows
 
-    def _blocks(self) -> Generator[Block, None, None]:
-        """All rows, block by block."""
+    def _blocks(self, columns: Sequence[str] | None = None) -> Generator[Block, None, None]:
+        """All rows, block by block, with these columns; None: those of the transform."""
         for file in self.files:
             with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
-                yield from blocks_of(reader, self._transform.columns)
+                yield from blocks_of(reader, self.columns if columns is None else columns)
 
     def _note(self, start: int, part: PlacedBlock | HashedPiece, first: int, last: int) -> None:
         """Deals with the bad ones of the rows `first..last-1` of a part, in a pass that began at `start`."""

@@ -72,7 +72,8 @@ class JobPosition:
             return
         for shard in range(self.begun):
             start, stop = plan.rows_of(shard)
-            rows = stop - start - bad.count_from(start)
+            held_out = plan.held_out_of_shards[shard % plan.shards_in_pass :][:1]
+            rows = stop - start - sum(held_out) - bad.count_from(start)
             if shard in self.progress:
                 rows = min(self.progress[shard] * plan.chunk, rows)
             yield plan.pass_of(shard), rows

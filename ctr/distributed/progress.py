@@ -22,7 +22,7 @@ def progress_of(board: JobBoard, plan: DataPlan, resumed: int) -> TrainProgress:
     done = sum(JobPosition.of(view).examples(plan))
     told = board.reports([LIFE + worker.id for worker in view.workers])
     logloss, later = loss_of([orjson.loads(blob) for blob in told.values()])
-    fraction = min(done / max(plan.rows * plan.passes, 1), 1.0)
+    fraction = min(done / max((plan.rows - plan.held_out) * plan.passes, 1), 1.0)
     return TrainProgress(done - resumed, fraction, float("nan") if logloss is None else logloss, later)
 
 

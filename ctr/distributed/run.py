@@ -100,7 +100,11 @@ def _train(
     if checkpoint is not None:
         job = str(checkpoint.position["job"])
         # A shard's chunks are numbered in it, whoever works on it now; and the state is kept as it was.
-        former = {"shard_chunks": checkpoint.job["shard_chunks"], "z_bits": checkpoint.store.z_bits}
+        former = {
+            "shard_chunks": checkpoint.job["shard_chunks"],
+            "held_out_of_shards": tuple(checkpoint.job.get("held_out_of_shards", ())),
+            "z_bits": checkpoint.store.z_bits,
+        }
         description = description.model_copy(update=former)
         _require_over(settings, job, stop)
         drop_incarnation(settings.url, checkpoint.store.incarnation, job)
@@ -189,7 +193,7 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
     now: Mapping[str, Any] = description.model_dump(mode="json")
     free = {"inputs", "on_bad_rows", "filters", "stall_s", "z_bits"}
     if not description.ranks:
-        free |= {"workers", "staleness", "shard_chunks"}
+        free |= {"workers", "staleness", "shard_chunks", "held_out_of_shards"}
     for name, then in found.job.items():
         if name not in free and now.get(name) != then:
             setting, before, here = _difference(name, then, now.get(name))

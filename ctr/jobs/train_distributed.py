@@ -32,6 +32,10 @@ def describe_job(setup: TrainSetup) -> JobDescription:
     if rows == 0:
         raise DataError("the input has no row to learn from: check the file, or the hold-out fraction.")
     consistency = job.consistency or CONSISTENCY
+    shard_chunks = 1 if consistency == "bsp" else shard_chunks_for(rows, settings.chunk, settings.workers)
+    held_out: list[int] = []
+    if isinstance(source, RawSource):
+        held_out = source.count_not_chosen(settings.chunk * shard_chunks)
     return JobDescription(
         inputs=absolute(job.inputs),
         input_bytes=input_bytes(job.inputs),
@@ -41,10 +45,11 @@ def describe_job(setup: TrainSetup) -> JobDescription:
         learnt=learnt_text(source.spec),
         on_bad_rows=job.on_bad_rows,
         without=job.holdout_where,
-        held_out=source.count_not_chosen() if isinstance(source, RawSource) else 0,
+        held_out=sum(held_out),
+        held_out_of_shards=() if consistency == "bsp" else tuple(held_out),
         rows=rows,
         chunk=settings.chunk,
-        shard_chunks=1 if consistency == "bsp" else shard_chunks_for(rows, settings.chunk, settings.workers),
+        shard_chunks=shard_chunks,
         passes=settings.epochs,
         passes_before=setup.passes_before,
         workers=settings.workers,

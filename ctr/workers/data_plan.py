@@ -23,6 +23,8 @@ class DataPlan:
     ranks: int = 1
     held_out: int = 0
     """Of the rows, those that are kept from training, anywhere among the others."""
+    held_out_of_shards: tuple[int, ...] = ()
+    """Of each data shard of a pass, unless the job goes in rounds; empty: none."""
 
     @property
     def shards_in_pass(self) -> int:

@@ -78,6 +78,8 @@ class JobDescription(BaseModel):
     """The condition of rows that are not trained on; None: all are."""
     held_out: int = 0
     """How many of `rows` meet it."""
+    held_out_of_shards: tuple[int, ...] = ()
+    """How many of each data shard of a pass, unless the job goes in rounds."""
     rows: int
     chunk: int
     shard_chunks: int
@@ -108,7 +110,13 @@ class JobDescription(BaseModel):
     def plan(self) -> DataPlan:
         """Which rows are whose."""
         return DataPlan(
-            self.rows, self.chunk, self.shard_chunks, self.passes, max(self.ranks, 1), self.held_out
+            rows=self.rows,
+            chunk=self.chunk,
+            shard_chunks=self.shard_chunks,
+            passes=self.passes,
+            ranks=max(self.ranks, 1),
+            held_out=self.held_out,
+            held_out_of_shards=self.held_out_of_shards,
         )
 
     def optimizer_in(self, shard_pass: int) -> Optimizer:

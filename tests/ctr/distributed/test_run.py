@@ -16,8 +16,12 @@ import pytest
 from ctr.cli.ps.status import look
 from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import DataError, ModelError, StoreError
+from ctr.jobs.setup import set_up
+from ctr.jobs.train_distributed import describe_job
+from ctr.jobs.train_job import TrainJob
 from ctr.learn.ftrl import Ftrl
 from ctr.learn.learner import Learner
+from ctr.workers import Consistency
 from ctr.workers.report import Reports
 from ctr.workers.ssp_worker import SspWorker
 from ctr.workers.worker import take_part
@@ -260,6 +264,37 @@ class TestStraggler:
         running.stop.set()
         assert running.result().result.interrupted
         return lags
+
+
+@pytest.mark.parametrize("consistency", ["asp", "bsp"])
+def test_a_job_that_is_stopped_counts_no_row_that_is_held_out(
+    start_job: StartJob, tmp_path: Path, redis_url: str, consistency: Consistency
+) -> None:
+    spec, log = tmp_path / "spec.yaml", tmp_path / "log.csv"
+    spec.write_text(
+        "version: 1\nsource: {format: delimited}\nlabel: y\nbits: 10\nfields: [{name: c, type: category}]\n"
+    )
+    rows = [f"{k % 2},v{k % 7},{'early' if k < 2_000 and k % 5 else 'late'}" for k in range(3_000)]
+    log.write_text("\n".join(["y,c,day", *rows]) + "\n")
+    job = TrainJob(
+        inputs=[log],
+        spec=str(spec),
+        model=tmp_path / "model",
+        workers=2,
+        chunk=100,
+        epochs=500,
+        consistency=consistency,
+        holdout_where="day = early",
+        base_rate=0.5,
+    )
+    description = describe_job(set_up(job))
+    running = start_job(description, redis_url)
+    assert running.once(lambda view: pushed(view) > 12)
+    running.stop.set()
+    did, told = running.result().result, running.facts().report
+    assert did.interrupted
+    assert did.examples == told.progressive.examples + told.later_passes.examples
+    assert (description.held_out, did.examples > 0) == (1_600, True)
 
 
 class TestJoining:

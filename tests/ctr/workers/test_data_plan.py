@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
@@ -59,14 +60,19 @@ def skipped(bad: set[int], passes: set[tuple[int, int]]) -> BadRows:
     return met
 
 
-@given(plans(), st.sets(st.integers(0, 60)), st.data())
-def test_examples_of_a_position(plan: DataPlan, bad: set[int], data: st.DataObject) -> None:
+@given(plans(), st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)), st.data())
+def test_examples_of_a_position(
+    plan: DataPlan, bad: set[int], held_out: set[int], data: st.DataObject
+) -> None:
+    bad -= held_out
+    counts = [len(held_out & set(range(*plan.rows_of(shard)))) for shard in range(plan.shards_in_pass)]
+    plan = replace(plan, held_out=sum(counts), held_out_of_shards=tuple(counts))
     begun = data.draw(st.integers(0, plan.shards))
     unfinished = data.draw(st.sets(st.integers(0, begun - 1))) if begun else set()
     progress = {shard: data.draw(st.integers(0, plan.chunks_of(shard))) for shard in unfinished}
     expected = [0] * plan.passes
     for shard in range(begun):
-        expected[plan.pass_of(shard)] += sum(chunks_of(plan, shard, bad)[: progress.get(shard)])
+        expected[plan.pass_of(shard)] += sum(chunks_of(plan, shard, bad | held_out)[: progress.get(shard)])
     position = JobPosition(begun, progress, ())
     shards = {plan.rows_of(shard) for shard in range(plan.shards)}
     assert position.examples(plan, skipped(bad, shards)) == expected
