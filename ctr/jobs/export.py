@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ctr.distributed import JobPosition, JobStatus, job_status, needed_reports
-from ctr.errors import StoreError
+from ctr.errors import CtrError, StoreError
 from ctr.learn import Float32, read_out
 from ctr.metrics import MetricSummary
 from ctr.model import LinearModel, Model, require_model_or_nothing, save_model
 from ctr.outputs import require_writable
 from ctr.workers import JobDescription, PreparedUpdate, WorkerReport, is_of_work
-from features import Slots
+from features import DatasetSource, Slots
+from features.windows import Windows
 from ps import RedisStore, RedisUrl
 from ps.status import BoardStatus, ModelStatus, StoreObserver
 
@@ -28,6 +29,8 @@ class Exported:
     """Where the job was just before."""
     progressive: MetricSummary
     """Of the workers' reports, which may be some chunks behind the weights."""
+    warnings: list[str]
+    """What the model lacks, as the job's data set is not here."""
 
 
 def export_model(url: RedisUrl, path: Path) -> Exported:
@@ -75,9 +78,27 @@ def export_model(url: RedisUrl, path: Path) -> Exported:
         **_facts(url, board, job, description, work),
     }
     weights = optimizer.in_pass(passes).weights(state)
-    model = Model.of(description.feature_spec(), LinearModel.of_weights(slots, weights), facts)
+    linear = LinearModel.of_weights(slots, weights)
+    dictionary, windows, warnings = _of_dataset(description)
+    model = Model.of(description.feature_spec(), linear, facts, dictionary, windows)
     save_model(model, path, (slots, state))
-    return Exported(model, job, work.progressive.summary())
+    return Exported(model, job, work.progressive.summary(), warnings)
+
+
+def _of_dataset(description: JobDescription) -> tuple[bytes | None, Windows | None, list[str]]:
+    """What a model takes over of the job's data set: its dictionary and what its windows know; and a warning
+    if that is not here."""
+    if not description.hashed:
+        return None, None, []
+    try:
+        source = description.open_source()
+        assert isinstance(source, DatasetSource)
+        return source.dictionary(), source.windows, []
+    except CtrError as error:
+        lacks = "has no dictionary of features, if the data set had one"
+        if description.feature_spec().windows:
+            lacks += ", and its windows know nothing of earlier rows"
+        return None, None, [f"the model {lacks}; export it where that is ({error})"]
 
 
 def _described(url: RedisUrl, model: ModelStatus, board: BoardStatus | None) -> BoardStatus:

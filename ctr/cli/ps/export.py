@@ -24,7 +24,8 @@ def export(
 ) -> None:
     """Save the model that a store holds, while its job is running or after it has failed.
 
-    Transform and optimizer are those of the job, which is not disturbed. The log loss shown is that of the
+    Transform and optimizer are those of the job, which is not disturbed; dictionary and windows are those of
+    its data set, if that is found here at the same path. The log loss shown is that of the
     workers' reports, which may be some chunks behind.
 
     Example: `ctr ps export --store redis://localhost:6379/0?model=ads --model snapshot`
@@ -46,6 +47,7 @@ def export(
         f"pass {job.passes_begun} of {job.plan.passes}",
         *(metric_lines({"progressive validation": found.progressive}) if found.progressive.examples else []),
         f"model {found.model.id} is in {model}: {weights:,} non-zero weights",
+        *(f"warning: {text}" for text in found.warnings),
     ]
     facts = {
         "model": found.model.id,
@@ -56,5 +58,6 @@ def export(
         "examples": training["examples"],
         "rows": training["rows"],
         "progressive": found.progressive.to_json(),
+        "warnings": found.warnings,
     }
     report(lines, facts, json)

@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 
 from api.app import create_app
+from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.learn.ftrl import Ftrl
 from ctr.learn.rounds import read_out
 from ctr.model.artifact import load_model, load_state
+from features import DatasetSource
+from features.readable import DICTIONARY
 from ps import parse_redis_url
 from ps.redis.store import RedisStore
 from ps.wire.keys import Keys
 from tests.api.running import run_server
 from tests.ctr.cli.ps_jobs import key_is_in_first_half, keys_in, make_model, named, password, paused, trained
 from tests.ctr.command_line import Cli
-from tests.ctr.distributed_jobs import Command
+from tests.ctr.distributed_jobs import Command, describe, source_of
 from tests.ps.redis_servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
@@ -96,6 +100,40 @@ class TestExport:
         np.testing.assert_array_equal(saved.state, state)
         weights = saved.optimizer.weights(state)
         np.testing.assert_array_equal(model.linear.weights, weights[weights != 0])
+
+    def test_what_the_data_set_has_goes_with_it(self, cli: Cli, redis_url: str, tmp_path: Path) -> None:
+        log, spec, hashed = tmp_path / "log.csv", tmp_path / "spec.yaml", tmp_path / "hashed"
+        log.write_text("y,c,at\n" + "".join(f"{k % 2},v{k % 7},{1_500_000_000 + k}\n" for k in range(900)))
+        spec.write_text(
+            "version: 1\nsource: {format: delimited}\nlabel: y\nbits: 10\n"
+            "fields: [{name: c, type: category}]\nwindows:\n"
+            "  - {name: w, key: [c], time: at, format: unix, features: [count], spans: [1h]}\n"
+        )
+        build = cli("features", "build", "--spec", spec, log, "--out", hashed, "--dictionary", 50)
+        assert build.code == 0, build.err
+        job = describe(hashed)
+        done, _ = train_distributed(
+            job, source_of(job), StoreSettings(named(redis_url)), start=None, stop=Event()
+        )
+        done.store.close()
+        words = ("ps", "export", "--store", named(redis_url), "--model", tmp_path / "model", "--json", "-")
+        assert json.loads(cli(*words).out)["warnings"] == []
+        model, source = load_model(tmp_path / "model"), DatasetSource(hashed)
+        assert (tmp_path / "model" / DICTIONARY).read_bytes() == source.dictionary()
+        assert model.windows is not None
+        assert source.windows is not None
+        assert model.windows.keys == 7
+        for name, known in source.windows.arrays(0).items():
+            np.testing.assert_array_equal(model.windows.arrays(0)[name], known)
+
+        hashed.rename(tmp_path / "elsewhere")
+        (warning,) = json.loads(cli(*words).out)["warnings"]
+        assert "no dictionary of features, if the data set had one, and its windows know nothing" in warning
+        assert f"export it where that is ({hashed}: the job's input is not here" in warning
+        assert f"warning: {warning}" in cli(*words[:-2]).out
+        lacking = load_model(tmp_path / "model")
+        assert lacking.windows is not None
+        assert (lacking.windows.keys, (tmp_path / "model" / DICTIONARY).exists()) == (0, False)
 
     def test_nothing_tells_what_the_weights_mean(self, cli: Cli, redis_url: str, tmp_path: Path) -> None:
         make_model(redis_url).close()
