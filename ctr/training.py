@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from threading import Event
 
 from ctr.defaults import STORE
-from ctr.jobs import PassEvaluations, Remains, TrainJob, learn_in_memory, set_up
+from ctr.errors import ModelError
+from ctr.jobs import EarlyStopping, PassEvaluations, Remains, TrainJob, learn_in_memory, set_up
 from ctr.learn import TrainProgress
 from ctr.model import Model, inputs_of
 from features import FeatureSpec, Pipeline
@@ -25,6 +27,7 @@ def train(
     holdout_where: str | None = None,
     epochs: int = 1,
     workers: int = 1,
+    early_stopping: bool = False,
     chunk: int | None = None,
     admit: float = 1.0,
     base_rate: float | None = None,
@@ -38,7 +41,8 @@ def train(
     folder, a pattern, a URI, or a list of those. `spec` is a feature spec: its path, the name of one that
     ships with the package, its YAML text, or a `FeatureSpec`; a hashed data set has its own. A spec that
     learns (quantiles, counts) learns from `data` first. `optimizer` are settings of FTRL: `alpha`, `beta`,
-    `l1`, `l2`; the others are options of `ctr train`, where they are explained. Nothing is printed, and no
+    `l1`, `l2`; the others are options of `ctr train`, where they are explained. With `early_stopping`, the
+    model is that of the pass which is best on the hold-out. Nothing is printed, and no
     signal is handled.
 
     What the hold-out says, `holdout` or a part of `data`, is in `model.manifest["metrics"]`, beside what
@@ -77,8 +81,13 @@ def train(
             base_rate=base_rate,
         )
         setup, stop = set_up(job), Event()
-        passes = PassEvaluations(lambda number, state: None)
+        if early_stopping and setup.holdout is None:
+            raise ModelError("early stopping compares passes on a hold-out: give one (holdout=...).")
+        early = EarlyStopping(partial(setup.evaluate_pass, stop), stop) if early_stopping else None
+        passes = PassEvaluations(early or (lambda number, state: None))
         trained = learn_in_memory(setup, passes, stop, Remains(STORE, _NOWHERE), on_progress)
+        if early is not None:
+            trained = early.best_of(setup, trained, passes)
         model = setup.model(trained.state, trained.result)
         if setup.holdout is not None and (summary := setup.holdout.evaluate(model.linear, stop)) is not None:
             model.manifest["metrics"]["holdout"] = summary.to_json()

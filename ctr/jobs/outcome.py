@@ -29,7 +29,8 @@ class TrainOutcome:
     holdout: MetricSummary | None
     """None also when evaluation was stopped."""
     holdout_by_pass: Mapping[int, MetricSummary]
-    """The same after each pass of this run but the last; none of those that were not evaluated."""
+    """The same after each pass of this run, but the last unless it was to be compared with the others; none
+    of those that were not evaluated."""
     model: Model
     saved_to: Path
     bad_rows: BadRows
@@ -42,6 +43,8 @@ class TrainOutcome:
     distributed: DistributedFacts | None = None
     left_in_store: str | None = None
     """Why Redis still holds the parameters, if it does."""
+    best_pass: int | None = None
+    """With early stopping: the pass of this run, from 1, whose model was kept."""
 
     @property
     def progressive_lag_chunks(self) -> int | None:
@@ -99,6 +102,7 @@ class TrainOutcome:
             "holdout_by_pass": [
                 {"pass": number, **summary.to_json()} for number, summary in self.holdout_by_pass.items()
             ],
+            "best_pass": self.best_pass,
             "progressive_lag_chunks": self.progressive_lag_chunks,
             "bad_rows": self.bad_rows.count,
             "warnings": list(self.warnings),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from ctr.errors import ModelError
@@ -20,6 +21,7 @@ from ctr.learn import (
     default_chunk,
     starting_state,
 )
+from ctr.metrics import MetricSummary
 from ctr.model import LinearModel, Model, SavedState, load_state
 from ctr.outputs import printable
 from features import DatasetSource, ExampleSource, Slots, load_spec, open_source
@@ -71,6 +73,11 @@ class TrainSetup:
     def linear(self, state: tuple[Slots, Float32], passes: int) -> LinearModel:
         """The weights of a state after so many passes, earlier ones included."""
         return LinearModel.of_weights(state[0], self.optimizer.in_pass(passes).weights(state[1]))
+
+    def evaluate_pass(self, stop: Event, number: int, state: tuple[Slots, Float32]) -> MetricSummary | None:
+        """The metrics of the state after a pass of this job, from 1; None when `stop` is set meanwhile."""
+        assert self.holdout is not None
+        return self.holdout.evaluate(self.linear(state, self.passes_before + number), stop)
 
     def model(self, state: tuple[Slots, Float32], result: TrainResult) -> Model:
         """The trained model."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Event
 
 from ctr.distributed import DistributedFacts
 from ctr.errors import CtrError
 from ctr.interrupts import stop_requests
-from ctr.jobs.holdout import PassEvaluations, State
+from ctr.jobs.early_stopping import EarlyStopping
+from ctr.jobs.holdout import PassEvaluations
 from ctr.jobs.outcome import TrainOutcome
 from ctr.jobs.remains import Remains
 from ctr.jobs.saving import empty_store, require_places, save_or_rescue
@@ -49,13 +51,12 @@ def _run(job: TrainJob, stop: Event, remains: Remains) -> TrainOutcome:
     require_store_url(job.store)
     require_places(job)
     setup = set_up(job)
-
-    def evaluate_pass(number: int, state: State) -> MetricSummary | None:
-        assert setup.holdout is not None
-        return setup.holdout.evaluate(setup.linear(state, setup.passes_before + number), stop)
-
-    after_passes = PassEvaluations(evaluate_pass)
+    evaluate = partial(setup.evaluate_pass, stop)
+    early = EarlyStopping(evaluate, stop) if job.early_stopping else None
+    after_passes = PassEvaluations(early or evaluate)
     trained, told = _learn(setup, after_passes, stop, remains)
+    if early is not None:
+        trained = early.best_of(setup, trained, after_passes)
     with nullcontext() if trained.store is None else closing(trained.store):
         if trained.result.examples == 0:
             empty_store(trained.store, remains)
@@ -71,7 +72,7 @@ def _run(job: TrainJob, stop: Event, remains: Remains) -> TrainOutcome:
             f"{failure} The model was trained and is in {saved_to}; only its evaluation failed."
             + (f" {left}" if left else "")
         ) from failure
-    return _outcome(setup, trained, told, model, saved_to, evaluation, left)
+    return _outcome(setup, trained, told, model, saved_to, evaluation, left, early)
 
 
 def _learn(
@@ -127,6 +128,7 @@ def _outcome(
     saved_to: Path,
     evaluation: _Evaluation,
     left: str | None,
+    early: EarlyStopping | None,
 ) -> TrainOutcome:
     source, holdout = setup.source, setup.holdout
     return TrainOutcome(
@@ -145,4 +147,5 @@ def _outcome(
         stopped=trained.result.interrupted or (holdout is not None and evaluation.holdout is None),
         distributed=told,
         left_in_store=left,
+        best_pass=None if early is None else early.best_pass,
     )

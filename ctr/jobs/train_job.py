@@ -54,6 +54,8 @@ class TrainJob:
     """Inputs to evaluate the model on."""
     holdout_fraction: float | None = None
     """Or: the part at the end of `inputs` to keep for that, below 1."""
+    early_stopping: bool = False
+    """Whether to end when a pass makes the hold-out worse, and to keep the best one."""
     holdout_where: str | None = None
     """Or: the rows of `inputs` that meet this condition; see `features.readers.Condition`."""
     warm_start: Path | None = None

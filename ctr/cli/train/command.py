@@ -50,6 +50,7 @@ def _job(told: TrainOptions) -> TrainJob:
         workers=told.workers,
         chunk=told.chunk,
         epochs=told.epochs,
+        early_stopping=told.early_stopping,
         safe_adding=told.safe_adding,
         admit=told.admit,
         store=told.store,
@@ -82,6 +83,12 @@ def _check(job: TrainJob) -> None:
 
     if bool(job.holdout) + (job.holdout_fraction is not None) + (job.holdout_where is not None) > 1:
         raise typer.BadParameter("give one of --holdout, --holdout-fraction and --holdout-where.")
+    held_out = job.holdout or job.holdout_fraction is not None or job.holdout_where is not None
+    if job.early_stopping and (job.epochs == 1 or not held_out):
+        raise typer.BadParameter(
+            "--early-stopping compares passes on a hold-out: give --epochs above 1, and one of --holdout, "
+            "--holdout-fraction and --holdout-where."
+        )
     _check_condition(job)
     _check_pipe(job)
     try:

@@ -62,6 +62,13 @@ class TrainOptions:
         ),
     ] = None
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 1
+    early_stopping: Annotated[
+        bool,
+        typer.Option(
+            "--early-stopping",
+            help="End when a pass makes the log loss of the hold-out worse, and keep the best pass.",
+        ),
+    ] = False
     optimizer: Annotated[
         str | None,
         typer.Option(
