@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from features.text import Cells, Times, parse_numbers, times_of
+from features.text import Cells, Times, hash_columns, parse_columns, times_of
 
 Arrays = Mapping[str, NDArray[Any]]
 """What a field has learnt, by the names in its `learns`."""
@@ -63,19 +62,24 @@ class Bag(NamedTuple):
     `missing` says of them to others."""
 
 
-@dataclass(frozen=True)
 class Column:
     """Some rows of one column, of whatever type a step takes them; each type is parsed once."""
 
-    buffer: NDArray[np.uint8]
-    starts: NDArray[np.int32]
-    """int32[rows]: where in `buffer` each text begins."""
-    ends: NDArray[np.int32]
-    """int32[rows]: where it ends."""
-    status: NDArray[np.uint8]
-    """uint8[rows]: rows where it is not 0 have no value; their places may be anything."""
-    beside: Mapping[str, Column] | None = None
-    """The same rows of the other columns, by name, where they are known."""
+    def __init__(
+        self,
+        buffer: NDArray[np.uint8],
+        starts: NDArray[np.int32],
+        ends: NDArray[np.int32],
+        status: NDArray[np.uint8],
+        beside: Mapping[str, Column] | None = None,
+    ) -> None:
+        """As the attributes of these names; `starts` and `ends` may have gaps between their elements."""
+        self.buffer = buffer
+        self._starts, self._ends = starts, ends
+        self.status = status
+        """uint8[rows]: rows where it is not 0 have no value; their places may be anything."""
+        self.beside = beside
+        """The same rows of the other columns, by name, where they are known."""
 
     @staticmethod
     def of(
@@ -85,12 +89,9 @@ class Column:
         rows: slice,
         beside: Mapping[str, Column] | None = None,
     ) -> Column:
-        """These rows of one of the columns of `cells`."""
-        starts, ends = cells.starts[rows, column], cells.ends[rows, column]
-        starts, ends = np.ascontiguousarray(starts), np.ascontiguousarray(ends)
-        buffer = cells.buffer.view()
-        buffer.flags.writeable = False  # so that no kernel is compiled twice
-        return Column(buffer, starts, ends, status[rows], beside)
+        """These rows of one of the columns of `cells`, valid as long as those are."""
+        places = cells.starts[rows, column], cells.ends[rows, column]
+        return Column(_read_only(cells.buffer), *places, status[rows], beside)
 
     @staticmethod
     def repeated(text: str, rows: int) -> Column:
@@ -100,7 +101,17 @@ class Column:
         return Column(buffer, np.zeros(rows, np.int32), ends, np.zeros(rows, np.uint8))
 
     def __len__(self) -> int:
-        return self.starts.size
+        return self.status.size
+
+    @cached_property
+    def starts(self) -> NDArray[np.int32]:
+        """int32[rows]: where in `buffer` each text begins."""
+        return np.ascontiguousarray(self._starts)
+
+    @cached_property
+    def ends(self) -> NDArray[np.int32]:
+        """int32[rows]: where it ends."""
+        return np.ascontiguousarray(self._ends)
 
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
@@ -113,10 +124,20 @@ class Column:
     @cached_property
     def numbers(self) -> Numbers:
         """The values as numbers."""
-        rows = len(self)
-        found = Numbers(np.zeros(rows), np.zeros(rows, np.bool_), np.zeros(rows, np.uint8))
-        parse_numbers(self.buffer, self.starts, self.ends, self.status, *found)
-        return found
+        return _numbers(self._cells, self.status, [0])[0]
+
+    def hashes(self, seed: int) -> Hashes:
+        """The values as `category` hashes them."""
+        return self.plain if seed == 0 else _hashes(self._cells, self.status, [0], seed)[0]
+
+    @cached_property
+    def plain(self) -> Hashes:
+        """Their hashes with seed 0."""
+        return _hashes(self._cells, self.status, [0], 0)[0]
+
+    @property
+    def _cells(self) -> Cells:
+        return Cells(self.buffer, self.starts.reshape(-1, 1), self.ends.reshape(-1, 1))
 
     def times(self, time_format: str | None) -> Times:
         """The values as times of this format; see `times_of`."""
@@ -140,3 +161,44 @@ class Columns(dict[str, Column]):
         place = self._names.index(name)
         column = self[name] = Column.of(self._cells, self._status, place, self._rows, self)
         return column
+
+    def take(self, numbers: Sequence[str], hashes: Sequence[str]) -> None:
+        """Find `numbers` and `plain` of these columns, faster than one column after the other."""
+        buffer, starts, ends = (
+            self._cells.buffer,
+            self._cells.starts[self._rows],
+            self._cells.ends[self._rows],
+        )
+        cells, status = Cells(buffer, starts, ends), self._status[self._rows]
+        parsed = _numbers(cells, status, [self._names.index(name) for name in numbers])
+        hashed = _hashes(cells, status, [self._names.index(name) for name in hashes], 0)
+        for name, found in zip(numbers, parsed, strict=True):
+            self[name].__dict__["numbers"] = found
+        for name, plain in zip(hashes, hashed, strict=True):
+            self[name].__dict__["plain"] = plain
+
+
+def _numbers(cells: Cells, status: NDArray[np.uint8], columns: Sequence[int]) -> list[Numbers]:
+    """Some columns of `cells` as numbers."""
+    shape = len(columns), len(cells)
+    values, present, problem = np.empty(shape), np.empty(shape, np.bool_), np.empty(shape, np.uint8)
+    places = _read_only(cells.buffer), cells.starts, cells.ends, status, np.array(columns, np.int64)
+    parse_columns(*places, values, present, problem)
+    return [Numbers(*of_one) for of_one in zip(values, present, problem, strict=True)]
+
+
+def _hashes(cells: Cells, status: NDArray[np.uint8], columns: Sequence[int], seed: int) -> list[Hashes]:
+    """Some columns of `cells` as hashes of categories."""
+    shape = len(columns), len(cells)
+    hashes, present = np.empty(shape, np.uint64), np.empty(shape, np.bool_)
+    places = _read_only(cells.buffer), cells.starts, cells.ends, status, np.array(columns, np.int64)
+    hash_columns(*places, np.uint64(seed), hashes, present)
+    sound = np.zeros(len(cells), np.uint8)
+    return [Hashes(*of_one, sound) for of_one in zip(hashes, present, strict=True)]
+
+
+def _read_only(buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The same bytes, so that no kernel is compiled twice."""
+    view = buffer.view()
+    view.flags.writeable = False
+    return view

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from features.block import Block, blocks_of
-from features.columns import Arrays, Column
+from features.block import Piece
+from features.columns import Arrays, Columns
 from features.inputs import InputFile, StandardInput, input_files
 from features.readers import RowChoice, open_reader
-from features.spec import FeatureSpec, FittedSpec, InputField, NumberField, column_of, learnt_of
+from features.spec import (
+    CategoryField,
+    FeatureSpec,
+    FittedSpec,
+    InputField,
+    NumberField,
+    column_of,
+    learnt_of,
+)
 from features.steps import STEPS, Fit
+from features.text import Cells
+from features.threads import in_order
+
+_MOST_THREADS = 4  # more would wait for the one that learns
 
 
 def fit(
@@ -25,16 +40,16 @@ def fit(
     Raises DataError, and SpecError when the spec does not fit a file's format, or a vocabulary cannot be
     read.
     """
-    return learn(spec, partial(_blocks, spec, inputs, choice))
+    return learn(spec, partial(_pieces, spec, inputs, choice))
 
 
-def learn(spec: FeatureSpec, blocks: Callable[[Sequence[str]], Iterator[Block]]) -> FeatureSpec:
-    """`spec` with what its steps learn from `blocks`; `spec` itself if they learn nothing, or have.
+def learn(spec: FeatureSpec, pieces: Callable[[Sequence[str]], Iterator[Piece]]) -> FeatureSpec:
+    """`spec` with what its steps learn from `pieces`; `spec` itself if they learn nothing, or have.
 
-    `blocks` gives all rows with the cells of the columns that it is asked for; it is called if there is
-    something to learn from rows. Labels and weights are not looked at. Rows that cannot be split into cells
-    are left out; a value that is none for one step counts for the others. Raises SpecError when a vocabulary
-    cannot be read.
+    `pieces` gives all rows with the cells of the columns that it is asked for; it is called if there is
+    something to learn from rows. Threads make numbers and hashes of the text, and this one learns from them,
+    in their order. Labels and weights are not looked at. Rows that cannot be split into cells are left out; a
+    value that is none for one step counts for the others. Raises SpecError when a vocabulary cannot be read.
     """
     if learnt_of(spec) is not None:
         return spec
@@ -49,37 +64,56 @@ def learn(spec: FeatureSpec, blocks: Callable[[Sequence[str]], Iterator[Block]])
                 passes.append((field, begun))
     if passes:
         names = list(dict.fromkeys(column_of(field) for field, _ in passes))
-        for block in blocks(names):
-            _add(block, names, passes)
+        threads = min(os.cpu_count() or 1, _MOST_THREADS)
+        with closing(in_order(partial(_taken, names, passes), pieces(names), threads)) as found:
+            for taken in (block for piece in found for block in piece):
+                for (_, learning), of_field in zip(passes, taken, strict=True):
+                    learning.add(of_field)
     known |= {field.name: begun.learnt() for field, begun in passes}
     learnt = {f"{name}/{array}": found for name, arrays in known.items() for array, found in arrays.items()}
     return FittedSpec.of(spec, learnt)
 
 
-def _blocks(
+def _pieces(
     spec: FeatureSpec,
     inputs: Sequence[str | Path | InputFile],
     choice: RowChoice | None,
     names: Sequence[str],
-) -> Iterator[Block]:
+) -> Iterator[Piece]:
     """All rows of the inputs, with the cells of these columns."""
     for file in input_files(inputs):
         if isinstance(file, StandardInput):
             raise file.once()
         with closing(open_reader(file, spec, "ignored", choice)) as reader:
-            yield from blocks_of(reader, names)
+            yield from reader.pieces(names)
 
 
-def _add(block: Block, names: Sequence[str], passes: Sequence[tuple[InputField, Fit]]) -> None:
-    """Has the fields learn from the rows of a block with these columns."""
-    columns = {name: Column.of(block.cells, block.status, i, slice(None)) for i, name in enumerate(names)}
-    for field, learning in passes:
-        column = columns[column_of(field)]
-        learning.add(column)
-        if field.constant is not None and isinstance(field, NumberField):
-            learning.add(Column.repeated(field.constant, _missing_numbers(column)))
+def _taken(names: Sequence[str], passes: Sequence[tuple[InputField, Fit]], piece: Piece) -> list[list[Any]]:
+    """What each of the fields needs of the rows of a piece, one part of them after the other."""
+    numbers = [column_of(field) for field, _ in passes if isinstance(field, NumberField)]
+    plain = [column_of(field) for field, _ in passes if isinstance(field, CategoryField) and field.is_plain]
+    found = []
+    for cells, status in _joined(piece):
+        columns = Columns(cells, status, slice(None), names)
+        columns.take(list(dict.fromkeys(numbers)), list(dict.fromkeys(plain)))
+        found.append([learning.taken(columns[column_of(field)]) for field, learning in passes])
+    return found
 
 
-def _missing_numbers(column: Column) -> int:
-    numbers = column.numbers
-    return int(np.count_nonzero((column.status == 0) & (numbers.problem == 0) & ~numbers.present))
+def _joined(piece: Piece) -> Iterator[tuple[Cells, NDArray[np.uint8]]]:
+    """The rows of a piece with their status: those whose text is in one buffer together."""
+    starts = ends = np.empty((0, 0), np.int32)
+    status = np.empty(piece.rows, np.uint8)
+    buffer, first, last = None, 0, 0
+    for block in piece.blocks():
+        if buffer is None:
+            shape = piece.rows, block.cells.starts.shape[1]
+            starts, ends = np.empty(shape, np.int32), np.empty(shape, np.int32)
+        elif block.cells.buffer is not buffer:
+            yield Cells(buffer, starts[first:last], ends[first:last]), status[first:last]
+            first = last
+        buffer, rows = block.cells.buffer, slice(last, last + block.status.size)
+        starts[rows], ends[rows], status[rows] = block.cells.starts, block.cells.ends, block.status
+        last = rows.stop
+    if buffer is not None:
+        yield Cells(buffer, starts[first:last], ends[first:last]), status[first:last]

@@ -131,7 +131,7 @@ class Pipeline:
         """
         reader = TableReader(table, self.spec)
         reader.require([column_of(field) for field in self.spec.fields])
-        self.spec, self._transform = learn(self._unfitted, lambda names: blocks_of(reader, names)), None
+        self.spec, self._transform = learn(self._unfitted, reader.pieces), None
         return self
 
     def transform(self, table: object) -> sparse.csr_matrix[Any]:

@@ -48,6 +48,11 @@ class ValueField(WordField):
     def learns(self) -> tuple[str, ...]:
         return () if self.min_count is None and self.vocabulary is None else (KNOWN,)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether values keep their shape."""
+        return not self.lower and self.prefix is None
+
 
 class CategoryField(ValueField):
     """A column whose every distinct text is a feature."""

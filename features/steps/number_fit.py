@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from features.columns import Arrays, Column
@@ -29,10 +30,12 @@ class ScalingFit:
         self._field = field
         self._moments = np.array([0.0, 0.0, 0.0, math.inf, -math.inf])
 
-    def add(self, column: Column) -> None:
-        values, present, _ = column.numbers
-        values = after_steps(self._field, values, present, {}, self._field.learnt_step)
-        add_moments(values, present, self._moments)
+    def taken(self, column: Column) -> NDArray[np.float64]:
+        """The numbers that are there, after the steps before that one."""
+        return _taken(self._field, column, self._field.learnt_step)
+
+    def add(self, taken: NDArray[np.float64]) -> None:
+        add_moments(taken, self._moments)
 
     def learnt(self) -> Arrays:
         count, mean, deviations, low, high = self._moments.tolist()
@@ -54,9 +57,12 @@ class QuantilesFit:
         self._field = field
         self._sketch = QuantileSketch()
 
-    def add(self, column: Column) -> None:
-        values, present, _ = column.numbers
-        self._sketch.add(after_steps(self._field, values, present, {})[present])
+    def taken(self, column: Column) -> NDArray[np.float64]:
+        """The numbers that are there, after all steps."""
+        return _taken(self._field, column)
+
+    def add(self, taken: NDArray[np.float64]) -> None:
+        self._sketch.add(taken)
 
     def learnt(self) -> Arrays:
         field, sketch, buckets = self._field, self._sketch, self._field.buckets or 0
@@ -76,6 +82,22 @@ class QuantilesFit:
         if not edges.size:
             edges = np.array([np.nextafter(sketch.smallest, math.inf)])  # one bucket for the most frequent
         return {"edges": edges}
+
+
+def _taken(field: NumberField, column: Column, stop: int | None = None) -> NDArray[np.float64]:
+    """What the first `stop` steps, or all, make of the numbers in a column and of what stands for missing."""
+    found = _present_after(field, column, stop)
+    if field.constant is None:
+        return found
+    numbers = column.numbers
+    missing = np.count_nonzero((column.status == 0) & (numbers.problem == 0) & ~numbers.present)
+    constant = _present_after(field, Column.repeated(field.constant, 1), stop)
+    return np.concatenate([found, np.repeat(constant, missing)])
+
+
+def _present_after(field: NumberField, column: Column, stop: int | None) -> NDArray[np.float64]:
+    values, present, _ = column.numbers
+    return after_steps(field, values, present, {}, stop)[present]
 
 
 def _require_several(field: NumberField, what: str, count: int, low: float, high: float) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from features.steps.sketch_kernels import merge
+
 SIZE = 8192
 """Values that a level holds; 64 KiB."""
 
@@ -25,7 +27,7 @@ class QuantileSketch:
 
     def __init__(self) -> None:
         self.count = 0
-        self.smallest, self.largest = np.inf, -np.inf
+        self._range = np.inf, -np.inf  # of those in levels
         self._waiting = np.empty(SIZE)  # of weight 1, not sorted yet
         self._used = 0
         self._levels: list[
@@ -35,11 +37,7 @@ class QuantileSketch:
 
     def add(self, values: NDArray[np.float64]) -> None:
         """Takes in further values, none of them NaN."""
-        if not values.size:
-            return
         self.count += values.size
-        self.smallest = min(self.smallest, float(values.min()))
-        self.largest = max(self.largest, float(values.max()))
         at = 0
         while at < values.size:
             part = values[at : at + SIZE - self._used]
@@ -47,8 +45,20 @@ class QuantileSketch:
             self._used += part.size
             at += part.size
             if self._used == SIZE:
-                self._hand_on(np.sort(self._waiting + 0.0))  # -0.0 and 0.0 are one value
+                ordered = np.sort(self._waiting + 0.0)  # -0.0 and 0.0 are one value
+                self._range = min(self._range[0], ordered[0]), max(self._range[1], ordered[-1])
+                self._hand_on(ordered)
                 self._used = 0
+
+    @property
+    def smallest(self) -> float:
+        """Of all values; infinite if there is none."""
+        return float(self._waiting[: self._used].min(initial=self._range[0]))
+
+    @property
+    def largest(self) -> float:
+        """Of all values."""
+        return float(self._waiting[: self._used].max(initial=self._range[1]))
 
     def values_at(self, ranks: NDArray[np.int64]) -> NDArray[np.float64]:
         """The values with these ranks, from 0 to `count - 1`, among all in ascending order."""
@@ -70,8 +80,9 @@ class QuantileSketch:
             if not self._levels[level].size:
                 self._levels[level] = half.copy()
                 return
-            values = np.sort(np.concatenate([self._levels[level], half]))
-            self._levels[level] = np.empty(0)
+            merged = np.empty(SIZE)
+            merge(self._levels[level], np.ascontiguousarray(half), merged)
+            values, self._levels[level] = merged, np.empty(0)
             level += 1
 
     def _next_turn(self, level: int) -> int:

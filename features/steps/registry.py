@@ -51,8 +51,11 @@ _BYTES_PER_FEATURE = 2  # at least: a name and what separates it from the next
 class Fit(Protocol):
     """What one field learns in a first pass over the data."""
 
-    def add(self, column: Column) -> None:
-        """Takes in further rows, in their order."""
+    def taken(self, column: Column) -> Any:
+        """What it needs of some rows: most of the work, which several threads do at once."""
+
+    def add(self, taken: Any) -> None:
+        """Takes in what it needs of further rows, in their order."""
 
     def learnt(self) -> Arrays:
         """The arrays that the field `learns`, by name. Raises DataError if the data does not tell them."""

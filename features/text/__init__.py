@@ -10,9 +10,10 @@ from features.text.value_text import BETWEEN_ELEMENTS
 
 if TYPE_CHECKING:
     from features.text.coded import CodedCells, CodedColumns, Texts
+    from features.text.column_kernels import hash_columns, parse_columns
     from features.text.file_kind import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
     from features.text.hashing import hash_bytes
-    from features.text.number_kernels import LOG_CELLS, log_cells, parse_numbers
+    from features.text.number_kernels import LOG_CELLS, log_cells
     from features.text.quote_kernels import OPEN_QUOTE, TEXT_AFTER_QUOTE, count_quoted, scan_quoted
     from features.text.scanner_kernels import WRONG_COLUMNS, count_lines, scan_plain
     from features.text.text_file import READ_BYTES, Lines, TextFile

@@ -60,27 +60,6 @@ def parse_number(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) ->
 
 
 @njit(nogil=True, cache=True)
-def parse_numbers(
-    buffer: NDArray[np.uint8],
-    starts: NDArray[np.int32],
-    ends: NDArray[np.int32],
-    status: NDArray[np.uint8],
-    values: NDArray[np.float64],
-    present: NDArray[np.bool_],
-    problem: NDArray[np.uint8],
-) -> None:
-    """Writes the number in each `buffer[starts[i]:ends[i]]`, whether there is one, BAD_NUMBER for garbage.
-
-    Rows whose status is not 0 are left as they are.
-    """
-    for i in range(starts.size):
-        if status[i] == 0:
-            kind, values[i] = parse_number(buffer, np.uint64(starts[i]), np.uint64(ends[i]))
-            present[i] = kind == NUMBER
-            problem[i] = BAD_NUMBER if kind == GARBAGE else 0
-
-
-@njit(nogil=True, cache=True)
 def _parse_digits(
     buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64
 ) -> tuple[np.uint64, int, np.uint64, np.int64]:

@@ -14,30 +14,56 @@ _FULL = np.uint32(0xFFFFFFFF)
 @njit(nogil=True, cache=True)
 def count_hashes(
     hashes: NDArray[np.uint64],
+    present: NDArray[np.bool_],
     first: int,
     keys: NDArray[np.uint64],
     counts: NDArray[np.uint32],
     used: int,
     room: int,
+    batch: NDArray[np.uint64],
+    fetched: NDArray[np.uint64],
 ) -> tuple[int, int]:
-    """Counts `hashes[first:]` in a table: `counts[i]` of the hash `keys[i]`, an empty place where that is 0.
+    """Counts those of `hashes[first:]` that are present in a table.
 
-    `used` places of the table (of a power of two) are taken. Stops before a hash that would take one when
-    `room` are; returns where, and how many are taken then. A hash of 0 counts as 1; counts end at 2**32 - 1.
+    `counts[i]` is of the hash `keys[i]`, an empty place where that is 0. `used` places of the table (of a
+    power of two) are taken. Stops before a hash that would take one when `room` are; returns where, and how
+    many are taken then. A hash of 0 counts as 1; counts end at 2**32 - 1. `batch` and `fetched` are scratch
+    of one size.
     """
     mask = np.uint64(keys.size - 1)
-    for i in range(first, hashes.size):
-        key = hashes[i] | np.uint64(hashes[i] == _U0)
-        at = key & mask
-        while keys[at] != key and keys[at] != _U0:
-            at = (at + _U1) & mask
-        if keys[at] == _U0:
-            if used == room:
-                return i, used
-            keys[at] = key
-            used += 1
-        counts[at] += np.uint32(counts[at] != _FULL)
+    while first < hashes.size:
+        last = min(first + batch.size, hashes.size)
+        n = 0
+        for i in range(first, last):
+            batch[n] = hashes[i] | np.uint64(hashes[i] == _U0)
+            n += present[i]
+        # What a batch needs is fetched from memory all at once, instead of one after the other.
+        for k in range(n):
+            at = batch[k] & mask
+            fetched[k] = keys[at] ^ np.uint64(counts[at])
+        for k in range(n):
+            key = batch[k]
+            at = key & mask
+            while keys[at] != key and keys[at] != _U0:
+                at = (at + _U1) & mask
+            if keys[at] == _U0:
+                if used == room:
+                    return _place_of_present(present, first, k), used
+                keys[at] = key
+                used += 1
+            counts[at] += np.uint32(counts[at] != _FULL)
+        first = last
     return hashes.size, used
+
+
+@njit(nogil=True, cache=True)
+def _place_of_present(present: NDArray[np.bool_], first: int, number: int) -> int:
+    """Where in `present[first:]` that number, from 0, of the places that are set is."""
+    at = first
+    while number > 0 or not present[at]:
+        number -= present[at]
+        at += 1
+    return at
 
 
 @njit(nogil=True, cache=True)

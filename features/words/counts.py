@@ -14,8 +14,12 @@ from features.spec import KNOWN, CategoryField, ListField, TextField, ValueField
 from features.words.count_kernels import count_hashes, enter_known, move_counts
 from features.words.steps import elements, ngrams, shaped
 
+Counted = tuple[NDArray[np.uint64], NDArray[np.bool_]]
+"""Hashes, and which of them are there."""
+
 _FIRST_PLACES = 1 << 12
 MOST_PLACES = 1 << 23  # of 12 bytes: 96 MiB for each field, and half as much while they grow
+_BATCH = 256  # hashes that are searched for together
 
 
 class HashCounts:
@@ -27,18 +31,22 @@ class HashCounts:
 
     def __init__(self, most_places: int = MOST_PLACES) -> None:
         self._most_places = most_places
-        self._keys = np.zeros(min(_FIRST_PLACES, most_places), np.uint64)
-        self._counts = np.zeros(self._keys.size, np.uint32)
+        self._keys, self._counts = _empty_table(min(_FIRST_PLACES, most_places))
         self._used = 0
+        self._batch, self._fetched = np.empty((2, _BATCH), np.uint64)
 
-    def add(self, hashes: NDArray[np.uint64]) -> None:
-        """Counts each of them once more."""
+    def add(self, hashes: NDArray[np.uint64], present: NDArray[np.bool_]) -> None:
+        """Counts each of those that are present once more."""
         done = 0
-        while done < hashes.size:
-            room = self._keys.size * 3 // 4
-            done, self._used = count_hashes(hashes, done, self._keys, self._counts, self._used, room)
-            if self._used == room:
-                self._make_room()
+        while True:
+            # Half full as long as it may grow: searches are short then.
+            places = self._keys.size
+            room = places // 2 if places < self._most_places else places * 3 // 4
+            table = self._keys, self._counts, self._used, room
+            done, self._used = count_hashes(hashes, present, done, *table, self._batch, self._fetched)
+            if done == hashes.size:
+                return
+            self._make_room()
 
     def reached(self, count: int) -> NDArray[np.uint64]:
         """Those that came at least so often, increasing."""
@@ -54,9 +62,17 @@ class HashCounts:
         self._move(self._keys.size, above)
 
     def _move(self, places: int, above: int) -> None:
-        keys, counts = np.zeros(places, np.uint64), np.zeros(places, np.uint32)
+        keys, counts = _empty_table(places)
         self._used = int(move_counts(self._keys, self._counts, above, keys, counts))
         self._keys, self._counts = keys, counts
+
+
+def _empty_table(places: int) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+    """Keys and counts. `np.zeros` would leave it to the first use to get them, in pages of 4 KiB."""
+    keys, counts = np.empty(places, np.uint64), np.empty(places, np.uint32)
+    keys.fill(0)
+    counts.fill(0)
+    return keys, counts
 
 
 class KnownValues:
@@ -69,13 +85,19 @@ class KnownValues:
         self._vocabulary = vocabulary
         self._seen = HashCounts()
 
-    def add(self, column: Column) -> None:
-        """Counts a feature once for each row that has it."""
-        hashes, missing = _features_of(self._field, column, self._vocabulary)
-        self._seen.add(hashes)
-        if missing and self._field.constant is not None:
+    def taken(self, column: Column) -> Counted:
+        """The hashes of the features, each once for a row that has it, and which of them are there."""
+        hashes, present, without = _features_of(self._field, column, self._vocabulary)
+        if self._field.constant is not None:
+            missing = np.count_nonzero(without & (column.status == 0))
             constant = Column.repeated(self._field.constant, 1)
-            self._seen.add(np.repeat(_features_of(self._field, constant, self._vocabulary)[0], missing))
+            more, are_there, _ = _features_of(self._field, constant, self._vocabulary)
+            hashes = np.concatenate([hashes, np.repeat(more, missing)])
+            present = np.concatenate([present, np.repeat(are_there, missing)])
+        return hashes, present
+
+    def add(self, taken: Counted) -> None:
+        self._seen.add(*taken)
 
     def learnt(self) -> Arrays:
         """The values that are frequent enough."""
@@ -104,17 +126,16 @@ def known_table(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return table
 
 
-def _features_of(field: WordField, column: Column, learnt: Arrays) -> tuple[NDArray[np.uint64], int]:
-    """The hashes with seed 0 of a column's features, and in how many rows the value is missing."""
+def _features_of(
+    field: WordField, column: Column, learnt: Arrays
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """The hashes with seed 0 of a column's features, which of them are there, and which rows have none."""
     if isinstance(field, CategoryField):
-        found = shaped(field, column, 0, learnt)
-        missing = ~found.present
-        hashes = found.words[found.present]
-    else:
-        bag = elements(field, column, 0, learnt) if isinstance(field, ListField) else _ngrams(field, column)
-        missing = np.diff(bag.bounds) == 0
-        hashes = bag.hashes[: bag.bounds[-1]]
-    return hashes, int(np.count_nonzero(missing & (column.status == 0)))
+        hashes, present, _ = shaped(field, column, 0, learnt)
+        return hashes, present, ~present
+    bag = elements(field, column, 0, learnt) if isinstance(field, ListField) else _ngrams(field, column)
+    hashes = bag.hashes[: bag.bounds[-1]]
+    return hashes, np.ones(hashes.size, np.bool_), np.diff(bag.bounds) == 0
 
 
 def _ngrams(field: WordField, column: Column) -> Bag:

@@ -109,6 +109,17 @@ def choose(own: np.uint64, plain: np.uint64, rule: Rule) -> tuple[bool, np.uint6
 
 
 @njit(nogil=True, cache=True)
+def choose_all(
+    own: NDArray[np.uint64], plain: NDArray[np.uint64], present: NDArray[np.bool_], rule: Rule
+) -> None:
+    """Replaces `own` and `present` by what `choose` says of each of the values that are present."""
+    known, drops, others = rule.known, rule.drops, rule.others
+    for i in range(own.size):
+        if present[i] and not is_known(plain[i], known):
+            present[i], own[i] = not drops, others
+
+
+@njit(nogil=True, cache=True)
 def _hash_value(
     buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64, rule: Rule, scratch: NDArray[np.uint8]
 ) -> tuple[bool, np.uint64]:

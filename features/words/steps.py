@@ -10,7 +10,7 @@ from features.columns import Arrays, Bag, Column, Hashes
 from features.spec import KNOWN, ListField, TextField, ValueField, WordField
 from features.text.hashing import hash_bytes
 from features.words.bag_kernels import Features
-from features.words.kernels import UNIT_SEPARATOR, Rule, hash_lists, hash_values
+from features.words.kernels import UNIT_SEPARATOR, Rule, choose_all, hash_lists, hash_values
 from features.words.letters import letters
 from features.words.ngram_kernels import hash_texts
 
@@ -24,11 +24,19 @@ _NO_LETTERS, _NO_HASHES = np.empty(0, np.uint32), np.empty(0, np.uint64)
 
 def shaped(field: ValueField, column: Column, seed: int, learnt: Arrays) -> Hashes:
     """Each value in the field's shape has the hash that `category` gives to that text."""
-    rows = len(column)
-    found = Hashes(np.empty(rows, np.uint64), np.empty(rows, np.bool_), np.zeros(rows, np.uint8))
-    scratch = np.empty(_longest(column) + 1, np.uint8)
-    places = column.buffer, column.starts, column.ends, column.status
-    hash_values(*places, _rule(field, seed, learnt), scratch, found.words, found.present)
+    rule = _rule(field, seed, learnt)
+    if not field.is_plain:
+        rows = len(column)
+        found = Hashes(np.empty(rows, np.uint64), np.empty(rows, np.bool_), np.zeros(rows, np.uint8))
+        scratch = np.empty(_longest(column) + 1, np.uint8)
+        places = column.buffer, column.starts, column.ends, column.status
+        hash_values(*places, rule, scratch, found.words, found.present)
+        return found
+    plain = column.hashes(seed)
+    if not rule.chosen:
+        return plain
+    found = Hashes(plain.words.copy(), plain.present.copy(), plain.problem)
+    choose_all(found.words, column.plain.words, found.present, rule)
     return found
 
 

@@ -18,6 +18,7 @@ from features.spec import FeatureSpec, NumberField, learnt_of
 from features.steps.number_kernels import add_moments
 from features.steps.numbers import after_steps, buckets_of
 from features.steps.quantile_sketch import SIZE, QuantileSketch
+from features.steps.sketch_kernels import merge
 from features.text import hash_bytes
 from tests.reference import numbers as reference
 
@@ -68,17 +69,24 @@ def test_steps_and_buckets_are_those_of_the_reference(
 @pytest.mark.kernel
 def test_moments_are_those_of_numpy_however_the_values_are_cut() -> None:
     rng = np.random.default_rng(3)
-    values, present = 1e6 + rng.normal(size=1_000), rng.random(1_000) < 0.9
+    kept = 1e6 + rng.normal(size=1_000)
     found = []
     for size in (1_000, 7):
         moments = np.array([0.0, 0.0, 0.0, math.inf, -math.inf])
-        for at in range(0, 1_000, size):
-            add_moments(values[at : at + size], present[at : at + size], moments)
+        for at in range(0, kept.size, size):
+            add_moments(kept[at : at + size], moments)
         found.append(moments.tolist())
-    kept = values[present]
     assert found[0] == found[1]
     expected = [kept.size, kept.mean(), kept.var() * kept.size, kept.min(), kept.max()]
     assert found[0] == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.kernel
+@given(*2 * [st.lists(st.floats(allow_nan=False), min_size=1, max_size=40)])
+def test_two_sorted_arrays_are_merged(one: list[float], other: list[float]) -> None:
+    merged = np.empty(len(one) + len(other))
+    merge(np.sort(np.array(one) + 0.0), np.sort(np.array(other) + 0.0), merged)
+    assert merged.tolist() == sorted([*one, *other])
 
 
 def sketch_of(values: np.ndarray, block: int = 2_048) -> QuantileSketch:

@@ -52,9 +52,12 @@ class Quarters:
     def __init__(self, field: QuarterField) -> None:
         self._field, self._seen = field, np.empty(0)
 
-    def add(self, column: Column) -> None:
+    def taken(self, column: Column) -> NDArray[np.float64]:
         numbers = column.numbers
-        self._seen = np.concatenate([self._seen, numbers.values[numbers.present]])
+        return numbers.values[numbers.present]
+
+    def add(self, taken: NDArray[np.float64]) -> None:
+        self._seen = np.concatenate([self._seen, taken])
 
     def learnt(self) -> dict[str, NDArray[Any]]:
         if not self._seen.size:
