@@ -55,10 +55,12 @@ class Window(BaseModel):
     features: Annotated[tuple[Kind, ...], Field(strict=False, min_length=1)]
     spans: Annotated[tuple[Duration, ...], Field(strict=False)] = ()
     """How far counts, clicks and rates look back; each is a feature of its own."""
+    half_life: Duration | None = None
+    """Counts, clicks and rates also look back without an end, at rows that weigh half after so long."""
     delay: Duration | None = None
     """How long after its row a click is known; `0s`: at once."""
     expire: Duration | None = None
-    """A key that no row had for longer than this is forgotten; None: after the longest span."""
+    """A key that no row had for longer than this is forgotten; None: the longest span or 8 half-lives."""
     slack: Duration = "0s"
     """How much earlier than a row before it a row may be."""
     strength: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
@@ -76,18 +78,24 @@ class Window(BaseModel):
     @property
     def expires(self) -> int:
         """After how many microseconds without a row a key is forgotten."""
-        return microseconds(self.expire) if self.expire else max(map(microseconds, self.spans))
+        if self.expire:
+            return microseconds(self.expire)
+        return max(*map(microseconds, self.spans), 8 * microseconds(self.half_life or "0s"), 0)
+
+    @property
+    def looks(self) -> tuple[str, ...]:
+        """The ways to look back, as the names of features have them."""
+        return (*self.spans, *([f"half_{self.half_life}"] if self.half_life else []))
 
     @cached_property
     def fields(self) -> tuple[WindowField, ...]:
         """Its features, as fields of the spec."""
-        spans = {kind: (None,) if kind == "since_last" else self.spans for kind in self.features}
         return tuple(
             WindowField(
                 name=".".join(filter(None, (self.name, kind, span))), column=self.time, kind=kind, span=span
             )
             for kind in self.features
-            for span in spans[kind]
+            for span in ((None,) if kind == "since_last" else self.looks)
         )
 
     def check(self, place: Place) -> None:
@@ -95,11 +103,12 @@ class Window(BaseModel):
         for key, names in (("key", self.key), ("features", self.features), ("spans", self.spans)):
             check_distinct(names, (*place, key))
         sliding = [kind for kind in self.features if kind != "since_last"]
-        if sliding and not self.spans:
+        if sliding and not self.looks:
             raise misfit(place, f"`spans` is missing: say how far {sliding[0]} looks back, such as [1h, 1d]")
-        if self.spans and not sliding:
-            raise misfit((*place, "spans"), "since_last has no span; set `expire` instead")
-        if not self.spans and self.expire is None:
+        if self.looks and not sliding:
+            key = "spans" if self.spans else "half_life"
+            raise misfit((*place, key), "since_last has no span; set `expire` instead")
+        if not self.looks and self.expire is None:
             raise misfit(place, "`expire` is missing: say after how long a key is forgotten, such as 7d")
         if self.with_clicks and self.delay is None:
             raise misfit(place, "`delay` is missing: say after how long a click is known, such as 10m")
@@ -114,16 +123,16 @@ class Window(BaseModel):
         if self.expire is not None and microseconds(self.expire) < 1:
             raise misfit((*place, "expire"), "must be at least 1s")
         slow = microseconds(self.delay or "0s") + microseconds(self.slack)
-        for k, span in enumerate(self.spans):
+        looks: list[tuple[str, Place]] = [(span, ("spans", k)) for k, span in enumerate(self.spans)]
+        looks += [(self.half_life, ("half_life",))] if self.half_life else []
+        for span, key in looks:
             if microseconds(span) < 1:
-                raise misfit((*place, "spans", k), "must be at least 1s")
+                raise misfit((*place, *key), "must be at least 1s")
             if microseconds(span) > self.expires:
-                raise misfit(
-                    (*place, "spans", k), f"{span} is longer than `expire`, {self.expire}; raise that"
-                )
+                raise misfit((*place, *key), f"{span} is longer than `expire`, {self.expire}; raise that")
             if microseconds(span) < slow:
                 raise misfit(
-                    (*place, "spans", k),
+                    (*place, *key),
                     f"{span} is shorter than `delay` and `slack` together; give it a window of its own,"
                     " without clicks and rate",
                 )
@@ -134,4 +143,4 @@ class WindowField(InputField):
 
     type: Literal["window"] = "window"
     kind: Kind
-    span: Duration | None
+    span: str | None

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 from features.text.hashing import xxh64
-from features.text.number_kernels import NUMBER, parse_number
+from features.text.number_kernels import MISSING, NUMBER, parse_number
 from features.text.spelling_kernels import hash_spelling, may_be_respelt
 
 NO_KEY = np.uint64(0)
@@ -47,10 +47,10 @@ def read_clicks(
     status: NDArray[np.uint8],
     clicks: NDArray[np.int8],
 ) -> None:
-    """Writes 1 for a label of 1, 0 for one of 0 or -1, and UNKNOWN for what is no label (int8[n])."""
+    """Writes 1 for a label of 1, 0 for 0, -1 and a missing one, and UNKNOWN for what is none (int8[n])."""
     for i in range(clicks.size):
         clicks[i] = UNKNOWN
         if status[i] == 0:
             kind, value = parse_number(buffer, np.uint64(starts[i]), np.uint64(ends[i]))
-            if kind == NUMBER and (value == 0.0 or abs(value) == 1.0):
-                clicks[i] = np.int8(value == 1.0)
+            if kind == MISSING or (kind == NUMBER and (value == 0.0 or abs(value) == 1.0)):
+                clicks[i] = np.int8(kind == NUMBER and value == 1.0)

@@ -5,44 +5,43 @@ Helpers take arrays one by one: where they are taken out of a tuple, Numba count
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
-from features.text.number_kernels import edge_bucket, log_bucket, log_bucket_of_whole
 from features.windows.cell_kernels import NO_KEY, UNKNOWN
+from features.windows.feature_kernels import is_other_part, keep_share, write_features
+from features.windows.record_kernels import add_to, is_full, move_back, move_on
 from features.windows.ring_kernels import (
-    CLICKS,
-    COUNT,
-    KNOWN,
-    LENGTH,
-    NOW,
-    RATE,
-    RING,
-    SINCE,
-    SLOT,
-    START,
+    KEY,
+    LAST,
+    LOOKED,
+    NOWHERE,
     TOTALS,
-    UNTIL,
     Layout,
     Numbers,
     Records,
-    add_to,
-    advance,
-    is_full,
-    new_clock,
-    quotient,
-    sum_of_parts,
+    sum_decayed,
+    sum_narrow,
+    sum_wide,
     tick,
 )
-from features.windows.table_kernels import fetch, place_of, widen
+from features.windows.table_kernels import (
+    copy_narrow,
+    copy_row,
+    entry_of,
+    fetch,
+    is_narrow,
+    place_of,
+    row_of,
+    widen,
+)
 
-_NOWHERE = np.int64(-(1 << 62))
+_AHEAD = 64
+"""The records of so many rows are fetched at a time: the first-level cache has room for them."""
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def look(
     layout: Layout,
     records: Records,
@@ -55,37 +54,39 @@ def look(
     """Writes the buckets of the features (uint64[f, n]) of rows with these keys and times, and which there
     are.
 
-    `present` (bool[f, n]) has to be False before.
+    `present` (bool[f, n]) has to be False before. Of `records`, the row `LOOKED` changes, and what depends on
+    the time alone.
     """
-    numbers, spans, edges = layout.numbers, layout.spans, layout.edges
-    lowest, threshold = layout.log_lowest, layout.log_threshold
-    table, places, overall = records.table, records.at, records.overall
-    clock = new_clock(spans)
-    narrow, narrow_last, wide, wide_last = (
-        records.narrow, records.narrow_last, records.wide, records.wide_last
-    )  # fmt: skip
+    numbers, spans, decay = layout.numbers, layout.spans, layout.decay
+    edges, lowest, threshold = layout.edges, layout.log_lowest, layout.log_threshold
+    table, narrow, narrow_parts = records.table, records.narrow, records.narrow_parts
+    wide, parts, before = records.wide, records.wide_parts, records.wide_sums
+    clock, masks, sums = records.clock, records.masks, records.sums
+    overall, share, begin = records.overall, records.share, 2 * numbers.head
     for i in range(keys.size):
         if not timed[i] or keys[i] == NO_KEY:
             continue
-        time, place = times[i], place_of(table, keys[i])
-        known, at = table[place] == keys[i], np.int64(places[place])
-        tick(numbers, spans, time, clock)
-        _find_overall(numbers, spans, clock, overall, wide, wide_last[TOTALS])
-        if at >= 0:
-            last = narrow_last[at] if known else _NOWHERE
-            _features(
-                numbers, spans, edges, lowest, threshold, narrow, at, last, time, clock, overall, i,
-                words, present,
-            )  # fmt: skip
+        time, entry = times[i], table[place_of(table, narrow, wide, keys[i])]
+        tick(numbers, spans, time, clock, masks)
+        if is_other_part(spans, clock, overall):
+            copy_row(wide, TOTALS, LOOKED)
+            move_back(numbers, spans, wide, parts, before, LOOKED, begin, clock)
+            _sum(numbers, spans, decay, wide, parts, before, LOOKED, time, clock, masks, -NOWHERE, sums)
+            keep_share(spans, clock, sums, overall, share)
+        if entry == 0:
+            wide[LOOKED] = 0
+            wide[LOOKED, LAST] = NOWHERE
+        elif is_narrow(entry):
+            copy_narrow(numbers, narrow, narrow_parts, row_of(entry), wide, parts, LOOKED)
         else:
-            last = wide_last[-1 - at]
-            _features(
-                numbers, spans, edges, lowest, threshold, wide, -1 - at, last, time, clock, overall, i,
-                words, present,
-            )  # fmt: skip
+            copy_row(wide, row_of(entry), LOOKED)
+        last = wide[LOOKED, LAST]
+        move_back(numbers, spans, wide, parts, before, LOOKED, begin, clock)
+        _sum(numbers, spans, decay, wide, parts, before, LOOKED, time, clock, masks, numbers.expires, sums)
+        write_features(numbers, spans, edges, lowest, threshold, sums, share, time, last, i, words, present)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def pass_by(
     layout: Layout,
     records: Records,
@@ -96,69 +97,58 @@ def pass_by(
     words: NDArray[np.uint64],
     present: NDArray[np.bool_],
     late: NDArray[np.bool_],
-) -> None:
+) -> np.uint64:
     """As `look`, row by row; each is taken in afterwards, and counts for those behind it.
 
     A row that is earlier than the slack allows is `late` (bool[n]): it has no features and does not count. So
     it is with one whose click is UNKNOWN. There must be room for `n` more keys in the table, in `narrow`
-    and in `wide`.
+    and in `wide`. What it returns says nothing: see `fetch`.
     """
-    numbers, spans, edges = layout.numbers, layout.spans, layout.edges
-    lowest, threshold = layout.log_lowest, layout.log_threshold
-    sizes, table, places, overall = records.sizes, records.table, records.at, records.overall
-    clock = new_clock(spans)
-    narrow_keys, narrow_last, narrow = records.narrow_keys, records.narrow_last, records.narrow
-    wide_keys, wide_last, wide = records.wide_keys, records.wide_last, records.wide
-    fetch(keys, table, places, narrow_last, narrow)
+    numbers, spans, decay = layout.numbers, layout.spans, layout.decay
+    edges, lowest, threshold = layout.edges, layout.log_lowest, layout.log_threshold
+    sizes, table, clock, masks = records.sizes, records.table, records.clock, records.masks
+    narrow, bytes_, left = records.narrow, records.narrow_parts, records.narrow_sums
+    wide, parts, before = records.wide, records.wide_parts, records.wide_sums
+    mask_words, sums, overall, share = records.mask_words, records.sums, records.overall, records.share
+    begin, seen = 8 * numbers.head, np.uint64(0)
     for i in range(keys.size):
+        if i % _AHEAD == 0:
+            seen |= fetch(keys, i, min(i + _AHEAD, keys.size), table, narrow, wide)
+        time, key, clicked = times[i], keys[i], clicks[i] == 1
         if not timed[i] or clicks[i] == UNKNOWN:
             continue
-        time, key, clicked = times[i], keys[i], clicks[i] == 1
-        if time < sizes[3] - numbers.slack:
-            late[i] = True
-            continue
+        late[i] = time < sizes[3] - numbers.slack
         sizes[3] = max(sizes[3], time)
-        if key == NO_KEY:
+        if late[i] or key == NO_KEY:
             continue
-        place = place_of(table, key)
-        tick(numbers, spans, time, clock)
-        _find_overall(numbers, spans, clock, overall, wide, wide_last[TOTALS])
-        is_new = table[place] == NO_KEY
-        if is_new:
-            at = sizes[1]
-            sizes[0] += 1
-            sizes[1] += 1
-            table[place], places[place] = key, at
-            narrow_keys[at], narrow_last[at] = key, time
-            narrow[at] = 0
-        at = np.int64(places[place])
-        if at >= 0:
-            last = _NOWHERE if is_new else narrow_last[at]
-            _features(
-                numbers, spans, edges, lowest, threshold, narrow, at, last, time, clock, overall, i,
-                words, present,
-            )  # fmt: skip
-            advance(numbers, spans, narrow, at, narrow_last, time, clock, numbers.expires)
-            if is_full(numbers, spans, narrow, at, clock, True, clicked):
-                at = widen(sizes, places, place, narrow_keys, narrow_last, narrow, wide_keys, wide_last, wide)
-            else:
-                add_to(numbers, spans, narrow, at, narrow_last[at], clock, True, clicked)
+        tick(numbers, spans, time, clock, masks)
+        if is_other_part(spans, clock, overall):
+            _sum(numbers, spans, decay, wide, parts, before, TOTALS, time, clock, masks, -NOWHERE, sums)
+            keep_share(spans, clock, sums, overall, share)
+        place = place_of(table, narrow, wide, key)
+        if table[place] == 0:
+            table[place] = _new_record(sizes, narrow, key)
+        row, small = row_of(table[place]), is_narrow(table[place])
+        last = narrow[row, LAST] if small else wide[row, LAST]
+        if small:
+            _sum_bytes(numbers, spans, decay, narrow, bytes_, left, row, time, clock, mask_words, sums)
         else:
-            last = wide_last[-1 - at]
-            _features(
-                numbers, spans, edges, lowest, threshold, wide, -1 - at, last, time, clock, overall, i,
-                words, present,
-            )  # fmt: skip
-            advance(numbers, spans, wide, -1 - at, wide_last, time, clock, numbers.expires)
-        if at < 0:
-            add_to(numbers, spans, wide, -1 - at, wide_last[-1 - at], clock, True, clicked)
-        if time < wide_last[TOTALS]:
-            overall[:, 0] = _NOWHERE  # that row may be in these parts
-        advance(numbers, spans, wide, TOTALS, wide_last, time, clock, -_NOWHERE)
-        add_to(numbers, spans, wide, TOTALS, wide_last[TOTALS], clock, True, clicked)
+            _sum(numbers, spans, decay, wide, parts, before, row, time, clock, masks, numbers.expires, sums)
+        write_features(numbers, spans, edges, lowest, threshold, sums, share, time, last, i, words, present)
+        if small and is_full(numbers, spans, bytes_, row, clock, True, clicked):
+            row, small = widen(numbers, sizes, narrow, bytes_, row, wide, parts, table, place), False
+        if small:
+            add_to(numbers, spans, decay, narrow, bytes_, left, row, begin, clock, True, clicked)
+        else:
+            add_to(numbers, spans, decay, wide, parts, before, row, begin // 4, clock, True, clicked)
+        if time < wide[TOTALS, LAST]:
+            overall[:] = NOWHERE  # that row may be in these parts
+        move_on(numbers, spans, decay, wide, parts, before, TOTALS, begin // 4, time, clock, -NOWHERE)
+        add_to(numbers, spans, decay, wide, parts, before, TOTALS, begin // 4, clock, True, clicked)
+    return seen
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def add_clicks(
     layout: Layout,
     records: Records,
@@ -170,104 +160,82 @@ def add_clicks(
 
     There must be room for `n` more keys in `wide`.
     """
-    numbers, spans, overall = layout.numbers, layout.spans, records.overall
-    sizes, table, places = records.sizes, records.table, records.at
-    narrow_keys, narrow_last, narrow = records.narrow_keys, records.narrow_last, records.narrow
-    wide_keys, wide_last, wide = records.wide_keys, records.wide_last, records.wide
-    overall[:, 0] = _NOWHERE
-    clock = new_clock(spans)
-    taken = 0
+    numbers, spans, decay = layout.numbers, layout.spans, layout.decay
+    sizes, table, clock = records.sizes, records.table, records.clock
+    narrow, bytes_, left = records.narrow, records.narrow_parts, records.narrow_sums
+    wide, parts, before = records.wide, records.wide_parts, records.wide_sums
+    records.overall[:] = NOWHERE
+    begin, taken = 8 * numbers.head, 0
     for i in range(keys.size):
         if not timed[i] or keys[i] == NO_KEY:
             continue
-        time, place = times[i], place_of(table, keys[i])
-        if table[place] == NO_KEY:
+        time, place = times[i], place_of(table, narrow, wide, keys[i])
+        if table[place] == 0:
             continue
-        at = np.int64(places[place])
-        tick(numbers, spans, time, clock)
-        if time > (narrow_last[at] if at >= 0 else wide_last[-1 - at]):
+        row, small = row_of(table[place]), is_narrow(table[place])
+        if time > (narrow[row, LAST] if small else wide[row, LAST]):
             continue
-        if at >= 0 and is_full(numbers, spans, narrow, at, clock, False, True):
-            at = widen(sizes, places, place, narrow_keys, narrow_last, narrow, wide_keys, wide_last, wide)
-        if at >= 0:
-            add_to(numbers, spans, narrow, at, narrow_last[at], clock, False, True)
+        tick(numbers, spans, time, clock, records.masks)
+        if small and is_full(numbers, spans, bytes_, row, clock, False, True):
+            row, small = widen(numbers, sizes, narrow, bytes_, row, wide, parts, table, place), False
+        if small:
+            add_to(numbers, spans, decay, narrow, bytes_, left, row, begin, clock, False, True)
         else:
-            add_to(numbers, spans, wide, -1 - at, wide_last[-1 - at], clock, False, True)
-        add_to(numbers, spans, wide, TOTALS, wide_last[TOTALS], clock, False, True)
+            add_to(numbers, spans, decay, wide, parts, before, row, begin // 4, clock, False, True)
+        add_to(numbers, spans, decay, wide, parts, before, TOTALS, begin // 4, clock, False, True)
         taken += 1
     return taken
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _features(
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+def _new_record(sizes: NDArray[np.int64], narrow: NDArray[np.int64], key: np.uint64) -> np.uint64:
+    """Makes a record for a key that had no row; what the table is to have of it."""
+    row = sizes[1]
+    sizes[0] += 1
+    sizes[1] += 1
+    narrow[row] = 0
+    narrow[row, KEY], narrow[row, LAST] = np.int64(key), NOWHERE
+    return entry_of(key, row, True)
+
+
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+def _sum_bytes(
     numbers: Numbers,
     spans: NDArray[np.int64],
-    edges: NDArray[np.float64],
-    lowest: NDArray[np.uint16],
-    threshold: NDArray[np.uint32],
-    counters: NDArray[Any],
-    row: np.int64,
-    last: np.int64,
+    decay: NDArray[np.float64],
+    narrow: NDArray[np.int64],
+    parts: NDArray[np.uint8],
+    before: NDArray[np.float64],
+    row: np.int64 | int,
     time: np.int64,
     clock: NDArray[np.int64],
-    overall: NDArray[np.int64],
-    i: int,
-    words: NDArray[np.uint64],
-    present: NDArray[np.bool_],
+    masks: NDArray[np.uint64],
+    sums: NDArray[np.float64],
 ) -> None:
-    """Writes column `i`, of a row whose key has this record, and had its last row at `last`."""
-    known = time - last <= numbers.expires
-    f = numbers.since_last
-    if f >= 0:
-        words[f, i] = np.uint64(log_bucket(max(time - last, np.int64(0)) / 1e6))
-        present[f, i] = known
-    for span in range(spans.shape[0]):
-        ring, first = spans[span, RING], spans[span, START]
-        now, slot = clock[span, NOW], clock[span, SLOT]
-        newest = _NOWHERE
-        if known:
-            inside = clock[span, SINCE] <= last < clock[span, UNTIL]
-            newest = now if inside else quotient(last, spans[span, LENGTH])
-        f = spans[span, COUNT]
-        if f >= 0:
-            rows = sum_of_parts(counters, row, first, ring, newest, now, numbers.parts, now, slot)
-            words[f, i] = log_bucket_of_whole(np.uint64(rows), lowest, threshold)
-            present[f, i] = True
-        if not numbers.with_clicks:
-            continue
-        part = clock[span, KNOWN]
-        clicked = sum_of_parts(counters, row, first + ring, ring, newest, part, numbers.parts, now, slot)
-        f = spans[span, CLICKS]
-        if f >= 0:
-            words[f, i] = log_bucket_of_whole(np.uint64(clicked), lowest, threshold)
-            present[f, i] = True
-        f = spans[span, RATE]
-        if f >= 0:
-            rows = sum_of_parts(counters, row, first, ring, newest, part, numbers.parts, now, slot)
-            share = np.float64(overall[span, 2]) / np.float64(max(overall[span, 1], np.int64(1)))
-            rate = (clicked + numbers.strength * share) / (rows + numbers.strength)
-            words[f, i] = np.uint64(edge_bucket(rate, edges))
-            present[f, i] = overall[span, 1] > 0
+    """As `_sum`, of a narrow record."""
+    begin = 8 * numbers.head
+    move_on(numbers, spans, decay, narrow, parts, before, row, begin, time, clock, numbers.expires)
+    sum_narrow(numbers, spans, narrow, row, masks, sums)
+    sum_decayed(numbers, spans, decay, narrow, parts, before, row, begin, clock, sums)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _find_overall(
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+def _sum(
     numbers: Numbers,
     spans: NDArray[np.int64],
+    decay: NDArray[np.float64],
+    wide: NDArray[np.int64],
+    parts: NDArray[np.uint32],
+    before: NDArray[np.float64],
+    row: np.int64 | int,
+    time: np.int64,
     clock: NDArray[np.int64],
-    overall: NDArray[np.int64],
-    wide: NDArray[np.uint32],
-    last: np.int64,
+    masks: NDArray[np.uint8],
+    expires: np.int64,
+    sums: NDArray[np.float64],
 ) -> None:
-    """Makes `overall` that of the time of `clock`; `last` is the time of the last row of all keys."""
-    for span in range(spans.shape[0]):
-        part = clock[span, KNOWN]
-        if spans[span, RATE] >= 0 and overall[span, 0] != part:
-            ring, first = spans[span, RING], spans[span, START]
-            newest = quotient(last, spans[span, LENGTH])
-            now, slot = clock[span, NOW], clock[span, SLOT]
-            overall[span, 0] = part
-            overall[span, 1] = sum_of_parts(wide, TOTALS, first, ring, newest, part, numbers.parts, now, slot)
-            overall[span, 2] = sum_of_parts(
-                wide, TOTALS, first + ring, ring, newest, part, numbers.parts, now, slot
-            )
+    """Makes a wide record end at `time`, or later, and writes its sums."""
+    begin = 2 * numbers.head
+    move_on(numbers, spans, decay, wide, parts, before, row, begin, time, clock, expires)
+    sum_wide(numbers, spans, parts, row, masks, sums)
+    sum_decayed(numbers, spans, decay, wide, parts, before, row, begin, clock, sums)

@@ -1,8 +1,9 @@
 """For every key, rings of counters of its rows, and the time of the last one.
 
 A span is cut into equal parts, numbered from 1970 on; a ring keeps those up to the part of the key's last
-row, one counter for each, of rows and perhaps of clicks. All rings of a key are one record: a row of
-`narrow`, whose counters are bytes, and as soon as one of these would overflow, a row of `wide`.
+row, one counter for each, of rows and perhaps of clicks. Of a half-life, the ring keeps only the parts that
+are not final, and two sums what has left it, decayed. All of this is one record: a row of `narrow`, whose
+counters are bytes, and as soon as one of these would overflow, a row of `wide`.
 """
 
 from __future__ import annotations
@@ -14,16 +15,23 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 
-TOTALS = 0
-"""The row of `wide` for all keys together."""
-LENGTH, RING, START, COUNT, CLICKS, RATE = range(6)
+TOTALS, LOOKED = 0, 1
+"""Rows of `wide`: that for all keys together, and one for copies of records that are only looked at."""
+KEY, LAST, SUMS = 0, 1, 2
+"""Columns of a record: the key, the time of its last row, from there on the sums of a half-life, if any."""
+LENGTH, RING, START, COUNT, CLICKS, RATE, DECAYS = range(7)
 """Columns of `Layout.spans`."""
 NOW, SLOT, SINCE, UNTIL, KNOWN, KNOWN_SINCE, KNOWN_UNTIL = range(7)
 """Columns of what `tick` tells of a time, by span: its part, where in a ring that is, from when until when it
 lasts; the last part whose clicks are known, and from when until when it is that."""
+ROWS, KNOWN_ROWS, KNOWN_CLICKS = range(3)
+"""Columns of the sums of a span: of its rows; of rows and clicks of those parts whose clicks are known."""
 
+NOWHERE = np.int64(-(1 << 62))
 _MOST = np.uint8(255)
 _I0 = np.int64(0)
+_PAIRS = np.uint64(0x00FF00FF00FF00FF)
+_ONES = np.uint64(0x0001000100010001)
 
 
 class Numbers(NamedTuple):
@@ -38,6 +46,10 @@ class Numbers(NamedTuple):
     expires: np.int64
     slack: np.int64
     strength: np.float64
+    head: np.int64
+    """Columns of a record before its counters."""
+    plane: np.int64
+    """How many counters are of rows; as many of clicks come behind them."""
 
 
 class Layout(NamedTuple):
@@ -45,12 +57,14 @@ class Layout(NamedTuple):
 
     numbers: Numbers
     spans: NDArray[np.int64]
-    """int64[s, 6]: the length of a part; how many a ring keeps; where in a record it begins, that of clicks
-    right behind that of rows; the numbers of the features rows, clicks and rate that come of it, -1: none."""
+    """int64[s, 7]: the length of a part; how many a ring keeps; where among the counters it begins; the
+    numbers of the features rows, clicks and rate that come of it, -1: none; whether it is a half-life."""
     edges: NDArray[np.float64]
     log_lowest: NDArray[np.uint16]
     log_threshold: NDArray[np.uint32]
     """The tables of `log_bucket_of_whole`."""
+    decay: NDArray[np.float64]
+    """float64: what is left after so many parts of a half-life; nothing after more."""
 
 
 class Records(NamedTuple):
@@ -59,23 +73,33 @@ class Records(NamedTuple):
     sizes: NDArray[np.int64]
     """int64[4]: places taken in the table, rows of `narrow` and of `wide`, and the latest time."""
     table: NDArray[np.uint64]
-    """uint64[a power of two]: keys, or NO_KEY."""
-    at: NDArray[np.int32]
-    """int32, as long: the row of `narrow`, or -1 - the one of `wide`."""
-    narrow_keys: NDArray[np.uint64]
-    narrow_last: NDArray[np.int64]
-    """The time of the key's last row."""
-    narrow: NDArray[np.uint8]
-    """uint8[n, counters]; rows whose key is NO_KEY are not in use."""
-    wide_keys: NDArray[np.uint64]
-    wide_last: NDArray[np.int64]
-    wide: NDArray[np.uint32]
-    """uint32[m, counters]."""
+    """uint64[a power of two]: the high half of a key and, in the low one, the row of its record: twice its
+    number, and one more in `narrow`. 0: free."""
+    narrow: NDArray[np.int64]
+    """int64[n, columns]: key, last, sums, counters; rows whose key is 0 are not in use."""
+    narrow_parts: NDArray[np.uint8]
+    """The same memory, as the counters are read."""
+    narrow_sums: NDArray[np.float64]
+    """Again, as the sums are."""
+    wide: NDArray[np.int64]
+    wide_parts: NDArray[np.uint32]
+    wide_sums: NDArray[np.float64]
+    clock: NDArray[np.int64]
+    """int64[s, 7]: see `tick`."""
+    masks: NDArray[np.uint8]
+    """uint8[s, 2, counters of rows]: 255 for the parts that count at this time, and for those of them whose
+    clicks are known."""
+    mask_words: NDArray[np.uint64]
+    """The same memory."""
+    sums: NDArray[np.float64]
+    """float64[s, 3], of the record that is looked at."""
     overall: NDArray[np.int64]
-    """int64[s, 3]: rows and clicks of all keys in the parts of a span up to the one that is named first."""
+    """int64[s]: up to which part `share` is that of all keys."""
+    share: NDArray[np.float64]
+    """float64[s]: clicks by rows; -1: no rows."""
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def quotient(value: np.int64, by: np.int64) -> np.int64:
     """value // by, for `by` above 0. The division of two integers would take ten times as long."""
     found = np.int64(np.float64(value) / np.float64(by))
@@ -83,125 +107,145 @@ def quotient(value: np.int64, by: np.int64) -> np.int64:
     return np.int64(found - np.int64(rest < 0) + np.int64(rest >= by))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def new_clock(spans: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Room for `tick`."""
-    return np.zeros((spans.shape[0], 7), np.int64)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def tick(numbers: Numbers, spans: NDArray[np.int64], time: np.int64, clock: NDArray[np.int64]) -> None:
-    """Makes `clock` that of this time; mostly that of the row before is right, and nothing is divided."""
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+def tick(
+    numbers: Numbers,
+    spans: NDArray[np.int64],
+    time: np.int64,
+    clock: NDArray[np.int64],
+    masks: NDArray[np.uint8],
+) -> None:
+    """Makes clock and masks those of this time; mostly those of the row before are right."""
     for span in range(spans.shape[0]):
-        length = spans[span, LENGTH]
-        if time < clock[span, SINCE] or time >= clock[span, UNTIL]:
-            now = quotient(time, length)
-            clock[span, NOW] = now
-            clock[span, SLOT] = now - spans[span, RING] * quotient(now, spans[span, RING])
-            clock[span, SINCE] = now * length
-            clock[span, UNTIL] = now * length + length
-        if time < clock[span, KNOWN_SINCE] or time >= clock[span, KNOWN_UNTIL]:
-            known = quotient(time - numbers.delay, length)
-            clock[span, KNOWN] = known - 1
-            clock[span, KNOWN_SINCE] = known * length + numbers.delay
-            clock[span, KNOWN_UNTIL] = known * length + numbers.delay + length
+        length, ring = spans[span, LENGTH], spans[span, RING]
+        is_now = clock[span, SINCE] <= time < clock[span, UNTIL]
+        if is_now and clock[span, KNOWN_SINCE] <= time < clock[span, KNOWN_UNTIL]:
+            continue
+        now, known = quotient(time, length), quotient(time - numbers.delay, length)
+        slot = now - ring * quotient(now, ring)
+        clock[span, NOW], clock[span, SLOT] = now, slot
+        clock[span, SINCE], clock[span, UNTIL] = now * length, now * length + length
+        clock[span, KNOWN] = known - 1
+        clock[span, KNOWN_SINCE] = known * length + numbers.delay
+        clock[span, KNOWN_UNTIL] = clock[span, KNOWN_SINCE] + length
+        if spans[span, DECAYS] == 0:
+            masks[span] = 0
+            for which, last in ((0, now), (1, known - 1)):
+                at = slot - (now - last)
+                for _ in range(numbers.parts):
+                    at += ring if at < 0 else _I0
+                    masks[span, which, spans[span, START] + at] = 255
+                    at -= 1
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def sum_of_parts(
-    counters: NDArray[Any],
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+def sum_narrow(
+    numbers: Numbers,
+    spans: NDArray[np.int64],
+    narrow: NDArray[np.int64],
     row: np.int64 | int,
-    first: np.int64,
-    ring: np.int64,
-    newest: np.int64,
-    part: np.int64,
-    most: np.int64,
-    now: np.int64,
-    slot: np.int64,
-) -> np.int64:
-    """The sum of the `most` parts up to `part` of the ring from `first` on, whose last part is `newest`.
+    masks: NDArray[np.uint64],
+    sums: NDArray[np.float64],
+) -> None:
+    """Writes the sums of a record of bytes, which ends at the part of the masks or later; eight at once."""
+    clicks = numbers.plane >> 3
+    for span in range(spans.shape[0]):
+        if spans[span, DECAYS] != 0:
+            continue
+        rows, known, clicked = np.uint64(0), np.uint64(0), np.uint64(0)
+        first, last = spans[span, START] >> 3, (spans[span, START] + spans[span, RING] - 1) >> 3
+        for k in range(first, last + 1):
+            word = np.uint64(narrow[row, numbers.head + k])
+            rows += _in_pairs(word & masks[span, 0, k])
+            if numbers.with_clicks:
+                known += _in_pairs(word & masks[span, 1, k])
+                clicked += _in_pairs(np.uint64(narrow[row, numbers.head + clicks + k]) & masks[span, 1, k])
+        sums[span, ROWS] = np.float64(np.int64((rows * _ONES) >> np.uint64(48)))
+        sums[span, KNOWN_ROWS] = np.float64(np.int64((known * _ONES) >> np.uint64(48)))
+        sums[span, KNOWN_CLICKS] = np.float64(np.int64((clicked * _ONES) >> np.uint64(48)))
 
-    The part `now`, less than the ring away from these, has the place `slot` in it.
-    """
-    low = max(part - most, newest - ring) + 1
-    parts = min(newest, part) - low + 1
+
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+def _in_pairs(word: np.uint64) -> np.uint64:
+    """Its eight bytes as four sums of two."""
+    return np.uint64((word & _PAIRS) + ((word >> np.uint64(8)) & _PAIRS))
+
+
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+def sum_wide(
+    numbers: Numbers,
+    spans: NDArray[np.int64],
+    parts: NDArray[np.uint32],
+    row: np.int64 | int,
+    masks: NDArray[np.uint8],
+    sums: NDArray[np.float64],
+) -> None:
+    """As `sum_narrow`, of a wide record."""
+    begin = 2 * numbers.head
+    clicks = begin + numbers.plane
+    for span in range(spans.shape[0]):
+        if spans[span, DECAYS] != 0:
+            continue
+        first, ring = spans[span, START], spans[span, RING]
+        # Indices from 0 on are no negative ones, which would have to be tested for.
+        counted = parts[row, begin + first : begin + first + ring]
+        clicked = parts[row, clicks + first : clicks + first + ring]
+        is_now, is_known = masks[span, 0, first : first + ring], masks[span, 1, first : first + ring]
+        sums[span, ROWS] = _masked(counted, is_now)
+        if numbers.with_clicks:
+            sums[span, KNOWN_ROWS], sums[span, KNOWN_CLICKS] = (
+                _masked(counted, is_known),
+                _masked(clicked, is_known),
+            )
+
+
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+def _masked(counters: NDArray[np.uint32], mask: NDArray[np.uint8]) -> np.int64:
     total = np.int64(0)
-    if parts <= 0:
-        return total
-    begin = slot - (now - low)
-    begin += ring if begin < 0 else _I0
-    before_end = min(parts, ring - begin)
-    for k in range(first + begin, first + begin + before_end):
-        total += np.int64(counters[row, k])
-    for k in range(first, first + parts - before_end):
-        total += np.int64(counters[row, k])
+    for k in range(counters.size):
+        total += np.int64(counters[k]) * np.int64(mask[k] & 1)
     return total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def advance(
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+def sum_decayed(
     numbers: Numbers,
     spans: NDArray[np.int64],
-    counters: NDArray[Any],
+    decay: NDArray[np.float64],
+    records: NDArray[np.int64],
+    parts: NDArray[Any],
+    before: NDArray[np.float64],
     row: np.int64 | int,
-    lasts: NDArray[np.int64],
-    time: np.int64,
+    begin: np.int64,
     clock: NDArray[np.int64],
-    expires: np.int64,
+    sums: NDArray[np.float64],
 ) -> None:
-    """Makes the rings end at the part of `time`, if that is later than the last."""
-    last = lasts[row]
-    if time <= last:
-        return
-    lasts[row] = time
-    planes = 2 if numbers.with_clicks else 1
+    """Writes the sums of half-lives, of one record that ends at the part of its last row or a later one.
+
+    `records`, `parts` (counters, from `begin` on) and `before` are the same memory.
+    """
     for span in range(spans.shape[0]):
-        if last >= clock[span, SINCE]:
+        if spans[span, DECAYS] == 0:
             continue
-        ring, first, at = spans[span, RING], spans[span, START], clock[span, SLOT]
-        steps = ring
-        if time - last <= expires:
-            steps = min(clock[span, NOW] - quotient(last, spans[span, LENGTH]), ring)
-        for _ in range(steps):
-            for plane in range(planes):
-                counters[row, first + plane * ring + at] = 0
-            at = at - 1 if at > 0 else ring - 1
+        ring, first = spans[span, RING], begin + spans[span, START]
+        now, known = clock[span, NOW], clock[span, KNOWN]
+        newest = quotient(records[row, LAST], spans[span, LENGTH])
+        left = left_after(decay, now - (newest - ring))
+        rows, known_rows, clicked = left * before[row, SUMS], 0.0, 0.0
+        if numbers.with_clicks:
+            known_rows, clicked = rows, left * before[row, SUMS + 1]
+        for part in range(newest - ring + 1, now + 1):
+            at = clock[span, SLOT] - (now - part)
+            at += ring if at < 0 else _I0
+            left = left_after(decay, now - part)
+            rows += left * np.float64(parts[row, first + at])
+            if numbers.with_clicks and part <= known:
+                known_rows += left * np.float64(parts[row, first + at])
+                clicked += left * np.float64(parts[row, first + numbers.plane + at])
+        sums[span, ROWS], sums[span, KNOWN_ROWS], sums[span, KNOWN_CLICKS] = rows, known_rows, clicked
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def is_full(
-    numbers: Numbers,
-    spans: NDArray[np.int64],
-    narrow: NDArray[np.uint8],
-    row: np.int64,
-    clock: NDArray[np.int64],
-    is_row: bool,
-    clicked: bool,
-) -> bool:
-    """Whether a counter of a narrow record cannot be raised."""
-    full = False
-    for span in range(spans.shape[0]):
-        ring, k = spans[span, RING], spans[span, START] + clock[span, SLOT]
-        full |= is_row and narrow[row, k] == _MOST
-        full |= clicked and numbers.with_clicks and narrow[row, k + ring] == _MOST
-    return full
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def add_to(
-    numbers: Numbers,
-    spans: NDArray[np.int64],
-    counters: NDArray[Any],
-    row: np.int64 | int,
-    last: np.int64,
-    clock: NDArray[np.int64],
-    is_row: bool,
-    clicked: bool,
-) -> None:
-    """Raises the counters of the parts of the time of `clock` that are still kept; `last` is the record's."""
-    for span in range(spans.shape[0]):
-        ring, k = spans[span, RING], spans[span, START] + clock[span, SLOT]
-        if last < clock[span, UNTIL] or clock[span, NOW] > quotient(last, spans[span, LENGTH]) - ring:
-            counters[row, k] += np.uint8(is_row)
-            if numbers.with_clicks:
-                counters[row, k + ring] += np.uint8(clicked)
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+def left_after(decay: NDArray[np.float64], parts: np.int64) -> np.float64:
+    """What is left after so many sixteenths of a half-life; before it begins, there is nothing."""
+    return np.float64(decay[parts]) if 0 <= parts < decay.size else np.float64(0.0)

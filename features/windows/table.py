@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,10 +14,15 @@ from features.text import LOG_CELLS, log_cells
 from features.windows.ring_kernels import (
     CLICKS,
     COUNT,
+    DECAYS,
+    KEY,
+    LAST,
     LENGTH,
+    LOOKED,
     RATE,
     RING,
     START,
+    SUMS,
     TOTALS,
     Layout,
     Numbers,
@@ -33,7 +39,7 @@ _LEAST = 1 << 12
 _SWEEPS = 8
 """So many times in the time that a key is kept, those that have expired are dropped."""
 _NARROW = 256
-_NAMES = ("keys", "last", "counters")
+_NAMES = ("keys", "last", "rows", "clicks", "sums")
 
 
 class WindowTable:
@@ -43,26 +49,32 @@ class WindowTable:
 
     def __init__(self, window: Window) -> None:
         self.layout = layout_of(window)
-        self._counters = int(self.layout.spans[:, RING].sum()) * (2 if window.with_clicks else 1)
-        self._sizes = np.array([0, 0, TOTALS + 1, _BEGINNING], np.int64)
-        self._new_table(2 * _LEAST)
-        self._narrow = (
-            np.zeros(0, np.uint64),
-            np.zeros(0, np.int64),
-            np.zeros((0, self._counters), np.uint8),
-        )
-        self._wide = (
-            np.zeros(TOTALS + 1, np.uint64),
-            np.full(TOTALS + 1, _BEGINNING, np.int64),
-            np.zeros((TOTALS + 1, self._counters), np.uint32),
-        )
-        self._overall = np.full((len(self.layout.spans), 3), _BEGINNING, np.int64)
+        numbers, spans = self.layout.numbers, len(self.layout.spans)
+        counters = int(numbers.plane) * (2 if window.with_clicks else 1)
+        self._head = int(numbers.head)
+        self._sizes = np.array([0, 0, LOOKED + 1, _BEGINNING], np.int64)
+        self._table = np.zeros(2 * _LEAST, np.uint64)
+        self._narrow = np.zeros((0, self._head + counters // 8), np.int64)
+        self._wide = np.zeros((LOOKED + 1, self._head + counters // 2), np.int64)
+        self._wide[:, LAST] = _BEGINNING
+        self._of_time = (np.zeros((spans, 7), np.int64), np.zeros((spans, 2, int(numbers.plane)), np.uint8))
+        self._of_all = (np.full(spans, _BEGINNING, np.int64), np.zeros(spans, np.float64))
+        self._sums = np.zeros((spans, 3), np.float64)
         self._swept = _BEGINNING
 
     @property
     def records(self) -> Records:
         """For kernels that take in nothing: see `ready`."""
-        return Records(self._sizes, self._table, self._at, *self._narrow, *self._wide, self._overall)
+        narrow, wide, (clock, masks) = self._narrow, self._wide, self._of_time
+        return Records(
+            self._sizes,
+            self._table,
+            *(narrow, narrow.view(np.uint8), narrow.view(np.float64)),
+            *(wide, wide.view(np.uint32), wide.view(np.float64)),
+            *(clock, masks, masks.view(np.uint64)),
+            self._sums,
+            *self._of_all,
+        )
 
     @property
     def latest(self) -> int | None:
@@ -78,16 +90,17 @@ class WindowTable:
     @property
     def bytes(self) -> int:
         """How much memory its arrays take."""
-        return sum(array.nbytes for array in (self._table, self._at, *self._narrow, *self._wide))
+        return self._table.nbytes + self._narrow.nbytes + self._wide.nbytes
 
     def ready(self, rows: int) -> Records:
         """Its arrays with room for so many more rows, whatever their keys."""
-        span = self.layout.numbers.expires // _SWEEPS
-        if self._sizes[3] - self._swept > span or not self._has_room(rows):
+        if self._sizes[3] - self._swept > self.layout.numbers.expires // _SWEEPS:
             self._sweep()
-            while self._sizes[0] + rows > 0.5 * self._table.size:
-                self._new_table(2 * self._table.size)
-                self._enter()
+        size = self._table.size
+        while self._sizes[0] + rows > _FULL * size:
+            size *= 2
+        if size > self._table.size:
+            self._enter(size)
         self._narrow = _with_room(self._narrow, int(self._sizes[1]) + rows)
         self._wide = _with_room(self._wide, int(self._sizes[2]) + min(rows, int(self._sizes[1]) + rows))
         return self.records
@@ -95,28 +108,38 @@ class WindowTable:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All that it knows, the same whenever the same rows have been taken in; `restore` reads it back."""
         self._sweep()
-        end = int(self._sizes[2])
-        small = self._wide[2][:end].max(axis=1, initial=0) < _NARROW
-        small[TOTALS] = False
-        of_narrow: list[NDArray[Any]] = [array[: int(self._sizes[1])] for array in self._narrow]
-        if small.any():  # they were more before
-            of_narrow = [
-                np.concatenate([array, wide[:end][small].astype(array.dtype)])
-                for array, wide in zip(of_narrow, list[NDArray[Any]](self._wide), strict=True)
+        wide = self._read(self._wide[: int(self._sizes[2])], np.uint32)
+        small = np.maximum.reduce([array.max(axis=1, initial=0) for array in wide[2:4]]) < _NARROW
+        small[: LOOKED + 1] = False  # those that were wide only for some time
+        narrow = self._read(self._narrow[: int(self._sizes[1])], np.uint8)
+        if small.any():
+            narrow = [
+                np.concatenate([array, more[small].astype(array.dtype)])
+                for array, more in zip(narrow, wide, strict=True)
             ]
+        small[LOOKED] = True
         found: dict[str, NDArray[Any]] = {"latest": self._sizes[3:].copy()}
-        of_wide: list[NDArray[Any]] = [array[:end][~small] for array in self._wide]
-        for size, arrays in (("narrow", of_narrow), ("wide", of_wide)):
+        for size, arrays in (("narrow", narrow), ("wide", [array[~small] for array in wide])):
             order = np.argsort(arrays[0])
             found |= {f"{size}.{name}": array[order] for name, array in zip(_NAMES, arrays, strict=True)}
         return found
+
+    def _read(self, records: NDArray[np.int64], counter: type[np.unsignedinteger[Any]]) -> list[NDArray[Any]]:
+        """Records as arrays: keys, times, counters of rows and of clicks, sums."""
+        counters, plane = records[:, self._head :].view(counter), int(self.layout.numbers.plane)
+        return [
+            records[:, KEY].view(np.uint64),
+            records[:, LAST],
+            counters[:, :plane],
+            counters[:, plane:],
+            records[:, SUMS : self._head].view(np.float64),
+        ]
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Knows what `arrays` of a table of the same window were made of; any others raise ValueError."""
         if _kinds(arrays) != _kinds(self.arrays()):
             raise ValueError("its arrays are not those of this window")
-        narrow = [arrays[f"narrow.{name}"] for name in _NAMES]
-        wide = [arrays[f"wide.{name}"] for name in _NAMES]
+        narrow, wide = ([arrays[f"{size}.{name}"] for name in _NAMES] for size in ("narrow", "wide"))
         every = np.sort(np.concatenate([narrow[0], wide[0]]))
         latest = int(arrays["latest"].max(initial=_BEGINNING))
         if (
@@ -128,56 +151,56 @@ class WindowTable:
             or (np.concatenate([narrow[1], wide[1]]) > latest).any()
         ):
             raise ValueError("its arrays do not fit together")
-        self._sizes[:] = [0, narrow[0].size, wide[0].size, latest]
-        # Copies, because these arrays have to grow.
-        self._narrow = tuple(np.array(array) for array in narrow)  # type: ignore[assignment]
-        self._wide = tuple(np.array(array) for array in wide)  # type: ignore[assignment]
-        self._overall[:] = _BEGINNING
+        self._sizes[:] = [0, narrow[0].size, wide[0].size + LOOKED, latest]
+        self._narrow = np.empty((narrow[0].size, self._narrow.shape[1]), np.int64)
+        self._wide = np.empty((wide[0].size + LOOKED, self._wide.shape[1]), np.int64)
+        rows = np.flatnonzero(np.arange(len(self._wide)) != LOOKED)
+        for to, array in zip(self._read(self._narrow, np.uint8), narrow, strict=True):
+            to[:] = array
+        for to, array in zip(self._read(self._wide, np.uint32), wide, strict=True):
+            to[rows] = array
+        self._of_all[0][:] = _BEGINNING
         size = self._table.size
-        while every.size > 0.5 * size:
+        while every.size > _FULL * size:
             size *= 2
-        self._new_table(size)
+        self._enter(size)
         self._sweep()
-
-    def _has_room(self, rows: int) -> bool:
-        return bool(
-            self._sizes[0] + rows <= _FULL * self._table.size
-            and self._sizes[1] + rows <= len(self._narrow[0])
-        )
-
-    def _new_table(self, size: int) -> None:
-        self._table, self._at = np.zeros(size, np.uint64), np.zeros(size, np.int32)
 
     def _sweep(self) -> None:
         """Drop the keys that have expired."""
         self._swept = int(self._sizes[3])
-        self._table[:] = 0
-        self._enter()
+        self._enter(self._table.size)
 
-    def _enter(self) -> None:
+    def _enter(self, size: int) -> None:
+        """Make the hash table anew, of this size, with those keys that have not expired."""
+        if size == self._table.size:
+            self._table[:] = 0
+        else:
+            self._table = np.zeros(size, np.uint64)
         # A row that comes late by the slack may still look at a key that has expired for the others.
-        oldest = max(
-            int(self._sizes[3]) - int(self.layout.numbers.expires + self.layout.numbers.slack), _BEGINNING
-        )
-        keep_later(self.records, oldest)
+        numbers = self.layout.numbers
+        oldest = max(int(self._sizes[3]) - int(numbers.expires + numbers.slack), _BEGINNING)
+        keep_later(self._sizes, self._table, self._narrow, self._wide, oldest)
 
 
 def layout_of(window: Window) -> Layout:
     """`window` as numbers."""
-    lengths = np.array([microseconds(span) // PARTS for span in window.spans], np.int64)
+    looks = [*window.spans, *filter(None, [window.half_life])]
+    decays = np.arange(len(looks)) >= len(window.spans)
+    lengths = np.array([microseconds(span) // PARTS for span in looks], np.int64)
     delay, slack = microseconds(window.delay or "0s"), microseconds(window.slack)
     # The parts that a row looks at, those that the latest rows may be ahead of it, and those whose clicks are
     # not known yet.
-    rings = PARTS + -(-slack // lengths) + (1 - (-delay // lengths) if window.with_clicks else 0)
-    ends = np.cumsum(rings) * (2 if window.with_clicks else 1)
+    rings = np.where(decays, 1, PARTS) + -(-slack // lengths)
+    rings += 1 - (-delay // lengths) if window.with_clicks else 0
     places: dict[tuple[str, str | None], int] = {
         (field.kind, field.span): f for f, field in enumerate(window.fields)
     }
-    spans = np.empty((lengths.size, 6), np.int64)
-    spans[:, LENGTH], spans[:, RING] = lengths, rings
-    spans[:, START] = [0, *ends[:-1]][: lengths.size]
+    spans = np.empty((lengths.size, 7), np.int64)
+    spans[:, LENGTH], spans[:, RING], spans[:, DECAYS] = lengths, rings, decays
+    spans[:, START] = [0, *np.cumsum(rings)[:-1]][: lengths.size]
     for column, kind in ((COUNT, "count"), (CLICKS, "clicks"), (RATE, "rate")):
-        spans[:, column] = [places.get((kind, span), -1) for span in window.spans]
+        spans[:, column] = [places.get((kind, name), -1) for name in window.looks]
     lowest, threshold = np.empty(LOG_CELLS, np.uint16), np.empty(LOG_CELLS, np.uint32)
     log_cells(lowest, threshold)
     numbers = Numbers(
@@ -188,19 +211,30 @@ def layout_of(window: Window) -> Layout:
         expires=np.int64(window.expires),
         slack=np.int64(slack),
         strength=np.float64(window.strength),
+        head=np.int64(SUMS + (2 if window.half_life else 0)),
+        plane=np.int64(-(-rings.sum() // 8) * 8),
     )
-    return Layout(numbers, spans, np.array(window.rate_edges, np.float64), lowest, threshold)
+    edges = np.array(window.rate_edges, np.float64)
+    return Layout(numbers, spans, edges, lowest, threshold, _decay())
+
+
+def _decay() -> NDArray[np.float64]:
+    """float64[1024]: 2 ** (-k / 16), of square roots and products alone, which all machines compute alike."""
+    left = np.ones(64 * PARTS)
+    root = 0.5
+    for bit in (8, 4, 2, 1):
+        root = math.sqrt(root)
+        left[np.arange(left.size) & bit != 0] *= root
+    return left * 0.5 ** (np.arange(left.size) // PARTS)
 
 
 def _kinds(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     return {name: (array.dtype, array.shape[1:]) for name, array in arrays.items()}
 
 
-def _with_room(arrays: Any, rows: int) -> Any:
-    """The same arrays, or longer ones."""
-    if rows > len(arrays[0]):
-        rows = max(int(_GROWTH * len(arrays[0])), rows, _LEAST)
-        for array in arrays:
-            # Where there is nothing else that looks at them, memory is moved by the system and not copied.
-            array.resize((rows, *array.shape[1:]), refcheck=False)
-    return arrays
+def _with_room(records: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    """The same array, or a longer one."""
+    if rows > len(records):
+        # Where there is nothing else that looks at it, memory is moved by the system and not copied.
+        records.resize((max(int(_GROWTH * len(records)), rows, _LEAST), records.shape[1]), refcheck=False)
+    return records

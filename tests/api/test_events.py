@@ -23,7 +23,7 @@ source: {format: delimited}
 label: click
 fields: [{name: site, type: category}]
 windows:
-  - {name: user, key: [user], time: t, format: unix, spans: [1m, 1h], delay: 20s, expire: 2h,
+  - {name: user, key: [user], time: t, format: unix, spans: [1m, 1h], half_life: 10m, delay: 20s, expire: 2h,
      features: [count, clicks, rate, since_last]}
   - {name: pair, key: [user, site], time: t, format: unix, spans: [10m], features: [count]}
 crosses: [site * user.count.1m]

@@ -49,6 +49,9 @@ class PlainWindow:
                     since = max(row.time - max(other.time for other in own), 0)
                     found[feature.name] = log_bucket(since / 1e6)
                 continue
+            if feature.span.startswith("half_"):
+                found |= self._decayed(feature.name, feature.kind, row.time, own)
+                continue
             part = microseconds(feature.span) // 16
             if feature.kind == "count":
                 last = row.time // part
@@ -64,6 +67,27 @@ class PlainWindow:
                 rate = (sum(o.click for o in known) + strength * overall) / (len(known) + strength)
                 found[feature.name] = bisect_right(self.window.rate_edges, rate)
         return found
+
+    def _decayed(self, name: str, kind: str, time: int, own: list[Row]) -> dict[str, int]:
+        """A feature of the half-life."""
+        part = microseconds(self.window.half_life or "") // 16
+        now, known = time // part, (time - microseconds(self.window.delay or "0s")) // part - 1
+
+        def total(rows: list[Row], last: int) -> float:
+            parts = [row.time // part for row in rows if row.time is not None]
+            return sum(2 ** -((now - at) / 16) for at in parts if at <= last)
+
+        if kind == "count":
+            return {name: log_bucket(10 * total(own, now))}
+        clicks = total([row for row in own if row.click], known)
+        if kind == "clicks":
+            return {name: log_bucket(10 * clicks)}
+        rows = total(self.rows, known)
+        if not rows:
+            return {}
+        overall = total([row for row in self.rows if row.click], known) / rows
+        rate = (clicks + self.window.strength * overall) / (total(own, known) + self.window.strength)
+        return {name: bisect_right(self.window.rate_edges, rate)}
 
     def _remembered(self, row: Row) -> list[Row]:
         """The rows of its key since that was last forgotten."""

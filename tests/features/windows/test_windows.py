@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import SpecError
-from features import Pipeline
+from features import Pipeline, RawSource
 from features.spec import FeatureSpec, parse_spec
 from features.text import cells_of_rows
 from features.transform import RowStatus
@@ -39,10 +42,20 @@ SPECS = [
         "{name: v, key: [b], time: t, format: unix, expire: 30s, features: [since_last]}",
         "{name: u, key: [a], time: t, format: unix, spans: [1m], features: [rate], delay: 60s, expire: 2m}",
     ),
+    spec_of(
+        """{name: w, key: [a], time: t, format: unix, spans: [1m], half_life: 48s, expire: 15m, delay: 7s,
+            slack: 5s, features: [count, clicks, rate], strength: 2}""",
+        "{name: v, key: [b], time: t, format: unix, half_life: 16s, features: [count, since_last]}",
+    ),
 ]
 STEPS = st.one_of(st.integers(-8, 12), st.sampled_from([0, 1, 40, 200, 700, 1_000, 86_400]))
 ROWS = st.lists(
-    st.tuples(st.sampled_from("00111x"), STEPS, st.sampled_from(["p", "q", "r", ""]), st.sampled_from("st")),
+    st.tuples(
+        st.sampled_from(["0", "0", "1", "1", "1", "x", ""]),
+        STEPS,
+        st.sampled_from(["p", "q", "r", ""]),
+        st.sampled_from("st"),
+    ),
     max_size=60,
 )
 
@@ -118,7 +131,7 @@ def test_features_are_as_the_reference_says(spec, rows, block, others) -> None: 
 @given(st.sampled_from(SPECS), ROWS, st.data())
 def test_no_row_sees_its_own_label_or_one_that_is_not_known_yet(spec, rows, data) -> None:  # type: ignore[no-untyped-def]
     """Other labels, and other rows behind, change nothing before they are known."""
-    given_ = [row for row in timed(rows) if row["y"] != "x"]
+    given_ = [row for row in timed(rows) if row["y"] in {"0", "1"}]
     if not given_:
         return
     at = data.draw(st.integers(0, len(given_) - 1))
@@ -164,6 +177,25 @@ def of_cells(windows: Windows, rows: list[dict[str, str]]) -> None:
     windows.words(cells, np.zeros(len(rows), np.uint8), COLUMNS, slice(None), take_in=True)
 
 
+def test_a_row_without_label_counts_but_is_no_click_and_no_example(tmp_path: Path) -> None:
+    spec = spec_of(
+        "{name: w, key: [a], time: t, spans: [1h], features: [count, clicks, rate], delay: 0s, strength: 1}"
+    )
+    log = tmp_path / "log.csv"
+    times = ["2017-11-06 00:00:00", "2017-11-06T01:00:01+01:00", "2017-11-06T00:00:02Z", "2017-11-06 00:50"]
+    labels = ["1", "", "yes", "0"]
+    log.write_text("".join(["y,t,a\n", *(f"{y},{t},p\n" for y, t in zip(labels, times, strict=True))]))
+    windows = Windows(spec)
+    rows = sum(map(len, RawSource(spec, [log], on_bad_rows="skip", windows=windows).batches(10)))
+    assert rows == 2
+    (asked,) = of_kernel(windows, [{"y": "", "t": "2017-11-06 00:50:00", "a": "p"}], take_in=False)
+    assert asked == {
+        "w.count.1h": 3,
+        "w.clicks.1h": 1,
+        "w.rate.1h": bisect_right(spec.windows[0].rate_edges, 0.5),
+    }
+
+
 def test_rows_without_key_or_time_have_no_features_and_texts_that_are_no_times_are_bad() -> None:
     spec = spec_of("{name: w, key: [a, b], time: t, spans: [1h], features: [count]}")
     times = ["2017-11-06", "2017-11-06 00:00:01", "2017-11-06T02:00+01:59", "2017-11-06 00:01:02.5Z"]
@@ -189,6 +221,9 @@ def test_rows_without_key_or_time_have_no_features_and_texts_that_are_no_times_a
         ("features: [since_last]", "`expire` is missing"),
         ("spans: [1h], features: [clicks]", "`delay` is missing: say after how long a click is known"),
         ("spans: [1h], features: [count], delay: 1m", "delay: it is for clicks and rate alone"),
+        ("half_life: 1d, expire: 1h, features: [count]", r"half_life: 1d is longer than `expire`, 1h"),
+        ("half_life: 1m, features: [since_last]", r"half_life: since_last has no span"),
+        ("half_life: 1h, features: [rate], delay: 1d", r"half_life: 1h is shorter than `delay` and `slack`"),
         ("spans: [1h], features: [rate], delay: 1d", r"spans\[0\]: 1h is shorter than `delay` and `slack`"),
         (
             "spans: [1h], features: [sum]",

@@ -1,0 +1,88 @@
+"""What the sums of a record say of a row: buckets of counts, clicks and rates."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
+from features.text.number_kernels import log_bucket, log_bucket_of_whole
+from features.windows.ring_kernels import (
+    CLICKS,
+    COUNT,
+    DECAYS,
+    KNOWN,
+    KNOWN_CLICKS,
+    KNOWN_ROWS,
+    RATE,
+    ROWS,
+    Numbers,
+)
+
+_FINER = 10.0
+"""A decayed number is counted in tenths: a row counts for something until it is old."""
+
+
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+def is_other_part(spans: NDArray[np.int64], clock: NDArray[np.int64], overall: NDArray[np.int64]) -> bool:
+    """Whether there is a click rate of all keys that is not that of this time."""
+    other = False
+    for span in range(spans.shape[0]):
+        other |= spans[span, RATE] >= 0 and overall[span] != clock[span, KNOWN]
+    return other
+
+
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+def keep_share(
+    spans: NDArray[np.int64],
+    clock: NDArray[np.int64],
+    sums: NDArray[np.float64],
+    overall: NDArray[np.int64],
+    share: NDArray[np.float64],
+) -> None:
+    """Notes the click rate of all keys, of which `sums` are."""
+    for span in range(spans.shape[0]):
+        rows = sums[span, KNOWN_ROWS]
+        overall[span] = clock[span, KNOWN]
+        share[span] = sums[span, KNOWN_CLICKS] / rows if rows > 0.0 else -1.0
+
+
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+def write_features(
+    numbers: Numbers,
+    spans: NDArray[np.int64],
+    edges: NDArray[np.float64],
+    lowest: NDArray[np.uint16],
+    threshold: NDArray[np.uint32],
+    sums: NDArray[np.float64],
+    share: NDArray[np.float64],
+    time: np.int64,
+    last: np.int64,
+    i: int,
+    words: NDArray[np.uint64],
+    present: NDArray[np.bool_],
+) -> None:
+    """Writes column `i`, of a row whose key has these sums, and had its last row at `last`."""
+    f = numbers.since_last
+    if f >= 0:
+        words[f, i] = np.uint64(log_bucket(max(time - last, np.int64(0)) / 1e6))
+        present[f, i] = time - last <= numbers.expires
+    for span in range(spans.shape[0]):
+        for f, which in ((spans[span, COUNT], ROWS), (spans[span, CLICKS], KNOWN_CLICKS)):
+            if f >= 0:
+                if spans[span, DECAYS] != 0:
+                    words[f, i] = np.uint64(log_bucket(_FINER * sums[span, which]))
+                else:
+                    words[f, i] = log_bucket_of_whole(
+                        np.uint64(np.int64(sums[span, which])), lowest, threshold
+                    )
+                present[f, i] = True
+        f = spans[span, RATE]
+        if f >= 0:
+            clicked, rows = sums[span, KNOWN_CLICKS], sums[span, KNOWN_ROWS]
+            rate = (clicked + numbers.strength * share[span]) / (rows + numbers.strength)
+            bucket = np.int64(0)
+            for k in range(edges.size):  # of so few, faster than a binary search
+                bucket += np.int64(edges[k] <= rate)
+            words[f, i] = np.uint64(bucket)
+            present[f, i] = share[span] >= 0.0
