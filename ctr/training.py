@@ -13,7 +13,7 @@ from ctr.errors import ModelError
 from ctr.jobs import EarlyStopping, PassEvaluations, Remains, TrainJob, learn_in_memory, set_up
 from ctr.learn import TrainProgress
 from ctr.model import Model, inputs_of
-from features import FeatureSpec, Pipeline
+from features import FeatureSpec, spec_of
 
 _NOWHERE = Path("model")  # nothing is written
 
@@ -66,7 +66,7 @@ def train(
         inputs = opened.enter_context(inputs_of(data))
         job = TrainJob(
             inputs=inputs,
-            spec=_spec(spec),
+            spec=spec_of(spec) if isinstance(spec, str | Path) else spec,
             model=_NOWHERE,
             workers=workers,
             chunk=chunk,
@@ -95,9 +95,3 @@ def train(
         if not isinstance(data, str | Path | list | tuple):
             model.manifest["training"]["inputs"] = ["a table"]
         return model
-
-
-def _spec(spec: str | Path | FeatureSpec | None) -> FeatureSpec | None:
-    if spec is None or isinstance(spec, FeatureSpec):
-        return spec
-    return Pipeline.from_yaml(spec).spec

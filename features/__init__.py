@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from features.collision_check import collisions
     from features.example_source import ExampleSource
     from features.first_pass import fit
-    from features.pipeline import Pipeline, batch_of
+    from features.pipeline import Pipeline, batch_of, spec_of
     from features.preview import absent_columns
     from features.source import RawSource
 

@@ -97,9 +97,7 @@ class Pipeline:
         >>> Pipeline.from_yaml("criteo")
         <Pipeline, fields: 39, slots: 2**22>
         """
-        if isinstance(spec, str) and ("\n" in spec or spec.lstrip().startswith("{")):
-            return Pipeline(parse_spec(spec, "the YAML text"))
-        return Pipeline(load_spec(spec))
+        return Pipeline(spec_of(spec))
 
     @staticmethod
     def load(folder: str | Path) -> Pipeline:
@@ -185,6 +183,16 @@ class Pipeline:
         """The rows with their labels and weights, and no features but the bias."""
         no_features = self.spec.model_copy(update={"fields": (), "crosses": ()})
         return batch_of(table, Transform(no_features, with_label=True))
+
+
+def spec_of(spec: str | Path) -> FeatureSpec:
+    """The spec of a YAML file, of a fitted folder, of a name that ships with the package, or of YAML text.
+
+    Text is told from a name by its line ends or its `{`. Raises SpecError.
+    """
+    if isinstance(spec, str) and ("\n" in spec or spec.lstrip().startswith("{")):
+        return parse_spec(spec, "the YAML text")
+    return load_spec(spec)
 
 
 def batch_of(table: object, transform: Transform) -> Batch:

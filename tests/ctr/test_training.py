@@ -100,6 +100,12 @@ def test_wrong_data_and_settings(log: Path) -> None:
         ctr.train(table.drop_columns("price"), SPEC)
     with pytest.raises(DataError, match="click"):
         ctr.train(table.drop_columns("click"), SPEC)
+    windows = (
+        SPEC
+        + "windows: [{name: w, key: [site], time: price, format: unix, spans: [1h], features: [count]}]\n"
+    )
+    with pytest.raises(SpecError, match=r"w.*ctr features build"):
+        ctr.train(table, windows)
     with pytest.raises(SpecError, match="need a feature spec"):
         ctr.train(table)
     with pytest.raises(ModelError, match="no setting gamma"):
