@@ -95,10 +95,12 @@ def _row(
     while True:
         if buffer[at] != _QUOTE:
             return BAD_JSON, 0, at, out
-        close, escaped = string_end(buffer, at + _U1)
-        if buffer[close] != _QUOTE:
-            return BAD_JSON, 0, close, out
-        found = _column_of(buffer, at + _U1, close, escaped, out, names, bounds, memo, member)
+        found, close = _foretold(buffer, at + _U1, names, bounds, memo[member % memo.size])
+        if found < 0:
+            close, escaped = string_end(buffer, at + _U1)
+            if buffer[close] != _QUOTE:
+                return BAD_JSON, 0, close, out
+            found = _column_of(buffer, at + _U1, close, escaped, out, names, bounds, memo, member)
         at = space(buffer, close + _U1)
         if buffer[at] != _COLON:
             return BAD_JSON, 0, at, out
@@ -123,6 +125,20 @@ def _row(
         member += 1
 
 
+@njit(nogil=True, cache=True, forceinline=True)
+def _foretold(
+    buffer: NDArray[np.uint8], at: np.uint64, names: NDArray[np.uint8], bounds: NDArray[np.int32], j: int
+) -> tuple[int, np.uint64]:
+    """Column `j`, and the quote behind its name, if that is what stands there, else -1."""
+    if j < 0:
+        return -1, at
+    i, stop = np.uint64(bounds[j]), np.uint64(bounds[j + 1])
+    while i < stop and buffer[at] == names[i]:
+        i += _U1
+        at += _U1
+    return (int(j) if i == stop and buffer[at] == _QUOTE else -1), at
+
+
 @njit(nogil=True, cache=True)
 def _column_of(
     buffer: NDArray[np.uint8],
@@ -135,18 +151,16 @@ def _column_of(
     memo: NDArray[np.int32],
     member: int,
 ) -> int:
-    """The column with the name at `start`, or -1: most rows have their members in the same order."""
+    """The column with the name at `start`, or -1; the next row may have its members in the same order."""
     if escaped:
         is_sound, stop = unescape(buffer, start, stop, out)
         start = out
         if not is_sound:
             return -1
-    place = member % memo.size
-    if memo[place] >= 0 and _is_name(buffer, start, stop, names, bounds, memo[place]):
-        return int(memo[place])
     for j in range(bounds.size - 1):
         if _is_name(buffer, start, stop, names, bounds, j):
-            memo[place] = j
+            if not escaped:  # so a name in `memo` has no quote and no newline
+                memo[member % memo.size] = j
             return j
     return -1
 

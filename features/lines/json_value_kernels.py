@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
+from features.text.hashing import load_u64
 
 BAD_JSON = 32
 
-_U0, _U1, _U2, _U4, _U6 = (np.uint64(n) for n in (0, 1, 2, 4, 6))
+_U0, _U1, _U2, _U4, _U6, _U8 = (np.uint64(n) for n in (0, 1, 2, 4, 6, 8))
+_QUOTES, _NEWLINES, _BACKSLASHES = (np.uint64(0x0101010101010101 * ord(c)) for c in '"\n\\')
 _SPACE, _TAB, _RETURN, _NEWLINE = (np.uint8(ord(c)) for c in " \t\r\n")
 _QUOTE, _BACKSLASH, _SLASH = (np.uint8(ord(c)) for c in '"\\/')
 _OPEN, _CLOSE, _LIST, _LIST_END = (np.uint8(ord(c)) for c in "{}[]")
@@ -38,9 +40,21 @@ def space(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
 
 
 @njit(nogil=True, cache=True, forceinline=True)
+def _zeros(word: np.uint64) -> np.uint64:
+    """Not 0 if one of its bytes is."""
+    return (word - np.uint64(0x0101010101010101)) & ~word & np.uint64(0x8080808080808080)
+
+
+@njit(nogil=True, cache=True, forceinline=True)
 def string_end(buffer: NDArray[np.uint8], at: np.uint64) -> tuple[np.uint64, bool]:
     """Of a string, behind its quote: its closing quote or the newline, and whether it has escapes."""
     escaped = False
+    size = np.uint64(buffer.size)
+    while at + _U8 <= size:  # 8 bytes at once, as long as they hold none of the three
+        word = load_u64(buffer, at)
+        if (_zeros(word ^ _QUOTES) | _zeros(word ^ _NEWLINES) | _zeros(word ^ _BACKSLASHES)) != _U0:
+            break
+        at += _U8
     while buffer[at] != _QUOTE and buffer[at] != _NEWLINE:
         if buffer[at] == _BACKSLASH:
             escaped = True

@@ -21,7 +21,7 @@ class Format:
 
     name: str
     open: Callable[[Any, Any, Any], Any]
-    """(the `InputFile`, the FeatureSpec, what its labels are for) -> its `features.readers.Reader`."""
+    """(the `InputFile`, the FeatureSpec, what its labels are for) -> its `features.block.Reader`."""
     suffixes: tuple[str, ...] = ()
     """Of the names of files that have it, in lower case, whatever format a spec names."""
     begins: tuple[bytes, ...] = ()
