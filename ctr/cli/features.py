@@ -107,33 +107,33 @@ def build(
     """
     from ctr.progress import progress
     from features import RawSource, fit, load_spec
-    from features.dataset import BLOCK_ROWS, Unfinished, key_of
+    from features.dataset import BLOCK_ROWS, Unfinished, kept_fit, key_of
+    from features.inputs import input_files
     from features.readable import DICTIONARY, Dictionary
 
     require_apart(json, [*inputs, spec])
     require_no_part(json, out)
     quarantine = beside(out, ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
-    fitted = fit(load_spec(spec), inputs)
+    wanted, files = load_spec(spec), input_files(inputs)
+    fitted = kept_fit(out, wanted, files, BLOCK_ROWS) or fit(wanted, files)
     source = RawSource(
         fitted,
-        inputs,
+        files,
         on_bad_rows=on_bad_rows.value,
         quarantine=quarantine,
         max_bad_fraction=max_bad_fraction,
         threads=min(max((os.cpu_count() or 1) - 1, 1), _MOST_THREADS),  # one core is for writing
         windows=_windows(fitted, windows_from),
     )
-    warnings = source.warnings()
-    for warning in warnings:
-        typer.echo(f"warning: {warning}", err=True)
+    warnings = _warned(source)
     texts = None if dictionary is None else Dictionary(source.spec, source.columns, dictionary)
     source.watch = None if texts is None else texts.add
     started = perf_counter()
     resumable = shuffle is None and texts is None and not fitted.windows and on_bad_rows is OnBadRows.FAIL
     key = key_of(source.spec, source.files, BLOCK_ROWS) if resumable else None
-    with stopping(f"{out} was not written."), Unfinished(out, key) as unfinished:
-        before = unfinished.done.rows
-        if before:
+    fitted_for = key_of(wanted, files, BLOCK_ROWS)
+    with stopping(f"{out} was not written."), Unfinished(out, key, fitted, fitted_for) as unfinished:
+        if before := unfinished.done.rows:
             typer.echo(f"going on behind {before:,} rows that an interrupted build has written", err=True)
         read = 0 if before or shuffle is not None else sum(file.size for file in source.files)
         with progress("hashing", read) as show:
@@ -145,6 +145,14 @@ def build(
         facts["dictionary"] = {"features": known, "bytes": (out / DICTIONARY).stat().st_size}
         lines.append(f"{DICTIONARY} in it has the texts of the {known:,} most frequent features")
     report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)
+
+
+def _warned(source: RawSource) -> list[str]:
+    """What the first rows show that a user should know, told."""
+    warnings = source.warnings()
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    return warnings
 
 
 def _windows(spec: FeatureSpec, before: Path | None) -> Windows | None:

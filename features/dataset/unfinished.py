@@ -14,10 +14,10 @@ from types import TracebackType
 
 from pydantic import BaseModel, ValidationError
 
-from ctr.errors import DataError
+from ctr.errors import DataError, SpecError
 from features.dataset.manifest import PartEntry
 from features.inputs import InputFile, LocalFile, StandardInput
-from features.spec import FeatureSpec
+from features.spec import LEARNT, SPEC, FeatureSpec, read_spec_files, spec_files, spec_of_files
 
 _JOURNAL = "journal.json"
 _CHUNK = 1 << 22  # bytes
@@ -41,6 +41,8 @@ class _Journal(BaseModel):
     key: str
     """Of the build, see `key_of`."""
     done: Done
+    fitted_for: str | None = None
+    """The key with the spec before it learnt from these files."""
 
 
 def key_of(spec: FeatureSpec, files: Sequence[InputFile], block_rows: int) -> str | None:
@@ -50,6 +52,24 @@ def key_of(spec: FeatureSpec, files: Sequence[InputFile], block_rows: int) -> st
     found = [(file.location, file.size, _changed(file)) for file in files]
     text = json.dumps([spec.fingerprint, spec.to_yaml(), block_rows, found])
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def kept_fit(out: Path, spec: FeatureSpec, files: Sequence[InputFile], block_rows: int) -> FeatureSpec | None:
+    """`spec` with what an interrupted build of `out` learnt for it from these files, if there is one.
+
+    Not of a spec with vocabularies: those may have changed, too.
+    """
+    key, folder = key_of(spec, files, block_rows), _folder_of(out)
+    if key is None or any(getattr(field, "vocabulary", None) is not None for field in spec.fields):
+        return None
+    try:
+        journal = _Journal.model_validate_json((folder / _JOURNAL).read_bytes())
+        fitted = spec_of_files(read_spec_files(folder), str(folder / SPEC))
+    except (OSError, ValidationError, SpecError):
+        return None
+    # The journal's key has the checksum of what was learnt.
+    sound = journal.fitted_for == key and journal.key == key_of(fitted, files, block_rows)
+    return fitted if sound else None
 
 
 class Unfinished:
@@ -62,11 +82,16 @@ class Unfinished:
     folder: Path
     done: Done
 
-    def __init__(self, out: Path, key: str | None) -> None:
-        """`key`: see `key_of`; None: nothing is kept of this build."""
-        place = out.resolve()
-        self.folder = place.with_name(f".{place.name}.unfinished")
+    def __init__(
+        self, out: Path, key: str | None, fitted: FeatureSpec | None = None, fitted_for: str | None = None
+    ) -> None:
+        """`key`: see `key_of`; None: nothing is kept of this build.
+
+        `fitted`: the spec, to be kept, too; `fitted_for`: the key with the spec before it learnt.
+        """
+        self.folder = _folder_of(out)
         self.key = key
+        self._fitted, self._fitted_for = fitted, fitted_for
         self.done = Done()
         self._out = out
 
@@ -106,7 +131,10 @@ class Unfinished:
         draft = self.folder / f"{_JOURNAL}.partial"
         with (self.folder / done.parts[-1].name).open("rb") as part, draft.open("w") as journal:
             os.fsync(part.fileno())
-            journal.write(_Journal(key=self.key, done=done).model_dump_json())
+            if self._fitted is not None and len(done.parts) == 1:
+                for name, content in spec_files(self._fitted).items():
+                    (self.folder / name).write_bytes(content)
+            journal.write(_Journal(key=self.key, done=done, fitted_for=self._fitted_for).model_dump_json())
             journal.flush()
             os.fsync(journal.fileno())
         os.replace(draft, self.folder / _JOURNAL)
@@ -130,7 +158,7 @@ class Unfinished:
             return Done()
         names = {part.name for part in journal.done.parts}
         for path in self.folder.iterdir():  # the part that was being written
-            if path.name not in names | {_JOURNAL}:
+            if path.name not in names | {_JOURNAL, SPEC, LEARNT}:
                 path.unlink()
         return journal.done
 
@@ -145,6 +173,11 @@ class Unfinished:
         for path in self.folder.iterdir():
             with suppress(OSError):
                 path.unlink()
+
+
+def _folder_of(out: Path) -> Path:
+    place = out.resolve()
+    return place.with_name(f".{place.name}.unfinished")
 
 
 def _changed(file: InputFile) -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +13,9 @@ import pytest
 
 from ctr.errors import DataError
 from ctr.synth import write_click_log
-from features import Batch, DatasetManifest, RawSource, load_spec, write_dataset
-from features.dataset import Unfinished, key_of, writer
+from features import Batch, DatasetManifest, RawSource, fit, load_spec, write_dataset
+from features.dataset import Unfinished, kept_fit, key_of, writer
+from features.inputs import input_files
 
 BLOCK = 100
 ROWS = 4 * BLOCK * writer.BLOCKS_PER_PART + 50  # four parts, and one that is not full
@@ -103,3 +107,42 @@ def test_two_builds_of_one_data_set(log: Path, tmp_path: Path) -> None:
         pass
     assert os.listdir(tmp_path) == []
     build(log, tmp_path / "h")
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from features import RawSource, fit, load_spec, write_dataset
+from features.dataset import Unfinished, key_of
+
+spec, log, out = load_spec(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+source = RawSource(fit(spec, [log]), [log])
+keys = [key_of(each, source.files, 100) for each in (source.spec, spec)]
+with Unfinished(out, keys[0], source.spec, keys[1]) as unfinished:
+    write_dataset(
+        source.batches(100), source.spec, out, block_rows=100, unfinished=unfinished,
+        position=lambda: source.position,
+        progress=lambda rows: rows < 900 or os.kill(os.getpid(), signal.SIGKILL),
+    )
+"""
+
+
+def test_what_a_killed_build_has_learnt_is_kept_with_its_parts(log: Path, tmp_path: Path) -> None:
+    spec, out = tmp_path / "learns.yaml", tmp_path / "h"
+    spec.write_text(
+        'version: 1\nsource: {format: delimited, delimiter: "\\t", header: false, columns: ['
+        + ", ".join(["label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))])
+        + "]}\nlabel: label\nfields:\n  - {name: I2, type: number, transform: quantiles, buckets: 4}\n"
+        "  - {name: C1, type: category, min_count: 2}\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", _KILLED, spec, log, out], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    wanted, files = load_spec(spec), input_files([log])
+    found = kept_fit(out, wanted, files, BLOCK)
+    assert found is not None
+    assert found.fingerprint == fit(wanted, [log]).fingerprint
+    with Unfinished(out, key_of(found, files, BLOCK)) as unfinished:
+        assert unfinished.done.rows >= BLOCK * writer.BLOCKS_PER_PART
+    other = wanted.model_copy(update={"seed": 1})
+    assert kept_fit(out, other, files, BLOCK) is None
+    assert kept_fit(tmp_path / "another", wanted, files, BLOCK) is None
