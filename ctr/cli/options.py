@@ -14,6 +14,8 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from ctr.errors import StoreError
+
 T = TypeVar("T")
 
 
@@ -143,6 +145,28 @@ def finite(value: float | None) -> float | None:
     if value is not None and not isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number.")
     return value
+
+
+def store_url(url: str) -> str:
+    """Refuse what names no store."""
+    from ps import require_store_url
+
+    try:
+        require_store_url(url)
+    except StoreError as error:
+        raise typer.BadParameter(str(error)) from None
+    return url
+
+
+def redis_url(url: str) -> str:
+    """Refuse what names no store in Redis."""
+    from ps import parse_redis_url
+
+    try:
+        parse_redis_url(url)
+    except StoreError as error:
+        raise typer.BadParameter(str(error)) from None
+    return url
 
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}

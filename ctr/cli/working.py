@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ctr.cli.options import MOST_SECONDS, finite
+from ctr.cli.options import MOST_SECONDS, finite, redis_url
 from ctr.cli.reporting import STOPPED, stopping
 
 _LONGEST_END_S = 5.0
@@ -23,6 +23,7 @@ def worker(
         str,
         typer.Option(
             metavar="URL",
+            callback=redis_url,
             help="Redis URL of the model, the same as in the job's `ctr train`.",
             show_default=False,
         ),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctr.cli.options import MOST_SECONDS, JsonOption, finite
+from ctr.cli.options import MOST_SECONDS, JsonOption, finite, redis_url
 from ctr.cli.reporting import report, stopping
 from ctr.cli.tables import some
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from ctr.distributed import JobStatus
     from ps.status import StoreObserver, StoreStatus
 
-StoreOption = Annotated[str, typer.Option(metavar="URL", help="Redis URL of the model.", show_default=False)]
+StoreOption = Annotated[
+    str,
+    typer.Option(metavar="URL", callback=redis_url, help="Redis URL of the model.", show_default=False),
+]
 
 
 def status(

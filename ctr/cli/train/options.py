@@ -21,6 +21,7 @@ from ctr.cli.options import (
     SpecOption,
     check_inputs,
     finite,
+    store_url,
 )
 from ctr.defaults import CHECKPOINT_EVERY_S, SAFE_ADDING, STALENESS, STORE
 from ctr.stall import STALL_S
@@ -155,6 +156,7 @@ class TrainOptions:
         str,
         typer.Option(
             metavar="URL",
+            callback=store_url,
             help="Where the parameters live while training: memory://, embedded://?shards=2 (redis-server "
             "processes started here), redis://host:port/0 or redis+cluster://host:port,host:port.",
         ),

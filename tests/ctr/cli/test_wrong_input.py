@@ -158,6 +158,21 @@ def test_a_missing_input_file(cli: Cli, tmp_path: Path, model: Path, command: st
             "--checkpoint, --resume, filters and --consistency ssp and asp need the parameters in Redis; add "
             "--store, such as --store embedded://?shards=1. See `ctr train --help`.",
         ),
+        (
+            ["train", "good.csv", "--model", "m", "--store", "embedded://?shards=0"],
+            "Invalid value for '--store': embedded Redis with 0 shards of 0 replicas each: ask for at least"
+            " one shard, and for at most 64 servers in all. See `ctr train --help`.",
+        ),
+        (
+            ["train", "good.csv", "--model", "m", "--store", f"embedded://?shards={'9' * 5_000}"],
+            "Invalid value for '--store': embedded:// takes nothing but a number of servers: write"
+            " embedded://?shards=2. See `ctr train --help`.",
+        ),
+        (
+            ["ps", "status", "--store", "embedded://"],
+            "Invalid value for '--store': embedded:// names no Redis store; write redis://host:port/0 or"
+            " redis+cluster://host:port,host:port. See `ctr ps status --help`.",
+        ),
     ],
 )
 def test_wrong_use_is_one_line(

@@ -109,7 +109,7 @@ def test_names_that_no_model_may_have(name: str) -> None:
 )
 def test_every_command_refuses_at_the_start(cli: Cli, words: tuple[str, ...], url: str, told: str) -> None:
     shown = cli(*words, "--store", url)
-    assert shown.code == 1
+    assert shown.code == 2
     assert told in shown.err
     assert SECRET not in shown.out + shown.err
 
