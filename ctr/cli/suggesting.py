@@ -30,7 +30,7 @@ def suggest(
             show_default=False,
         ),
     ],
-    crosses: Annotated[int, typer.Option(min=1, metavar="N", help="The most crosses to add.")] = 40,
+    crosses: Annotated[int, typer.Option(min=1, metavar="N", help="The most crosses to add.")] = 20,
     rows: Annotated[
         int,
         typer.Option(

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from ctr.learn import base_rate
+from ctr.suggest.crossed import crossed_fields
 from ctr.suggest.examples import Examples
 from ctr.suggest.values import Values, number_values
-from features import Batch, FeatureSpec, RawSource, Transform
+from features import Batch, FeatureSpec, RawSource
 
 _BLOCK = 65_536
 _BITS = 32  # of the hashes by which values are told apart
@@ -26,7 +27,9 @@ class Rows:
     examples: Examples
     """With the features of the spec as it is."""
     fields: tuple[str, ...]
-    """The fields whose crosses may be tried: those of which a row has at most one feature."""
+    """The fields whose crosses may be tried, see `candidate_fields`."""
+    of_fields: tuple[str, ...]
+    """The field of the spec that each is of."""
     values: tuple[Values, ...]
     """Of each of these."""
     of: int
@@ -36,12 +39,15 @@ class Rows:
         return len(self.examples)
 
 
-def candidate_fields(spec: FeatureSpec) -> tuple[str, ...]:
-    """The fields that may be crossed. Raises SpecError when there are fewer than two."""
-    found = tuple(field.name for field in spec.fields if not field.several)
-    if len(found) < 2:
+def candidate_fields(spec: FeatureSpec) -> dict[str, str]:
+    """By name, those of `crossed_fields` of which a row has one feature, and the field that each is of.
+
+    Raises SpecError when the spec has fewer than two.
+    """
+    found = {name: of for name, (field, of) in crossed_fields(spec).items() if not field.several}
+    if (number := len({*found.values()})) < 2:
         raise SpecError(
-            f"a cross takes two fields with one feature per row, and the spec has {len(found)}; add fields"
+            f"a cross takes two fields with one feature per row, and the spec has {number}; add fields"
             + ("." if spec.fields else f", which {spec.source.format} data cannot have.")
         )
     return found
@@ -71,29 +77,15 @@ def read_rows(
         on_progress(done, source.fraction_read)
     if done == 0:
         raise DataError("the input has no row to learn from: check the file.")
-    missing = _missing(source.spec, values.spec)
-    numbered = tuple(pool.map(number_values, hashes[:, :done], missing))
+    numbered = tuple(pool.map(number_values, hashes[:, :done]))
     rate = base_rate(source, None) if source.spec.bias else None
-    return Rows(Examples.of(batches, rate), fields, numbered, total)
+    return Rows(Examples.of(batches, rate), tuple(fields), tuple(fields.values()), numbered, total)
 
 
 def spec_of_values(spec: FeatureSpec) -> FeatureSpec:
-    """`spec` so that a row has a feature of every field, by which all its values can be told apart."""
-    fields = tuple(field.model_copy(update={"missing": _kept(field.missing)}) for field in spec.fields)
+    """A spec of the `crossed_fields`, of all of which a row has a feature, and bits to tell values apart."""
+    fields = tuple(field for field, _ in crossed_fields(spec).values())
     return spec.model_copy(update={"fields": fields, "crosses": (), "bits": _BITS})
-
-
-def _kept(missing: object) -> object:
-    return "feature" if missing == "skip" else missing
-
-
-def _missing(spec: FeatureSpec, wide: FeatureSpec) -> list[int | None]:
-    """By field, the slot that a missing value has in the features of `wide` where `spec` skips it."""
-    slots = Transform(wide, with_label=False).apply_rows([{}]).slots[int(spec.bias) :]
-    single = [field for field in spec.fields if not field.several]
-    return [
-        int(slot) if field.missing == "skip" else None for field, slot in zip(single, slots, strict=False)
-    ]
 
 
 def _sampled(source: RawSource, total: int, most: int) -> Iterator[Batch]:

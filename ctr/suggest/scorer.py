@@ -16,10 +16,11 @@ from ctr.suggest.values import Values
 
 ALPHA, BETA, L2 = np.float32(0.05), np.float32(1), np.float32(20)
 """How crosses are learnt: of alpha 0.025, 0.05 and 0.1, and l2 5, 20 and 50, all much alike, the best."""
+_RANKED_LESS = 1.0
+"""Standard errors that are taken off a gain before it is ranked. By 20 crosses that the others choose so, the
+eighths of Criteo's first 48,000 rows gain 4.6 nats per 1,000 rows; with two errors taken off 4.4."""
 _SURE = 2.0
-"""Standard errors by which a gain must be above 0. Chosen by gain alone, Criteo's crosses take 33 nats off
-the progressive log loss of the next 9,600 rows, on average over four cuts of 48,000; chosen by the gain less
-one standard error 41, less two or one and a half 42, less three 33."""
+"""Standard errors by which a gain must be above 0."""
 _MOST_CELLS = 1 << 22
 
 
@@ -32,9 +33,14 @@ class Score(NamedTuple):
     """The standard error of that."""
 
     @property
-    def sure(self) -> float:
-        """What may be relied on."""
-        return self.gain - _SURE * self.error
+    def rank(self) -> float:
+        """The larger, the better."""
+        return self.gain - _RANKED_LESS * self.error
+
+    @property
+    def sure(self) -> bool:
+        """Whether it is not by chance, as far as can be told."""
+        return self.gain > _SURE * self.error
 
 
 class Scorer:

@@ -14,24 +14,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from math import log2
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.suggest.candidates import Candidate, Known, best_apart, pairs, triples
+from ctr.suggest.candidates import Candidate, Known, fields_of, pairs, triples
 from ctr.suggest.examples import Margins
 from ctr.suggest.rows import Rows
 from ctr.suggest.scorer import Score, Scorer
 from ctr.suggest.values import Values, cross_values
 
-MOST_CROSSES = 40
+MOST_CROSSES = 20
+"""The eighths of Criteo's first 48,000 rows gain 4.2 nats per 1,000 rows by 10 crosses that the others
+choose, 4.6 by 20 and 4.4 by as many as there are, 22 to 27."""
 _ALPHAS = (0.02, 0.05, 0.1, 0.2, 0.5)
 """Of models without crosses; the best is taken. What is left for crosses behind one that learns too slowly is
 what its own fields say."""
 _HELD_OUT = 0.2
 _CONVINCED = 2.0  # standard errors that the gain on the rows held out must be above 0
 _PATIENCE = 3  # rounds without a gain on these
-_PER_ROUND = 5
 _IN_THE_RUNNING = 150  # candidates that are scored again after the first round
 _BEAM = 10  # pairs that are crossed with a third field
 
@@ -56,6 +58,8 @@ class Found:
     """In the order in which they were taken."""
     scored: int
     """Candidates."""
+    features: int
+    """Distinct ones that the rows have with these crosses."""
     alpha: float
     """The best learning rate of a model without them, of a few."""
     loss: float
@@ -107,6 +111,7 @@ def find_crosses(
     return Found(
         chosen=tuple(_chosen(each, rows.fields, float(weights.sum())) for each in taken),
         scored=trial.scored,
+        features=rows.examples.chunk.slots.size + sum(each.values.features for each in taken),
         alpha=trial.base.alpha,
         loss=float(trial.base.losses[cut:].sum()) / weight,
         gain=float(gains.sum()) / weight,
@@ -177,7 +182,7 @@ class _Search:
     ) -> Iterator[tuple[list[_Taken], Margins]]:
         """After each round, in which a few are taken: all crosses by then, and the margins of their model."""
         taken, margins = list(self.taken), self.margins
-        expected = len(candidates) + _IN_THE_RUNNING * most // _PER_ROUND
+        expected = len(candidates) + _IN_THE_RUNNING * (3 + int(2 * log2(most)))
         tried = 0
         while candidates and len(taken) < most:
 
@@ -189,10 +194,14 @@ class _Search:
             crosses = [(each.one, each.other) for each in candidates]
             scores = self._scorer.scores(margins.values[: self.cut], crosses, show)
             tried += len(candidates)
-            ranked = sorted(
-                zip(scores, candidates, strict=True), key=lambda found: (-found[0].sure, found[1].fields)
-            )
-            picked = best_apart(ranked, min(_PER_ROUND, most - len(taken)))
+            found = zip(scores, candidates, strict=True)
+            best: dict[frozenset[str], tuple[Score, Candidate]] = {}
+            for each in sorted(found, key=lambda found: (-found[0].rank, found[1].fields)):
+                best.setdefault(fields_of(each[1], self.rows), each)
+            ranked = [*best.values()]
+            # The first ones matter most, and the others are scored on top of them.
+            wanted = min(max((len(taken) - len(self.taken)) // 2, 1), most - len(taken))
+            picked = [each for each in ranked[:wanted] if each[0].sure]
             if not picked:
                 break
             new = [_Taken(each, cross_values(each.one, each.other), score) for score, each in picked]

@@ -6,15 +6,19 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ctr.errors import DataError
+from ctr.suggest.crossed import with_crossed_fields
 from ctr.suggest.rows import candidate_fields, read_rows, spec_of_values
 from ctr.suggest.search import MOST_CROSSES, Chosen, find_crosses
 from features import FeatureSpec, RawSource, fit, is_dataset
 
 MOST_ROWS = 1_000_000
+_SLOTS_PER_FEATURE = 25  # one of so many features shares its slot with another
+_MOST_BITS = 26  # 2**26 slots take 512 MiB
 _READING = 0.2  # of the time
 
 
@@ -33,6 +37,8 @@ class Suggestion:
     rows_in_all: int
     candidates: int
     """Crosses that were scored."""
+    bits: int
+    """Of the new spec: more than before where the crosses have too many features."""
     alpha: float
     """The base model's learning rate, the best of a few."""
     held_out_loss: float
@@ -78,7 +84,7 @@ def suggest_crosses(
         raise DataError(
             "standard input can be read only once, and this takes several passes; write its rows to a file."
         )
-    candidate_fields(spec)
+    of = candidate_fields(spec)
     fitted = fit(spec, inputs)
     source = RawSource(fitted, inputs, threads=workers)
     values = RawSource(spec_of_values(fitted), inputs, threads=workers)
@@ -87,7 +93,7 @@ def suggest_crosses(
         read = read_rows(
             source, values, rows, pool, lambda done, fraction: on_progress(done, _READING * fraction)
         )
-        known = frozenset(frozenset(cross.of) for cross in spec.crosses)
+        known = frozenset(frozenset(of.get(part, part) for part in cross.of) for cross in spec.crosses)
         found = find_crosses(
             read,
             known,
@@ -97,14 +103,18 @@ def suggest_crosses(
         )
     finally:
         pool.shutdown(cancel_futures=True)
-    names = _names(spec, found.chosen)
+    new = with_crossed_fields(spec, {*chain.from_iterable(each.fields for each in found.chosen)})
+    if found.chosen:
+        new = new.model_copy(update={"bits": _bits(spec.bits, found.features)})
+    names = _names(new, found.chosen)
     return Suggestion(
-        yaml=_yaml(spec, names, found.chosen),
+        yaml=_yaml(new, names, found.chosen),
         names=tuple(names),
         chosen=found.chosen,
         rows=len(read),
         rows_in_all=read.of,
         candidates=found.scored,
+        bits=new.bits,
         alpha=found.alpha,
         held_out_loss=found.loss,
         held_out_gain=found.gain,
@@ -124,6 +134,11 @@ def _names(spec: FeatureSpec, chosen: Sequence[Chosen]) -> list[str]:
         taken.add(name)
         names.append(name)
     return names
+
+
+def _bits(bits: int, features: int) -> int:
+    """At least `bits`, and enough that few of so many features share a slot, if that takes no gigabyte."""
+    return max(bits, min((_SLOTS_PER_FEATURE * features - 1).bit_length(), _MOST_BITS))
 
 
 def _yaml(spec: FeatureSpec, names: Sequence[str], chosen: Sequence[Chosen]) -> str:

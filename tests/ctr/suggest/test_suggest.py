@@ -105,7 +105,9 @@ def test_planted_interactions_are_among_the_first(tmp_path: Path) -> None:
     written = write_click_log(log, 50_000, seed=12, interactions=5)
     found = suggest_crosses(load_spec("criteo"), [log], most=10, workers=2)
     truth = {frozenset(pair) for pair in written.interactions}
-    assert len(truth & {frozenset(each.fields) for each in found.chosen}) >= 0.9 * 5
+    proposed = {frozenset(name.removesuffix(" coarse") for name in each.fields) for each in found.chosen}
+    assert len(found.chosen) <= 10
+    assert len(truth & proposed) >= 0.9 * 5
 
 
 def test_the_outcome_does_not_depend_on_workers(found: Suggestion, planted: Path) -> None:
@@ -136,7 +138,7 @@ def test_at_most_so_many(planted: Path) -> None:
 
 
 def test_missing_values_numbers_weights_and_lists(tmp_path: Path) -> None:
-    """Rows are read with every kind of field; a value that is skipped is in no cross."""
+    """Rows are read with every kind of field; a missing value is one of those that are crossed."""
     labels, columns = table(6_000, planted=True)
     spec = parse_spec(
         """version: 1
@@ -161,17 +163,30 @@ fields:
     file.write_text("\n".join(rows) + "\n")
     found = suggest_crosses(spec, [str(file)])
     assert found.left_out == ("l",)
-    assert ("a", "b") in {each.fields for each in found.chosen}
+    proposed = {each.fields for each in found.chosen}
+    assert ("a", "b") in proposed or ("a", "b coarse") in proposed
+    new = {field.name: field for field in parse_spec(found.yaml, "new").fields}
+    assert new["a"].missing == "feature"
+    again = suggest_crosses(parse_spec(found.yaml, "new"), [file])  # finds its own field, and adds none
+    assert {field.name for field in parse_spec(again.yaml, "again").fields} == new.keys()
     with ThreadPoolExecutor(1) as pool:
         from features import fit
 
         fitted = fit(spec, [file])
         read = read_rows(RawSource(fitted, [file]), RawSource(spec_of_values(fitted), [file]), 10_000, pool)
-    assert read.fields == ("a", "b", "c", "d", "q")
-    assert (read.values[0].numbers == 0).tolist() == [i % 7 == 0 for i in range(6_000)]
-    assert [values.size for values in read.values] == [5, 5, 6, 5, 5]
-    for column, values in ((columns[:, 1], read.values[1]), (columns[:, 3], read.values[3])):
-        assert len(set(zip(column.tolist(), values.numbers.tolist(), strict=True))) == 4
+    assert read.fields == ("a", "b", "c", "d", "q", "b coarse")
+    assert [values.size for values in read.values] == [6, 5, 6, 5, 5, 3]
+    missing = [i % 7 == 0 for i in range(6_000)]
+    told = {
+        0: np.where(missing, -1, columns[:, 0]),
+        1: columns[:, 1],
+        5: np.floor(np.log1p(columns[:, 1])).astype(int),
+        3: columns[:, 3],
+    }
+    for place, column in told.items():
+        values = read.values[place]
+        assert (values.numbers > 0).all()
+        assert len(set(zip(column.tolist(), values.numbers.tolist(), strict=True))) == values.size - 1
 
 
 def test_margins_do_not_know_the_label_of_their_row(planted: Path) -> None:
@@ -235,6 +250,12 @@ def test_real_clicks_gain_by_the_crosses(tmp_path: Path, cli: Cli) -> None:
     train.write_bytes(b"".join(lines[:48_000]))
     test.write_bytes(b"".join(lines[48_000:]))
     new.write_text(suggest_crosses(load_spec("criteo"), [train], workers=2).yaml)
-    words = ["train", "--spec", new, train, "--model", tmp_path / "model", "--alpha", 0.05]
-    result = cli(*words, "--holdout", test, "--json", "-")
-    assert json.loads(result.out)["holdout"]["logloss"] < 0.4465
+    assert load_spec(new).bits > load_spec("criteo").bits
+    # The second ones were the best of a dozen on the eighths of the first 48,000 rows.
+    for settings, most in (
+        (("--alpha", 0.05), 0.4433),
+        (("--alpha", 0.03, "--l2", 5, "--epochs", 2), 0.4429),
+    ):
+        words = ["train", "--spec", new, train, "--model", tmp_path / "model", *settings]
+        result = cli(*words, "--holdout", test, "--json", "-")
+        assert json.loads(result.out)["holdout"]["logloss"] < most
