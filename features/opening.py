@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ctr.errors import DataError, SpecError
 from features.dataset import DatasetSource, is_dataset
-from features.spec import FeatureSpec
+from features.spec import FeatureSpec, learnt_from
 
 if TYPE_CHECKING:
     from features.lines import Labels
@@ -53,7 +53,7 @@ def open_source(
         dataset = DatasetSource(
             inputs[0], labels="required" if labels == "required" else "ignored", verify=verify
         )
-        if spec is not None and spec.fingerprint != dataset.spec.fingerprint:
+        if spec is not None and not learnt_from(spec, dataset.spec):
             raise DataError(
                 f"{inputs[0]}: hashed with the transform {dataset.spec.fingerprint[:12]}, but here"
                 f" {spec.fingerprint[:12]} is wanted; build it with that spec (a model's: features.yaml)."

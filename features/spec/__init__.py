@@ -13,6 +13,7 @@ from features.spec.fitted import (
     LEARNT,
     SPEC,
     FittedSpec,
+    learnt_from,
     learnt_of,
     read_spec_files,
     spec_files,

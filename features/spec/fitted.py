@@ -72,6 +72,13 @@ def learnt_of(spec: FeatureSpec) -> dict[str, NDArray[Any]] | None:
     return None if any(field.learns for field in spec.all_fields) else {}
 
 
+def learnt_from(spec: FeatureSpec, fitted: FeatureSpec) -> bool:
+    """Whether `fitted` is the same transform as `spec`, or what that became as it learnt from some data."""
+    if learnt_of(spec) is None:
+        return FeatureSpec.decisive(spec) == FeatureSpec.decisive(fitted)
+    return spec.fingerprint == fitted.fingerprint
+
+
 def spec_files(spec: FeatureSpec) -> dict[str, bytes]:
     """The content of a spec's files, by name; `spec_of_files` reads it back."""
     files = {SPEC: spec.to_yaml().encode()}

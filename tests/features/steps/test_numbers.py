@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError, SpecError
-from features import RawSource, Transform, fit, parse_spec
+from features import RawSource, Transform, fit, open_source, parse_spec, write_dataset
 from features.spec import FeatureSpec, NumberField, learnt_of
 from features.steps.number_kernels import add_moments
 from features.steps.numbers import after_steps, buckets_of
@@ -120,6 +120,16 @@ def test_ranks_are_within_the_bound_that_is_documented(order: str) -> None:
     assert (np.searchsorted(ordered, found, side="left") <= ranks + bound).all()
     assert (np.searchsorted(ordered, found, side="right") > ranks - bound).all()
     np.testing.assert_array_equal(sketch_of(values, 12_345).values_at(ranks), found)
+
+
+def test_a_data_set_is_of_the_spec_that_it_was_learnt_from(tmp_path: Path) -> None:
+    path = file_of(tmp_path / "x.csv", [str(i) for i in range(50)])
+    spec = spec_of("{name: x, type: number, transform: quantiles, buckets: 4}")
+    fitted, out = fit(spec, [path]), tmp_path / "h"
+    write_dataset(RawSource(fitted, [path]).batches(65_536), fitted, out)
+    assert open_source([out], spec).spec.fingerprint == fitted.fingerprint
+    with pytest.raises(DataError, match="build it with that spec"):
+        open_source([out], spec_of("{name: x, type: number, transform: quantiles, buckets: 5}"))
 
 
 def test_what_is_learnt_and_what_becomes_of_it(tmp_path: Path) -> None:
