@@ -99,13 +99,7 @@ def _train(
     job = uuid4().hex[:12]
     if checkpoint is not None:
         job = str(checkpoint.position["job"])
-        # A shard's chunks are numbered in it, whoever works on it now; and the state is kept as it was.
-        former = {
-            "shard_chunks": checkpoint.job["shard_chunks"],
-            "held_out_of_shards": tuple(checkpoint.job.get("held_out_of_shards", ())),
-            "z_bits": checkpoint.store.z_bits,
-        }
-        description = description.model_copy(update=former)
+        description = description.model_copy(update=_kept_of(checkpoint))
         _require_over(settings, job, stop)
         drop_incarnation(settings.url, checkpoint.store.incarnation, job)
     store = _open_store(description, settings, job, restoring=checkpoint is not None or start is not None)
@@ -145,6 +139,16 @@ def _train(
         store.close()
         raise
     return Trained(result, state, store), told
+
+
+def _kept_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What of a job stays as it was: a data shard's chunks are numbered in it, whoever works on it now,
+    and the state is kept with the same bits."""
+    return {
+        "shard_chunks": checkpoint.job["shard_chunks"],
+        "held_out_of_shards": tuple(checkpoint.job.get("held_out_of_shards", ())),
+        "z_bits": checkpoint.store.z_bits,
+    }
 
 
 def _open_store(
