@@ -42,20 +42,13 @@ def train(
     ships with the package, its YAML text, or a `FeatureSpec`; a hashed data set has its own. A spec that
     learns (quantiles, counts) learns from `data` first. `optimizer` are settings of FTRL: `alpha`, `beta`,
     `l1`, `l2`; the others are options of `ctr train`, where they are explained. With `early_stopping`, the
-    model is that of the pass which is best on the hold-out. Nothing is printed, and no
-    signal is handled.
-
-    What the hold-out says, `holdout` or a part of `data`, is in `model.manifest["metrics"]`, beside what
-    progressive validation says. Raises DataError, SpecError and ModelError as `ctr train` does.
+    model is that of the pass which is best on the hold-out. Nothing is printed, and no signal is handled.
+    What the hold-out says is in `model.manifest["metrics"]`. Raises the errors of `ctr train`.
 
     >>> import ctr, pyarrow as pa
     >>> rows = pa.table({"site": ["news", "shop"] * 1000, "click": [0, 1] * 1000})
-    >>> spec = '''
-    ... version: 1
-    ... source: {format: parquet}
-    ... label: click
-    ... fields: [{name: site, type: category}]
-    ... '''
+    >>> spec = '''{version: 1, source: {format: parquet}, label: click,
+    ...   fields: [{name: site, type: category}]}'''
     >>> model = ctr.train(rows, spec, alpha=0.5)
     >>> model.predict([{"site": "news"}, {"site": "shop"}]).round(1).tolist()
     [0.0, 1.0]
@@ -70,6 +63,7 @@ def train(
             model=_NOWHERE,
             workers=workers,
             chunk=chunk,
+            early_stopping=early_stopping,
             epochs=epochs,
             admit=admit,
             optimizer=optimizer,
@@ -80,18 +74,23 @@ def train(
             warm_start=None if warm_start is None else Path(warm_start),
             base_rate=base_rate,
         )
-        setup, stop = set_up(job), Event()
-        if early_stopping and setup.holdout is None:
-            raise ModelError("early stopping compares passes on a hold-out: give one (holdout=...).")
-        early = EarlyStopping(partial(setup.evaluate_pass, stop), stop) if early_stopping else None
-        passes = PassEvaluations(early or (lambda number, state: None))
-        trained = learn_in_memory(setup, passes, stop, Remains(STORE, _NOWHERE), on_progress)
-        if early is not None:
-            trained = early.best_of(setup, trained, passes)
-        model = setup.model(trained.state, trained.result)
-        if setup.holdout is not None and (summary := setup.holdout.evaluate(model.linear, stop)) is not None:
-            model.manifest["metrics"]["holdout"] = summary.to_json()
-            model.manifest["calibration"] = summary.to_json()["calibration"]
+        model = _trained(job, on_progress)
         if not isinstance(data, str | Path | list | tuple):
             model.manifest["training"]["inputs"] = ["a table"]
         return model
+
+
+def _trained(job: TrainJob, on_progress: Callable[[TrainProgress], None]) -> Model:
+    setup, stop = set_up(job), Event()
+    if job.early_stopping and setup.holdout is None:
+        raise ModelError("early stopping compares passes on a hold-out: give one (holdout=...).")
+    early = EarlyStopping(partial(setup.evaluate_pass, stop), stop) if job.early_stopping else None
+    passes = PassEvaluations(early or (lambda number, state: None))
+    trained = learn_in_memory(setup, passes, stop, Remains(STORE, _NOWHERE), on_progress)
+    if early is not None:
+        trained = early.best_of(setup, trained, passes)
+    model = setup.model(trained.state, trained.result)
+    if setup.holdout is not None and (summary := setup.holdout.evaluate(model.linear, stop)) is not None:
+        model.manifest["metrics"]["holdout"] = summary.to_json()
+        model.manifest["calibration"] = summary.to_json()["calibration"]
+    return model

@@ -81,9 +81,8 @@ class RawSource:
         self._choice = choice
         self._transform = Transform(spec, with_label=labels == "required")
         self.windows = windows if spec.windows else None
-        self._passing = self._transform  # of a pass; the other one leaves no trace
-        if self.windows is not None:
-            self._passing = Transform(spec, with_label=labels == "required", history=windows)
+        # Of a pass; the other one leaves no trace.
+        self._passing = Transform(spec, with_label=labels == "required", history=self.windows)
         self._check()
         self._row_count: int | None = None
         self.position = 0

@@ -109,7 +109,7 @@ def build(
     from features import RawSource, fit, load_spec
     from features.dataset import BLOCK_ROWS, Unfinished, kept_fit, key_of
     from features.inputs import input_files
-    from features.readable import DICTIONARY, Dictionary
+    from features.readable import Dictionary
 
     require_apart(json, [*inputs, spec])
     require_no_part(json, out)
@@ -130,9 +130,9 @@ def build(
     source.watch = None if texts is None else texts.add
     started = perf_counter()
     resumable = shuffle is None and texts is None and not fitted.windows and on_bad_rows is OnBadRows.FAIL
-    key = key_of(source.spec, source.files, BLOCK_ROWS) if resumable else None
-    fitted_for = key_of(wanted, files, BLOCK_ROWS)
-    with stopping(f"{out} was not written."), Unfinished(out, key, fitted, fitted_for) as unfinished:
+    of_fit, of_build = (key_of(each, files, BLOCK_ROWS) for each in (wanted, fitted))
+    kept = Unfinished(out, of_build if resumable else None, fitted, of_fit)
+    with stopping(f"{out} was not written."), kept as unfinished:
         if before := unfinished.done.rows:
             typer.echo(f"going on behind {before:,} rows that an interrupted build has written", err=True)
         read = 0 if before or shuffle is not None else sum(file.size for file in source.files)
@@ -141,10 +141,18 @@ def build(
     facts, lines = _summary(source, out, manifest, before, perf_counter() - started)
     facts |= {"shuffle": shuffle, "warnings": warnings}
     if texts is not None:
-        known = len(texts.table())
-        facts["dictionary"] = {"features": known, "bytes": (out / DICTIONARY).stat().st_size}
-        lines.append(f"{DICTIONARY} in it has the texts of the {known:,} most frequent features")
+        facts["dictionary"], line = _dictionary(texts, out)
+        lines.append(line)
     report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)
+
+
+def _dictionary(texts: Dictionary, out: Path) -> tuple[dict[str, int], str]:
+    """What is told of it, as JSON and for a person."""
+    from features.readable import DICTIONARY
+
+    known = len(texts.table())
+    facts = {"features": known, "bytes": (out / DICTIONARY).stat().st_size}
+    return facts, f"{DICTIONARY} in it has the texts of the {known:,} most frequent features"
 
 
 def _warned(source: RawSource) -> list[str]:

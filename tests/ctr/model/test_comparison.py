@@ -90,6 +90,14 @@ def test_the_command_compares_what_it_is_given(
     (other,) = told["others"]
     assert other["model"] == models[1].id
     assert other["against_first"]["logloss"] == pytest.approx(other["logloss"] - told["logloss"])
+    bad = tmp_path / "bad.csv"
+    bad.write_text(log.read_text() + "1,s1\n")
+    done = cli("evaluate", "--model", folders[0], "--model", folders[1], bad, "--on-bad-rows", "quarantine")
+    assert done.code == 0, done.err
+    assert (tmp_path / "bad.csv.bad-rows").read_text() == "1,s1\n"
+    twice = cli("evaluate", "--model", folders[0], "--model", folders[0], log)
+    assert twice.code == 2
+    assert "there twice" in twice.err
     refused = cli("evaluate", "--model", folders[0], "--model", folders[1], "-")
     assert refused.code == 2
     assert "standard input can be read once" in refused.err
