@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from ctr.errors import ModelError
+from ctr.errors import ModelError, SpecError
 from ctr.jobs.holdout import Holdout, open_holdout
 from ctr.jobs.train_job import TrainJob
 from ctr.learn import (
@@ -24,7 +24,8 @@ from ctr.learn import (
 from ctr.metrics import MetricSummary
 from ctr.model import LinearModel, Model, SavedState, load_state
 from ctr.outputs import printable
-from features import DatasetSource, ExampleSource, Slots, load_spec, open_source
+from features import DatasetSource, ExampleSource, FeatureSpec, Slots, load_spec, open_source
+from features.spec import learnt_from, learnt_of
 
 _LARGE_CHUNK = 1 << 18  # the largest default; counting rows takes time, so only above it
 
@@ -112,7 +113,7 @@ def set_up(job: TrainJob) -> TrainSetup:
     """Open the inputs, and choose what the job leaves open. Raises the errors of the parts."""
     source = open_source(
         job.inputs,
-        load_spec(job.spec) if isinstance(job.spec, str | Path) else job.spec,
+        _spec(job),
         on_bad_rows=job.on_bad_rows,
         quarantine=job.quarantine,
         max_bad_fraction=job.max_bad_fraction,
@@ -132,6 +133,18 @@ def set_up(job: TrainJob) -> TrainSetup:
     settings = TrainSettings(job.workers, _chunk(job, rows), job.epochs, job.safe_adding, job.admit)
     dictionary = source.dictionary() if isinstance(source, DatasetSource) else None
     return TrainSetup(job, source, optimizer, former, holdout, rate, settings, dictionary)
+
+
+def _spec(job: TrainJob) -> FeatureSpec | None:
+    """What the job asks for; what the model to train on from has learnt of that is not learnt anew."""
+    spec = load_spec(job.spec) if isinstance(job.spec, str | Path) else job.spec
+    if spec is None or job.warm_start is None or learnt_of(spec) is not None:
+        return spec
+    try:
+        of_model = load_spec(job.warm_start)
+    except SpecError:
+        return spec  # `load_state` tells what is wrong with the model
+    return of_model if learnt_from(spec, of_model) else spec
 
 
 def _base_rate(job: TrainJob, source: ExampleSource, stop_row: int | None) -> float | None:

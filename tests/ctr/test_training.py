@@ -69,8 +69,16 @@ def test_it_can_be_saved_and_trained_on(log: Path, tmp_path: Path, cli: Cli) -> 
     loaded = ctr.load_model(tmp_path / "model")
     rows = [{"site": "site1", "price": 3.5}]
     assert loaded.predict(rows).tolist() == model.predict(rows).tolist()
-    more = ctr.train(log, loaded.spec, warm_start=tmp_path / "model")
-    assert more.manifest["training"]["chunks"] == 2
+    table = csv.read_csv(log)
+    for spec in (
+        loaded.spec,
+        SPEC,
+    ):  # of which the second has yet to learn, and other rows would teach it other
+        more = ctr.train(table.slice(500, 300), spec, warm_start=tmp_path / "model")
+        assert more.spec.fingerprint == model.spec.fingerprint
+        assert more.manifest["training"]["chunks"] == 2
+    with pytest.raises(ModelError, match="trained with the transform"):
+        ctr.train(table, SPEC.replace("buckets: 8", "buckets: 7"), warm_start=tmp_path / "model")
     with pytest.raises(ModelError, match="was loaded"):
         loaded.save(tmp_path / "other")
     assert cli("evaluate", "--model", tmp_path / "model", log).code == 0
