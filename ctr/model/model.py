@@ -65,6 +65,11 @@ class Model:
         transform = Transform(spec, with_label=False, history=windows)
         return Model(linear, transform, manifest, dictionary, windows, state)
 
+    def __repr__(self) -> str:
+        return (
+            f"<Model {self.id}, slots: 2**{self.spec.bits}, non-zero weights: {self.linear.weights.size:,}>"
+        )
+
     @property
     def id(self) -> str:
         """12 hex digits of the SHA-256 of weights and transform: the same model has the same id anywhere."""
