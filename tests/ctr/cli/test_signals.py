@@ -118,7 +118,11 @@ def test_an_interrupt_before_the_work(click_log: Path, tmp_path: Path, seen: str
     """While modules are imported: no traceback, and the exit code of a job that was stopped."""
     command = [CTR, "train", "--spec", "criteo", click_log, "--model", tmp_path / "model"]
     job = subprocess.Popen(
-        [*map(str, command)],
+        [
+            "env",
+            "--default-signal=INT",
+            *map(str, command),
+        ],  # which this process may have been told to ignore
         env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"},
         stderr=subprocess.PIPE,
         text=True,

@@ -85,4 +85,5 @@ def test_the_hold_out_after_every_pass_is_that_of_memory(
             assert each["examples"] == expected["examples"]
             assert each["logloss"] == pytest.approx(expected["logloss"], abs=abs_)
         losses = [each["logloss"] for each in (*summary["holdout_by_pass"], summary["holdout"])]
-        assert losses[0] - 5e-3 > losses[1] > losses[2]
+        # Of clocks, the first may have been taken when much of the next pass was learnt.
+        assert losses[0] - (5e-3 if summary is rounds else 0) > losses[1] > losses[2]
