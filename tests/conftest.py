@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from benchmarks import measure
-from ctr.cli.app import main
+from tests.command_line import cli, run_command
 from tests.ps.redis_servers import cluster_url, redis_url, shared_cluster, shared_redis, start_redis
 
-__all__ = ["cluster_url", "redis_url", "shared_cluster", "shared_redis", "start_redis"]
+__all__ = ["cli", "cluster_url", "redis_url", "shared_cluster", "shared_redis", "start_redis"]
 
 # A shell gives its background jobs a SIGINT that is ignored, and they pass it on: tests that interrupt a
 # process of their own would wait for ever. A handler here is a default there.
@@ -32,18 +31,7 @@ def benchmarks_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands of benchmarks run in this process, which spares their start. Their times mean nothing then."""
 
     def run(command: Sequence[str], cores: int | None = None) -> float:
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        handlers = {number: signal.getsignal(number) for number in numbers}
-        monkeypatch.setattr(sys, "argv", list(command))
-        code = None
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-        assert not code, command
+        assert run_command(monkeypatch, command[1:]) == 0, command
         return 1.0
 
     monkeypatch.setattr(measure, "run", run)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from pyarrow import parquet
 
 from api.app import create_app
 from api.schema import example_row
-from ctr.cli.app import main
 from ctr.jobs import TrainJob, run_train_job
 from ctr.model import load_model
 from features import DatasetSource, open_source
 from features.spec import FittedSpec, learnt_of
 from tests.api.running import run_server
+from tests.command_line import Cli
 
 SPEC = """version: 1
 source: {format: delimited}
@@ -62,7 +60,7 @@ def text_of(rows: pa.Table) -> str:
     return "\n".join([",".join(rows.column_names), *lines, ""])
 
 
-def test_served_features_are_those_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_served_features_are_those_of_training(tmp_path: Path, cli: Cli) -> None:
     """The same slots, and so the same predictions to the bit, from text, from Parquet and over REST."""
     spec_file, text, columnar = tmp_path / "spec.yaml", tmp_path / "log.csv", tmp_path / "log.parquet"
     spec_file.write_text(SPEC)
@@ -70,10 +68,7 @@ def test_served_features_are_those_of_training(tmp_path: Path, monkeypatch: pyte
     parquet.write_table(table(1), columnar)
     for log in (text, columnar):
         words = ["features", "build", log, "--spec", spec_file, "--out", log.with_suffix(".hashed")]
-        monkeypatch.setattr(sys, "argv", ["ctr", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert not ended.value.code
+        assert cli(*words).code == 0
     sources = [DatasetSource(log.with_suffix(".hashed")) for log in (text, columnar)]
     spec = sources[0].spec
     assert isinstance(spec, FittedSpec)

@@ -1,4 +1,4 @@
-"""Small click logs, and the fixtures of these tests. Nothing imports this: pytest would not find them."""
+"""Small click logs, and the fixtures of jobs. Nothing imports this: pytest would not find them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from ctr.synth.log import write_click_log
-from tests.ctr.command_line import cli
 from tests.ctr.distributed_jobs import job_data, job_log, job_spec, no_command_is_left, start_job
 
-__all__ = ["cli", "job_data", "job_log", "job_spec", "no_command_is_left", "start_job"]
+__all__ = ["job_data", "job_log", "job_spec", "no_command_is_left", "start_job"]
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from pyarrow import csv
 import ctr
 import ctr.training
 from ctr.errors import DataError, ModelError, SpecError
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 
 SPEC = """
 version: 1

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from api.app import create_app
-from ctr.cli.app import main
 from ctr.errors import DataError, SpecError
 from ctr.jobs import TrainJob, run_train_job
 from ctr.model import load_model
 from features import DatasetSource, RawSource, Transform, fit, load_spec, open_source, parse_spec
 from features.spec import FittedSpec, learnt_of
 from tests.api.running import run_server
+from tests.command_line import Cli
 from tests.reference import words as reference
 
 SPEC = """version: 1
@@ -90,16 +89,12 @@ def features_of(spec: FittedSpec, row: dict[str, str]) -> list[tuple[int, float]
 
 
 def test_fields_of_text_from_raw_rows_to_served_predictions(
-    tmp_path: Path, spec_file: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spec_file: Path, cli: Cli
 ) -> None:
     rows, other_rows = rows_of(600, 1), rows_of(90, 2)
     log, other = write_log(tmp_path / "log.csv", rows), write_log(tmp_path / "other.csv", other_rows)
     hashed, model = tmp_path / "hashed", tmp_path / "model"
-    command = ["ctr", "features", "build", str(log), "--spec", str(spec_file), "--out", str(hashed)]
-    monkeypatch.setattr(sys, "argv", command)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
+    assert cli("features", "build", log, "--spec", spec_file, "--out", hashed).code == 0
     spec = DatasetSource(hashed).spec
     assert isinstance(spec, FittedSpec)
     assert spec == fit(load_spec(spec_file), [log])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_line import Cli
 from tests.ctr.cli.ps_jobs import ENDLESS, named, train
-from tests.ctr.command_line import Cli
 from tests.ctr.distributed_jobs import Command
 
 

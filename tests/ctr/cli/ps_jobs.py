@@ -15,7 +15,7 @@ import redis
 from ps import BoardView, Token, parse_redis_url
 from ps.board.job_board import JobBoard
 from ps.redis.store import RedisStore
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 from tests.ctr.distributed_jobs import Command
 from tests.ps.job_boards import until
 

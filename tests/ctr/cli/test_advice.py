@@ -13,7 +13,7 @@ import pytest
 from ctr.cli.train.advice import advice
 from ctr.metrics.metrics import Metrics, MetricSummary
 from ctr.progress import progress
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 
 
 def summary(rate: float, shift: float = 0.0, spread: float = 2.0, stretch: float = 1.0) -> MetricSummary:

@@ -33,7 +33,7 @@ import ps
 from ctr.cli.commands import command_line
 from ctr.model.artifact import load_model
 from features import RawSource, load_spec
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 from tests.ctr.distributed_jobs import CTR, Command
 
 TRAIN_SUMMARY = {"examples", "seconds", "examples_per_second", "logloss", "auc"}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from features import DatasetSource
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 
 
 def labels_of(dataset: Path) -> list[float]:

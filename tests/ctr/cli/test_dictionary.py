@@ -15,7 +15,7 @@ from ctr.jobs import TrainJob, run_train_job
 from ctr.model import load_model
 from features import DatasetSource
 from features.readable import DICTIONARY, read_dictionary
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 from tests.features.readable.test_dictionary import SPEC, log_of, texts_of
 
 

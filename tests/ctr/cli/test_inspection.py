@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 
 
 def write_log(folder: Path) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from features import Pipeline, open_source
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 from tests.features.one_table import ROWS, SPEC, TABLE, assert_equal
 
 

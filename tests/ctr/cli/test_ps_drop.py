@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ps.wire.keys import Keys
+from tests.command_line import Cli
 from tests.ctr.cli.ps_jobs import (
     ENDLESS,
     facts_of,
@@ -21,7 +22,6 @@ from tests.ctr.cli.ps_jobs import (
     train,
     trained,
 )
-from tests.ctr.command_line import Cli
 from tests.ctr.distributed_jobs import Command
 from tests.ps.cut_lines import cut_line
 from tests.ps.job_boards import until

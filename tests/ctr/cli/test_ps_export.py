@@ -20,8 +20,8 @@ from ps import parse_redis_url
 from ps.redis.store import RedisStore
 from ps.wire.keys import Keys
 from tests.api.running import run_server
+from tests.command_line import Cli
 from tests.ctr.cli.ps_jobs import key_is_in_first_half, keys_in, make_model, named, password, paused, trained
-from tests.ctr.command_line import Cli
 from tests.ctr.distributed_jobs import Command, describe, source_of
 from tests.ps.redis_servers import StartRedis, needs_redis
 

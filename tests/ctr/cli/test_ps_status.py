@@ -19,6 +19,7 @@ from ctr.model.artifact import load_model
 from ps import parse_redis_url
 from ps.board.job_board import JobBoard
 from ps.wire.keys import Keys
+from tests.command_line import Cli
 from tests.ctr.cli.ps_jobs import (
     ENDLESS,
     facts_of,
@@ -30,7 +31,6 @@ from tests.ctr.cli.ps_jobs import (
     train,
     trained,
 )
-from tests.ctr.command_line import Cli
 from tests.ctr.distributed_jobs import Command
 from tests.ps.job_boards import until
 from tests.ps.redis_servers import StartRedis, needs_redis

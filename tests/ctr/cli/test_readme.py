@@ -14,7 +14,7 @@ import pytest
 from api.app import create_app
 from ctr.model import load_model
 from tests.api.running import run_server
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text().partition("## The parameters in Redis")[0]

@@ -12,7 +12,7 @@ import pytest
 
 from features import DatasetSource
 from features.dataset.manifest import read_manifest
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SPEC = EXAMPLES / "talkingdata.yaml"

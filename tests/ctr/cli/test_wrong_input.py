@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from ctr.jobs import TrainJob, run_train_job
 from ctr.model.artifact import load_model
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 
 ROW = b"1\t" + b"\t".join([b"3"] * 13 + [b"68fd1e64"] * 26) + b"\n"
 

@@ -12,7 +12,7 @@ import pytest
 from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.workers.description import JobDescription
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 from tests.ctr.distributed_jobs import State, describe, in_threads, same, source_of
 from tests.ps.redis_servers import needs_redis
 
@@ -75,7 +75,8 @@ def test_the_hold_out_after_every_pass_is_that_of_memory(
     rounds, said = summary_of(cli, click_log, tmp_path, *flags)
     assert "hold-out after pass 2" in said
     assert "begun the next" not in said
-    flags = ("--store", redis_url, "--workers", 2, "--chunk", 1_000)
+    # Workers may be three chunks into the next pass when one is over: in chunks of 1,000, a third of it.
+    flags = ("--store", redis_url, "--workers", 2, "--chunk", 500)
     clocks, said = summary_of(cli, click_log, tmp_path, *flags)
     assert "hold-out after pass 2" in said
     assert "some workers had already begun the next one" in said
@@ -85,5 +86,4 @@ def test_the_hold_out_after_every_pass_is_that_of_memory(
             assert each["examples"] == expected["examples"]
             assert each["logloss"] == pytest.approx(expected["logloss"], abs=abs_)
         losses = [each["logloss"] for each in (*summary["holdout_by_pass"], summary["holdout"])]
-        # Of clocks, the first may have been taken when much of the next pass was learnt.
-        assert losses[0] - (5e-3 if summary is rounds else 0) > losses[1] > losses[2]
+        assert losses[0] - 5e-3 > losses[1] > losses[2]

@@ -15,7 +15,7 @@ from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import StoreError
 from ctr.workers.description import JobDescription
 from ps import Filters
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 from tests.ctr.distributed_jobs import describe, source_of
 from tests.ps.redis_servers import needs_redis
 

@@ -28,7 +28,7 @@ from ctr.workers.worker import take_part
 from features import FeatureSpec
 from ps import DEFAULT_FILTERS, BoardView, Filters, JobBoard, RedisStore, parse_redis_url
 from ps.status.observer import StoreObserver
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
     CHUNK,

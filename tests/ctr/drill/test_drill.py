@@ -20,7 +20,7 @@ from ctr.drill.ledger import Push
 from ctr.drill.proof import Proof
 from ctr.drill.report import DrillReport, JobReport
 from ctr.workers.description import Consistency
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 from tests.ps.redis_servers import needs_redis
 
 SMALL = DrillSettings(

@@ -10,7 +10,7 @@ import pytest
 import ctr
 from ctr.errors import ModelError
 from ctr.jobs import TrainJob, TrainOutcome, run_train_job
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 from tests.ps.redis_servers import needs_redis
 
 SPEC = """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 from tests.features.raw_files import ROWS, csv_of
 from tests.ps.redis_servers import needs_redis
 

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from ctr.model.artifact import load_model
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 from tests.ps.redis_servers import needs_redis
 
 pytestmark = needs_redis

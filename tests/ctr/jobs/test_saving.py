@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from ctr.model.artifact import load_model
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 from tests.ctr.distributed_jobs import Command, wait_for
 from tests.ps.redis_servers import StartRedis, needs_redis
 

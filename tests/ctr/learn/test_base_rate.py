@@ -16,7 +16,7 @@ from ctr.learn.base_rate import FIRST_ROWS, base_rate, starting_state
 from ctr.learn.ftrl import Ftrl
 from ctr.model.artifact import load_model, load_state
 from features import RawSource, load_spec, parse_spec
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 from tests.ctr.sources import BatchSource
 from tests.examples import random_batch, rows_of
 from tests.ps.redis_servers import needs_redis

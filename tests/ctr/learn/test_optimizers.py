@@ -17,7 +17,7 @@ from ctr.learn import OPTIMIZERS, Rounds, TrainSettings, choose_optimizer, optim
 from ctr.learn.ftrl import Ftrl
 from ctr.model import load_model, load_state
 from ps import MemoryStore
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 from tests.ctr.learn.optimizers_of_tests import AdaGrad, Sgd
 from tests.ctr.learn.test_rounds import BITS, spec_of
 from tests.ctr.sources import BatchSource

@@ -13,7 +13,7 @@ import ctr
 from ctr.errors import DataError
 from ctr.model import Model, compare, evaluate
 from features import RawSource, open_source
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 
 SPEC = """
 version: 1

@@ -13,7 +13,7 @@ from ctr.errors import DataError
 from ctr.learn.ftrl import Ftrl
 from ctr.model import LinearModel, Model, explain, save_model
 from features import FeatureSpec, RawSource, load_spec
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 
 SPEC = FeatureSpec.model_validate(
     {

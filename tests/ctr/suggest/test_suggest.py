@@ -18,7 +18,7 @@ from ctr.suggest.examples import Examples
 from ctr.suggest.rows import read_rows, spec_of_values
 from ctr.synth import write_click_log
 from features import RawSource, load_spec, parse_spec
-from tests.ctr.command_line import Cli
+from tests.command_line import Cli
 
 pytestmark = pytest.mark.xdist_group("suggest")  # one process compiles, or loads, the kernels
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 from api.app import create_app
-from ctr.cli.app import main
 from ctr.errors import CtrError, DataError, ModelError, SpecError
 from ctr.jobs import TrainJob, run_train_job
 from ctr.jobs.train_distributed import learnt_text
@@ -25,6 +23,7 @@ from features.spec import LEARNT, FittedSpec, NumberField, fields, learnt_of, sp
 from features.steps import STEPS, Step, register_step
 from features.text import hash_bytes
 from tests.api.running import run_server
+from tests.command_line import Cli
 from tests.ctr.distributed_jobs import describe, in_memory, in_threads
 from tests.ps.redis_servers import needs_redis
 
@@ -120,15 +119,10 @@ def spec_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_fitted_step_from_raw_rows_to_served_predictions(
-    tmp_path: Path, spec_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fitted_step_from_raw_rows_to_served_predictions(tmp_path: Path, spec_file: Path, cli: Cli) -> None:
     log, hashed, model = log_of(tmp_path / "log.csv", 3_000), tmp_path / "hashed", tmp_path / "model"
     words = ["features", "build", log, "--spec", spec_file, "--out", hashed]
-    monkeypatch.setattr(sys, "argv", ["ctr", *map(str, words)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
+    assert cli(*words).code == 0
     spec = DatasetSource(hashed).spec
     assert isinstance(spec, FittedSpec)
     prices = [float(line.split(",")[1] or "nan") for line in log.read_text().split()[1:]]

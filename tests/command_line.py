@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -26,21 +26,26 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Cli = Callable[..., Finished]
 
 
+def run_command(monkeypatch: pytest.MonkeyPatch, words: Sequence[object]) -> int:
+    """The exit code of `ctr` with these words. It leaves this process's signals as they were."""
+    monkeypatch.setattr(sys, "argv", ["ctr", *map(str, words)])
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return 0
+
+
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """Run `ctr` with the given words, as its entry point does."""
 
     def run(*words: object) -> Finished:
-        monkeypatch.setattr(sys, "argv", ["ctr", *map(str, words)])
-        handlers = {number: signal.getsignal(number) for number in SIGNALS}
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+        code = run_command(monkeypatch, words)
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err
         return Finished(code, captured.out, captured.err)
