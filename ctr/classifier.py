@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "FTRLClassifier is an estimator of scikit-learn 1.6 or newer, which is not installed: "
-        "pip install 'ctr[sklearn]'."
+        "pip install 'scikit-learn>=1.6'."
     ) from error
 
 if TYPE_CHECKING:

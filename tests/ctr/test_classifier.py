@@ -180,4 +180,4 @@ def test_without_scikit_learn() -> None:
     """The rest of ctr needs none."""
     program = "import sys; sys.modules['sklearn'] = None; import ctr, ctr.model; ctr.FTRLClassifier"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "pip install 'ctr[sklearn]'" in done.stderr.splitlines()[-1]
+    assert "pip install 'scikit-learn>=1.6'" in done.stderr.splitlines()[-1]
