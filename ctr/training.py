@@ -32,6 +32,7 @@ def train(
     admit: float = 1.0,
     base_rate: float | None = None,
     warm_start: str | Path | None = None,
+    forget: float = 0.0,
     on_progress: Callable[[TrainProgress], None] = lambda _: None,
     **optimizer: float,
 ) -> Model:
@@ -72,6 +73,7 @@ def train(
             holdout_fraction=holdout_fraction,
             holdout_where=holdout_where,
             warm_start=None if warm_start is None else Path(warm_start),
+            forget=forget,
             base_rate=base_rate,
         )
         model = _trained(job, on_progress)

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from ctr.cli import drilling, features, inspection, ps, scoring, serving, suggesting, synthesis, working
+from ctr.cli import drilling, features, inspection, ps, runs, scoring, serving, suggesting, synthesis, working
 from ctr.cli.reporting import stopping
 from ctr.cli.train import train
 from ctr.errors import CtrError, SpecError
@@ -60,6 +60,7 @@ app.command("evaluate")(scoring.evaluate)
 app.command("predict")(scoring.predict)
 app.command("explain")(scoring.explain)
 app.command("serve")(serving.serve)
+app.command("runs")(runs.runs)
 
 
 def _print_version(wanted: bool) -> None:

@@ -65,8 +65,9 @@ class TrainSetup:
         """The slots whose state is not zero at the beginning, and that state; None if there are none."""
         if self.former is not None:
             before = self.former.optimizer.in_pass(self.former.passes)
-            adopted = self.optimizer.in_pass(self.former.passes).adopt(self.former.state, before)
-            return self.former.slots, adopted
+            now = self.optimizer.in_pass(self.former.passes)
+            adopted = now.adopt(self.former.state, before)
+            return self.former.slots, now.forget(adopted, self.job.forget) if self.job.forget else adopted
         if self.base_rate is None:
             return None
         return starting_state(self.optimizer, self.base_rate, self.source.spec.bits)
@@ -102,6 +103,8 @@ class TrainSetup:
                 "chunks": result.chunks,
                 "base_rate": self.base_rate,
                 "warm_start": None if job.warm_start is None else printable(job.warm_start),
+                "forget": job.forget,
+                "lineage": [] if self.former is None else list(self.former.lineage),
                 "interrupted": result.interrupted,
             },
             "metrics": {"progressive": progressive.to_json()},

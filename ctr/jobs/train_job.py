@@ -60,6 +60,8 @@ class TrainJob:
     """Or: the rows of `inputs` that meet this condition; see `features.readers.Condition`."""
     warm_start: Path | None = None
     """Model whose state to train on from."""
+    forget: float = 0.0
+    """The share of its evidence that the warm start loses: see `Optimizer.forget`."""
     base_rate: float | None = None
     """The click rate at which a new model's bias starts; None: that of the first rows, see `base_rate`."""
     on_bad_rows: Literal["fail", "skip", "quarantine"] = "fail"

@@ -84,6 +84,13 @@ class Ftrl(Optimizer):
         fit[w == 0, 0] = np.clip(state[w == 0, 0], -self.l1, self.l1)
         return fit
 
+    def forget(self, state: Float32, share: float) -> Float32:
+        """State float32[u, 2] with the same weights, whose sums of squared gradients lose this share."""
+        w, n = self.weights(state).astype(np.float64), state[:, 1].astype(np.float64)
+        out = self.state_of(w, n * (1 - share))
+        out[w == 0, 0] = state[w == 0, 0]  # what L1 holds at 0
+        return out
+
     def state_of(self, weights: Float64, n: Float64 | None = None) -> Float32:
         """The state float32[u, 2] of slots with these weights and sums of squared gradients, float64[u]."""
         n = np.zeros(weights.size) if n is None else n

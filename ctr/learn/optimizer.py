@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.errors import ModelError
 from features import Chunk
 from ps import Filters, fraction_bits
 
@@ -60,6 +61,16 @@ class Optimizer(ABC):
     def adopt(self, state: Float32, former: Self) -> Float32:
         """State float32[u, width] that `former` learnt, made fit to go on with these settings."""
         return state
+
+    def forget(self, state: Float32, share: float) -> Float32:
+        """State float32[u, width] with the same weights, and this share of its evidence, 0 to 1, forgotten.
+
+        What is learnt next then moves the weights as if less had been learnt before. Raises ModelError where
+        steps do not get smaller with evidence, so that there is nothing to forget.
+        """
+        raise ModelError(
+            f"the optimizer {self.name} keeps no evidence that could be forgotten; leave out --forget."
+        )
 
     @property
     def z_bits(self) -> int:

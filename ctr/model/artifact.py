@@ -29,7 +29,14 @@ from safetensors.numpy import save_file
 from ctr.errors import ModelError, SpecError
 from ctr.learn import Float32, Optimizer
 from ctr.model.linear import LinearModel
-from ctr.model.manifest import FORMAT, MANIFEST, ManifestEntries, manifest_text, read_manifest
+from ctr.model.manifest import (
+    FORMAT,
+    MANIFEST,
+    ManifestEntries,
+    lineage,
+    manifest_text,
+    read_manifest,
+)
 from ctr.model.model import Model, model_id
 from features import (
     FeatureSpec,
@@ -166,6 +173,8 @@ class SavedState:
     """Over data that went into it."""
     chunks: int
     """That went into it, in all passes; 0 where that was not written down. Rounding goes on from there."""
+    lineage: Sequence[Mapping[str, Any]] = ()
+    """See `ctr.model.manifest.lineage`."""
 
 
 def load_state(path: Path, spec: FeatureSpec) -> SavedState:
@@ -189,7 +198,7 @@ def load_state(path: Path, spec: FeatureSpec) -> SavedState:
             f"{path}: {_STATE} has {state.shape[1]} numbers per slot, the optimizer {optimizer.name} has "
             f"{optimizer.width}; restore the folder or train again."
         )
-    return SavedState(slots, state, optimizer, passes, entries.training.chunks)
+    return SavedState(slots, state, optimizer, passes, entries.training.chunks, lineage(manifest))
 
 
 def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, mmap.mmap]]:

@@ -44,6 +44,7 @@ class TrainingEntry(BaseModel):
     model_config = ConfigDict(strict=True)
 
     chunks: Annotated[int, Field(ge=0, lt=1 << 62)] = 0
+    lineage: list[dict[str, Any]] = []
 
 
 class ManifestEntries(BaseModel):
@@ -56,6 +57,14 @@ class ManifestEntries(BaseModel):
     optimizer: OptimizerEntry
     training: TrainingEntry = TrainingEntry()
     sha256: dict[str, str]
+
+
+def lineage(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a model that goes on from this one comes from, oldest first: its own lineage, and this model."""
+    training = manifest.get("training", {})
+    named = {key: training.get(key) for key in ("inputs", "rows", "forget")}
+    mine = {"id": manifest["id"], "created": manifest.get("created"), **named}
+    return [*training.get("lineage", ()), {**mine, "optimizer": dict(manifest["optimizer"])}]
 
 
 def manifest_text(manifest: Mapping[str, Any]) -> bytes:

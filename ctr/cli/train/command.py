@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import typer
@@ -34,9 +33,19 @@ def train(told: TrainOptions) -> None:
     """
     job = _job(told)
     _check(job)
-    require_apart(told.json, [*job.inputs, told.spec, *job.holdout])
-    require_no_part(told.json, job.model, job.checkpoint)
-    _run(job, told.json)
+    for place in (told.json, told.report):
+        require_apart(place, [*job.inputs, told.spec, *job.holdout])
+        require_no_part(place, job.model, job.checkpoint)
+    if told.progressive_days:
+        from ctr.cli.train.days import train_by_days
+
+        train_by_days(job, told)
+    elif told.report is not None:
+        raise typer.BadParameter("--report plots what --progressive-days finds; give both, or neither.")
+    else:
+        if job.forget and job.warm_start is None:
+            raise typer.BadParameter("--forget is for what --warm-start has learnt; give both, or neither.")
+        _run(job, told)
 
 
 def _job(told: TrainOptions) -> TrainJob:
@@ -66,6 +75,7 @@ def _job(told: TrainOptions) -> TrainJob:
         holdout_fraction=told.holdout_fraction,
         holdout_where=told.holdout_where,
         warm_start=told.warm_start,
+        forget=told.forget,
         base_rate=told.base_rate,
         on_bad_rows=told.on_bad_rows.value,
         max_bad_fraction=told.max_bad_fraction,
@@ -138,14 +148,21 @@ def _check_pipe(job: TrainJob) -> None:
         )
 
 
-def _run(job: TrainJob, json: Path | None) -> None:
+def _run(job: TrainJob, told: TrainOptions) -> None:
     """Run the job and report its outcome."""
     from ctr.cli.train.outcome import outcome_lines
     from ctr.jobs import run_train_job
 
+    trackers = []
+    if told.track:
+        from ctr.tracking import open_trackers
+
+        trackers = open_trackers(told.track)
     with stopping("Nothing was written."):
         outcome = run_train_job(job)
     summary = outcome.to_json() | {"peak_memory_mb": peak_memory_mb()}
-    report(outcome_lines(outcome, summary), summary, json)
+    report(outcome_lines(outcome, summary), summary, told.json)
+    for tracker in trackers:
+        typer.echo(f"tracked in {tracker.keep(summary)}", err=True)
     if outcome.stopped:
         raise typer.Exit(STOPPED)

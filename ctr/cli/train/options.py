@@ -143,6 +143,38 @@ class TrainOptions:
             help="Train on from the state of this model, with its settings where no others are given.",
         ),
     ] = None
+    forget: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            callback=finite,
+            metavar="SHARE",
+            help="With --warm-start: the share of the model's evidence to forget. Its weights stay, and new "
+            "rows move them faster: 0.5 as if half as much had been learnt before.",
+        ),
+    ] = 0.0
+    progressive_days: Annotated[
+        bool,
+        typer.Option(
+            "--progressive-days",
+            help="Each INPUT is a day: train on one after the other, each time evaluating on the next.",
+        ),
+    ] = False
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="With --progressive-days: plot the days here (.png, .svg or .pdf)."
+        ),
+    ] = None
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIR|mlflow",
+            help="Keep what was trained, with which settings, on what and how well: as a JSON file in this "
+            "folder, which `ctr runs` lists, or in MLflow (at MLFLOW_TRACKING_URI). May be repeated.",
+        ),
+    ] = None
     base_rate: Annotated[
         float | None,
         typer.Option(

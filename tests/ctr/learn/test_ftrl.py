@@ -159,3 +159,16 @@ def test_the_scale_in_redis_fits_a_weight_of_16_at_the_largest_n(
         assert weights[0] <= -16
         assert weights[1] >= 16
         assert ftrl.z_bits == 13 or np.abs(weights).max() < 33  # and no more than that
+
+
+@pytest.mark.parametrize("optimizer", SETTINGS)
+def test_forgetting_keeps_every_weight_and_drops_a_share_of_the_evidence(optimizer: Ftrl) -> None:
+    state = np.random.default_rng(3).normal(0, 2, (200, 2)).astype(np.float32)
+    state[:, 1] = np.abs(state[:, 1]) * 100
+    weights = optimizer.weights(state)
+    assert optimizer.l1 == 0 or (weights == 0).any()
+    for share in (0.3, 1.0):
+        left = optimizer.forget(state, share)
+        assert optimizer.weights(left) == pytest.approx(weights, rel=1e-4, abs=1e-6)
+        assert ((optimizer.weights(left) == 0) == (weights == 0)).all()
+        assert left[:, 1] == pytest.approx(state[:, 1] * (1 - share), rel=1e-6)

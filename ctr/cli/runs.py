@@ -1,0 +1,129 @@
+"""`ctr runs`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ctr.cli.options import JsonOption
+from ctr.cli.reporting import report
+from ctr.errors import DataError
+from ctr.outputs import require_no_part
+from ctr.table import table
+
+if TYPE_CHECKING:
+    from ctr.tracking import Run
+
+
+class Order(StrEnum):
+    """What comes first in the list."""
+
+    TIME = "time"
+    LOGLOSS = "logloss"
+
+
+def runs(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="Compare these, by name or a part of it. Default: list all."),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Where `ctr train --track DIR` kept them.")
+    ] = Path("runs"),
+    sort: Annotated[Order, typer.Option(help="Oldest first, or lowest log loss first.")] = Order.TIME,
+    json: JsonOption = None,
+) -> None:
+    """List the runs that `ctr train --track runs` has kept, or compare some of them.
+
+    The figures are those of the hold-out, or, marked with a star, of progressive validation. Log losses of
+    different rows say nothing about each other: a comparison names the inputs where they differ.
+
+    Examples:
+
+    - `ctr runs --sort logloss`
+    - `ctr runs 3f2a91 b05c77`
+    """
+    from ctr.tracking import read_runs
+
+    require_no_part(json)
+    found = read_runs(folder)
+    if not found:
+        raise DataError(f"{folder}: holds no runs; `ctr train … --track {folder}` keeps one there.")
+    if sort is Order.LOGLOSS:
+        found.sort(key=lambda run: _number(run.metrics["logloss"]))
+    chosen = [_named(name, found, folder) for name in names] if names else found
+    lines = _compared(chosen) if names else _listed(chosen)
+    report(lines, {"runs": [{"name": run.name, **run.summary} for run in chosen]}, json)
+
+
+def _number(value: float | None) -> float:
+    return float("inf") if value is None else value
+
+
+def _named(name: str, runs: Sequence[Run], folder: Path) -> Run:
+    fit = [run for run in runs if name in run.name]
+    if len(fit) == 1:
+        return fit[0]
+    what = "no run has" if not fit else f"{len(fit)} runs have"
+    raise typer.BadParameter(f"{what} {name!r} in their name in {folder}; `ctr runs` lists the names.")
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.5f}"
+
+
+def _listed(runs: Sequence[Run]) -> list[str]:
+    from ctr.tracking import differing, flat
+
+    settings = [flat(run.summary["settings"]) for run in runs]
+    keys = differing(settings)
+    rows: list[tuple[str, ...]] = [
+        ("run", "examples", "log loss", "AUC", "calibration", "settings that differ")
+    ]
+    for run, mine in zip(runs, settings, strict=True):
+        star = "" if run.summary["holdout"] else "*"
+        figures = (_figure(run.metrics[name]) for name in ("logloss", "auc", "calibration"))
+        told = " ".join(f"{key}={_text(mine[key])}" for key in keys if key in mine)
+        logloss, *others = figures
+        rows.append((run.name, f"{run.summary['examples']:,}", logloss + (star or " "), *others, told))
+    return table(rows, "<>>>><")
+
+
+_SIDE_BY_SIDE = (
+    "created",
+    "inputs",
+    "holdout_inputs",
+    "settings",
+    "workers",
+    "store",
+    "best_pass",
+    "seconds",
+)
+
+
+def _compared(runs: Sequence[Run]) -> list[str]:
+    from ctr.tracking import differing, flat
+
+    entries = []
+    for run in runs:
+        told = flat({key: run.summary[key] for key in _SIDE_BY_SIDE if key in run.summary})
+        for name in ("logloss", "normalized_entropy", "auc", "calibration"):
+            for part in ("progressive", "holdout"):
+                told[f"{part} {name}"] = (run.summary[part] or {}).get(name)
+        entries.append(told)
+    keys = [key for key in differing(entries) if any(each.get(key) is not None for each in entries)]
+    rows = [("", *(run.name for run in runs))]
+    rows += [(key, *(_text(each.get(key)) for each in entries)) for key in keys]
+    return table(rows, "<" + ">" * len(runs))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "-"
+    return "-" if value is None else str(value)

@@ -1,0 +1,138 @@
+"""`ctr train --progressive-days`: what it takes, what it says, and its plot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ctr.cli.reporting import STOPPED, peak_memory_mb, report, stopping
+from ctr.cli.tables import metric_lines
+from ctr.cli.train.options import TrainOptions
+from ctr.errors import CtrError, DataError
+from ctr.outputs import printable, replace_file, require_writable
+
+if TYPE_CHECKING:
+    from ctr.jobs import TrainJob, TrainOutcome
+
+_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def train_by_days(job: TrainJob, told: TrainOptions) -> None:
+    """Run the job day by day, and report what each day came to."""
+    from ctr.jobs import require_days
+    from ctr.jobs import train_by_days as run
+
+    _check(job, told)
+    require_days(job)
+    outcomes: list[TrainOutcome] = []
+    try:
+        with stopping(f"{job.model} is the model of the days before, if there were any."):
+            for outcome in run(job):
+                outcomes.append(outcome)  # noqa: PERF402  # those before an error are told, too
+    except (CtrError, typer.Exit):
+        if outcomes:
+            report(_lines(outcomes, _summary(outcomes)), {}, None)
+        raise
+    summary = _summary(outcomes)
+    report(_lines(outcomes, summary), summary, told.json)
+    if told.report is not None:
+        _plot(outcomes, told.report)
+    if outcomes[-1].stopped:
+        raise typer.Exit(STOPPED)
+
+
+def _check(job: TrainJob, told: TrainOptions) -> None:
+    if job.holdout or job.holdout_fraction is not None or job.holdout_where is not None:
+        raise typer.BadParameter(
+            "with --progressive-days, each day's hold-out is the next; leave out others."
+        )
+    if job.checkpoint is not None or told.track or "-" in job.inputs:
+        raise typer.BadParameter(
+            "--progressive-days is several jobs: --checkpoint, --track and standard input (-) are for one."
+        )
+    if told.report is None:
+        return
+    if told.report.suffix not in _SUFFIXES:
+        raise typer.BadParameter(f"--report {told.report}: give a name that ends in {', '.join(_SUFFIXES)}.")
+    require_writable(told.report, make_folders=False)
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise DataError(
+            "--report needs matplotlib, which is not installed: pip install matplotlib."
+        ) from None
+
+
+def _names(outcomes: Sequence[TrainOutcome]) -> list[str]:
+    """Of the days that the outcomes were evaluated on: file names, or paths where names are not unique."""
+    paths = [printable(each.job.holdout[0]) for each in outcomes]
+    names = [Path(path).name for path in paths]
+    return names if len(set(names)) == len(names) else paths
+
+
+def _summary(outcomes: Sequence[TrainOutcome]) -> dict[str, Any]:
+    evaluated = [each.holdout for each in outcomes if each.holdout is not None]
+    examples = sum(each.examples for each in evaluated)
+    mean = sum(each.logloss * each.examples for each in evaluated) / max(examples, 1)
+    return {
+        "days": [each.to_json() for each in outcomes],
+        "next_day": {"examples": examples, "logloss": mean if examples else None},
+        "model": outcomes[-1].model.id,
+        "saved_to": printable(outcomes[-1].saved_to),
+        "interrupted": outcomes[-1].stopped,
+        "peak_memory_mb": peak_memory_mb(),
+    }
+
+
+def _lines(outcomes: Sequence[TrainOutcome], summary: dict[str, Any]) -> list[str]:
+    evaluated = [each for each in outcomes if each.holdout is not None]
+    rows = {
+        name: each.holdout for name, each in zip(_names(evaluated), evaluated, strict=True) if each.holdout
+    }
+    lines = ["each day, by the model of the days before", *metric_lines(rows)] if rows else []
+    if len(rows) > 1:
+        of_all = summary["next_day"]
+        lines.append(f"mean log loss over their {of_all['examples']:,} examples: {of_all['logloss']:.5f}")
+    last = outcomes[-1]
+    lines += [f"warning: {text}" for each in outcomes[:1] for text in each.warnings]
+    if last.stopped:
+        kept = f"what was learnt of it so far is in {last.saved_to}"
+        return [*lines, f"stopped on {printable(last.job.inputs[0])}: {kept}"]
+    seconds = sum(each.result.seconds for each in outcomes)
+    rows_trained = sum(each.result.examples for each in outcomes)
+    return [
+        *lines,
+        f"trained on {rows_trained:,} examples of {len(outcomes)} days in {seconds:.2f} s; "
+        f"model {last.model.id} is in {last.saved_to}: {last.model.linear.weights.size:,} non-zero weights",
+    ]
+
+
+def _plot(outcomes: Sequence[TrainOutcome], file: Path) -> None:
+    """Log loss, AUC and calibration of each day, by the model of the days before."""
+    from matplotlib.figure import Figure
+
+    evaluated = [each for each in outcomes if each.holdout is not None]
+    names = _names(evaluated)
+    figure = Figure(figsize=(max(6.4, 0.5 * len(names)), 7.2), layout="constrained")
+    axes = figure.subplots(3, 1, sharex=True)
+    for axis, what, label in zip(
+        axes,
+        ("logloss", "auc", "calibration"),
+        ("log loss (nats)", "AUC", "calibration\n(predicted / observed)"),
+        strict=True,
+    ):
+        axis.plot(names, [getattr(each.holdout, what) for each in evaluated], marker="o")
+        axis.set_ylabel(label)
+        axis.grid(visible=True, alpha=0.3)
+    axes[2].axhline(1, color="grey", linewidth=1)
+    axes[0].set_title("Each day, by the model of the days before")
+    axes[2].set_xlabel("day")
+    axes[2].tick_params(axis="x", rotation=45 if len(names) > 4 else 0)
+    try:
+        with replace_file(file) as draft:
+            figure.savefig(draft, dpi=150)
+    except OSError as error:
+        raise DataError(f"{file}: the plot could not be written ({error}).") from error

@@ -1,0 +1,48 @@
+"""`train_by_days`: one day of a log after the other, each evaluated before it is learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ctr.errors import DataError
+from ctr.jobs.outcome import TrainOutcome
+from ctr.jobs.train import run_train_job
+from ctr.jobs.train_job import TrainJob
+from features import input_files, is_dataset, open_source
+
+
+def require_days(job: TrainJob) -> None:
+    """Raise DataError for inputs that are not days of one log: what can be known before any is trained on."""
+    if len(job.inputs) < 2:
+        raise DataError("one input is one day, with none after it to evaluate on; give two or more.")
+    of_first = None
+    for day in job.inputs:
+        if not is_dataset(day):
+            input_files([day])
+            continue
+        spec = open_source([day], None).spec
+        if of_first is not None and spec.fingerprint != of_first:
+            raise DataError(
+                f"{day}: hashed with the transform {spec.fingerprint[:12]}, {job.inputs[0]} with "
+                f"{of_first[:12]}; build all days with the spec of the first (its features.yaml)."
+            )
+        of_first = spec.fingerprint
+
+
+def train_by_days(job: TrainJob) -> Iterator[TrainOutcome]:
+    """Train on each of the job's inputs in turn, from what was learnt until then; evaluate on the next.
+
+    After each day the model is in `job.model`, so what fails or is stopped on a day leaves the model of the
+    days before. That day's outcome is the last then. Raises the errors of `run_train_job`.
+    """
+    for number, day in enumerate(job.inputs):
+        of_day = replace(job, inputs=[day], holdout=job.inputs[number + 1 : number + 2])
+        if number:
+            of_day = replace(of_day, warm_start=job.model, base_rate=None, optimizer={})
+        elif job.warm_start is None:
+            of_day = replace(of_day, forget=0.0)
+        outcome = run_train_job(of_day)
+        yield outcome
+        if outcome.stopped:
+            return

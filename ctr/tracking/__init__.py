@@ -1,0 +1,12 @@
+"""What training came to, kept and compared: a folder of JSON files, or MLflow."""
+
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_face
+
+if TYPE_CHECKING:
+    from ctr.tracking.comparison import differing, flat
+    from ctr.tracking.runs import Run, read_runs
+    from ctr.tracking.trackers import Tracker, open_trackers
+
+__getattr__ = lazy_face(__name__, __file__)

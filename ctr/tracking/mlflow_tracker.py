@@ -1,0 +1,70 @@
+"""`MlflowTracker`: summaries of jobs as runs of MLflow, where its environment variables say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+from ctr.errors import DataError
+from ctr.tracking.comparison import flat
+
+_METRICS = ("logloss", "normalized_entropy", "auc", "calibration")
+
+
+class MlflowTracker:
+    """Keeps each summary as a run: its settings as parameters, its figures as metrics.
+
+    MLFLOW_TRACKING_URI says where, and MLFLOW_EXPERIMENT_NAME under which experiment.
+    """
+
+    def __init__(self) -> None:
+        """Raises DataError when MLflow is not installed, or does not answer."""
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # 7 take minutes
+        try:
+            import mlflow
+        except ImportError as error:
+            raise DataError(
+                "--track mlflow needs MLflow, which is not installed: pip install mlflow; or name a folder."
+            ) from error
+        self._mlflow = mlflow
+        try:
+            mlflow.MlflowClient().search_experiments(max_results=1)
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def keep(self, summary: Mapping[str, Any]) -> str:
+        """Log the run."""
+        settings = {**flat(summary["settings"]), "workers": summary["workers"], "store": summary["store"]}
+        metrics = {
+            f"{part}_{name}": summary[part][name]
+            for part in ("progressive", "holdout")
+            if summary[part] is not None
+            for name in _METRICS
+        }
+        metrics |= {name: summary[name] for name in ("examples", "examples_per_second", "peak_memory_mb")}
+        try:
+            with self._mlflow.start_run(run_name=summary["model"]) as run:
+                self._mlflow.log_params(settings)
+                self._mlflow.set_tags(
+                    {
+                        "model": summary["model"],
+                        "saved_to": summary["saved_to"],
+                        "inputs": " ".join(summary["inputs"]),
+                    }
+                )
+                self._mlflow.log_metrics({k: float(v) for k, v in metrics.items() if isinstance(v, Real)})
+                for each in summary["holdout_by_pass"]:
+                    by_pass = {
+                        f"holdout_{name}": float(each[name]) for name in _METRICS if each[name] is not None
+                    }
+                    self._mlflow.log_metrics(by_pass, step=each["pass"])
+        except Exception as error:
+            raise self._failed(error) from error
+        return f"MLflow, run {run.info.run_id}"
+
+    def _failed(self, error: Exception) -> DataError:
+        where = self._mlflow.get_tracking_uri()
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return DataError(f"MLflow at {where} did not take the run ({first}); check MLFLOW_TRACKING_URI.")

@@ -1,0 +1,149 @@
+"""Day after day: warm starts, their lineage, forgetting, and each day evaluated before it is learnt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.command_line import Cli
+
+SPEC = """
+version: 1
+source: {format: delimited}
+label: click
+bits: 12
+fields:
+  - {name: site, type: category}
+"""
+ROWS = 400
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("spec") / "spec.yaml"
+    path.write_text(SPEC)
+    return path
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three days; on the third, every site's click rate is another."""
+    rng = np.random.default_rng(5)
+    folder = tmp_path_factory.mktemp("days")
+    paths = []
+    for day in range(3):
+        sites = rng.integers(0, 4, ROWS)
+        rates = np.array([0.1, 0.3, 0.5, 0.7])[:: -1 if day == 2 else 1]
+        clicks = rng.random(ROWS) < rates[sites]
+        paths.append(folder / f"day{day + 1}.csv")
+        lines = [f"{c:d},s{s}" for c, s in zip(clicks, sites, strict=True)]
+        paths[-1].write_text("click,site\n" + "\n".join(lines) + "\n")
+    return paths
+
+
+def manifest(model: Path) -> dict:
+    return json.loads((model / "manifest.json").read_bytes())
+
+
+def test_days_are_warm_starts_each_evaluated_on_the_next(
+    cli: Cli, spec: Path, days: list[Path], tmp_path: Path
+) -> None:
+    by_hand, model, summary = tmp_path / "by-hand", tmp_path / "model", tmp_path / "summary.json"
+    expected, ids = [], []
+    for number, day in enumerate(days):
+        words = ["train", "--spec", spec, day, "--model", by_hand, "--alpha", 0.3]
+        if number:
+            words += ["--warm-start", by_hand, "--forget", 0.5]
+        assert cli(*words).code == 0
+        ids.append(manifest(by_hand)["id"])
+        if number + 1 < len(days):
+            told = tmp_path / "evaluated.json"
+            assert cli("evaluate", "--model", by_hand, days[number + 1], "--json", told).code == 0
+            expected.append(json.loads(told.read_bytes())["logloss"])
+    words = ["--spec", spec, *days, "--model", model, "--alpha", 0.3, "--forget", 0.5, "--json", summary]
+    ran = cli("train", *words, "--progressive-days")
+    assert ran.code == 0
+    facts = json.loads(summary.read_bytes())
+    assert [each["holdout"]["logloss"] for each in facts["days"][:2]] == expected
+    assert facts["days"][2]["holdout"] is None
+    assert facts["next_day"] == {"examples": 2 * ROWS, "logloss": pytest.approx(np.mean(expected))}
+    assert f"{expected[1]:.5f}" in ran.out
+    assert manifest(model)["id"] == ids[-1] == facts["model"]
+    lineage = manifest(model)["training"]["lineage"]
+    assert [each["id"] for each in lineage] == ids[:2]
+    assert [each["inputs"] for each in lineage] == [[str(day)] for day in days[:2]]
+    assert [each["forget"] for each in lineage] == [0, 0.5]
+    assert lineage[0]["optimizer"]["alpha"] == 0.3
+
+
+def test_what_forgets_follows_a_change_faster(cli: Cli, spec: Path, days: list[Path], tmp_path: Path) -> None:
+    found = {}
+    for share in (0, 0.9):
+        first, second, told = tmp_path / "first", tmp_path / "second", tmp_path / "told.json"
+        assert cli("train", "--spec", spec, *days[:2], "--model", first).code == 0
+        again = ["--warm-start", first, "--forget", share, "--model", second]
+        assert cli("train", "--spec", spec, days[2], *again).code == 0
+        assert cli("evaluate", "--model", second, days[2], "--json", told).code == 0
+        found[share] = json.loads(told.read_bytes())["logloss"]
+    assert found[0.9] < found[0] - 0.01
+
+
+def test_a_day_that_fails_leaves_the_model_of_the_days_before(
+    cli: Cli, spec: Path, days: list[Path], tmp_path: Path
+) -> None:
+    torn, model = tmp_path / "torn.csv", tmp_path / "model"
+    torn.write_text("click,site\n1,a\n7,b\n")
+    ran = cli("train", "--spec", spec, days[0], days[1], torn, "--model", model, "--progressive-days")
+    assert ran.code == 1
+    assert "torn.csv" in ran.err
+    assert "day2.csv" in ran.out
+    assert manifest(model)["training"]["inputs"] == [str(days[1])]
+
+
+def test_the_days_are_plotted(cli: Cli, spec: Path, days: list[Path], tmp_path: Path) -> None:
+    words = ["train", "--spec", spec, *days, "--model", tmp_path / "model", "--progressive-days"]
+    assert cli(*words, "--report", tmp_path / "days.svg").code == 0
+    text = (tmp_path / "days.svg").read_text()
+    assert text.count("<svg") == 1
+    assert "log loss (nats)" in text or "<path" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--holdout-fraction", 0.1], "hold-out is the next"),
+        (["--track", "runs"], "are for one"),
+        (["--report", "days.txt"], "ends in .png"),
+        (["--early-stopping", "--epochs", 2], "compares passes on a hold-out"),
+    ],
+)
+def test_what_does_not_go_with_days_is_refused(
+    cli: Cli, spec: Path, days: list[Path], tmp_path: Path, words: list[object], told: str
+) -> None:
+    model = tmp_path / "model"
+    ran = cli("train", "--spec", spec, *days, "--model", model, "--progressive-days", *words)
+    assert ran.code == 2
+    assert told in " ".join(ran.err.split())
+    assert not model.exists()
+
+
+def test_inputs_that_are_no_days_are_refused(cli: Cli, spec: Path, days: list[Path], tmp_path: Path) -> None:
+    model, other = tmp_path / "model", tmp_path / "other.yaml"
+    other.write_text(SPEC.replace("bits: 12", "bits: 13"))
+    for number, of_spec in enumerate((spec, other)):
+        assert (
+            cli("features", "build", "--spec", of_spec, days[number], "--out", tmp_path / f"{number}").code
+            == 0
+        )
+    words = ["--model", model, "--progressive-days"]
+    ran = cli("train", tmp_path / "0", tmp_path / "1", *words)
+    assert ran.code == 1
+    assert "build all days with the spec of the first" in ran.err
+    assert "one input is one day" in cli("train", "--spec", spec, days[0], *words).err
+    assert "nowhere.csv" in cli("train", "--spec", spec, days[0], tmp_path / "nowhere.csv", *words).err
+    assert cli("train", "--spec", spec, days[0], "--model", model, "--forget", 0.5).code == 2
+    assert cli("train", "--spec", spec, days[0], "--model", model, "--report", tmp_path / "a.svg").code == 2
+    assert not model.exists()

@@ -1,0 +1,106 @@
+"""What `ctr train --track` keeps, and what `ctr runs` shows of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import Cli, Finished
+
+Train = Callable[..., Finished]
+
+
+@pytest.fixture
+def train(cli: Cli, tmp_path: Path) -> Train:
+    """Train on 100 rows with the given options."""
+    spec, log = tmp_path / "spec.yaml", tmp_path / "log.csv"
+    spec.write_text(
+        "{version: 1, source: {format: delimited}, label: click, bits: 10, "
+        "fields: [{name: site, type: category}]}"
+    )
+    log.write_text("click,site\n" + "1,a\n0,b\n0,a\n0,b\n" * 25)
+    words = ["train", "--spec", spec, log, "--model", tmp_path / "model", "--holdout-fraction", 0.2]
+    return lambda *more: cli(*words, *more)
+
+
+def test_runs_are_listed_and_compared(cli: Cli, train: Train, tmp_path: Path) -> None:
+    runs, told = tmp_path / "runs", tmp_path / "told.json"
+    for alpha in (0.05, 0.5):
+        assert train("--alpha", alpha, "--track", runs).code == 0
+    files = sorted(runs.iterdir())
+    assert [json.loads(file.read_bytes())["settings"]["alpha"] for file in files] == [0.05, 0.5]
+    listed = cli("runs", "--dir", runs, "--sort", "logloss", "--json", told)
+    assert listed.code == 0
+    first, second = listed.out.splitlines()[1:]
+    assert first.startswith(files[1].stem)
+    assert first.endswith("alpha=0.5")
+    assert second.endswith("alpha=0.05")
+    kept = json.loads(told.read_bytes())["runs"]
+    assert [each["name"] for each in kept] == [files[1].stem, files[0].stem]
+    assert f"{kept[0]['holdout']['logloss']:.5f}" in first
+    compared = cli("runs", "--dir", runs, *(file.stem[-12:] for file in files)).out
+    lines = {line.split("  ")[0]: line.split()[-2:] for line in compared.splitlines()}
+    assert lines["settings.alpha"] == ["0.05", "0.5"]
+    assert "settings.beta" not in lines
+    assert "inputs" not in lines
+
+
+def test_a_run_that_is_not_there_or_damaged_is_named(cli: Cli, train: Train, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    assert "no such folder" in cli("runs", "--dir", runs).err
+    runs.mkdir()
+    assert "holds no runs" in cli("runs", "--dir", runs).err
+    assert train("--track", runs).code == 0
+    missing = cli("runs", "--dir", runs, "zzz")
+    assert missing.code == 2
+    assert "no run has 'zzz'" in missing.err
+    (runs / "x.json").write_text('{"format": "ctr run"')
+    damaged = cli("runs", "--dir", runs)
+    assert damaged.code == 1
+    assert "x.json" in damaged.err
+
+
+def test_where_a_run_cannot_be_kept_nothing_is_trained(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ran = train("--track", tmp_path / "file" / "runs")
+    assert ran.code == 1
+    assert "cannot be written" in ran.err
+    assert not (tmp_path / "model").exists()
+
+
+def test_mlflow_takes_settings_and_metrics(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlflow").as_uri())
+    ran = train("--alpha", 0.25, "--epochs", 2, "--track", "mlflow")
+    assert ran.code == 0, ran.err
+    client = MlflowClient()
+    (run,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    assert run.info.run_id in ran.err
+    assert run.data.params["alpha"] == "0.25"
+    assert run.data.metrics["holdout_logloss"] > 0
+    assert run.data.tags["model"] in ran.out
+    assert len(client.get_metric_history(run.info.run_id, "progressive_logloss")) == 1
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    (tmp_path / "model").rename(tmp_path / "first")
+    refused = train("--track", "mlflow")
+    assert refused.code == 1
+    assert "MLFLOW_TRACKING_URI" in refused.err
+    assert not (tmp_path / "model").exists()
+
+
+def test_without_mlflow_the_message_comes_first(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
+    ran = train("--track", "mlflow")
+    assert ran.code == 1
+    assert "pip install mlflow" in ran.err
+    assert not (tmp_path / "model").exists()
