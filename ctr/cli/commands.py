@@ -10,7 +10,19 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from ctr.cli import drilling, features, inspection, ps, runs, scoring, serving, suggesting, synthesis, working
+from ctr.cli import (
+    drilling,
+    features,
+    inspection,
+    model,
+    ps,
+    runs,
+    scoring,
+    serving,
+    suggesting,
+    synthesis,
+    working,
+)
 from ctr.cli.reporting import stopping
 from ctr.cli.train import train
 from ctr.errors import CtrError, SpecError
@@ -51,6 +63,7 @@ features.app.command("check")(inspection.check)
 features.app.command("show")(inspection.show)
 features.app.command("suggest")(suggesting.suggest)
 app.add_typer(features.app, name="features")
+app.add_typer(model.app, name="model")
 app.add_typer(ps.app, name="ps")
 app.command("synth")(synthesis.synth)
 app.command("train")(train)

@@ -88,6 +88,15 @@ ModelOption = Annotated[
     Path, typer.Option(metavar="DIR", help="Folder of the trained model.", show_default=False)
 ]
 
+ValuesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Raw rows whose values give features their texts: a path, folder, pattern or URI. They need no "
+        "label, and may lack columns.",
+    ),
+]
+
 BadRowsOption = Annotated[
     OnBadRows,
     typer.Option(

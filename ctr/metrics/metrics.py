@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -70,6 +71,13 @@ class MetricSummary:
             name: None if isinstance(value, float) and math.isnan(value) else value
             for name, value in fields.items()
         }
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any]) -> MetricSummary:
+        """The summary whose `to_json` this is."""
+        known: dict[str, Any] = {n: math.nan if value is None else value for n, value in fields.items()}
+        rows = tuple(ReliabilityRow(**row) for row in fields["reliability"])
+        return MetricSummary(**{**known, "reliability": rows})
 
 
 class Metrics:

@@ -150,7 +150,18 @@ def load_model(path: str | Path) -> Model:
             f"{found}; restore the folder or train again."
         )
     windows = _windows(spec, path, manifest)
-    return Model(linear, Transform(spec, with_label=False, history=windows), manifest, windows=windows)
+    transform = Transform(spec, with_label=False, history=windows)
+    return Model(linear, transform, manifest, windows=windows, folder=path)
+
+
+def dictionary_of(model: Model) -> bytes | None:
+    """The file of the dictionary in the folder that `model` was loaded from; None if that has none.
+
+    Raises ModelError when it is not the one that was saved with the model.
+    """
+    if model.folder is None or DICTIONARY not in model.manifest["sha256"]:
+        return None
+    return bytes(_content(model.folder, model.manifest, DICTIONARY))
 
 
 def _windows(spec: FeatureSpec, path: Path, manifest: Mapping[str, Any]) -> Windows | None:

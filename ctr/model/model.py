@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ctr.errors import DataError, ModelError
 from ctr.learn import Float32
@@ -16,6 +16,9 @@ from ctr.model.linear import LinearModel
 from ctr.model.manifest import FORMAT, FORMAT_VERSION
 from features import Batch, Chunk, FeatureSpec, Slots, Transform, batch_of, open_source
 from features.windows import Windows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Model:
     """What the windows of the spec know of earlier rows; this alone changes, as events are added to it."""
     state: tuple[Slots, Float32] | None = None
     """The optimizer's state, to be saved with the model; None in one that was loaded."""
+    folder: Path | None = None
+    """Where it was loaded from; None in one that was just trained."""
 
     @staticmethod
     def of(
@@ -116,6 +121,42 @@ class Model:
 
         with inputs_of(data) as inputs:
             return evaluate(self, open_source(inputs, self.spec)).summary()
+
+    def weights(self, values: object = None) -> pa.Table:
+        """What the model has learnt: a table with a row per weight that is not 0, by slot.
+
+        Columns: `slot` (uint64), `weight` (float32), `feature` (its text, such as `site=example.com`, or
+        null; ` | ` stands between those of features that share a slot) and `count` (int64: how often it
+        occurred in the data of training, or null).
+
+        Texts are those of the dictionary of the data set that the model was trained on, if it has one, and
+        of `values`: raw rows, as paths or as a table (see `ctr.model.inputs_of`), which need no label and may
+        lack columns.
+
+        Raises DataError and ModelError when dictionary or values cannot be read.
+        """
+        from ctr.model.inputs import inputs_of
+        from ctr.weights import names_of_values, weight_table, with_names
+
+        names = self.dictionary_table()
+        if values is not None:
+            with inputs_of(values) as inputs:
+                names = with_names(names, names_of_values(self.spec, inputs))
+        return weight_table(self.linear.slots, self.linear.weights, names, bias=self.spec.bias)
+
+    def dictionary_table(self) -> pa.Table | None:
+        """The features that the model's data set had texts for, see `features.read_dictionary`; None: none.
+
+        Raises ModelError when another model has taken the place of the folder that this was loaded from.
+        """
+        import pyarrow as pa
+
+        content = self.dictionary
+        if content is None and self.folder is not None:
+            from ctr.model.artifact import dictionary_of
+
+            content = dictionary_of(self)
+        return None if content is None else pa.ipc.open_file(content).read_all()
 
     def save(self, path: str | Path) -> None:
         """Write the model, which was just trained, as the folder `path`; a model that was there is replaced.

@@ -289,7 +289,7 @@ def test_help_has_examples_whose_options_exist(cli: Cli, words: str) -> None:
         assert {word for word in example.split() if word.startswith("--")} <= options
 
 
-@pytest.mark.parametrize("group", ["", "features", "ps"])
+@pytest.mark.parametrize("group", ["", "features", "model", "ps"])
 def test_help_lists_the_commands(cli: Cli, group: str) -> None:
     shown = cli(*group.split(), "--help")
     assert shown.code == 0

@@ -1,0 +1,140 @@
+"""`ctr model info`: what a model is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ctr.cli.options import JsonOption
+from ctr.cli.reporting import report
+from ctr.cli.tables import metric_lines, size, some
+from ctr.outputs import printable, require_no_part
+from ctr.table import table
+
+if TYPE_CHECKING:
+    from ctr.metrics import MetricSummary
+    from ctr.model import Model
+    from features import FeatureSpec
+
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.", show_default=False)
+]
+
+_PARTS = {
+    "features.yaml": "spec",
+    "learnt.safetensors": "what its spec has learnt",
+    "dictionary.arrow": "dictionary",
+    "weights.safetensors": "weights",
+    "calibration.safetensors": "calibration",
+    "state.safetensors": "state to train on from",
+}
+"""In words; the other files are of windows."""
+
+
+def info(model: ModelArgument, json: JsonOption = None) -> None:
+    """Show what a model is: its spec, its settings, its metrics, and what its folder holds.
+
+    Example: `ctr model info model`
+    """
+    from ctr.model import load_model
+
+    require_no_part(json, model)
+    loaded = load_model(model)
+    facts = _facts(loaded, model)
+    report(_lines(loaded, facts), facts, json)
+
+
+def _facts(model: Model, folder: Path) -> dict[str, Any]:
+    """All that the command tells."""
+    spec, w = model.spec, model.linear.weights
+    files = {name: (folder / name).stat().st_size for name in sorted(model.manifest["sha256"])}
+    return {
+        "model": model.id,
+        "folder": printable(folder),
+        "fields": [each.name for each in spec.all_fields],
+        "crosses": [each.name for each in spec.crosses],
+        "slots": 1 << spec.bits,
+        "smallest_weight": float(w.min()) if w.size else None,
+        "largest_weight": float(w.max()) if w.size else None,
+        "dictionary_features": None if (names := model.dictionary_table()) is None else names.num_rows,
+        "files": files,
+        "bytes": sum(files.values()),
+        "manifest": model.manifest,
+    }
+
+
+def _lines(model: Model, facts: dict[str, Any]) -> list[str]:
+    manifest, spec = model.manifest, model.spec
+    rows = [
+        ("model", f"{model.id}, made {manifest['created'].replace('T', ' ')}"),
+        ("transform", f"{spec.fingerprint[:12]}: {_transform(spec)}"),
+        ("fields", ", ".join(facts["fields"])),
+        *([("crosses", ", ".join(facts["crosses"]))] if spec.crosses else []),
+        ("optimizer", _settings(manifest["optimizer"])),
+        *_training(manifest.get("training", {})),
+        ("weights", _weights(model, facts)),
+        ("carries", _carries(facts)),
+    ]
+    lines = table(rows, "<<")
+    measured = {
+        {"progressive": "progressive validation", "holdout": "hold-out"}.get(name, name): _summary(metrics)
+        for name, metrics in manifest.get("metrics", {}).items()
+    }
+    return lines + (metric_lines(measured) if measured else [])
+
+
+def _transform(spec: FeatureSpec) -> str:
+    parts = [f"2**{spec.bits} slots", some(len(spec.all_fields), "field"), some(len(spec.crosses), "cross")]
+    if spec.windows:
+        parts.append(some(len(spec.windows), "window"))
+    return ", ".join([*parts, "a bias" if spec.bias else "no bias"])
+
+
+def _settings(entry: dict[str, Any]) -> str:
+    others = [f"{name} {value:g}" for name, value in entry.items() if isinstance(value, int | float)]
+    return f"{entry['name']}: {', '.join(each for each in others if not each.startswith('passes '))}"
+
+
+def _training(entry: dict[str, Any]) -> list[tuple[str, str]]:
+    if not entry:
+        return []
+    inputs = entry["inputs"]
+    named = ", ".join(inputs[:3]) + (f" and {len(inputs) - 3:,} more" if len(inputs) > 3 else "")
+    said = [f"{entry['examples']:,} examples", f"{some(entry['epochs'], 'pass')} over {entry['rows']:,} rows"]
+    said += [some(entry["workers"], "worker"), f"chunks of {entry['chunk']:,}"]
+    if entry.get("warm_start") is not None:
+        said.append(f"on top of {entry['warm_start']}")
+    if entry["interrupted"]:
+        said.append("stopped early")
+    return [("trained on", named), ("", ", ".join(said))]
+
+
+def _weights(model: Model, facts: dict[str, Any]) -> str:
+    count = model.linear.weights.size
+    said = f"{count:,} of {facts['slots']:,} are not 0"
+    if count:
+        said += f", from {facts['smallest_weight']:+.4f} to {facts['largest_weight']:+.4f}"
+    return said
+
+
+def _carries(facts: dict[str, Any]) -> str:
+    """The parts of the folder, and how large they are."""
+    parts: dict[str, int] = {}
+    for name, count in facts["files"].items():
+        part = _PARTS.get(name, "windows")
+        parts[part] = parts.get(part, 0) + count
+    if (features := facts["dictionary_features"]) is not None:
+        parts = {
+            f"dictionary of {features:,} features" if part == "dictionary" else part: count
+            for part, count in parts.items()
+        }
+    said = [f"{part} {size(count)}" for part, count in sorted(parts.items(), key=lambda each: -each[1])]
+    return f"{', '.join(said)}; {size(facts['bytes'])} in all"
+
+
+def _summary(metrics: dict[str, Any]) -> MetricSummary:
+    from ctr.metrics import MetricSummary
+
+    return MetricSummary.from_json(metrics)

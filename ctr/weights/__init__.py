@@ -1,0 +1,12 @@
+"""What a model has learnt, as tables: its weights, with the texts of their features."""
+
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_face
+
+if TYPE_CHECKING:
+    from ctr.weights.names import names_of_values, with_names
+    from ctr.weights.ranking import largest
+    from ctr.weights.table import FeatureTexts, weight_table
+
+__getattr__ = lazy_face(__name__, __file__)

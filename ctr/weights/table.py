@@ -1,0 +1,71 @@
+"""`weight_table`: the weights of a model, each with the text of its feature where that is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import compute
+
+from features import Slots
+
+BIAS = "(bias)"
+"""The text of slot 0, which every example has."""
+BETWEEN = " | "
+"""Between the texts of features that share a slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureTexts:
+    """The texts of features by their slots."""
+
+    slots: NDArray[np.uint64]
+    """uint64[k], sorted."""
+    texts: pa.Array
+    """string[k]: of several features, that of the most frequent first, with ` | ` between them."""
+    counts: pa.Array
+    """int64[k]: how often they occurred in the data of training, together; null where that is not known."""
+
+    @staticmethod
+    def of(names: pa.Table) -> FeatureTexts:
+        """Of a dictionary's columns `slot`, `feature` and `count`, the most frequent feature first."""
+        grouped = names.group_by("slot", use_threads=False).aggregate([("feature", "list"), ("count", "sum")])
+        grouped = grouped.sort_by("slot").combine_chunks()
+        texts = compute.binary_join(grouped["feature_list"].cast(pa.list_(pa.string())), BETWEEN)
+        return FeatureTexts(
+            grouped["slot"].to_numpy(), texts.combine_chunks(), grouped["count_sum"].combine_chunks()
+        )
+
+    def at(self, slots: Slots) -> tuple[pa.Array, pa.Array]:
+        """The texts and counts of slots[k], in any order; null where there are none."""
+        wide = slots.astype(np.uint64, copy=False)
+        places = np.searchsorted(self.slots, wide)
+        places[places == self.slots.size] = 0
+        missing = self.slots[places] != wide if self.slots.size else np.ones(slots.size, np.bool_)
+        taken = pa.array(places, pa.int64(), mask=missing)
+        return self.texts.take(taken), self.counts.take(taken)
+
+
+def weight_table(
+    slots: Slots, weights: NDArray[np.float32], names: pa.Table | None, *, bias: bool
+) -> pa.Table:
+    """One row per weight float32[k] of sorted slots[k]: `slot`, `weight`, `feature` and `count`.
+
+    `names` has the columns of a dictionary (see `features.read_dictionary`). `bias`: slot 0 is that.
+    """
+    if names is None:
+        texts, counts = pa.nulls(slots.size, pa.string()), pa.nulls(slots.size, pa.int64())
+    else:
+        texts, counts = FeatureTexts.of(names).at(slots)
+    if bias and slots.size and slots[0] == 0:
+        texts = pa.concat_arrays([pa.array([BIAS]), texts.slice(1)])
+    return pa.table(
+        {
+            "slot": pa.array(slots.astype(np.uint64, copy=False)),
+            "weight": pa.array(weights),
+            "feature": texts,
+            "count": counts,
+        }
+    )

@@ -1,0 +1,97 @@
+"""`ctr model`, as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ctr.model import load_model
+from tests.command_line import Cli, run_command
+
+SPEC = """
+version: 1
+source: {format: delimited}
+label: click
+bits: 16
+fields:
+  - {name: site, type: category}
+  - {name: device, type: category}
+crosses: [site * device]
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with SPEC, a log, and two models of it: `named` has a dictionary, `plain` has none."""
+    folder = tmp_path_factory.mktemp("trained")
+    rows = [f"{int(k % 7 < 3)},s{k % 5},{'phone' if k % 3 else 'desk'}" for k in range(400)]
+    (folder / "log.csv").write_text("\n".join(["click,site,device", *rows]) + "\n")
+    (folder / "spec.yaml").write_text(SPEC)
+    log, spec, hashed = (str(folder / name) for name in ("log.csv", "spec.yaml", "hashed"))
+    with pytest.MonkeyPatch.context() as patch:
+        for words in (
+            ["features", "build", "--spec", spec, log, "--out", hashed, "--dictionary", "100"],
+            ["train", hashed, "--model", folder / "named", "--holdout-fraction", "0.25"],
+            ["train", "--spec", spec, log, "--model", folder / "plain", "--alpha", "0.3", "--epochs", "2"],
+        ):
+            assert run_command(patch, words) == 0
+    return folder
+
+
+def test_info(trained: Path, cli: Cli, tmp_path: Path) -> None:
+    model = load_model(trained / "named")
+    done = cli("model", "info", trained / "named", "--json", tmp_path / "told.json")
+    assert done.code == 0
+    for line in (
+        f"model       {model.id}, made ",
+        "2**16 slots, 2 fields, 1 cross, a bias",
+        "fields      site, device",
+        "optimizer   ftrl: alpha 0.1, beta 1, l1 0, l2 0",
+        "300 examples, 1 pass over 300 rows",
+        "dictionary of 18 features",
+    ):
+        assert line in done.out
+    assert re.search(r"^hold-out +100  ", done.out, re.MULTILINE)
+    assert "calibration" in done.out
+    told = json.loads((tmp_path / "told.json").read_bytes())
+    assert told["manifest"] == model.manifest
+    assert told["dictionary_features"] == 18
+    assert told["files"]["weights.safetensors"] == (trained / "named" / "weights.safetensors").stat().st_size
+    assert "dictionary" not in cli("model", "info", trained / "plain").out
+
+
+def test_top(trained: Path, cli: Cli) -> None:
+    told = json.loads(cli("model", "top", trained / "named", "--rows", 100, "--json", "-").out)
+    sizes = [abs(row["weight"]) for row in told["rows"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert {row["feature"] for row in told["rows"]} >= {"(bias)", "site=s1", "site * device=s1 * phone"}
+    assert told["named"] == told["weights"] == len(sizes)
+    shown = cli("model", "top", trained / "named", "--field", "device", "--negative").out.splitlines()
+    assert all("device=" in line and line.strip().startswith("-") for line in shown[1:-1])
+
+
+def test_top_without_a_dictionary(trained: Path, cli: Cli, tmp_path: Path) -> None:
+    assert "has no dictionary of features" in cli("model", "top", trained / "plain").out
+    values = tmp_path / "devices.csv"
+    values.write_text("device\nphone\n")
+    named = cli("model", "top", trained / "plain", "--values", values, "--field", "device")
+    assert "device=phone" in named.out
+    assert "2 of 18 weights have the text of a feature" in named.out
+    refused = cli("model", "top", trained / "plain", "--field", "device")
+    assert refused.code == 1
+    assert "name features with a dictionary" in refused.err
+    missing = cli("model", "top", trained / "plain", "--values", tmp_path / "no.csv")
+    assert missing.code == 1
+    assert "no.csv" in missing.err
+
+
+def test_what_is_no_model(trained: Path, cli: Cli, tmp_path: Path) -> None:
+    refused = cli("model", "info", trained / "hashed")
+    assert refused.code == 1
+    assert "is a ctr hashed data set, not a model" in refused.err
+    inside = cli("model", "info", trained / "named", "--json", trained / "named" / "told.json")
+    assert inside.code == 1
+    assert "kept by ctr alone" in inside.err
