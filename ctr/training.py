@@ -34,14 +34,15 @@ def train(
     warm_start: str | Path | None = None,
     forget: float = 0.0,
     on_progress: Callable[[TrainProgress], None] = lambda _: None,
-    **optimizer: float,
+    optimizer: str | None = None,
+    **settings: float,
 ) -> Model:
     """Train a model on raw rows or a hashed data set, with the parameters in this process.
 
     `data` is an Arrow table, a frame of pandas (2.2 or newer) or polars, or what `ctr train` takes: a path, a
     folder, a pattern, a URI, or a list of those. `spec` is a feature spec: its path, the name of one that
     ships with the package, its YAML text, or a `FeatureSpec`; a hashed data set has its own. A spec that
-    learns (quantiles, counts) learns from `data` first. `optimizer` are settings of FTRL: `alpha`, `beta`,
+    learns (quantiles, counts) learns from `data` first. `settings` are the optimizer's: `alpha`, `beta`,
     `l1`, `l2`; the others are options of `ctr train`, where they are explained. With `early_stopping`, the
     model is that of the pass which is best on the hold-out. Nothing is printed, and no signal is handled.
     What the hold-out says is in `model.manifest["metrics"]`. Raises the errors of `ctr train`.
@@ -67,7 +68,7 @@ def train(
             early_stopping=early_stopping,
             epochs=epochs,
             admit=admit,
-            optimizer=optimizer,
+            optimizer=settings if optimizer is None else {"name": optimizer, **settings},
             store=STORE,
             holdout=() if holdout is None else opened.enter_context(inputs_of(holdout)),
             holdout_fraction=holdout_fraction,

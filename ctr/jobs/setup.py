@@ -22,7 +22,7 @@ from ctr.learn import (
     starting_state,
 )
 from ctr.metrics import MetricSummary
-from ctr.model import LinearModel, Model, SavedState, load_state
+from ctr.model import LinearModel, Model, SavedState, load_optimizer, load_state
 from ctr.outputs import printable
 from features import DatasetSource, ExampleSource, FeatureSpec, Slots, load_spec, open_source
 from features.spec import learnt_from, learnt_of
@@ -114,6 +114,8 @@ class TrainSetup:
 
 def set_up(job: TrainJob) -> TrainSetup:
     """Open the inputs, and choose what the job leaves open. Raises the errors of the parts."""
+    begun = None if job.warm_start is None else load_optimizer(job.warm_start)
+    optimizer = choose_optimizer(job.optimizer, begun)
     source = open_source(
         job.inputs,
         _spec(job),
@@ -125,7 +127,6 @@ def set_up(job: TrainJob) -> TrainSetup:
         choice=job.rows(held_out=False),
     )
     former = None if job.warm_start is None else load_state(job.warm_start, source.spec)
-    optimizer = choose_optimizer(job.optimizer, None if former is None else former.optimizer)
     holdout = open_holdout(job, source)
     stop_row = None if holdout is None else holdout.training_stops
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from hashlib import blake2b
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import ClassVar
 
@@ -12,12 +11,9 @@ from numpy.typing import NDArray
 
 from ctr.errors import ModelError
 from ctr.learn import ftrl_kernels as kernels
-from ctr.learn.optimizer import LARGEST_WEIGHT, Float32, Float64, Optimizer
+from ctr.learn.optimizer import LARGEST_WEIGHT, Float32, Float64, Optimizer, dither_of, scratch_for
 from features import Chunk
 from ps import LARGEST_N, Filters, fraction_bits
-
-_SMALLEST = 1e-30  # settings that float32 can hold, with room for their squares' roots
-_DITHERED_BY = 16  # slots whose state decides, with the chunk's number, where its dither starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +34,7 @@ class Ftrl(Optimizer):
     """Strength of the L2 penalty."""
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if not (value == 0 or _SMALLEST <= value <= 1 / _SMALLEST):
-                raise ModelError(
-                    f"{name} is {value}: give 0 or a number between {_SMALLEST:g} and {1 / _SMALLEST:g}."
-                )
-        if self.alpha == 0:
-            raise ModelError("alpha is 0, so nothing would be learnt: give a number above 0, such as 0.1.")
+        Optimizer.__post_init__(self)
         if self.beta == 0 and self.l2 == 0:
             raise ModelError(
                 "beta and l2 are both 0, so the first step would be infinite: raise one of them."
@@ -117,14 +107,10 @@ class Ftrl(Optimizer):
         """Train on a chunk, see `Optimizer`."""
         if chunk.labels is None:
             raise ModelError("these examples have no labels, so nothing can be learnt from them.")
-        longest = int(np.diff(chunk.indptr).max(initial=0))
-        scratch = np.empty((kernels.SCRATCH_ROWS, max(longest, kernels.SCRATCH_WIDTH)), np.float32)
         margins = np.empty(len(chunk), np.float32)
-        # Else small chunks would all be rounded alike, and what none of them changes would stay for ever.
-        seed = blake2b(state[:_DITHERED_BY].tobytes(), digest_size=4, key=number.to_bytes(8, "little"))
-        dither = np.uint32(int.from_bytes(seed.digest(), "little"))
         kernels.train(
             chunk.indptr, chunk.indices, chunk.values, chunk.labels, chunk.weights,
-            state, *self._numbers(), np.float32(copies), dither, scratch, margins,
+            state, *self._numbers(), np.float32(copies), dither_of(state, number),
+            scratch_for(chunk, kernels.SCRATCH_ROWS), margins,
         )  # fmt: skip
         return margins

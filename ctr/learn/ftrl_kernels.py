@@ -14,13 +14,7 @@ training loop takes 0.66 of the time.
 All features of an example start from the same state, so a slot that occurs twice in it is two
 features that share one weight: both changes are added.
 
-Sums of `z` are rounded with a dither: a share of the last place is added first, from -1/2 to 1/2 in an even
-sequence (multiples of the golden ratio, modulo 1). So what is below the resolution counts as often as is its
-share, and the sum of many small steps is right on average, as with the randomised rounding of the paper's
-section 4.2. Rounding to the nearest loses them: once |z| is above 8,192, that is each gradient of a negative
-at a click rate of 0.1%, and predictions end at 1.4 times the click rate. Kept apart from the pulled state,
-differences are exact but take 1.7 of the time, and float64 takes 1.4: either leaves the L2 cache. `n` may
-lose as much, 12% after 30M examples at 10%; that makes steps 6% longer, and no prediction wrong.
+Sums of `z` are rounded with a dither, see `dither_kernels.py`.
 """
 
 from __future__ import annotations
@@ -28,23 +22,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.learn.dither_kernels import GOLDEN, LAST_PLACE, unit
 from ctr.numba_cache import FAST_MATH, njit
 
 SCRATCH_ROWS = 4
-SCRATCH_WIDTH = 64
-"""The least width of scratch rows. LLVM's vector loops run only when the rows are at least one unrolled step
-(256 bytes) apart; closer ones take its scalar loops in silence: 178 instead of 118 ns per example."""
-
-
-_EXPONENT = np.uint32(0x7F800000)
-_GOLDEN = np.uint32(0x9E3779B9)  # 2**32 divided by the golden ratio
-_LAST_PLACE = np.float32(2.0**-55)  # of a number in units of its exponent, for a dither of 32 bits
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _unit(x: np.float32) -> np.float32:
-    """The power of two at or below |x|: its last place is `2**-23` of that. 0 for 0."""
-    return np.uint32(np.float32(x).view(np.uint32) & _EXPONENT).view(np.float32)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
@@ -137,13 +118,13 @@ def train(
         loss_slope = one / (one + np.exp(-margin)) - labels[e]
         if weights is not None:
             loss_slope *= weights[e]
-        dither = np.uint32(dither + _GOLDEN)
-        last_place = np.float32(np.int32(dither)) * _LAST_PLACE
+        dither = np.uint32(dither + GOLDEN)
+        last_place = np.float32(np.int32(dither)) * LAST_PLACE
         if values is None:
             gg = loss_slope * loss_slope * copies
             g = loss_slope * copies
             for j in range(m):
-                z[j] = g - (np.sqrt(n[j] + gg) - root[j]) * rate * w[j] + last_place * _unit(z[j])
+                z[j] = g - (np.sqrt(n[j] + gg) - root[j]) * rate * w[j] + last_place * unit(z[j])
             for j in range(m):
                 i = local[j]
                 state[i, 0] += z[j]
@@ -153,7 +134,7 @@ def train(
                 g = loss_slope * values[first + j]
                 gg = g * g * copies
                 sigma = (np.sqrt(n[j] + gg) - root[j]) * rate
-                z[j] = g * copies - sigma * w[j] + last_place * _unit(z[j])
+                z[j] = g * copies - sigma * w[j] + last_place * unit(z[j])
                 n[j] = gg
             for j in range(m):
                 i = local[j]

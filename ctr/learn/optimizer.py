@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,6 +20,11 @@ Float64 = NDArray[np.float64]
 LARGEST_WEIGHT = 16.0
 """A state has to hold one as large: a click rate of one in ten million."""
 
+_SMALLEST = 1e-30  # settings that float32 can hold, with room for their squares' roots
+_DITHERED_BY = 16  # slots whose state decides, with the chunk's number, where its dither starts
+_SCRATCH_WIDTH = 64  # LLVM's vector loops run only when the rows are at least one unrolled step (256 bytes)
+# apart; closer ones take its scalar loops in silence: 178 instead of 118 ns per example
+
 
 @dataclass(frozen=True, slots=True)
 class Optimizer(ABC):
@@ -33,6 +39,17 @@ class Optimizer(ABC):
     """As manifests, job descriptions and `ctr train --optimizer` have it."""
     width: ClassVar[int]
     """Numbers of state per slot, all 0 before anything was learnt; a store in Redis takes 2."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not (value == 0 or _SMALLEST <= value <= 1 / _SMALLEST):
+                raise ModelError(
+                    f"{name} is {value}: give 0 or a number between {_SMALLEST:g} and {1 / _SMALLEST:g}."
+                )
+            if name == "alpha" and value == 0:
+                raise ModelError(
+                    "alpha is 0, so nothing would be learnt: give a number above 0, such as 0.1."
+                )
 
     @abstractmethod
     def train(self, chunk: Chunk, state: Float32, *, number: int = 0, copies: float = 1) -> Float32:
@@ -87,3 +104,18 @@ class Optimizer(ABC):
     def to_json(self) -> dict[str, Any]:
         """The optimizer's name and settings, as the model's manifest holds them."""
         return {"name": self.name, **asdict(self)}
+
+
+def scratch_for(chunk: Chunk, rows: int) -> Float32:
+    """Rows as long as the chunk's longest example, for kernels to overwrite."""
+    longest = int(np.diff(chunk.indptr).max(initial=0))
+    return np.empty((rows, max(longest, _SCRATCH_WIDTH)), np.float32)
+
+
+def dither_of(state: Float32, number: int) -> np.uint32:
+    """Where the dither of a chunk starts, the job's `number`-th; `state` is that of its slots.
+
+    Else small chunks would all be rounded alike, and what none of them changes would stay for ever.
+    """
+    seed = blake2b(state[:_DITHERED_BY].tobytes(), digest_size=4, key=number.to_bytes(8, "little"))
+    return np.uint32(int.from_bytes(seed.digest(), "little"))

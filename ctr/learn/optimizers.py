@@ -7,10 +7,11 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ctr.errors import ModelError
+from ctr.learn.adagrad import AdaGrad
 from ctr.learn.ftrl import Ftrl
 from ctr.learn.optimizer import Optimizer
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {each.name: each for each in (Ftrl,)}
+OPTIMIZERS: dict[str, type[Optimizer]] = {each.name: each for each in (Ftrl, AdaGrad)}
 DEFAULT_OPTIMIZER = Ftrl.name
 
 

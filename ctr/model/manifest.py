@@ -67,6 +67,11 @@ def lineage(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*training.get("lineage", ()), {**mine, "optimizer": dict(manifest["optimizer"])}]
 
 
+def load_optimizer(path: Path) -> Optimizer:
+    """With which the model in the folder `path` was trained. Raises what `read_manifest` does."""
+    return ManifestEntries.model_validate(read_manifest(path)).optimizer.optimizer
+
+
 def manifest_text(manifest: Mapping[str, Any]) -> bytes:
     """As it is written."""
     return orjson.dumps(manifest, option=orjson.OPT_INDENT_2)

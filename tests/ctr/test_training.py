@@ -61,6 +61,8 @@ def test_it_is_what_the_command_trains(log: Path, cli: Cli, tmp_path: Path) -> N
         assert model.manifest["metrics"] == theirs.manifest["metrics"]
         assert model.evaluate(data) == theirs.evaluate(log)
     assert model.manifest["training"]["inputs"] == ["a table"]
+    other = ctr.train(log, spec, optimizer="adagrad", alpha=0.2)
+    assert (other.manifest["optimizer"]["name"], other.manifest["optimizer"]["alpha"]) == ("adagrad", 0.2)
 
 
 def test_it_can_be_saved_and_trained_on(log: Path, tmp_path: Path, cli: Cli) -> None:

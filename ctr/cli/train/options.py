@@ -74,26 +74,33 @@ class TrainOptions:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Optimizer; its settings are the options below. Default: ftrl (FTRL-Proximal).",
+            help="Optimizer: ftrl (FTRL-Proximal) or adagrad; its settings are the options below. Default: "
+            "ftrl.",
         ),
     ] = None
     alpha: Annotated[
-        float | None, typer.Option(min=0, callback=finite, help="Learning rate. Default: 0.1.")
+        float | None, typer.Option(min=0, callback=finite, help="Learning rate. Default: 0.1; adagrad: 0.07.")
     ] = None
     beta: Annotated[
-        float | None, typer.Option(min=0, callback=finite, help="Damps the first steps. Default: 1.")
+        float | None,
+        typer.Option(min=0, callback=finite, help="Damps the first steps. Default: 1; adagrad: 0.5."),
     ] = None
     l1: Annotated[
         float | None,
         typer.Option(
             min=0,
             callback=finite,
-            help="L1 penalty: above 0, rare features get weight 0. Counts once per pass. Default: 0.",
+            help="L1 penalty: above 0, rare features get weight 0. Counts once per pass, with adagrad once "
+            "per occurrence. Default: 0.",
         ),
     ] = None
     l2: Annotated[
         float | None,
-        typer.Option(min=0, callback=finite, help="L2 penalty: pulls weights towards 0. Default: 0."),
+        typer.Option(
+            min=0,
+            callback=finite,
+            help="L2 penalty: pulls weights towards 0. Counts as --l1 does. Default: 0.",
+        ),
     ] = None
     safe_adding: Annotated[
         float,

@@ -1,4 +1,4 @@
-"""Two small optimizers that are not in the program, to show what one takes."""
+"""A small optimizer that is not in the program, to show what one takes."""
 
 from __future__ import annotations
 
@@ -29,29 +29,6 @@ class Sgd(Optimizer):
 
     def state_of(self, weights: NDArray[np.float64]) -> Float32:
         return weights.astype(np.float32)[:, None]
-
-
-@dataclass(frozen=True, slots=True)
-class AdaGrad(Optimizer):
-    """Duchi et al., 2011: the weight, and the sum of its squared gradients."""
-
-    name: ClassVar[str] = "adagrad"
-    width: ClassVar[int] = 2
-
-    alpha: float = 0.1
-
-    def train(self, chunk: Chunk, state: Float32, *, number: int = 0, copies: float = 1) -> Float32:
-        def step(at: NDArray[np.uint32], g: Float32) -> Float32:
-            rate = self.alpha / (1 + np.sqrt(state[at, 1]))
-            return copies * np.stack([-rate * g, g * g], axis=1)
-
-        return descend(chunk, state, step)
-
-    def weights(self, state: Float32) -> Float32:
-        return state[:, 0].copy()
-
-    def state_of(self, weights: NDArray[np.float64]) -> Float32:
-        return np.stack([weights, np.zeros(weights.size)], axis=1).astype(np.float32)
 
 
 def descend(chunk: Chunk, state: Float32, step) -> Float32:  # type: ignore[no-untyped-def]
