@@ -55,6 +55,10 @@ class AdaGrad(Optimizer):
         """The state float32[u, 2] of slots with these weights, of whose gradients nothing is known."""
         return np.stack([weights, np.zeros(weights.size)], axis=1).astype(np.float32)
 
+    def forget(self, state: Float32, share: float) -> Float32:
+        """State float32[u, 2] with the same weights, whose sums of squared gradients lose this share."""
+        return state * np.array([1, 1 - share], np.float32)
+
     def weights(self, state: Float32) -> Float32:
         """The weights float32[u] of the state float32[u, 2]."""
         return np.ascontiguousarray(state[:, 0])

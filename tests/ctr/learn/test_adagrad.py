@@ -96,6 +96,11 @@ def test_which_updates_are_worth_pushing() -> None:
     assert AdaGrad().filter_updates(seen, mine, told).tolist() == [0, 1, 1, 0]
 
 
+def test_forgetting_keeps_the_weights_and_makes_steps_longer() -> None:
+    state = np.array([[0.5, 8.0], [0.0, 2.0]], np.float32)
+    assert AdaGrad(l1=1.0).forget(state, 0.75).tolist() == [[0.5, 2.0], [0.0, 0.5]]
+
+
 def test_not_a_number_stays_visible() -> None:
     nan = np.array([np.nan], np.float32)
     batch = Batch(np.array([0, 1]), np.array([3], np.uint32), nan, np.ones(1, np.float32))
