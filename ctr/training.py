@@ -7,13 +7,25 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING
 
 from ctr.defaults import STORE
 from ctr.errors import ModelError
-from ctr.jobs import EarlyStopping, PassEvaluations, Remains, TrainJob, learn_in_memory, set_up
+from ctr.jobs import (
+    EarlyStopping,
+    PassEvaluations,
+    Remains,
+    TrainJob,
+    learn_in_memory,
+    note_holdout,
+    set_up,
+)
 from ctr.learn import TrainProgress
 from ctr.model import Model, inputs_of
 from features import FeatureSpec, spec_of
+
+if TYPE_CHECKING:
+    from ctr.model import Method
 
 _NOWHERE = Path("model")  # nothing is written
 
@@ -28,6 +40,7 @@ def train(
     epochs: int = 1,
     workers: int = 1,
     early_stopping: bool = False,
+    calibrate: Method | None = None,
     chunk: int | None = None,
     admit: float = 1.0,
     base_rate: float | None = None,
@@ -44,7 +57,8 @@ def train(
     ships with the package, its YAML text, or a `FeatureSpec`; a hashed data set has its own. A spec that
     learns (quantiles, counts) learns from `data` first. `settings` are the optimizer's: `alpha`, `beta`,
     `l1`, `l2`; the others are options of `ctr train`, where they are explained. With `early_stopping`, the
-    model is that of the pass which is best on the hold-out. Nothing is printed, and no signal is handled.
+    model is that of the pass which is best on the hold-out; `calibrate` ("isotonic" or "platt") fits its
+    probabilities to the hold-out. Nothing is printed, and no signal is handled.
     What the hold-out says is in `model.manifest["metrics"]`. Raises the errors of `ctr train`.
 
     >>> import ctr, pyarrow as pa
@@ -66,6 +80,7 @@ def train(
             workers=workers,
             chunk=chunk,
             early_stopping=early_stopping,
+            calibrate=calibrate,
             epochs=epochs,
             admit=admit,
             optimizer=settings if optimizer is None else {"name": optimizer, **settings},
@@ -93,7 +108,13 @@ def _trained(job: TrainJob, on_progress: Callable[[TrainProgress], None]) -> Mod
     if early is not None:
         trained = early.best_of(setup, trained, passes)
     model = setup.model(trained.state, trained.result)
-    if setup.holdout is not None and (summary := setup.holdout.evaluate(model.linear, stop)) is not None:
-        model.manifest["metrics"]["holdout"] = summary.to_json()
-        model.manifest["calibration"] = summary.to_json()["calibration"]
+    if setup.holdout is None:
+        return model
+    if job.calibrate is not None:
+        fitted = setup.holdout.calibrate(model.linear, job.calibrate, stop)
+        assert fitted is not None
+        model = model.calibrated(fitted.calibration)
+        note_holdout(model, fitted.after.summary(), holdout_uncalibrated=fitted.before.summary())
+    elif (summary := setup.holdout.evaluate(model.linear, stop)) is not None:
+        note_holdout(model, summary)
     return model

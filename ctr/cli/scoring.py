@@ -182,8 +182,8 @@ def explain(
 ) -> None:
     """Show what each feature of a row adds to its prediction, the most telling first.
 
-    Contributions (weight times value) add up to the log-odds of a click. A feature that the model has not
-    learnt has the weight 0.
+    Contributions (weight times value) add up to the log-odds of a click; those of a calibrated model are
+    before calibration. A feature that the model has not learnt has the weight 0.
 
     Example: `ctr explain --model model tomorrow.tsv --rows 1`
     """
@@ -194,12 +194,13 @@ def explain(
     require_no_part(json)
     loaded = load_model(model)
     found = run(loaded, inputs, rows)
-    windows = bool(loaded.spec.windows)
-    lines = [line for each in found for line in _explanation_lines(each, windows=windows)]
+    notes = ", before calibration" if loaded.calibration is not None else ""
+    notes += ", windows left out" if loaded.spec.windows else ""
+    lines = [line for each in found for line in _explanation_lines(each, notes)]
     report(lines, {"model": loaded.id, "rows": [each.to_json() for each in found]}, json)
 
 
-def _explanation_lines(found: Explanation, *, windows: bool) -> list[str]:
+def _explanation_lines(found: Explanation, notes: str) -> list[str]:
     if not found.contributions:
         return [found.place]
     cells = [("field", "text", "feature", "weight", "contribution")]
@@ -208,6 +209,6 @@ def _explanation_lines(found: Explanation, *, windows: bool) -> list[str]:
         cells.append((each.field, each.text, each.feature, weight, f"{each.contribution:+.4f}"))
     said = f"prediction {found.prediction:.5f}, log-odds {found.log_odds:+.4f}"
     return [
-        f"{found.place}: {said}{', windows left out' if windows else ''}",
+        f"{found.place}: {said}{notes}",
         *(f"  {line}" for line in table(cells, "<<<>>")),
     ]

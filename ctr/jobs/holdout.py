@@ -10,7 +10,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from ctr.background import Background
-from ctr.errors import DataError
+from ctr.errors import DataError, ModelError
 from ctr.jobs.train_job import TrainJob
 from ctr.learn import Float32
 from ctr.metrics import MetricSummary
@@ -19,6 +19,7 @@ from ctr.progress import progress
 from features import ExampleSource, Slots, open_source
 
 if TYPE_CHECKING:
+    from ctr.model import Calibrated, Method
     from features.readers import RowChoice
 
 State = tuple[Slots, Float32]
@@ -53,17 +54,51 @@ class Holdout:
         if stop.is_set():
             return None
         summary = metrics.summary()
-        model.manifest["metrics"]["holdout"] = summary.to_json()
-        model.manifest["calibration"] = summary.to_json()["calibration"]
+        note_holdout(model, summary)
         update_manifest(model, folder)
         return summary
+
+    def calibrate(self, model: LinearModel, method: Method, stop: Event) -> Calibrated | None:
+        """See `ctr.model.calibrate`."""
+        from ctr.model import calibrate
+
+        with progress("calibration") as report:
+            return calibrate(
+                model,
+                self.source,
+                method,
+                start=self.start,
+                on_rows=lambda rows: report(rows, self.source.fraction_read),
+                stop=stop,
+            )
+
+
+def note_holdout(model: Model, summary: MetricSummary, **others: MetricSummary) -> None:
+    """Put what the hold-out says, and these other metrics, into a model's manifest."""
+    metrics = {"holdout": summary, **others}
+    model.manifest["metrics"] |= {name: each.to_json() for name, each in metrics.items()}
+    model.manifest["calibration"] = summary.to_json()["calibration"]
 
 
 def open_holdout(job: TrainJob, source: ExampleSource) -> Holdout | None:
     """The hold-out that the job asks for, if any; `source` has its inputs.
 
-    Raises DataError when it has no row, or leaves none for training.
+    Raises DataError when it has no row, leaves none for training, or cannot be used to calibrate.
     """
+    holdout = _open(job, source)
+    if job.calibrate is not None:
+        if holdout is None:
+            raise ModelError(
+                "calibration is fitted on a hold-out, and none is given: use holdout, holdout_fraction or "
+                "holdout_where."
+            )
+        from ctr.model import require_both_labels
+
+        require_both_labels(holdout.source, holdout.start)
+    return holdout
+
+
+def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
 
     def opened(inputs: Sequence[str | Path], choice: RowChoice | None = None) -> ExampleSource:
         # a source of its own: its bad rows are not training's

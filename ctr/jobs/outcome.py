@@ -27,7 +27,9 @@ class TrainOutcome:
     result: TrainResult
     progressive: MetricSummary
     holdout: MetricSummary | None
-    """None also when evaluation was stopped."""
+    """None also when evaluation was stopped. Of a calibrated model: each half under the map of the other."""
+    holdout_uncalibrated: MetricSummary | None
+    """Of a calibrated model: before calibration."""
     holdout_by_pass: Mapping[int, MetricSummary]
     """The same after each pass of this run, but the last unless it was to be compared with the others; none
     of those that were not evaluated."""
@@ -83,6 +85,7 @@ class TrainOutcome:
             "seconds": self.result.seconds,
             "examples_per_second": self.result.examples / max(self.result.seconds, 1e-9),
             "logloss": progressive["logloss"],
+            "calibration": progressive["calibration"],
             "auc": progressive["auc"],
             "workers": settings.workers,
             "store": without_password(self.job.store),
@@ -104,6 +107,10 @@ class TrainOutcome:
             "admission": None if settings.admit == 1 else self.result.admissions.to_json(),
             "moved": None if self.distributed is None else self._moved(self.distributed),
             "holdout": None if self.holdout is None else self.holdout.to_json(),
+            "holdout_uncalibrated": (
+                None if self.holdout_uncalibrated is None else self.holdout_uncalibrated.to_json()
+            ),
+            "calibrated": self.model.manifest.get("calibrated"),
             "holdout_by_pass": [
                 {"pass": number, **summary.to_json()} for number, summary in self.holdout_by_pass.items()
             ],

@@ -12,7 +12,7 @@ from ctr.distributed import DistributedFacts
 from ctr.errors import CtrError
 from ctr.interrupts import stop_requests
 from ctr.jobs.early_stopping import EarlyStopping
-from ctr.jobs.holdout import PassEvaluations
+from ctr.jobs.holdout import PassEvaluations, note_holdout
 from ctr.jobs.outcome import TrainOutcome
 from ctr.jobs.remains import Remains
 from ctr.jobs.saving import empty_store, require_places, save_or_rescue
@@ -30,7 +30,8 @@ def run_train_job(job: TrainJob) -> TrainOutcome:
 
     SIGINT or SIGTERM ends training after the running round; what was learnt so far is then saved beside
     `job.model` (suffix `.interrupted`), and a model that was there stays. The model is on disk before it is
-    evaluated, and its metrics are added to it; a store in Redis is emptied at the very end.
+    evaluated, and its metrics are added to it; one that is to be calibrated gets there when it is. A store in
+    Redis is emptied at the very end.
 
     When nothing was learnt yet, or at a second signal, KeyboardInterrupt is raised, whose text says what is
     left of the job. Raises the errors of the parts; what can be checked is checked before training.
@@ -63,13 +64,18 @@ def _run(job: TrainJob, stop: Event, remains: Remains) -> TrainOutcome:
             remains.began = False
             raise KeyboardInterrupt
         model = setup.model(trained.state, trained.result)
-        saved_to = job.interrupted if trained.result.interrupted else job.model
+        evaluation = _Evaluation()
+        if job.calibrate is not None and not trained.result.interrupted:
+            model = _calibrate(setup, model, evaluation, after_passes, stop)
+        whole = not trained.result.interrupted and evaluation.calibrated is not False
+        saved_to = job.model if whole else job.interrupted
         save_or_rescue(model, saved_to, trained.state, remains)
-        evaluation = _evaluate(setup, model, saved_to, after_passes, stop)
+        _evaluate(setup, model, saved_to, evaluation, after_passes, stop)
         left = empty_store(trained.store, remains)
     if (failure := evaluation.failure) is not None:
+        failed = "calibration" if evaluation.calibrated is False else "evaluation"
         raise type(failure)(
-            f"{failure} The model was trained and is in {saved_to}; only its evaluation failed."
+            f"{failure} The model was trained and is in {saved_to}; only its {failed} failed."
             + (f" {left}" if left else "")
         ) from failure
     return _outcome(setup, trained, told, model, saved_to, evaluation, left, early)
@@ -100,24 +106,53 @@ class _Evaluation:
     """What the hold-out says; `failure` is why it says nothing, if something was wrong with it."""
 
     holdout: MetricSummary | None = None
+    uncalibrated: MetricSummary | None = None
     by_pass: dict[int, MetricSummary] = field(default_factory=dict)
     failure: CtrError | None = None
+    calibrated: bool | None = None
+    """Whether the model is; None: nobody wants it to be."""
+
+
+def _calibrate(
+    setup: TrainSetup, model: Model, found: _Evaluation, after_passes: PassEvaluations, stop: Event
+) -> Model:
+    """The model calibrated on the hold-out; as it is when that fails, or is stopped."""
+    assert setup.holdout is not None
+    assert setup.job.calibrate is not None
+    after_passes.wait()
+    found.calibrated = False
+    try:
+        fitted = None if stop.is_set() else setup.holdout.calibrate(model.linear, setup.job.calibrate, stop)
+    except CtrError as error:
+        found.failure = error
+        return model
+    if fitted is None:
+        return model
+    found.calibrated = True
+    found.holdout, found.uncalibrated = fitted.after.summary(), fitted.before.summary()
+    model = model.calibrated(fitted.calibration)
+    note_holdout(model, found.holdout, holdout_uncalibrated=found.uncalibrated)
+    return model
 
 
 def _evaluate(
-    setup: TrainSetup, model: Model, saved_to: Path, after_passes: PassEvaluations, stop: Event
-) -> _Evaluation:
-    found = _Evaluation()
-    if setup.holdout is None:
-        return found
+    setup: TrainSetup,
+    model: Model,
+    saved_to: Path,
+    found: _Evaluation,
+    after_passes: PassEvaluations,
+    stop: Event,
+) -> None:
+    """Add what the hold-out says of the saved model to `found`, unless calibration has told already."""
+    if setup.holdout is None or found.failure is not None:
+        return
     after_passes.wait()  # the rows are read for one evaluation at a time
     try:
-        if not stop.is_set():
+        if found.holdout is None and not stop.is_set():
             found.holdout = setup.holdout.evaluate_saved(model, saved_to, stop)
         found.by_pass = after_passes.summaries()
     except CtrError as error:
         found.failure = error
-    return found
 
 
 def _outcome(
@@ -138,6 +173,7 @@ def _outcome(
         result=trained.result,
         progressive=trained.result.progressive.summary(),
         holdout=evaluation.holdout,
+        holdout_uncalibrated=evaluation.uncalibrated,
         holdout_by_pass=evaluation.by_pass,
         model=model,
         saved_to=saved_to,

@@ -14,6 +14,7 @@ from ctr.stall import STALL_S
 from ctr.workers import Consistency
 
 if TYPE_CHECKING:
+    from ctr.model import Method
     from features import FeatureSpec
     from features.readers import RowChoice
 
@@ -58,6 +59,8 @@ class TrainJob:
     """Whether to end when a pass makes the hold-out worse, and to keep the best one."""
     holdout_where: str | None = None
     """Or: the rows of `inputs` that meet this condition; see `features.readers.Condition`."""
+    calibrate: Method | None = None
+    """How to fit the model's probabilities to the hold-out."""
     warm_start: Path | None = None
     """Model whose state to train on from."""
     forget: float = 0.0

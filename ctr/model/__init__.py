@@ -13,11 +13,13 @@ if TYPE_CHECKING:
         save_model,
         update_manifest,
     )
+    from ctr.model.calibration import Calibration, Method
+    from ctr.model.calibration_fit import Calibrated, calibrate, require_both_labels
     from ctr.model.comparison import Compared, compare
     from ctr.model.evaluation import evaluate
     from ctr.model.explanation import Contribution, Explanation, explain
     from ctr.model.inputs import inputs_of
-    from ctr.model.linear import LinearModel
+    from ctr.model.linear import LinearModel, probabilities_of
     from ctr.model.manifest import load_optimizer
     from ctr.model.model import Model
     from ctr.model.scoring import predict_file

@@ -1,11 +1,12 @@
 """The model artifact: a folder written whole or not at all, and checked when it is read.
 
-manifest.json        what the model is, and the SHA-256 of the other files
-features.yaml        the spec of its transform
-learnt.safetensors   what a first pass over the data learnt for that, if anything
-dictionary.arrow     the texts of the most frequent features, if the data set had them
-weights.safetensors  non-zero slots and their weights: all that serving needs
-state.safetensors    the optimizer's state, to train on from
+manifest.json            what the model is, and the SHA-256 of the other files
+features.yaml            the spec of its transform
+learnt.safetensors       what a first pass over the data learnt for that, if anything
+dictionary.arrow         the texts of the most frequent features, if the data set had them
+weights.safetensors      non-zero slots and their weights: all that serving needs
+calibration.safetensors  the points of the map from margins to log-odds, if the model is calibrated
+state.safetensors        the optimizer's state, to train on from
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from safetensors.numpy import save_file
 
 from ctr.errors import ModelError, SpecError
 from ctr.learn import Float32, Optimizer
+from ctr.model.calibration import Calibration
 from ctr.model.linear import LinearModel
 from ctr.model.manifest import (
     FORMAT,
@@ -52,8 +54,10 @@ from features.spec import LEARNT, SPEC, spec_files, spec_of_files
 from features.windows import WINDOW_FILE, Windows, read_windows, sha256_of, write_windows
 
 _WEIGHTS = "weights.safetensors"
+_CALIBRATION = "calibration.safetensors"
 _STATE = "state.safetensors"
-_DTYPES = {np.float32: "F32", np.uint32: "U32", np.uint64: "U64"}
+_NOT_IN_ALL = (LEARNT, _CALIBRATION)
+_DTYPES = {np.float32: "F32", np.float64: "F64", np.uint32: "U32", np.uint64: "U64"}
 """As safetensors calls them."""
 
 
@@ -76,10 +80,15 @@ def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
             save_file({"slots": linear.slots, "weights": linear.weights}, folder / _WEIGHTS)
             slots, numbers = state
             save_file({"slots": slots, "state": numbers}, folder / _STATE)
-            for name in (_WEIGHTS, _STATE):  # safetensors keeps its files from other users
+            arrays = [_WEIGHTS, _STATE]
+            if (known := model.calibration) is not None:
+                points = {"margins": known.margins, "log_odds": known.log_odds}
+                save_file(points, folder / _CALIBRATION)
+                arrays.append(_CALIBRATION)
+            for name in arrays:  # safetensors keeps its files from other users
                 shutil.copymode(folder / SPEC, folder / name)
             of_windows = [] if model.windows is None else write_windows(model.windows, folder, folder / SPEC)
-            files = {name: sha256_of(folder / name) for name in (*whole, _WEIGHTS, _STATE, *of_windows)}
+            files = {name: sha256_of(folder / name) for name in (*whole, *arrays, *of_windows)}
             (folder / MANIFEST).write_bytes(manifest_text({**model.manifest, "sha256": files}))
     except (OSError, SafetensorError) as error:
         kept = "the model that was there is unchanged" if path.exists() else "nothing was left behind"
@@ -114,7 +123,7 @@ def update_manifest(model: Model, path: Path) -> None:
 
 def require_model_or_nothing(path: Path) -> None:
     """Raise ModelError if writing a model to `path` would delete something that is none."""
-    parts = {MANIFEST, SPEC, LEARNT, DICTIONARY, _WEIGHTS, _STATE}
+    parts = {MANIFEST, SPEC, LEARNT, DICTIONARY, _WEIGHTS, _STATE, _CALIBRATION}
 
     def is_part(name: str) -> bool:
         return name in parts or WINDOW_FILE.fullmatch(name) is not None
@@ -129,7 +138,7 @@ def load_model(path: str | Path) -> Model:
     Raises ModelError when it is missing, torn, of a newer format, or its parts do not belong together.
     """
     path = Path(path)
-    manifest, files = _read(path, (SPEC, LEARNT, _WEIGHTS))
+    manifest, files = _read(path, (SPEC, LEARNT, _WEIGHTS, _CALIBRATION))
     try:
         of_spec = {name: bytes(files[name]) for name in (SPEC, LEARNT) if name in files}
         spec = spec_of_files(of_spec, where=str(path / SPEC))
@@ -143,7 +152,8 @@ def load_model(path: str | Path) -> Model:
     wanted = {"slots": (slot_dtype(spec.bits), 1), "weights": (np.float32, 1)}
     tensors = _tensors(path / _WEIGHTS, files[_WEIGHTS], wanted)
     linear = LinearModel(tensors["slots"], tensors["weights"])
-    found = model_id(spec, linear)
+    calibration = _calibration(path, manifest, files.get(_CALIBRATION))
+    found = model_id(spec, linear, calibration)
     if found != manifest["id"]:
         raise ModelError(
             f"{path}: {MANIFEST} names model {manifest['id']}, but the weights are those of model "
@@ -151,7 +161,7 @@ def load_model(path: str | Path) -> Model:
         )
     windows = _windows(spec, path, manifest)
     transform = Transform(spec, with_label=False, history=windows)
-    return Model(linear, transform, manifest, windows=windows, folder=path)
+    return Model(linear, transform, manifest, windows=windows, folder=path, calibration=calibration)
 
 
 def dictionary_of(model: Model) -> bytes | None:
@@ -162,6 +172,21 @@ def dictionary_of(model: Model) -> bytes | None:
     if model.folder is None or DICTIONARY not in model.manifest["sha256"]:
         return None
     return bytes(_content(model.folder, model.manifest, DICTIONARY))
+
+
+def _calibration(path: Path, manifest: Mapping[str, Any], content: mmap.mmap | None) -> Calibration | None:
+    if content is None:
+        return None
+    wanted = {"margins": (np.float64, 1), "log_odds": (np.float64, 1)}
+    points = _tensors(path / _CALIBRATION, content, wanted)
+    try:
+        told = dict(manifest["calibrated"])
+        method, slope = told.pop("method"), float(told.pop("slope"))
+        return Calibration(method, points["margins"], points["log_odds"], slope, told)
+    except (KeyError, TypeError, ValueError, ModelError) as error:
+        raise ModelError(
+            f"{path}: {MANIFEST} and {_CALIBRATION} do not fit together ({error}); train the model again."
+        ) from error
 
 
 def _windows(spec: FeatureSpec, path: Path, manifest: Mapping[str, Any]) -> Windows | None:
@@ -215,14 +240,14 @@ def load_state(path: Path, spec: FeatureSpec) -> SavedState:
 def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, mmap.mmap]]:
     """The manifest of the model in `path` and the content of its files `names`, which it vouches for.
 
-    Not every model has LEARNT; if the manifest names none, there is none.
+    Not every model has those in _NOT_IN_ALL; if the manifest names none, there is none.
     The files are mapped, and checked in memory: what is used is what was checked, also when other files take
     their names.
     """
     manifest = read_manifest(path)
     while True:
         try:
-            there = [name for name in names if name != LEARNT or name in manifest["sha256"]]
+            there = [name for name in names if name not in _NOT_IN_ALL or name in manifest["sha256"]]
             return manifest, {name: _content(path, manifest, name) for name in there}
         except ModelError:
             before, manifest = manifest, read_manifest(path)
@@ -254,7 +279,7 @@ def _content(path: Path, manifest: Mapping[str, Any], name: str) -> mmap.mmap:
 def _tensors(path: Path, content: mmap.mmap, wanted: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
     """The tensors of a safetensors file, as arrays in its memory: `safetensors.numpy.load` copies them.
 
-    `wanted` has the dtype and the number of axes of each.
+    `wanted` has the dtype and the number of axes of each; the first is ascending.
     """
     # Such a file is the length of its header in 8 bytes, the header as JSON, and the numbers.
     tensors: dict[str, Any] = {}
@@ -270,7 +295,7 @@ def _tensors(path: Path, content: mmap.mmap, wanted: Mapping[str, tuple[Any, int
             tensors[name] = np.require(flat, requirements="A").reshape(entry["shape"])
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read ({error}); train the model again.") from error
-    slots = tensors["slots"]
-    if any(len(tensors[name]) != slots.size for name in wanted) or (slots[1:] <= slots[:-1]).any():
-        raise ModelError(f"{path}: slots and numbers do not fit together; train the model again.")
+    first, *_ = tensors.values()
+    if any(len(each) != first.size for each in tensors.values()) or (first[1:] <= first[:-1]).any():
+        raise ModelError(f"{path}: {' and '.join(wanted)} do not fit together; train the model again.")
     return tensors

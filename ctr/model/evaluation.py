@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import Event
 
@@ -11,7 +11,7 @@ from ctr.metrics import Metrics
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model
 from ctr.prefetch import Prefetch, ReaderHangs
-from features import ExampleSource
+from features import Batch, Chunk, ExampleSource
 
 SCORING_ROWS = 65_536
 """Examples that are scored at a time."""
@@ -30,19 +30,31 @@ def evaluate(
     `stop`, once set, ends it early. Raises DataError when there are none, or when they have no labels.
     """
     metrics = Metrics()
-    rows = 0
+    for batch in labelled_batches(source, start=start, stop=stop):
+        assert batch.labels is not None
+        metrics.add(model.margins(batch), batch.labels, batch.weights)
+        on_rows(metrics.examples)
+    return metrics
+
+
+def labelled_batches(
+    source: ExampleSource, *, start: int = 0, stop: Event | None = None
+) -> Iterator[Batch | Chunk]:
+    """The rows of `source` from `start` on, read ahead of time; `stop`, once set, ends it early.
+
+    Raises DataError when there are none, or when they have no labels.
+    """
+    found = False
     with (
         suppress(ReaderHangs),
         Prefetch(source.batches(SCORING_ROWS, start=start), depth=2, stop=stop) as batches,
     ):
         for batch in batches:
             if stop is not None and stop.is_set():
-                return metrics
+                return
             if batch.labels is None:
                 raise DataError("these rows have no labels to evaluate on; `ctr predict` scores them.")
-            metrics.add(model.margins(batch), batch.labels, batch.weights)
-            rows += len(batch)
-            on_rows(rows)
-    if rows == 0 and not (stop is not None and stop.is_set()):
+            found = True
+            yield batch
+    if not found and not (stop is not None and stop.is_set()):
         raise DataError("there is no row to evaluate on: check the input, or the hold-out fraction.")
-    return metrics

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ctr.model.linear import probabilities_of
 from ctr.model.model import Model
 from features import Slots, slot_dtype
 from features.inspect import show
@@ -39,6 +40,7 @@ class Explanation:
     place: str
     """Where the row stands, such as `clicks.tsv:17`; if it is a bad row, with what is wrong."""
     log_odds: float
+    """The sum of the contributions: before calibration, if the model has one."""
     prediction: float
     """NaN for a bad row, as its log-odds."""
     contributions: tuple[Contribution, ...]
@@ -72,5 +74,6 @@ def explain(model: Model, inputs: Sequence[str], rows: int) -> list[Explanation]
             )
         total = sum(part.contribution for part in parts)
         parts.sort(key=lambda part: -abs(part.contribution))
-        found.append(Explanation(row.place, total, float(np.exp(-np.logaddexp(0, -total))), tuple(parts)))
+        prediction = probabilities_of(model.log_odds(np.array([total], np.float32)))
+        found.append(Explanation(row.place, total, float(prediction[0]), tuple(parts)))
     return found

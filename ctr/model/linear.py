@@ -42,9 +42,7 @@ class LinearModel:
 
     def predict(self, examples: Examples) -> Float32:
         """The click probability of each example, float32[n]."""
-        probabilities = self.margins(examples)
-        kernels.probabilities_of(probabilities)
-        return probabilities
+        return probabilities_of(self.margins(examples))
 
     def margins(self, examples: Examples) -> Float32:
         """The log-odds of a click of each example, float32[n]: exact also where a probability rounds to 1."""
@@ -69,3 +67,10 @@ class LinearModel:
         at = np.searchsorted(self.slots, slots)
         at[at == self.slots.size] = 0
         return np.where(self.slots[at] == slots, self.weights[at], np.float32(0))
+
+
+def probabilities_of(log_odds: Float32) -> Float32:
+    """The probabilities float32[n] of these log-odds: every prediction comes from here."""
+    probabilities = log_odds.copy()
+    kernels.probabilities_of(probabilities)
+    return probabilities

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ctr.errors import DataError, ModelError
 from ctr.learn import Float32
 from ctr.metrics import MetricSummary
-from ctr.model.linear import LinearModel
+from ctr.model.calibration import Calibration
+from ctr.model.linear import LinearModel, probabilities_of
 from ctr.model.manifest import FORMAT, FORMAT_VERSION
 from features import Batch, Chunk, FeatureSpec, Slots, Transform, batch_of, open_source
 from features.windows import Windows
@@ -40,6 +41,8 @@ class Model:
     """The optimizer's state, to be saved with the model; None in one that was loaded."""
     folder: Path | None = None
     """Where it was loaded from; None in one that was just trained."""
+    calibration: Calibration | None = None
+    """What hold-out rows have shown of its margins; None: they are log-odds as they are."""
 
     @staticmethod
     def of(
@@ -95,11 +98,26 @@ class Model:
         Raises DataError, naming row and column, for a value of the wrong kind, and in a row for a column that
         the model does not know.
         """
-        return self.linear.predict(self._hashed(examples))
+        return probabilities_of(self.margins(examples))
 
     def margins(self, examples: Batch | Chunk | object) -> Float32:
-        """The log-odds of a click of each example, float32[n]: exact also where a probability rounds to 1."""
-        return self.linear.margins(self._hashed(examples))
+        """The log-odds of a click of each example, float32[n]: exact also where a probability rounds to 1.
+
+        They are those of `predict`: after calibration, if the model has one.
+        """
+        return self.log_odds(self.linear.margins(self._hashed(examples)))
+
+    def log_odds(self, margins: Float32) -> Float32:
+        """The log-odds of a click, float32[n], of sums of weights: calibrated, if the model is."""
+        return margins if self.calibration is None else self.calibration(margins)
+
+    def calibrated(self, calibration: Calibration) -> Model:
+        """The same model with another calibration, and so with another id."""
+        of_model = {
+            "id": model_id(self.spec, self.linear, calibration),
+            "calibrated": calibration.to_json(),
+        }
+        return replace(self, manifest={**self.manifest, **of_model}, calibration=calibration)
 
     def _hashed(self, examples: Batch | Chunk | object) -> Batch | Chunk:
         if isinstance(examples, Batch | Chunk):
@@ -187,9 +205,11 @@ class Model:
         return self.windows.add_clicks(self.transform.cells_of(rows), self.transform.columns)
 
 
-def model_id(spec: FeatureSpec, linear: LinearModel) -> str:
-    """12 hex digits of the SHA-256 of the transform and the weights."""
+def model_id(spec: FeatureSpec, linear: LinearModel, calibration: Calibration | None = None) -> str:
+    """12 hex digits of the SHA-256 of the transform, the weights and the calibration."""
     digest = hashlib.sha256(spec.fingerprint.encode())
     digest.update(linear.slots.data)
     digest.update(linear.weights.data)
+    if calibration is not None:
+        digest.update(calibration.digest)
     return digest.hexdigest()[:12]

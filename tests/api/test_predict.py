@@ -10,9 +10,13 @@ import numpy as np
 import orjson
 import pytest
 
-from api.app import INLINE_BYTES
+from api.app import INLINE_BYTES, create_app
+from ctr.jobs import TrainJob, run_train_job
+from ctr.model import Method
+from ctr.model.artifact import load_model
 from ctr.model.model import Model
 from features import FeatureSpec, open_source
+from tests.api.running import run_server
 
 
 def predict(client: httpx.Client, rows: list[dict[str, object]]) -> np.ndarray:
@@ -89,3 +93,22 @@ def test_concurrent_clients_get_their_own_answers(
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(ask, range(96)))
+
+
+@pytest.mark.parametrize("method", ["isotonic", "platt"])
+def test_serving_equals_reading_a_raw_file_bit_for_bit_with_calibration(
+    method: Method, tmp_path: Path, raw_file: Path, raw_rows: list[dict[str, object]], spec: FeatureSpec
+) -> None:
+    job = TrainJob(
+        inputs=[raw_file], spec=spec, model=tmp_path / "model", holdout=[raw_file], calibrate=method
+    )
+    calibrated = run_train_job(job).model
+    offline = np.concatenate([calibrated.predict(b) for b in open_source([raw_file], spec).batches(400)])
+    app = create_app(load_model(tmp_path / "model"))
+    with run_server(app) as running:
+        client = running.client
+        for n in (1, 7, 300):
+            served = [predict(client, raw_rows[i : i + n]) for i in range(0, min(100 * n, 1_500), n)]
+            found = np.concatenate(served)
+            assert bits(found) == bits(offline[: found.size])
+        assert client.get("/v1/model").json()["calibrated"]["method"] == method

@@ -74,6 +74,7 @@ def _job(told: TrainOptions) -> TrainJob:
         holdout=told.holdout or [],
         holdout_fraction=told.holdout_fraction,
         holdout_where=told.holdout_where,
+        calibrate=None if told.calibrate is None else told.calibrate.value,
         warm_start=told.warm_start,
         forget=told.forget,
         base_rate=told.base_rate,
@@ -98,6 +99,11 @@ def _check(job: TrainJob) -> None:
         raise typer.BadParameter(
             "--early-stopping compares passes on a hold-out: give --epochs above 1, and one of --holdout, "
             "--holdout-fraction and --holdout-where."
+        )
+    if job.calibrate is not None and not held_out:
+        raise typer.BadParameter(
+            "--calibrate is fitted on a hold-out: give one of --holdout, --holdout-fraction and "
+            "--holdout-where."
         )
     _check_condition(job)
     _check_pipe(job)
@@ -140,11 +146,11 @@ def _check_pipe(job: TrainJob) -> None:
     if "-" not in [*job.inputs, *job.holdout]:
         return
     again = job.epochs > 1 or job.holdout_fraction is not None or job.holdout_where is not None
-    again = again or not job.in_memory
+    again = again or not job.in_memory or (job.calibrate is not None and "-" in job.holdout)
     if again or ("-" in job.inputs and "-" in job.holdout):
         raise typer.BadParameter(
             "- (standard input) can be read only once: not for several epochs, for a part of it as hold-out, "
-            "or by workers through Redis; write it to a file, and give that."
+            "for calibration, or by workers through Redis; write it to a file, and give that."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +36,13 @@ def _probability(value: float) -> float:
             f"{value:g} is not a probability above 0: give one of at most 1, such as 0.2."
         )
     return value
+
+
+class Calibrate(StrEnum):
+    """Of `--calibrate`."""
+
+    ISOTONIC = "isotonic"
+    PLATT = "platt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +149,13 @@ class TrainOptions:
             metavar="CONDITION",
             help="Keep the rows that meet this out of training and evaluate the model on them, such as "
             "'click_time >= 2017-11-09 and site != a': = != < <= > >= of columns, joined by and, or.",
+        ),
+    ] = None
+    calibrate: Annotated[
+        Calibrate | None,
+        typer.Option(
+            help="Fit the model's probabilities to the hold-out: isotonic (any rising curve; needs some "
+            "thousand clicks) or platt (a line in log-odds)."
         ),
     ] = None
     warm_start: Annotated[

@@ -35,9 +35,17 @@ def _evaluation_lines(outcome: TrainOutcome) -> list[str]:
     evaluated = {"progressive validation": outcome.progressive}
     for number, validated in outcome.holdout_by_pass.items():
         evaluated[f"hold-out after pass {number}"] = validated
+    if outcome.holdout_uncalibrated is not None:
+        evaluated["hold-out, not calibrated"] = outcome.holdout_uncalibrated
     if outcome.holdout is not None:
-        evaluated["hold-out"] = outcome.holdout
+        calibrated = outcome.model.calibration is not None
+        evaluated["hold-out, calibrated" if calibrated else "hold-out"] = outcome.holdout
     lines = metric_lines(evaluated)
+    if outcome.holdout_uncalibrated is not None:
+        lines.append(
+            "(hold-out, calibrated: each half of its rows by what the other half says; the model has what "
+            "both say)"
+        )
     lag = outcome.progressive_lag_chunks
     if lag != 0:
         unknown = "some chunks" if lag is None else f"up to {some(lag, 'chunk')}"
@@ -63,6 +71,11 @@ def _saved_lines(outcome: TrainOutcome) -> list[str]:
         return [
             f"stopped early: what was learnt so far is in {outcome.saved_to} "
             f"(train on with --warm-start {outcome.saved_to}); {outcome.job.model} was not touched"
+        ]
+    if outcome.saved_to != outcome.job.model:
+        return [
+            f"stopped before it was calibrated: the model, as it was trained, is in {outcome.saved_to}; "
+            f"{outcome.job.model} was not touched"
         ]
     lines = [
         f"model {outcome.model.id} is in {outcome.saved_to}: "
