@@ -75,14 +75,25 @@ def _lines(model: Model, facts: dict[str, Any]) -> list[str]:
         ("optimizer", _settings(manifest["optimizer"])),
         *_training(manifest.get("training", {})),
         ("weights", _weights(model, facts)),
+        *([("calibrated", _calibration(manifest["calibrated"]))] if model.calibration else []),
         ("carries", _carries(facts)),
     ]
     lines = table(rows, "<<")
-    measured = {
-        {"progressive": "progressive validation", "holdout": "hold-out"}.get(name, name): _summary(metrics)
-        for name, metrics in manifest.get("metrics", {}).items()
+    found = measured(model)
+    return lines + (metric_lines(found) if found else [])
+
+
+def measured(model: Model) -> dict[str, MetricSummary]:
+    """The metrics that the manifest has, by what they were measured on."""
+    from ctr.metrics import MetricSummary
+
+    words = {
+        "progressive": "progressive validation",
+        "holdout": "hold-out",
+        "holdout_uncalibrated": "hold-out, not calibrated",
     }
-    return lines + (metric_lines(measured) if measured else [])
+    found = model.manifest.get("metrics", {})
+    return {words.get(name, name): MetricSummary.from_json(metrics) for name, metrics in found.items()}
 
 
 def _transform(spec: FeatureSpec) -> str:
@@ -119,6 +130,11 @@ def _weights(model: Model, facts: dict[str, Any]) -> str:
     return said
 
 
+def _calibration(entry: dict[str, Any]) -> str:
+    others = [f"{name.replace('_', ' ')} {value}" for name, value in entry.items() if name != "method"]
+    return ", ".join([entry["method"], *others])
+
+
 def _carries(facts: dict[str, Any]) -> str:
     """The parts of the folder, and how large they are."""
     parts: dict[str, int] = {}
@@ -132,9 +148,3 @@ def _carries(facts: dict[str, Any]) -> str:
         }
     said = [f"{part} {size(count)}" for part, count in sorted(parts.items(), key=lambda each: -each[1])]
     return f"{', '.join(said)}; {size(facts['bytes'])} in all"
-
-
-def _summary(metrics: dict[str, Any]) -> MetricSummary:
-    from ctr.metrics import MetricSummary
-
-    return MetricSummary.from_json(metrics)

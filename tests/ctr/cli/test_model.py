@@ -95,3 +95,44 @@ def test_what_is_no_model(trained: Path, cli: Cli, tmp_path: Path) -> None:
     inside = cli("model", "info", trained / "named", "--json", trained / "named" / "told.json")
     assert inside.code == 1
     assert "kept by ctr alone" in inside.err
+
+
+def test_diff(trained: Path, cli: Cli) -> None:
+    named, plain = trained / "named", trained / "plain"
+    shown = cli("model", "diff", named, plain).out
+    assert re.search(r"^alpha +0\.1 +0\.3$", shown, re.MULTILINE)
+    assert re.search(r"^epochs +1 +2$", shown, re.MULTILINE)
+    assert "spec: the same" in shown
+    assert shown.count("progressive validation") == 2
+    told = json.loads(cli("model", "diff", named, plain, "--rows", 3, "--json", "-").out)
+    assert told["settings"]["alpha"] == ["0.1", "0.3"]
+    weights = told["weights"]
+    before, after = load_model(named).linear, load_model(plain).linear
+    assert weights["in_both"] == len(set(before.slots.tolist()) & set(after.slots.tolist()))
+    changes = {row["feature"]: row["change"] for row in weights["largest_changes"]}
+    slots = {row["slot"]: row["change"] for row in weights["largest_changes"]}
+    assert len(changes) == 3
+    for slot, change in slots.items():
+        at = [each.weights_at(each.slots.dtype.type([slot]))[0] for each in (before, after)]
+        assert change == pytest.approx(at[1] - at[0], abs=1e-6)
+    same = json.loads(cli("model", "diff", named, named, "--json", "-").out)["weights"]
+    assert same["correlation"] == pytest.approx(1)
+    assert (same["gained"], same["lost"]) == (0, 0)
+    assert {row["change"] for row in same["largest_changes"]} == {0}
+
+
+def test_diff_of_models_that_hash_differently(trained: Path, cli: Cli, tmp_path: Path) -> None:
+    spec = tmp_path / "other.yaml"
+    spec.write_text(SPEC.replace("bits: 16", "bits: 18").replace("crosses: [site * device]", ""))
+    assert cli("train", "--spec", spec, trained / "log.csv", "--model", tmp_path / "other").code == 0
+    words = ["model", "diff", trained / "named", tmp_path / "other"]
+    shown = cli(*words).out
+    assert "spec: bits: 16 -> 18" in shown
+    assert "spec: cross 'site * device' is only in the first" in shown
+    assert "weights: the models hash to different slots" in shown
+    told = json.loads(cli(*words, "--json", "-").out)
+    assert told["weights"] is None
+    named = json.loads(cli(*words, "--values", trained / "log.csv", "--json", "-").out)["weights"]
+    assert named["compared_by"] == "feature"
+    assert (named["in_both"], named["lost"], named["gained"]) == (8, 10, 0)
+    assert named["correlation"] > 0.9

@@ -1,0 +1,114 @@
+"""`ctr model diff`: what sets two models apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ctr.cli.model.info import measured
+from ctr.cli.options import JsonOption, ValuesOption
+from ctr.cli.reporting import report
+from ctr.cli.tables import metric_lines
+from ctr.errors import DataError
+from ctr.outputs import require_no_part
+from ctr.table import table
+
+if TYPE_CHECKING:
+    from ctr.model import Model
+    from ctr.weights import WeightDifference
+
+_ROWS = 10
+_LONGEST = 80  # characters of a feature in a line
+
+
+def diff(
+    first: Annotated[
+        Path, typer.Argument(metavar="A", help="Folder of the model before.", show_default=False)
+    ],
+    second: Annotated[
+        Path, typer.Argument(metavar="B", help="Folder of the model after.", show_default=False)
+    ],
+    rows: Annotated[int, typer.Option(min=1, max=100_000, help="How many weights of each kind.")] = _ROWS,
+    values: ValuesOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Show what sets two models apart: settings, spec, metrics, and the weights that changed most.
+
+    Weights are the same ones if they have the same slot. Of models that hash to other slots (other bits or
+    another seed), those are compared whose features are known by their texts, as `ctr model top` shows them.
+
+    Example: `ctr model diff monday tuesday`
+    """
+    from ctr.model import load_model
+    from ctr.weights import difference, same_slots, spec_changes
+
+    require_no_part(json, first, second)
+    a, b = load_model(first), load_model(second)
+    by_slot = same_slots(a.spec, b.spec)
+    named = a.weights(values), b.weights(values)
+    settings, changes = _settings(a, b), spec_changes(a.spec, b.spec)
+    lines = table([("", str(first), str(second)), ("model", a.id, b.id), *settings], "<<<")
+    lines += [f"spec: {line}" for line in changes] or ["spec: the same"]
+    of_both = {
+        f"{path}, {name}": m for path, e in ((first, a), (second, b)) for name, m in measured(e).items()
+    }
+    lines += metric_lines(of_both) if of_both else []
+    facts: dict[str, Any] = {
+        "models": [a.id, b.id],
+        "settings": {name: [one, other] for name, one, other in settings},
+        "spec": changes,
+        "metrics": [each.manifest.get("metrics", {}) for each in (a, b)],
+        "weights": None,
+    }
+    try:
+        found = difference(*named, by_slot=by_slot)
+    except DataError as error:
+        lines.append(f"weights: {error}")
+    else:
+        facts["weights"] = found.to_json(rows)
+        lines += _weight_lines(found, facts["weights"], first, second)
+    report(lines, facts, json)
+
+
+def _settings(a: Model, b: Model) -> list[tuple[str, str, str]]:
+    """Name and both values of each setting that is not the same."""
+    one, other = ({**e.manifest["optimizer"], **e.manifest.get("training", {})} for e in (a, b))
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    return [(name.replace("_", " "), _value(one.get(name)), _value(other.get(name))) for name in names]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_value, value))
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _weight_lines(found: WeightDifference, facts: dict[str, Any], first: Path, second: Path) -> list[str]:
+    correlation = facts["correlation"]
+    lines = [
+        f"weights, compared by {found.compared_by}: {facts['in_both']:,} in both, "
+        f"{facts['lost']:,} only in {first}, {facts['gained']:,} only in {second}; "
+        f"correlation {'-' if correlation is None else f'{correlation:.4f}'}"
+    ]
+    if any(found.left_out):
+        lines.append("(of {:,} and {:,} more, the features are not known)".format(*found.left_out))
+    for head, kind in (
+        ("largest changes", "largest_changes"),
+        (f"only in {second}", "largest_gained"),
+        (f"only in {first}", "largest_lost"),
+    ):
+        if facts[kind]:
+            lines += [head, *(f"  {line}" for line in _rows(facts[kind]))]
+    return lines
+
+
+def _rows(weights: list[dict[str, Any]]) -> list[str]:
+    cells = [("before", "after", "change", "feature")]
+    for each in weights:
+        before, after = ("" if each[k] is None else f"{each[k]:+.4f}" for k in ("before", "after"))
+        text = each["feature"] or f"slot {each['slot']:,}"
+        text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+        cells.append((before, after, f"{each['change']:+.4f}", text))
+    return table(cells, ">>><")

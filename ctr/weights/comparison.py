@@ -1,0 +1,114 @@
+"""`difference`: what became of each weight from one model to another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isnan, nan
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import compute
+
+from ctr.errors import DataError
+from features import FeatureSpec
+
+Keys = NDArray[np.int64] | NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightDifference:
+    """Two models' weights side by side."""
+
+    compared_by: Literal["slot", "feature"]
+    """What makes two weights the same one: their slot, or where models hash differently, their text."""
+    rows: pa.Table
+    """`feature`, `before` and `after` (float32, null where a model has no such weight), `change` (one that is
+    not there counts as 0) and, if compared by that, `slot`."""
+    left_out: tuple[int, int]
+    """Weights of each model without a text, which texts cannot compare."""
+
+    @property
+    def both(self) -> pa.Table:
+        """The weights that both models have, the largest change first."""
+        there = compute.and_(compute.is_valid(self.rows["before"]), compute.is_valid(self.rows["after"]))
+        return _by_change(self.rows.filter(there))
+
+    @property
+    def gained(self) -> pa.Table:
+        """The weights that only the second model has, the largest first."""
+        return _by_change(self.rows.filter(compute.is_null(self.rows["before"])))
+
+    @property
+    def lost(self) -> pa.Table:
+        """The weights that only the first model has, the largest first."""
+        return _by_change(self.rows.filter(compute.is_null(self.rows["after"])))
+
+    @property
+    def correlation(self) -> float:
+        """Pearson's, of the weights that both models have; NaN where it is not defined."""
+        both = self.both
+        before, after = (both[name].to_numpy().astype(np.float64) for name in ("before", "after"))
+        if before.size < 2 or not before.std() or not after.std():
+            return nan
+        return float(np.corrcoef(before, after)[0, 1])
+
+    def to_json(self, rows: int) -> dict[str, Any]:
+        """What there is to tell, with at most so many weights of each kind."""
+        both, gained, lost = self.both, self.gained, self.lost
+        correlation = self.correlation
+        return {
+            "compared_by": self.compared_by,
+            "in_both": both.num_rows,
+            "gained": gained.num_rows,
+            "lost": lost.num_rows,
+            "left_out": list(self.left_out),
+            "correlation": None if isnan(correlation) else correlation,
+            "largest_changes": both.slice(0, rows).to_pylist(),
+            "largest_gained": gained.slice(0, rows).to_pylist(),
+            "largest_lost": lost.slice(0, rows).to_pylist(),
+        }
+
+
+def difference(first: pa.Table, second: pa.Table, *, by_slot: bool) -> WeightDifference:
+    """Of two tables of `weight_table`, by slot, or by the texts of features.
+
+    Raises DataError if texts are to be compared and one of the tables has none but the bias.
+    """
+    left_out = 0, 0
+    if not by_slot:
+        known = [each.filter(compute.is_valid(each["feature"])) for each in (first, second)]
+        if any(each.num_rows < 2 for each in known):
+            raise DataError(
+                "the models hash to different slots, and not both have texts of features, so their weights "
+                "cannot be compared; --values FILE names the features of raw rows."
+            )
+        left_out = first.num_rows - known[0].num_rows, second.num_rows - known[1].num_rows
+        first, second = known
+    keys = [each["slot" if by_slot else "feature"].combine_chunks() for each in (first, second)]
+    union = compute.unique(pa.concat_arrays(keys))
+    union = union.take(compute.sort_indices(union))
+    before, after = (_at(union, own, each["weight"]) for own, each in zip(keys, (first, second), strict=True))
+    change = compute.subtract(compute.fill_null(after, 0.0), compute.fill_null(before, 0.0))
+    columns = {"before": before, "after": after, "change": change}
+    if by_slot:
+        texts = [_at(union, own, each["feature"]) for own, each in zip(keys, (first, second), strict=True)]
+        columns = {"slot": union, "feature": compute.coalesce(*texts), **columns}
+    else:
+        columns = {"feature": union, **columns}
+    return WeightDifference("slot" if by_slot else "feature", pa.table(columns), left_out)
+
+
+def same_slots(first: FeatureSpec, second: FeatureSpec) -> bool:
+    """Whether the same feature has the same slot under both specs."""
+    return (first.bits, first.seed) == (second.bits, second.seed)
+
+
+def _at(union: pa.Array, keys: pa.Array, column: pa.ChunkedArray) -> pa.Array:
+    """The values of `column`, whose rows have `keys`, for all of `union`; null where there is none."""
+    return column.combine_chunks().take(compute.index_in(union, value_set=keys))
+
+
+def _by_change(rows: pa.Table) -> pa.Table:
+    return rows.take(pa.array(np.argsort(-np.abs(rows["change"].to_numpy()), kind="stable")))

@@ -1,0 +1,120 @@
+"""`export`: weights as a file that other programs read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ctr.errors import DataError
+from ctr.outputs import replace_file
+from features import FeatureSpec
+
+
+class Calibration(Protocol):
+    """A map of log-odds: linear between its points, and with `slope` beyond them."""
+
+    @property
+    def margins(self) -> NDArray[np.float64]: ...
+    @property
+    def log_odds(self) -> NDArray[np.float64]: ...
+    @property
+    def slope(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What of a model goes into a file."""
+
+    model: str
+    """Its id."""
+    spec: FeatureSpec
+    weights: pa.Table
+    """See `weight_table`."""
+    calibration: Calibration | None = None
+
+
+def format_of(out: Path, wanted: str | None) -> str:
+    """The format that is `wanted`, or else that of the suffix of `out`. Raises DataError for another one."""
+    found = out.suffix.removeprefix(".") if wanted is None else wanted
+    if found not in WRITERS:
+        *most, last = WRITERS
+        raise DataError(
+            f"{out}: weights are written as {', '.join(most)} or {last}; choose one of these as the suffix, "
+            "or with --format."
+        )
+    return found
+
+
+def require_exportable(spec: FeatureSpec, format_: str, calibration: Calibration | None) -> None:
+    """Raise DataError if a file of this format cannot hold such a model, or a package for it is missing."""
+    if format_ == "onnx":
+        from ctr.weights.onnx_file import require_scorable
+
+        require_scorable(spec)
+    elif format_ == "vw":
+        from ctr.weights.vw_file import require_held
+
+        require_held(spec, calibration)
+
+
+def export(exported: Exported, out: Path, format_: str) -> None:
+    """Write the file `out`, whole or not at all; one that was there is replaced.
+
+    Raises DataError as `require_exportable`, and when the disk refuses.
+    """
+    require_exportable(exported.spec, format_, exported.calibration)
+    try:
+        with replace_file(out) as draft:
+            WRITERS[format_](exported, draft)
+    except OSError as error:
+        raise DataError(f"{out}: the weights could not be written ({error}).") from error
+
+
+def _write_parquet(exported: Exported, path: Path) -> None:
+    from pyarrow import parquet
+
+    parquet.write_table(exported.weights, path)
+
+
+def _write_csv(exported: Exported, path: Path) -> None:
+    from pyarrow import csv
+
+    csv.write_csv(exported.weights, path)
+
+
+def _write_npz(exported: Exported, path: Path) -> None:
+    from scipy import sparse
+
+    slots, weights = (exported.weights[name].to_numpy() for name in ("slot", "weight"))
+    shape = 1, 1 << exported.spec.bits
+    row = sparse.csr_matrix((weights, slots.astype(np.int64), np.array([0, slots.size])), shape)
+    with path.open("wb") as file:
+        sparse.save_npz(file, row)
+
+
+def _write_onnx(exported: Exported, path: Path) -> None:
+    from ctr.weights.onnx_file import onnx_bytes
+
+    path.write_bytes(onnx_bytes(exported))
+
+
+def _write_vw(exported: Exported, path: Path) -> None:
+    from ctr.weights.vw_file import vw_bytes
+
+    path.write_bytes(vw_bytes(exported))
+
+
+WRITERS: dict[str, Callable[[Exported, Path], None]] = {
+    "parquet": _write_parquet,
+    "csv": _write_csv,
+    "npz": _write_npz,
+    "onnx": _write_onnx,
+    "vw": _write_vw,
+}
+"""By the names of the formats, which are their suffixes."""

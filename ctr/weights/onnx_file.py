@@ -1,0 +1,129 @@
+"""`onnx_bytes`: the scoring of hashed examples as an ONNX model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ctr.errors import DataError
+from features import FeatureSpec
+
+if TYPE_CHECKING:
+    from ctr.weights.formats import Calibration, Exported
+
+_OPSET, _ML_OPSET, _IR = 17, 4, 9
+"""What onnxruntime 1.17 and later run."""
+_MOST_BYTES = (1 << 31) - (1 << 20)
+"""A file of Protocol Buffers ends at 2 GiB."""
+_BYTES = 12  # of a weight and its slot
+
+
+def require_scorable(spec: FeatureSpec) -> None:
+    """Raise DataError if the features of `spec` are no function of a row alone, or `onnx` is missing."""
+    if spec.windows:
+        raise DataError(
+            f"window {spec.windows[0].name!r}: its features come of earlier rows, which an ONNX model does "
+            "not see; serve this model with `ctr serve`, or export the weights as parquet, csv or npz."
+        )
+    try:
+        import onnx
+    except ImportError:
+        raise DataError(
+            "ONNX models are written with the package onnx, which is not installed: pip install onnx."
+        ) from None
+    del onnx
+
+
+def onnx_bytes(exported: Exported) -> bytes:
+    """A model of two inputs, `slots` int64[n, k] and `values` float32[n, k], and two outputs of n numbers.
+
+    An example with fewer than k features is filled up with the value 0, at any slot. `log_odds` is the sum of
+    weights times values, `prediction` its probability, both after calibration. A slot without a weight counts
+    as 0: so the file has the weights that there are, whatever the bits. Raises DataError when they are too
+    many for a file of this format.
+    """
+    from onnx import TensorProto, helper, numpy_helper
+
+    slots = exported.weights["slot"].to_numpy().astype(np.int64)
+    if slots.size * _BYTES > _MOST_BYTES:
+        raise DataError(
+            f"{slots.size:,} weights are more than the 2 GiB of an ONNX file hold; train with --l1, which "
+            "makes weights 0."
+        )
+    weights = exported.weights["weight"].to_numpy()
+    look_up = helper.make_node(
+        "LabelEncoder",
+        ["slots"],
+        ["weights"],
+        domain="ai.onnx.ml",
+        keys_tensor=numpy_helper.from_array(slots, "keys"),
+        values_tensor=numpy_helper.from_array(weights, "weights"),
+        default_tensor=numpy_helper.from_array(np.zeros(1, np.float32), "none"),
+    )
+    constants = {"last": np.array([1], np.int64)}
+    nodes = [
+        look_up,
+        helper.make_node("Mul", ["weights", "values"], ["contributions"]),
+        helper.make_node("ReduceSum", ["contributions", "last"], ["margins"], keepdims=0),
+    ]
+    if exported.calibration is None:
+        nodes.append(helper.make_node("Identity", ["margins"], ["log_odds"]))
+    else:
+        more, points = _calibrated(exported.calibration)
+        nodes, constants = nodes + more, constants | points
+    nodes.append(helper.make_node("Sigmoid", ["log_odds"], ["prediction"]))
+    inputs = [("slots", TensorProto.INT64), ("values", TensorProto.FLOAT)]
+    graph = helper.make_graph(
+        nodes,
+        "ctr",
+        [helper.make_tensor_value_info(name, kind, ["n", "k"]) for name, kind in inputs],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n"]) for n in ("log_odds", "prediction")],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid("ai.onnx.ml", _ML_OPSET)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR, producer_name="ctr")
+    told = {"ctr.model": exported.model, "ctr.features": exported.spec.to_yaml()}
+    helper.set_model_props(model, told | {"ctr.transform": exported.spec.fingerprint})
+    return bytes(model.SerializeToString())
+
+
+def _calibrated(calibration: Calibration) -> tuple[list[Any], dict[str, Any]]:
+    """Nodes from `margins` to `log_odds`, float64 in between, and their constants.
+
+    Between points `i` and `i + 1` the map rises by a slope times how far the margin is past point `i`, at
+    most as far as the next one: the sum of these over all i is the map.
+    """
+    from onnx import TensorProto, helper
+
+    x, y = calibration.margins, calibration.log_odds
+    constants = {
+        "starts": x[None, :-1],
+        "widths": np.diff(x)[None, :],
+        "slopes": (np.diff(y) / np.diff(x))[:, None],
+        "zero": np.zeros(1),
+        "first": x[:1],
+        "end": x[-1:],
+        "lowest": y[:1],
+        "slope": np.array([calibration.slope]),
+        "column": np.array([-1, 1], np.int64),
+        "flat": np.array([-1], np.int64),
+    }
+    node = helper.make_node
+    nodes = [
+        node("Cast", ["margins"], ["wide"], to=TensorProto.DOUBLE),
+        node("Reshape", ["wide", "column"], ["by_row"]),
+        node("Sub", ["by_row", "starts"], ["past"]),
+        node("Max", ["past", "zero"], ["past_start"]),
+        node("Min", ["past_start", "widths"], ["within"]),
+        node("MatMul", ["within", "slopes"], ["risen"]),
+        node("Reshape", ["risen", "flat"], ["risen_by"]),
+        node("Add", ["risen_by", "lowest"], ["between"]),
+        node("Max", ["wide", "first"], ["not_below"]),
+        node("Min", ["not_below", "end"], ["inside"]),
+        node("Sub", ["wide", "inside"], ["beyond"]),
+        node("Mul", ["beyond", "slope"], ["outside"]),
+        node("Add", ["between", "outside"], ["mapped"]),
+        node("Cast", ["mapped"], ["log_odds"], to=TensorProto.FLOAT),
+    ]
+    return nodes, constants

@@ -1,0 +1,103 @@
+"""`vw_bytes`: weights as a model file of Vowpal Wabbit, which scores hashed examples with them."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import DataError
+from features import FeatureSpec
+
+if TYPE_CHECKING:
+    from ctr.weights.formats import Calibration, Exported
+
+Slots64 = NDArray[np.uint64]
+Float64 = NDArray[np.float64]
+
+MOST_BITS = 30
+"""VW has memory for all slots, 4 bytes each; above this, its files have wider indices."""
+_VERSION = b"9.0.0\0"
+_OPTIONS = b" --link logistic --noconstant --sgd\0"
+"""No constant, as the bias is slot 0; `--sgd`: one number per slot."""
+_CLIP = 50.0
+"""VW keeps log-odds between this and its opposite."""
+
+
+def require_held(spec: FeatureSpec, calibration: Calibration | None) -> None:
+    """Raise DataError if VW cannot score as a model with this spec and calibration does."""
+    if spec.bits > MOST_BITS:
+        raise DataError(
+            f"VW has memory for all slots: 2**{spec.bits} are too many, 2**{MOST_BITS} are the most; export "
+            "the weights as onnx, parquet, csv or npz."
+        )
+    if calibration is not None and (calibration.margins.size > 1 or not spec.bias):
+        raise DataError(
+            "a VW model has no calibration, and only Platt's can be moved into its weights and bias; export "
+            "to onnx, which holds any."
+        )
+
+
+def vw_bytes(exported: Exported) -> bytes:
+    """A model for prediction alone: a header, and the index and weight of each slot.
+
+    In VW's text, the features of an example are the numbers of their slots, without a namespace:
+    `| 0 17:1 4711:2.5`. VW takes such names as the indices themselves.
+    """
+    slots = exported.weights["slot"].to_numpy()
+    weights = exported.weights["weight"].to_numpy().astype(np.float64)
+    if exported.calibration is not None:
+        slots, weights = _with_line(slots, weights, exported.calibration)
+    pairs = np.empty(slots.size, [("index", "<u4"), ("weight", "<f4")])
+    pairs["index"], pairs["weight"] = slots, weights
+    checked = [
+        _number(1),
+        b"\0",  # no name of the model
+        b"m",
+        struct.pack("<f", -_CLIP),
+        struct.pack("<f", _CLIP),
+        _number(exported.spec.bits),
+        *[_number(0)] * 3,  # no topics, n-grams or skips
+        _number(len(_OPTIONS)),
+        _OPTIONS,
+    ]
+    checksum = 0
+    for part in checked:
+        checksum = _murmur(part, checksum)
+    for_prediction = b"\0"  # no state to train on from
+    header = _number(len(_VERSION)) + _VERSION + b"".join(checked) + _number(4) + _number(checksum)
+    return header + for_prediction + pairs.tobytes()
+
+
+def _with_line(slots: Slots64, weights: Float64, line: Calibration) -> tuple[Slots64, Float64]:
+    """Weights, the bias among them, that give `line` of the margins of these."""
+    if not slots.size or slots[0] != 0:
+        slots, weights = np.insert(slots, 0, 0), np.insert(weights, 0, 0.0)
+    weights = weights * line.slope
+    weights[0] += line.log_odds[0] - line.slope * line.margins[0]
+    return slots, weights
+
+
+def _number(value: int) -> bytes:
+    return struct.pack("<I", value)
+
+
+def _murmur(data: bytes, seed: int) -> int:
+    """MurmurHash3 (32 bits, Austin Appleby), with which VW checks headers."""
+
+    def scrambled(word: int) -> int:
+        word = word * 0xCC9E2D51 & 0xFFFFFFFF
+        return ((word << 15 | word >> 17) & 0xFFFFFFFF) * 0x1B873593 & 0xFFFFFFFF
+
+    found, whole = seed, len(data) // 4 * 4
+    for (word,) in struct.iter_unpack("<I", data[:whole]):
+        found ^= scrambled(word)
+        found = ((found << 13 | found >> 19) * 5 + 0xE6546B64) & 0xFFFFFFFF
+    if whole < len(data):
+        found ^= scrambled(int.from_bytes(data[whole:], "little"))
+    found ^= len(data)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        found = (found ^ found >> shift) * factor & 0xFFFFFFFF
+    return found ^ found >> 16
