@@ -6,7 +6,8 @@ from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
     from ctr.weights.comparison import WeightDifference, difference, same_slots
-    from ctr.weights.formats import Exported, export, format_of, require_exportable
+    from ctr.weights.exported import Exported
+    from ctr.weights.formats import export, format_of, require_exportable
     from ctr.weights.names import names_of_values, with_names
     from ctr.weights.ranking import largest
     from ctr.weights.specs import spec_changes

@@ -10,7 +10,7 @@ from ctr.errors import DataError
 from features import FeatureSpec
 
 if TYPE_CHECKING:
-    from ctr.weights.formats import Calibration, Exported
+    from ctr.weights.exported import Calibration, Exported
 
 _OPSET, _ML_OPSET, _IR = 17, 4, 9
 """What onnxruntime 1.17 and later run."""

@@ -12,7 +12,7 @@ from ctr.errors import DataError
 from features import FeatureSpec
 
 if TYPE_CHECKING:
-    from ctr.weights.formats import Calibration, Exported
+    from ctr.weights.exported import Calibration, Exported
 
 Slots64 = NDArray[np.uint64]
 Float64 = NDArray[np.float64]

@@ -91,9 +91,7 @@ def test_a_row_of_a_matrix(model: Model, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("calibration", [None, LINE, STEPS])
 @pytest.mark.parametrize("bits", [18, 36])
-def test_onnxruntime_scores_as_the_model_does(
-    bits: int, calibration: Calibration | None, tmp_path: Path
-) -> None:
+def test_onnxruntime_scores_alike(bits: int, calibration: Calibration | None, tmp_path: Path) -> None:
     import onnxruntime
 
     model, rows = with_map(trained(bits), calibration), table_of(200)
@@ -113,7 +111,7 @@ def test_onnxruntime_scores_as_the_model_does(
 
 
 @pytest.mark.parametrize("calibration", [None, LINE])
-def test_vw_scores_as_the_model_does(model: Model, calibration: Calibration | None, tmp_path: Path) -> None:
+def test_vw_scores_alike(model: Model, calibration: Calibration | None, tmp_path: Path) -> None:
     from vowpalwabbit import Workspace
 
     path, rows, model = tmp_path / "m.vw", table_of(200), with_map(model, calibration)
