@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from features.first_pass import fit
     from features.pipeline import Pipeline, batch_of, spec_of
     from features.preview import absent_columns
+    from features.row_texts import RowTexts, batches_with_texts
     from features.source import RawSource
 
 # What reads raw files is loaded by whoever asks for it: training from a hashed data set does without.

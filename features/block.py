@@ -123,15 +123,15 @@ def require_columns(path: object, present: Sequence[str], needed: Iterable[str])
         elif any(name.startswith('"') for name in present):
             hint = " The names stand in quotes: set quote: true in the spec's source."
         raise DataError(
-            f"{path}: there is no column {_names(missing)}, which the feature spec needs; the file has"
-            f" {_names(present)}.{hint}"
+            f"{path}: there is no column {names_shown(missing)}, which the feature spec needs; the file has"
+            f" {names_shown(present)}.{hint}"
         )
     for name in needed:
         if present.count(name) > 1:
             raise DataError(f"{path}: there are {present.count(name)} columns {name!r}; rename all but one.")
 
 
-def _names(columns: Sequence[str]) -> str:
+def names_shown(columns: Sequence[str]) -> str:
     """A list for a message: not more of it than a person reads."""
     shown = [f"{name!r:.60}" for name in columns[:8]]
     return ", ".join(shown) + (f" and {len(columns) - 8} more" if len(columns) > 8 else "")

@@ -28,6 +28,7 @@ def open_source(
     threads: int = 1,
     choice: RowChoice | None = None,
     learns: bool = False,
+    also: Sequence[str] = (),
 ) -> RawSource | DatasetSource:
     """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
 
@@ -35,7 +36,8 @@ def open_source(
     must have been hashed with `spec`, if that is given. What there is about bad rows and threads is for raw
     files (see `RawSource`), `verify` for a data set (see `DatasetSource`). `learns`: a spec whose steps have
     yet to learn from data does so from these files; if not, that is an error. `choice`: of raw files, only
-    these rows. A file's format is told by its
+    these rows. `also`: columns of raw files that are read beside those of the spec, see `batches_with_texts`.
+    A file's format is told by its
     first bytes if they do, else by its name's suffix (behind which there may be .gz, .zst, .bz2, .lz4 or
     .xz), else it is `spec.source.format`. Raises DataError or SpecError.
     """
@@ -48,6 +50,11 @@ def open_source(
         raise DataError(
             f"{datasets[0]}: a hashed data set has no columns for the condition"
             f" {choice.condition.text!r}; give the raw files."
+        )
+    if datasets and also:
+        raise DataError(
+            f"{datasets[0]}: a hashed data set has no column {also[0]!r}, as it keeps features alone;"
+            " give the raw files."
         )
     if datasets or (spec is None and inputs and Path(inputs[0]).is_dir()):
         dataset = DatasetSource(
@@ -73,4 +80,5 @@ def open_source(
         labels=labels,
         threads=threads,
         choice=choice,
+        also=also,
     )

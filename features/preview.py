@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from features.batches import BatchBuilder
-from features.block import Block, blocks_of
+from features.block import Block, Reader, blocks_of, names_shown
 from features.columns import Arrays, Column
 from features.inputs import InputFile
 from features.lines import Labels
@@ -45,12 +45,27 @@ def kind_of_labels(transform: Transform, blocks: Iterator[Block]) -> int:
     return 0 if counts[0] > counts[-1] else -1
 
 
+def require_wanted(file: InputFile, reader: Reader, wanted: Sequence[str]) -> None:
+    """Raise DataError unless the file has the columns that a user wants beside those of the spec."""
+    try:
+        reader.require(wanted)
+    except DataError:
+        for name in wanted:
+            if reader.columns.count(name) != 1:
+                near = get_close_matches(name, reader.columns, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"it has {names_shown(reader.columns)}."
+                many = "two columns" if name in reader.columns else "no column"
+                raise DataError(f"{file}: there is {many} {name!r}, which was asked for; {hint}") from None
+        raise
+
+
 def absent_columns(
     spec: FeatureSpec,
     files: Sequence[InputFile],
     columns: Sequence[str],
     labels: Labels = "ignored",
     choice: RowChoice | None = None,
+    why: str = "which the feature spec needs",
 ) -> list[str]:
     """A warning for each of `columns` that has no value in the first rows of files whose rows name their own.
 
@@ -76,7 +91,7 @@ def absent_columns(
         near = get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"they have {', '.join(map(repr, list(known)[:8]))}"
         found.append(
-            f"column {name!r}, which the feature spec needs, has no value in the first"
+            f"column {name!r}, {why}, has no value in the first"
             f" {'row' if rows == 1 else f'{rows:,} rows'}; {hint}"
         )
     return found

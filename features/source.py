@@ -18,7 +18,7 @@ from features.block import Block, blocks_of
 from features.inputs import InputFile, StandardInput, input_files
 from features.lines import Labels
 from features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece
-from features.preview import absent_columns, crowded_fields, kind_of_labels
+from features.preview import absent_columns, crowded_fields, kind_of_labels, require_wanted
 from features.readers import EARLY_ROWS, ELSEWHERE, BadRows, Quarantine, RowChoice, open_reader, require_few
 from features.spec import FeatureSpec
 from features.text import Cells
@@ -48,6 +48,7 @@ class RawSource:
         threads: int = 1,
         choice: RowChoice | None = None,
         windows: Windows | None = None,
+        also: Sequence[str] = (),
     ) -> None:
         """Opens each file (see `input_files`) once, so that a wrong header shows before any work.
 
@@ -59,7 +60,8 @@ class RawSource:
         likewise, and files without a header do lack the label's column. `threads`: so many split and hash
         rows, while the one that iterates reads; 1: that does all. What comes out is the same. `choice`: other
         rows are left out, though they have their positions; they are not bad. `windows`: what those of the
-        spec know of earlier rows; one pass is then possible, which takes all rows in, in one thread.
+        spec know of earlier rows; one pass is then possible, which takes all rows in, in one thread. `also`:
+        columns that are read for `watch`, whether the spec needs them or not.
 
         Raises DataError, or SpecError when spec and files do not fit, or windows are there without `windows`.
         """
@@ -79,10 +81,11 @@ class RawSource:
         self._quarantine = None if quarantine is None else Quarantine(quarantine)
         self._labels = labels
         self._choice = choice
-        self._transform = Transform(spec, with_label=labels == "required")
+        self._also = tuple(also)
+        self._transform = Transform(spec, with_label=labels == "required", also=also)
         self.windows = windows if spec.windows else None
         # Of a pass; the other one leaves no trace.
-        self._passing = Transform(spec, with_label=labels == "required", history=self.windows)
+        self._passing = Transform(spec, with_label=labels == "required", history=self.windows, also=also)
         self._check()
         self._row_count: int | None = None
         self.position = 0
@@ -285,7 +288,13 @@ class RawSource:
             self._no_click[0] = kind_of_labels(self._transform, blocks)
 
     def _check(self) -> None:
-        """Opens every file and sees whether it has what the transform needs."""
+        """Opens every file and sees whether it has what the transform needs, and what else is wanted."""
+        needed = [name for name in self.columns if name not in self._also]
         for file in self.files:
             with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
-                reader.require(self._transform.columns)
+                reader.require(needed)
+                require_wanted(file, reader, self._also)
+        if self._also:
+            why = "which was asked for"
+            for text in absent_columns(self.spec, self.files, self._also, self._labels, self._choice, why):
+                raise DataError(f"{self.files[0]}: {text}.")

@@ -12,6 +12,7 @@ from typer.main import get_command
 
 from ctr.cli import (
     drilling,
+    evaluating,
     features,
     inspection,
     model,
@@ -69,7 +70,7 @@ app.command("synth")(synthesis.synth)
 app.command("train")(train)
 app.command("drill")(drilling.drill)
 app.command("worker")(working.worker)
-app.command("evaluate")(scoring.evaluate)
+app.command("evaluate")(evaluating.evaluate)
 app.command("predict")(scoring.predict)
 app.command("explain")(scoring.explain)
 app.command("serve")(serving.serve)

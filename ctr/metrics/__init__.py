@@ -1,3 +1,4 @@
 """Metrics of click probabilities, accumulated in constant memory."""
 
+from ctr.metrics.curves import Curves
 from ctr.metrics.metrics import Metrics, MetricSummary, entropy

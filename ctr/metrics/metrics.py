@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import CtrError
 from ctr.metrics import kernels
+from ctr.metrics.curves import Curves, curves_of
 
 RELIABILITY_ROWS = 10
 
@@ -196,6 +197,11 @@ class Metrics:
             reliability=_reliability(used, bins),
         )
 
+    def curves(self) -> Curves:
+        """What plots of these predictions are drawn from; takes milliseconds."""
+        used = self._used()
+        return curves_of(*_edges(used), self._bins[used])
+
     def _used(self) -> NDArray[np.intp]:
         """The bins with examples, ascending; those of an empty accumulator are not even read."""
         return np.flatnonzero(self._bins[:, kernels.EXAMPLES]) if self.examples else np.empty(0, np.intp)
@@ -250,15 +256,23 @@ def _auc(bins: NDArray[np.float64]) -> float:
     return _ratio(float(positives @ (below + 0.5 * negatives)), pairs)
 
 
+def _edges(used: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """From which prediction to which each of these bins goes.
+
+    Those of 0.0 and 1.0 are exact: the label of most predictions that land there.
+    """
+    low = (used << kernels.SHIFT).astype(np.uint32).view(np.float32).astype(np.float64)
+    high = ((used + 1) << kernels.SHIFT).astype(np.uint32).view(np.float32).astype(np.float64)
+    return low, np.where((used == 0) | (used == kernels.BINS - 1), low, high)
+
+
 def _reliability(used: NDArray[np.intp], bins: NDArray[np.float64]) -> tuple[ReliabilityRow, ...]:
     """Cut the used bins where the cumulative weight passes each tenth; a bin is never split."""
     if used.size == 0:
         return ()
     weights = bins[:, kernels.NEGATIVE] + bins[:, kernels.POSITIVE]
-    # A bin stands for its middle, except 0.0 and 1.0, which are exact: the label of most that land there.
-    low = (used << kernels.SHIFT).astype(np.uint32).view(np.float32).astype(np.float64)
-    high = ((used + 1) << kernels.SHIFT).astype(np.uint32).view(np.float32).astype(np.float64)
-    centres = np.where((used == 0) | (used == kernels.BINS - 1), low, (low + high) / 2)
+    low, high = _edges(used)
+    centres = (low + high) / 2
     middles = np.cumsum(weights) - weights / 2
     tenths = np.minimum(middles / weights.sum() * RELIABILITY_ROWS, RELIABILITY_ROWS - 1).astype(np.intp)
     starts = np.flatnonzero(np.diff(tenths, prepend=-1))

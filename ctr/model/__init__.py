@@ -23,5 +23,6 @@ if TYPE_CHECKING:
     from ctr.model.manifest import load_optimizer
     from ctr.model.model import Model
     from ctr.model.scoring import predict_file
+    from ctr.model.slices import VALUES_KEPT, Slices
 
 __getattr__ = lazy_face(__name__, __file__)

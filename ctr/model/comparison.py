@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from math import nan, sqrt
+from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
@@ -16,8 +18,9 @@ from ctr.learn import Float32
 from ctr.metrics import Metrics
 from ctr.model.evaluation import SCORING_ROWS
 from ctr.model.model import Model
+from ctr.model.slices import Slices
 from ctr.prefetch import Prefetch
-from features import ExampleSource
+from features import Batch, Chunk, ExampleSource
 
 _OF_95_PERCENT = 1.959964
 """Standard errors on each side of a normal distribution's mean that have 95% of it between them."""
@@ -73,50 +76,91 @@ class Compared:
 
     metrics: Metrics = field(default_factory=Metrics)
     against_first: _Sums = field(default_factory=_Sums)
+    slices: dict[str, Slices] = field(default_factory=dict)
+    """By column."""
+
+
+class _Texts(Protocol):
+    """The texts of examples, by column: see `features.RowTexts`."""
+
+    def of_examples(self) -> Mapping[str, pa.StringArray]: ...
 
 
 def compare(
     models: Sequence[Model],
     sources: Sequence[ExampleSource],
     *,
+    by: Sequence[str] = (),
     on_rows: Callable[[int], None] = lambda _: None,
 ) -> list[Compared]:
     """Evaluate each model on its source: the same rows, hashed as that model wants them.
 
+    `by`: columns for whose values there are metrics, too; the first source was opened with them as `also`.
+
     Raises DataError when there are no rows, when they have no labels, and when the sources do not have the
     same rows, as some were left out of one that are good in another.
     """
-    found = [Compared() for _ in models]
+    found = [Compared(slices={column: Slices() for column in by}) for _ in models]
     rows = 0
     with ExitStack() as opened:
-        read = [opened.enter_context(Prefetch(each.batches(SCORING_ROWS), depth=2)) for each in sources]
-        for batches in zip_longest(*read):
-            first_labels: Float32 | None = None
-            first_losses: NDArray[np.float64] | None = None
-            for model, batch, result in zip(models, batches, found, strict=True):
-                labels = None if batch is None else batch.labels
-                if batch is not None and labels is None:
-                    raise DataError("these rows have no labels to evaluate on; `ctr predict` scores them.")
-                if batch is None or labels is None or not _same(labels, first_labels):
-                    raise DataError(
-                        "the models do not leave out the same bad rows, so they cannot be compared on them: "
-                        "correct the rows, or evaluate one model at a time."
-                    )
-                margins = model.margins(batch)
-                result.metrics.add(margins, labels, batch.weights)
-                if len(models) == 1:
-                    rows += labels.size
-                    continue
-                wide = margins.astype(np.float64)
-                losses = np.logaddexp(0, wide) - labels * wide
-                if first_losses is None:
-                    first_labels, first_losses = labels, losses
-                    rows += labels.size
-                result.against_first.add(losses - first_losses, batch.weights)
+        passes = [_batches(each, by if i == 0 else ()) for i, each in enumerate(sources)]
+        read = [opened.enter_context(Prefetch(each, depth=2)) for each in passes]
+        for batches in zip_longest(*read, fillvalue=(None, None)):
+            texts = batches[0][1]
+            _add(found, models, [batch for batch, _ in batches], {} if texts is None else texts.of_examples())
+            first = batches[0][0]
+            rows += 0 if first is None else len(first)
             on_rows(rows)
     if rows == 0:
         raise DataError("there is no row to evaluate on: check the input, or the hold-out fraction.")
     return found
+
+
+def _batches(
+    source: ExampleSource, by: Sequence[str]
+) -> Iterator[tuple[Batch | Chunk | None, _Texts | None]]:
+    """Batches, with the texts of their rows where these are wanted."""
+    if not by:
+        for batch in source.batches(SCORING_ROWS):
+            yield batch, None
+        return
+    from features import RawSource, batches_with_texts
+
+    assert isinstance(source, RawSource)
+    for scored, texts in batches_with_texts(source, by, SCORING_ROWS):
+        if scored is not None:
+            yield scored, texts
+
+
+def _add(
+    found: Sequence[Compared],
+    models: Sequence[Model],
+    batches: Sequence[Batch | Chunk | None],
+    texts: Mapping[str, pa.StringArray],
+) -> None:
+    """Count the same rows, as each model wants them."""
+    first_labels: Float32 | None = None
+    first_losses: NDArray[np.float64] | None = None
+    for model, batch, result in zip(models, batches, found, strict=True):
+        labels = None if batch is None else batch.labels
+        if batch is not None and labels is None:
+            raise DataError("these rows have no labels to evaluate on; `ctr predict` scores them.")
+        if batch is None or labels is None or not _same(labels, first_labels):
+            raise DataError(
+                "the models do not leave out the same bad rows, so they cannot be compared on them: "
+                "correct the rows, or evaluate one model at a time."
+            )
+        margins = model.margins(batch)
+        result.metrics.add(margins, labels, batch.weights)
+        for column, slices in result.slices.items():
+            slices.add(texts[column], margins, labels, batch.weights)
+        if len(models) == 1:
+            continue
+        wide = margins.astype(np.float64)
+        losses = np.logaddexp(0, wide) - labels * wide
+        if first_losses is None:
+            first_labels, first_losses = labels, losses
+        result.against_first.add(losses - first_losses, batch.weights)
 
 
 def _same(labels: Float32, first: Float32 | None) -> bool:

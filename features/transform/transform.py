@@ -71,13 +71,21 @@ class Transform:
     spec: FeatureSpec
     with_label: bool
     columns: tuple[str, ...]
-    """The columns that `Cells` must have: label and weight (if wanted), then those of the fields."""
+    """The columns that `Cells` must have: label and weight (if wanted), those of the fields, and `also`."""
 
-    def __init__(self, spec: FeatureSpec, *, with_label: bool, history: History | None = None) -> None:
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        *,
+        with_label: bool,
+        history: History | None = None,
+        also: Sequence[str] = (),
+    ) -> None:
         """Without label, neither label nor weight is read: for examples that are to be predicted.
 
         `history`: what the features of windows come from; without, an example has none of them. With label,
-        rows are taken in as they are transformed; without, they are not.
+        rows are taken in as they are transformed; without, they are not. `also`: columns that cells have,
+        though nothing is made of them here.
 
         Raises SpecError if the spec has to learn from data first, or a constant for missing values is none.
         """
@@ -87,6 +95,7 @@ class Transform:
         wanted = [spec.label_column, spec.weight_column] if with_label else []
         wanted += [column for field in spec.all_fields for column in columns_of(field)]
         wanted += [column for window in spec.windows for column in window.key]
+        wanted += also
         self.columns = tuple(dict.fromkeys(column for column in wanted if column is not None))
         learnt = learnt_of(spec)
         if learnt is None:

@@ -1,0 +1,159 @@
+"""`ctr evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ctr.cli.options import MOST_BAD, BadRowsOption, Inputs, JsonOption, MaxBadFraction, OnBadRows
+from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
+from ctr.outputs import beside_input, require_apart, require_no_part
+
+if TYPE_CHECKING:
+    from ctr.model import Compared, Model, Slices
+
+_SLICES_SHOWN = 10
+
+
+ModelsOption = Annotated[
+    list[Path],
+    typer.Option(
+        "--model",
+        metavar="DIR",
+        help="Folder of a trained model; several models are compared on the same rows.",
+        show_default=False,
+    ),
+]
+
+
+ByOption = Annotated[
+    list[str],
+    typer.Option(
+        "--by",
+        metavar="COLUMN",
+        help="Metrics for each value of this column of the raw rows, too; may be given several times.",
+    ),
+]
+
+
+def evaluate(
+    inputs: Inputs,
+    models: ModelsOption,
+    by: ByOption = [],  # noqa: B006  (Typer's way of a list)
+    on_bad_rows: BadRowsOption = OnBadRows.FAIL,
+    max_bad_fraction: MaxBadFraction = MOST_BAD,
+    json: JsonOption = None,
+) -> None:
+    """Evaluate a model on labelled examples, or compare several.
+
+    *Log loss* is the mean negative log likelihood; *normalized entropy* divides it by that of always
+    predicting the base rate (below 1 is better than that); *AUC* is how often a click is ranked above a
+    non-click; *calibration* is mean prediction divided by click rate (1 is right).
+
+    Of several models, each is set against the first: how much lower or higher its log loss is, and between
+    which bounds that is with 95% confidence, from the differences on each row.
+
+    With `--by`, the 10 most frequent values of a column are shown, and all others in one line. `--json`
+    has up to 64 values: those that come first. It also has the points of ROC and precision-recall curves,
+    lift by decile, reliability, and a histogram of the predictions.
+
+    Example: `ctr evaluate --model model tomorrow.tsv --by C9`
+    """
+    from ctr.model import compare, load_model
+    from ctr.progress import progress
+    from features import open_source
+
+    require_apart(json, inputs)
+    require_no_part(json)
+    if len(set(models)) < len(models):
+        raise typer.BadParameter("one --model is there twice; name each model once.")
+    if len(set(by)) < len(by):
+        raise typer.BadParameter("one --by is there twice; name each column once.")
+    if len(models) > 1 and "-" in inputs:
+        raise typer.BadParameter(
+            "standard input can be read once, for one --model; give a file to compare on."
+        )
+    loaded = [load_model(model) for model in models]
+    quarantine = beside_input(inputs[0], ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
+    first_only = on_bad_rows, quarantine, tuple(by)
+    others = (OnBadRows.FAIL if on_bad_rows is OnBadRows.FAIL else OnBadRows.SKIP), None, ()
+    sources = [
+        open_source(
+            inputs,
+            m.spec,
+            on_bad_rows=do.value,
+            quarantine=file,
+            max_bad_fraction=max_bad_fraction,
+            also=also,
+        )
+        for m, (do, file, also) in zip(loaded, chain([first_only], repeat(others)), strict=False)
+    ]
+    first = sources[0]
+    started = perf_counter()
+    with stopping("Nothing was written."), progress("evaluating") as show:
+        compared = compare(loaded, sources, by=by, on_rows=lambda rows: show(rows, first.fraction_read))
+    lines, facts = _evaluation(dict(zip(map(str, models), loaded, strict=True)), compared)
+    facts |= {
+        "bad_rows": first.bad_rows.count,
+        "seconds": perf_counter() - started,
+        "peak_memory_mb": peak_memory_mb(),
+    }
+    report(lines + bad_rows_lines(first.bad_rows, quarantine), facts, json)
+
+
+def _evaluation(
+    models: Mapping[str, Model], compared: Sequence[Compared]
+) -> tuple[list[str], dict[str, Any]]:
+    """What is told of models by their folders, for a person and as JSON."""
+    from ctr.cli.tables import metric_lines, reliability_lines
+
+    summaries = [each.metrics.summary() for each in compared]
+    first, *others = models
+    lines = metric_lines(dict(zip(models, summaries, strict=True)))
+    differences = [each.against_first.difference() for each in compared[1:]]
+    for name, found in zip(others, differences, strict=True):
+        surely = "better" if found.high < 0 else "worse" if found.low > 0 else "no sure difference"
+        lines.append(
+            f"{name} against {first}: log loss {found.logloss:+.5f} "
+            f"(95%: {found.low:+.5f} to {found.high:+.5f}), {surely}"
+        )
+    if not others:
+        lines += ["", *reliability_lines(summaries[0])]
+    for name, each in zip(models, compared, strict=True):
+        for column, slices in each.slices.items():
+            lines += ["", f"by {column}" + (f", {name}" if others else ""), *_slice_lines(slices)]
+    every = [_facts_of(model, each) for model, each in zip(models.values(), compared, strict=True)]
+    facts = every[0]
+    facts["others"] = [
+        {**facts, "against_first": found.to_json()}
+        for facts, found in zip(every[1:], differences, strict=True)
+    ]
+    return lines, facts
+
+
+def _slice_lines(slices: Slices) -> list[str]:
+    from ctr.cli.tables import metric_lines
+
+    kept, rest = slices.largest(_SLICES_SHOWN)
+    named = {
+        "(missing)" if value is None else value[:60]: metrics.summary() for value, metrics in kept.items()
+    }
+    if rest.examples:
+        named["(all others)"] = rest.summary()
+    return metric_lines(named)
+
+
+def _facts_of(model: Model, compared: Compared) -> dict[str, Any]:
+    """A model's metrics as JSON."""
+    metrics = compared.metrics
+    return {
+        "model": model.id,
+        **metrics.summary().to_json(),
+        "curves": metrics.curves().to_json(),
+        "slices": {column: slices.to_json() for column, slices in compared.slices.items()},
+    }

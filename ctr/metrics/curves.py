@@ -1,0 +1,135 @@
+"""`Curves`: what a classifier's plots are drawn from, out of the histogram of its predictions."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.metrics.kernels import NEGATIVE, POSITIVE
+
+Floats = NDArray[np.float64]
+
+POINTS = 200
+"""Points of a curve at most, apart from its ends."""
+DECILES = 10
+SCORE_BINS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Decile:
+    """A tenth of the examples by weight, the first with the highest predictions."""
+
+    share: float
+    """Of the examples down to its lower end, by weight."""
+    gain: float
+    """Share of all clicks that these have."""
+    rate: float
+    """Click rate in this tenth."""
+    lift: float
+    """`rate` by that of all examples."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreBin:
+    """Examples with predictions from `low` to `high`."""
+
+    low: float
+    high: float
+    negative: float
+    """Weight of the examples without a click."""
+    positive: float
+    """Weight of those with one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Exact but for ties: predictions in one bin of the histogram, 1/2,048 wide at most, count as equal."""
+
+    roc: tuple[tuple[float, float, float], ...]
+    """False positive rate, true positive rate and the least prediction that counts as positive, from (0, 0)
+    to (1, 1); empty while only one label has been seen, as are the next two."""
+    precision_recall: tuple[tuple[float, float, float], ...]
+    """Recall, precision and the least prediction that counts as positive, by ascending recall."""
+    deciles: tuple[Decile, ...]
+    scores: tuple[ScoreBin, ...]
+    """Bins of equal width in log-odds."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The points as objects."""
+        roc = ("false_positive_rate", "true_positive_rate", "threshold")
+        return {
+            "roc": [dict(zip(roc, point, strict=True)) for point in self.roc],
+            "precision_recall": [
+                dict(zip(("recall", "precision", "threshold"), point, strict=True))
+                for point in self.precision_recall
+            ],
+            "deciles": [asdict(each) for each in self.deciles],
+            "scores": [asdict(each) for each in self.scores],
+        }
+
+
+def curves_of(lows: Floats, highs: Floats, bins: Floats) -> Curves:
+    """Of predictions in `bins` float64[b, 3], by ascending prediction, from `lows` to `highs` each."""
+    negative, positive = bins[::-1, NEGATIVE], bins[::-1, POSITIVE]
+    negatives, positives = float(negative.sum()), float(positive.sum())
+    scores = _scores(lows, highs, bins)
+    if not negatives or not positives:
+        return Curves((), (), (), scores)
+    false, true = np.cumsum(negative), np.cumsum(positive)
+    thresholds = lows[::-1]
+    at = _thinned(false / negatives, true / positives)
+    roc = np.column_stack([false / negatives, true / positives, thresholds])[at]
+    precision = np.column_stack([true / positives, true / (true + false), thresholds])
+    at = _thinned(true / positives, true / (true + false))
+    at = at[true[at] > 0]
+    return Curves(
+        ((0.0, 0.0, 1.0), *map(tuple, roc.tolist())),
+        tuple(map(tuple, precision[at].tolist())),
+        _deciles(negative + positive, true, positives),
+        scores,
+    )
+
+
+def _thinned(x: Floats, y: Floats) -> NDArray[np.intp]:
+    """Points of a curve that follow each other at about the same distance, with the first and the last."""
+    steps = np.hypot(np.diff(x), np.diff(y))
+    way = np.concatenate([[0.0], np.cumsum(steps)])
+    if way[-1] == 0:
+        return np.array([x.size - 1])
+    marks = (way / way[-1] * POINTS).astype(np.intp)
+    starts = np.flatnonzero(np.diff(marks, prepend=-1))
+    return np.union1d(starts, [x.size - 1])
+
+
+def _deciles(weights: Floats, true: Floats, positives: float) -> tuple[Decile, ...]:
+    """Cut at exact tenths: where a cut falls into a bin, its clicks are divided as its weight is."""
+    whole = float(weights.sum())
+    down = np.concatenate([[0.0], np.cumsum(weights)])
+    cuts = np.arange(1, DECILES + 1) / DECILES
+    gains = np.interp(cuts * whole, down, np.concatenate([[0.0], true])) / positives
+    gained = np.diff(gains, prepend=0.0)
+    return tuple(
+        Decile(float(cut), float(gain), float(got * positives / (whole / DECILES)), float(got * DECILES))
+        for cut, gain, got in zip(cuts, gains, gained, strict=True)
+    )
+
+
+def _scores(lows: Floats, highs: Floats, bins: Floats) -> tuple[ScoreBin, ...]:
+    """The weights by predictions; a bin of the histogram counts where its middle is."""
+    if lows.size == 0:
+        return ()
+    middles = np.clip((lows + highs) / 2, 1e-9, 1 - 1e-9)
+    odds = np.log(middles / (1 - middles))
+    first, last = float(odds[0]), float(odds[-1])
+    if last - first < 0.05:
+        first, last = first - 0.025, last + 0.025
+    edges = np.linspace(first, last, SCORE_BINS + 1)
+    at = np.clip(((odds - first) / (last - first) * SCORE_BINS).astype(np.intp), 0, SCORE_BINS - 1)
+    negative, positive = (np.bincount(at, bins[:, k], SCORE_BINS) for k in (NEGATIVE, POSITIVE))
+    bounds = 1 / (1 + np.exp(-edges))
+    return tuple(
+        ScoreBin(*map(float, each)) for each in zip(bounds[:-1], bounds[1:], negative, positive, strict=True)
+    )

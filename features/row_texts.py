@@ -1,0 +1,100 @@
+"""`batches_with_texts`: the batches of raw rows, each with what stands in other columns of the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from features.batches import Batch
+from features.source import RawSource
+from features.text import Cells
+from features.transform.kernels import RowStatus
+
+_SPLIT = np.isin(
+    np.arange(256),
+    [
+        RowStatus.OK,
+        RowStatus.LABEL,
+        RowStatus.LABEL_MINUS,
+        RowStatus.LABEL_ZERO,
+        RowStatus.WEIGHT,
+        RowStatus.NUMBER,
+        RowStatus.INDEX,
+        RowStatus.VALUE,
+        RowStatus.TIME,
+        RowStatus.FEATURES,
+    ],
+)
+"""By status: whether a row has cells. In others, such as one with a cell too few, they may be anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowTexts:
+    """Some consecutive rows of the input, good or bad."""
+
+    columns: dict[str, pa.StringArray]
+    """The texts of each column; null where a value is missing, and in rows that cannot be split."""
+    good: NDArray[np.bool_]
+    """bool[rows]: which of them are examples."""
+
+    def of_examples(self) -> dict[str, pa.StringArray]:
+        """The texts of the good rows alone."""
+        if self.good.all():
+            return self.columns
+        rows = pa.array(np.flatnonzero(self.good))
+        return {name: texts.take(rows) for name, texts in self.columns.items()}
+
+
+def batches_with_texts(
+    source: RawSource, columns: Sequence[str], rows: int, start: int = 0
+) -> Iterator[tuple[Batch | None, RowTexts]]:
+    """As `source.batches`, with the rows that were read for each batch; None for bad rows behind the last.
+
+    `source` was opened with these columns as its `also`. One iteration at a time.
+    """
+    places = {name: source.columns.index(name) for name in columns}
+    found: list[RowTexts] = []
+
+    def note(cells: Cells, status: NDArray[np.uint8]) -> None:
+        placed = cells.kept() if columns else cells
+        texts = {name: _texts(placed, _SPLIT[status], place) for name, place in places.items()}
+        found.append(RowTexts(texts, status == 0))
+
+    source.watch = note
+    try:
+        for batch in source.batches(rows, start):
+            yield batch, _joined(found, columns)
+            found.clear()
+        if found:
+            yield None, _joined(found, columns)
+    finally:
+        source.watch = None
+
+
+def _joined(parts: Sequence[RowTexts], columns: Sequence[str]) -> RowTexts:
+    return RowTexts(
+        {name: pa.concat_arrays([part.columns[name] for part in parts]) for name in columns},
+        np.concatenate([part.good for part in parts]),
+    )
+
+
+def _texts(cells: Cells, has_cells: NDArray[np.bool_], column: int) -> pa.StringArray:
+    """A column as Arrow has it; what is no UTF-8 comes with the replacement character."""
+    starts = cells.starts[:, column].astype(np.int64)
+    lengths = np.where(has_cells, cells.ends[:, column] - starts, 0)
+    ends = np.cumsum(lengths)
+    offsets = np.concatenate([[0], ends]).astype(np.int32)
+    content = cells.buffer[np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])]
+    there = np.packbits(lengths > 0, bitorder="little")
+    texts: Any = pa.StringArray.from_buffers(lengths.size, *map(pa.py_buffer, (offsets, content, there)))
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        whole = texts.view(pa.binary()).to_pylist()
+        return pa.array([None if t is None else t.decode("utf-8", "replace") for t in whole], pa.string())
+    return texts

@@ -1,0 +1,92 @@
+"""`ctr evaluate` by the values of a column, and what its JSON has for plots."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ctr
+from ctr.model import VALUES_KEPT
+from tests.command_line import Cli
+
+SPEC = """
+version: 1
+source: {format: delimited, ignore: [device]}
+label: click
+bits: 12
+fields:
+  - {name: site, type: category}
+"""
+ROWS = 3_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of 90 sites and 3 devices, one of them missing, and two models of it."""
+    rng = np.random.default_rng(5)
+    folder = tmp_path_factory.mktemp("sliced")
+    sites, devices = rng.integers(0, 90, ROWS), rng.choice(["phone", "<b>tv", ""], ROWS, p=[0.6, 0.3, 0.1])
+    clicks = rng.random(ROWS) < (sites + 5) / 140
+    rows = [f"{c:d},s{s},{d}" for c, s, d in zip(clicks, sites, devices, strict=True)]
+    (folder / "log.csv").write_text("click,site,device\n" + "\n".join(rows) + "\n")
+    for name, alpha in (("one", 0.1), ("two", 0.5)):
+        ctr.train(folder / "log.csv", SPEC, alpha=alpha).save(folder / name)
+    return folder
+
+
+def test_slices_are_what_an_evaluation_of_their_rows_gives(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    log, out = folder / "log.csv", tmp_path / "out.json"
+    done = cli("evaluate", "--model", folder / "one", log, "--by", "device", "--by", "site", "--json", out)
+    assert done.code == 0
+    told = json.loads(out.read_text())
+    found = told["slices"]["device"]
+    assert [each["value"] for each in found["values"]] == ["phone", "<b>tv", None]
+    assert found["others"] is None
+    head, *rows = log.read_text().splitlines()
+    model = ctr.load_model(folder / "one")
+    for slice_ in found["values"]:
+        part = tmp_path / "part.csv"
+        own = [row for row in rows if row.split(",")[2] == (slice_["value"] or "")]
+        part.write_text("\n".join([head, *own]) + "\n")
+        expected = model.evaluate(part)
+        assert slice_["examples"] == expected.examples == len(own)
+        assert slice_["positives"] == expected.positives
+        for name in ("logloss", "normalized_entropy", "auc", "calibration"):
+            assert slice_[name] == pytest.approx(getattr(expected, name))
+    sites = told["slices"]["site"]
+    assert len(sites["values"]) == sites["values_kept"] == VALUES_KEPT
+    counts = [each["examples"] for each in sites["values"]]
+    assert counts == sorted(counts, reverse=True)
+    assert sum(counts) + sites["others"]["examples"] == ROWS
+    assert "by device" in done.out
+    assert "(missing)" in done.out
+    shown = done.out.split("by site")[1].split("\n\n")[0]
+    assert len(shown.strip().splitlines()) == 12  # heads, ten values, and
+    assert "(all others)" in shown
+
+
+def test_of_several_models_each_has_its_slices(cli: Cli, folder: Path) -> None:
+    words = ["evaluate", "--model", folder / "one", "--model", folder / "two", folder / "log.csv"]
+    told = json.loads(cli(*words, "--by", "device", "--json", "-").out)
+    slices = told["slices"]["device"], told["others"][0]["slices"]["device"]
+    counts = [[each["examples"] for each in of["values"]] for of in slices]
+    assert counts[0] == counts[1]
+    assert slices[0] != slices[1]
+    assert told["curves"]["roc"][-1]["true_positive_rate"] == pytest.approx(1)
+    assert told["others"][0]["curves"]["deciles"][-1]["gain"] == pytest.approx(1)
+
+
+def test_wrong_columns_are_told_before_any_work(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    log, model = folder / "log.csv", folder / "one"
+    done = cli("evaluate", "--model", model, log, "--by", "devise")
+    assert done.code == 1
+    assert "no column 'devise', which was asked for; did you mean 'device'?" in done.err
+    assert cli("evaluate", "--model", model, log, "--by", "site", "--by", "site").code == 2
+    hashed = tmp_path / "hashed"
+    assert cli("features", "build", "--spec", model / "features.yaml", log, "--out", hashed).code == 0
+    done = cli("evaluate", "--model", model, hashed, "--by", "site")
+    assert done.code == 1
+    assert "has no column 'site', as it keeps features alone; give the raw files" in done.err
