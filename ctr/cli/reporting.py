@@ -34,14 +34,15 @@ def stopping(kept: str) -> Iterator[None]:
         raise typer.Exit(STOPPED) from None
 
 
-def report(lines: list[str], summary: dict[str, Any], json: Path | None) -> None:
+def report(lines: list[str], summary: dict[str, Any], json: Path | None, *, to_stderr: bool = False) -> None:
     """Print `lines` for a person and write `summary` for a program.
 
-    With `--json -` standard output belongs to the program, so the lines go to standard error.
+    With `--json -` standard output belongs to the program, so the lines go to standard error; `to_stderr`: in
+    any case.
     """
     to_stdout = json is not None and str(json) == "-"
     for line in lines:
-        typer.echo(line, err=to_stdout)
+        typer.echo(line, err=to_stdout or to_stderr)
     if json is None:
         return
     import orjson

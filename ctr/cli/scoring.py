@@ -29,8 +29,24 @@ def predict(
     inputs: Inputs,
     model: ModelOption,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="Predictions go here: .parquet or .csv.", show_default=False)
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="Predictions go here: .parquet, .csv or .tsv; - is standard output, as CSV.",
+            allow_dash=True,
+            show_default=False,
+        ),
     ],
+    columns: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,…",
+            help="Columns of the raw rows to write before the prediction, as text, such as an id.",
+        ),
+    ] = "",
+    margins: Annotated[
+        bool, typer.Option("--margins", help="Write the log-odds, too, to the column `log_odds`.")
+    ] = False,
     unlabelled: Annotated[
         bool,
         typer.Option(
@@ -45,11 +61,11 @@ def predict(
     """Write the click probability of every input row, in input order, to the column `prediction`.
 
     Labels are not needed. A row skipped as bad has the prediction null (`nan` in CSV), so rows stay
-    aligned.
+    aligned. A file that is there is replaced when all predictions are written.
 
     Example: `ctr predict --model model tomorrow.tsv --out predictions.parquet`
     """
-    from ctr.model import load_model, predict_file
+    from ctr.model import load_model, predict_file, require_predictable
     from ctr.progress import progress
     from features import open_source
 
@@ -57,7 +73,14 @@ def predict(
     require_apart(json, inputs)
     for place in (out, json):
         require_no_part(place)
-    require_writable(out, make_folders=False)
+    names = _names(columns)
+    to_stdout = str(out) == "-"
+    if to_stdout and (str(json) == "-" or on_bad_rows is OnBadRows.QUARANTINE):
+        other = "--json -" if str(json) == "-" else "--on-bad-rows quarantine"
+        raise typer.BadParameter(f"--out - and {other} do not go together; write predictions to a file.")
+    require_predictable(out)
+    if not to_stdout:
+        require_writable(out, make_folders=False)
     loaded = load_model(model)
     quarantine = beside(out, ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
     source = open_source(
@@ -67,10 +90,19 @@ def predict(
         on_bad_rows=on_bad_rows.value,
         quarantine=quarantine,
         max_bad_fraction=max_bad_fraction,
+        also=names,
     )
     started = perf_counter()
-    with stopping(f"{out} was not written."), progress("predicting") as show:
-        rows = predict_file(loaded, source, out, on_rows=lambda rows: show(rows, source.fraction_read))
+    kept = "Not all predictions were written." if to_stdout else f"{out} was not written."
+    with stopping(kept), progress("predicting") as show:
+        rows = predict_file(
+            loaded,
+            source,
+            out,
+            columns=names,
+            margins=margins,
+            on_rows=lambda rows: show(rows, source.fraction_read),
+        )
     seconds = perf_counter() - started
     facts = {
         "model": loaded.id,
@@ -80,8 +112,19 @@ def predict(
         "examples_per_second": rows / seconds,
         "peak_memory_mb": peak_memory_mb(),
     }
-    lines = [f"wrote {rows:,} predictions of model {loaded.id} to {out}"]
-    report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json)
+    lines = [f"wrote {rows:,} predictions of model {loaded.id} to {'standard output' if to_stdout else out}"]
+    report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json, to_stderr=to_stdout)
+
+
+def _names(columns: str) -> list[str]:
+    """The names of columns between commas."""
+    names = [name.strip() for name in columns.split(",")] if columns else []
+    if "" in names or len({*names, "prediction", "log_odds"}) < len(names) + 2:
+        raise typer.BadParameter(
+            f"--columns is {columns!r}: name each column once, with commas between them, and none that is"
+            " called prediction or log_odds."
+        )
+    return names
 
 
 def explain(

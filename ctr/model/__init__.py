@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ctr.model.linear import LinearModel, probabilities_of
     from ctr.model.manifest import load_optimizer
     from ctr.model.model import Model
-    from ctr.model.scoring import predict_file
+    from ctr.model.scoring import predict_file, require_predictable
     from ctr.model.slices import VALUES_KEPT, Slices
 
 __getattr__ = lazy_face(__name__, __file__)

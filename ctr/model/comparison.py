@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from math import nan, sqrt
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ from ctr.model.model import Model
 from ctr.model.slices import Slices
 from ctr.prefetch import Prefetch
 from features import Batch, Chunk, ExampleSource
+
+if TYPE_CHECKING:
+    from features import RowTexts
 
 _OF_95_PERCENT = 1.959964
 """Standard errors on each side of a normal distribution's mean that have 95% of it between them."""
@@ -80,12 +83,6 @@ class Compared:
     """By column."""
 
 
-class _Texts(Protocol):
-    """The texts of examples, by column: see `features.RowTexts`."""
-
-    def of_examples(self) -> Mapping[str, pa.StringArray]: ...
-
-
 def compare(
     models: Sequence[Model],
     sources: Sequence[ExampleSource],
@@ -118,7 +115,7 @@ def compare(
 
 def _batches(
     source: ExampleSource, by: Sequence[str]
-) -> Iterator[tuple[Batch | Chunk | None, _Texts | None]]:
+) -> Iterator[tuple[Batch | Chunk | None, RowTexts | None]]:
     """Batches, with the texts of their rows where these are wanted."""
     if not by:
         for batch in source.batches(SCORING_ROWS):

@@ -1,11 +1,13 @@
-"""Batch prediction: a file of probabilities, one per input row."""
+"""Batch prediction: a table of probabilities, one row per input row."""
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +20,30 @@ from ctr.model.evaluation import SCORING_ROWS
 from ctr.model.model import Model
 from ctr.outputs import replace_file
 from ctr.prefetch import Prefetch
-from features import ExampleSource
+from features import Batch, Chunk, ExampleSource
+
+if TYPE_CHECKING:
+    from features import RowTexts
 
 Positions = NDArray[np.int64]
 
-_SCHEMA = pa.schema([("prediction", pa.float32())])
+PREDICTION, LOG_ODDS = "prediction", "log_odds"
+_SUFFIXES = (".parquet", ".csv", ".tsv")
 
 
 def predict_file(
-    model: Model, source: ExampleSource, out: Path, *, on_rows: Callable[[int], None] = lambda _: None
+    model: Model,
+    source: ExampleSource,
+    out: Path,
+    *,
+    columns: Sequence[str] = (),
+    margins: bool = False,
+    on_rows: Callable[[int], None] = lambda _: None,
 ) -> int:
-    """Score every row of `source` into `out` (`.parquet` or `.csv`), in input order; return their number.
+    """Score every row of `source` into `out` (`.parquet`, `.csv`, `.tsv`, or `-` for CSV on standard output).
+
+    Rows are in input order; returns their number. Before the prediction come the texts of these `columns`,
+    with which raw files were opened as `also`; behind it, with `margins`, the log-odds.
 
     A row that was skipped as bad has no prediction (null; `nan` in CSV), so that row `i` of the output
     always belongs to row `i` of the input. Raises DataError for another suffix, for an input without
@@ -36,22 +51,80 @@ def predict_file(
     """
     rows = 0
     following, waiting = source.bad_rows.follow(), np.empty(0, np.int64)
-    with _replacing(out) as write, Prefetch(source.batches(SCORING_ROWS), depth=2) as batches:
-        for batch in batches:
+    names = [PREDICTION, LOG_ODDS] if margins else [PREDICTION]
+    schema = pa.schema([(name, pa.string()) for name in columns] + [(name, pa.float32()) for name in names])
+    beside = _Beside(columns)
+
+    def write_rows(numbers: Sequence[pa.Array]) -> None:
+        write(pa.record_batch([*beside.take(len(numbers[0])), *numbers], schema=schema))
+
+    with (
+        _replacing(out, schema) as write,
+        Prefetch(beside.noting(source), depth=2) as batches,
+    ):
+        for batch, texts in batches:
+            beside.add(texts)
+            if batch is None:
+                continue
             predictions = model.predict(batch)
             waiting = _with_those_since(waiting, following)
             bad = _skipped(waiting, rows, predictions.size)
             waiting = waiting[bad.size :]
-            write(_with_gaps(predictions, bad))
+            found = [predictions, model.margins(batch)] if margins else [predictions]
+            write_rows([_with_gaps(each, bad) for each in found])
             rows += predictions.size + bad.size
             on_rows(rows)
         trailing = _with_those_since(waiting, following).size
         if trailing:
-            write(pa.nulls(trailing, pa.float32()))
+            write_rows([pa.nulls(trailing, pa.float32())] * len(names))
             rows += trailing
         if rows == 0:
             raise DataError("there is no row to predict: check the input.")
     return rows
+
+
+def require_predictable(out: Path) -> None:
+    """Raise DataError if predictions cannot be written there for what the place is, or its suffix."""
+    if str(out) == "-":
+        return
+    if out.suffix not in _SUFFIXES:
+        raise DataError(
+            f"{out}: predictions are written as .parquet, .csv or .tsv; choose one of these suffixes, or -"
+            " for CSV on standard output."
+        )
+    if out.is_dir():
+        raise DataError(f"{out}: is a folder; predictions are one file, choose another place.")
+
+
+class _Beside:
+    """The texts of other columns that wait for the predictions of their rows."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = columns
+        self._waiting: dict[str, Any] = {name: pa.array([], pa.string()) for name in columns}
+
+    def noting(self, source: ExampleSource) -> Iterator[tuple[Batch | Chunk | None, RowTexts | None]]:
+        """The batches of a pass, with the rows that were read for each."""
+        if not self._columns:
+            yield from ((batch, None) for batch in source.batches(SCORING_ROWS))
+            return
+        from features import RawSource, batches_with_texts
+
+        assert isinstance(source, RawSource)
+        yield from batches_with_texts(source, self._columns, SCORING_ROWS)
+
+    def add(self, texts: RowTexts | None) -> None:
+        """The rows that were read for a batch."""
+        if texts is None:
+            return
+        for name, waiting in self._waiting.items():
+            self._waiting[name] = pa.concat_arrays([waiting, texts.columns[name]])
+
+    def take(self, rows: int) -> list[pa.Array]:
+        """The first rows, which are then gone."""
+        taken = [waiting[:rows] for waiting in self._waiting.values()]
+        self._waiting = {name: waiting[rows:] for name, waiting in self._waiting.items()}
+        return taken
 
 
 def _with_those_since(waiting: Positions, following: deque[Positions]) -> Positions:
@@ -66,38 +139,52 @@ def _skipped(waiting: Positions, first: int, n: int) -> Positions:
     return waiting[:end] - first
 
 
-def _with_gaps(predictions: Float32, bad: NDArray[np.int64]) -> pa.Array:
-    if bad.size == 0:
-        return pa.array(predictions)
-    missing = np.zeros(predictions.size + bad.size, np.bool_)
-    missing[bad] = True
-    filled = np.zeros(missing.size, np.float32)
-    filled[~missing] = predictions
-    return pa.array(filled, mask=missing)
+def _with_gaps(numbers: Float32, bad: NDArray[np.int64]) -> pa.Array:
+    there = None
+    if bad.size:
+        good = np.ones(numbers.size + bad.size, np.bool_)
+        good[bad] = False
+        filled = np.zeros(good.size, np.float32)
+        filled[good] = numbers
+        numbers, there = filled, pa.py_buffer(np.packbits(good, bitorder="little"))
+    # From buffers, as `pa.array` loads pandas where that is installed: 0.3 s.
+    return pa.Array.from_buffers(pa.float32(), numbers.size, [there, pa.py_buffer(numbers)])
 
 
 @contextmanager
-def _replacing(out: Path) -> Iterator[Callable[[pa.Array], None]]:
-    """A function that appends predictions to a file which takes the place of `out` once complete."""
-    if out.suffix not in {".parquet", ".csv"}:
-        raise DataError(f"{out}: predictions are written as .parquet or .csv; choose one of these suffixes.")
-    is_csv = out.suffix == ".csv"
+def _replacing(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    """A function that appends rows to a file which takes the place of `out` once complete."""
+    require_predictable(out)
+    is_parquet = out.suffix == ".parquet"
     try:
-        with (
-            replace_file(out) as partial,
-            _csv_writer(partial) if is_csv else parquet.ParquetWriter(str(partial), _SCHEMA) as writer,
-        ):
+        with ExitStack() as opened:
+            if str(out) == "-":
+                place: Any = sys.stdout.buffer
+            else:
+                place = str(opened.enter_context(replace_file(out)))
+            writer = opened.enter_context(
+                # What hardly repeats is not worth a dictionary, nor compressing: it takes as long as scoring.
+                parquet.ParquetWriter(place, schema, use_dictionary=_texts(schema), compression="snappy")
+                if is_parquet
+                else _text_writer(place, schema, "\t" if out.suffix == ".tsv" else ",")
+            )
 
-            def write(predictions: pa.Array) -> None:
-                if is_csv:  # a null would be an empty line, which readers of CSV skip
-                    predictions = predictions.fill_null(float("nan"))
-                writer.write_table(pa.table([predictions], schema=_SCHEMA))
+            def write(rows: pa.RecordBatch) -> None:
+                if not is_parquet:  # a null would be an empty line, which readers of CSV skip
+                    filled = [c if c.type == pa.string() else c.fill_null(float("nan")) for c in rows.columns]
+                    rows = pa.record_batch(filled, schema=schema)
+                writer.write_batch(rows)
 
             yield write
     except OSError as error:
         raise DataError(f"{out}: the predictions could not be written ({error}).") from error
 
 
-def _csv_writer(path: Path) -> csv.CSVWriter:
-    options = csv.WriteOptions(quoting_style="none", quoting_header="none")
-    return csv.CSVWriter(str(path), _SCHEMA, write_options=options)
+def _texts(schema: pa.Schema) -> list[str]:
+    return [field.name for field in schema if field.type == pa.string()]
+
+
+def _text_writer(place: Any, schema: pa.Schema, delimiter: str) -> csv.CSVWriter:
+    quoting: Any = "needed" if _texts(schema) else "none"
+    options = csv.WriteOptions(delimiter=delimiter, quoting_style=quoting, quoting_header=quoting)
+    return csv.CSVWriter(place, schema, write_options=options)
