@@ -22,6 +22,7 @@ from ctr.cli import (
     serving,
     suggesting,
     synthesis,
+    tuning,
     working,
 )
 from ctr.cli.reporting import stopping
@@ -68,6 +69,7 @@ app.add_typer(model.app, name="model")
 app.add_typer(ps.app, name="ps")
 app.command("synth")(synthesis.synth)
 app.command("train")(train)
+app.command("tune")(tuning.tune)
 app.command("drill")(drilling.drill)
 app.command("worker")(working.worker)
 app.command("evaluate")(evaluating.evaluate)

@@ -1,9 +1,9 @@
 """The optimizer, a worker's step, and rounds of threads on one machine."""
 
 from ctr.learn.admission import Admission, AdmissionCounts
-from ctr.learn.base_rate import base_rate, click_rate, starting_state
+from ctr.learn.base_rate import FIRST_ROWS, base_rate, click_rate, starting_state
 from ctr.learn.learner import WARM_UP_ROWS, Learner, Timings, warm_up
-from ctr.learn.optimizer import Float32, Optimizer
+from ctr.learn.optimizer import Float32, Float64, Optimizer
 from ctr.learn.optimizers import OPTIMIZERS, choose_optimizer, optimizer_from_json
 from ctr.learn.result import Trained, TrainProgress, TrainResult
 from ctr.learn.rounds import Rounds, TrainSettings, default_chunk, read_out

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ctr.model.evaluation import evaluate
     from ctr.model.explanation import Contribution, Explanation, explain
     from ctr.model.inputs import inputs_of
-    from ctr.model.linear import LinearModel, probabilities_of
+    from ctr.model.linear import LinearModel, chunk_margins, probabilities_of
     from ctr.model.manifest import load_optimizer
     from ctr.model.model import Model
     from ctr.model.scoring import predict_file, require_predictable

@@ -51,13 +51,11 @@ class LinearModel:
         if isinstance(examples, Batch) and len(examples) < _LOCALIZE_FROM_ROWS:
             indices = np.arange(examples.slots.size, dtype=np.uint32)
             w = self.weights_at(examples.slots)
-            indptr, values = examples.indptr, examples.values
         else:
             chunk = localize(examples)
-            w = self.weights_at(chunk.slots)
-            indptr, indices, values = chunk.indptr, chunk.indices, chunk.values
+            return chunk_margins(chunk, self.weights_at(chunk.slots))
         out = np.empty(len(examples), np.float32)
-        kernels.margins_of(indptr, indices, values, w, out)
+        kernels.margins_of(examples.indptr, indices, examples.values, w, out)
         return out
 
     def weights_at(self, slots: Slots) -> Float32:
@@ -74,3 +72,10 @@ def probabilities_of(log_odds: Float32) -> Float32:
     probabilities = log_odds.copy()
     kernels.probabilities_of(probabilities)
     return probabilities
+
+
+def chunk_margins(chunk: Chunk, weights: Float32) -> Float32:
+    """The log-odds of each example, float32[n], for the weights float32[u] of the chunk's slots."""
+    out = np.empty(len(chunk), np.float32)
+    kernels.margins_of(chunk.indptr, chunk.indices, chunk.values, weights, out)
+    return out

@@ -24,6 +24,7 @@ from ctr.cli.options import (
     finite,
     store_url,
 )
+from ctr.cli.train.settings import SettingsOption
 from ctr.defaults import CHECKPOINT_EVERY_S, SAFE_ADDING, STALENESS, STORE
 from ctr.stall import STALL_S
 
@@ -55,6 +56,7 @@ class TrainOptions:
         typer.Option(metavar="DIR", help="Folder for the trained model; a model that is there is replaced."),
     ]
     spec: SpecOption = None
+    settings: SettingsOption = None
     workers: Annotated[
         int,
         typer.Option(min=1, help="Workers that train at the same time: threads in memory, else processes."),

@@ -1,0 +1,43 @@
+"""`--settings FILE`: options of `ctr train` from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ctr.errors import DataError
+
+
+def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
+    """Let the options in the file take the place of defaults: what the command line says is stronger."""
+    if path is None:
+        return None
+    from ctr.tune import read_settings
+
+    try:
+        found = read_settings(path)
+    except DataError as error:
+        raise typer.BadParameter(str(error)) from None
+    names = {option: str(each.name) for each in context.command.params for option in each.opts}
+    known = {name: names[f"--{name}"] for name in found if f"--{name}" in names and name != "settings"}
+    if unknown := [name for name in found if name not in known]:
+        raise typer.BadParameter(
+            f"{path}: `ctr train` has no option --{unknown[0]}; take it out of `options`."
+        )
+    context.default_map = {known[name]: value for name, value in found.items()}
+    return path
+
+
+SettingsOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        is_eager=True,
+        callback=_take_settings,
+        help="Options from this file, as `ctr tune` writes it; those on the command line are stronger.",
+    ),
+]

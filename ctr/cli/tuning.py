@@ -1,0 +1,173 @@
+"""`ctr tune`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ctr.cli.options import (
+    MOST_BAD,
+    BadRowsOption,
+    Inputs,
+    JsonOption,
+    MaxBadFraction,
+    OnBadRows,
+    SpecOption,
+    finite,
+)
+from ctr.cli.reporting import STOPPED, bad_rows_lines, peak_memory_mb, report, stopping
+from ctr.cli.tables import some
+from ctr.outputs import beside, require_apart, require_no_part, require_writable
+from ctr.table import table
+
+if TYPE_CHECKING:
+    from ctr.tune import Tried, Tuned
+
+_SHOWN = 5
+
+
+def tune(
+    inputs: Inputs,
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="SETTINGS.yaml",
+            help="The best settings are written to this file, for `ctr train --settings`.",
+            show_default=False,
+        ),
+    ],
+    spec: SpecOption = None,
+    trials: Annotated[int, typer.Option(min=1, max=100_000, help="Settings to try.")] = 40,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1_000,
+            help="Trials that run at the same time.  \\[default: one per core]",
+            show_default=False,
+        ),
+    ] = None,
+    holdout_fraction: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=0.99,
+            callback=finite,
+            help="Judge by the last part of the rows, and learn from those before.  \\[default: the last "
+            "fifth; of fewer than 250,000 rows, each fifth by all the others]",
+            show_default=False,
+        ),
+    ] = None,
+    max_epochs: Annotated[
+        int, typer.Option(min=1, help="The most passes to try; a trial ends when one more gains nothing.")
+    ] = 30,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            min=10,
+            metavar="N",
+            help="Of more rows than this, use the last so many.  \\[default: all]",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="The same seed finds the same settings.")
+    ] = 0,
+    on_bad_rows: BadRowsOption = OnBadRows.FAIL,
+    max_bad_fraction: MaxBadFraction = MOST_BAD,
+    json: JsonOption = None,
+) -> None:
+    """Find the settings of `ctr train` that suit some data.
+
+    Each trial trains with other settings (alpha, beta, l1, l2) on a part of the rows, and is judged by the
+    log loss of the others after every pass, so the number of passes is found with them. Raw files are hashed
+    once. Ctrl-C keeps the best settings so far. The search is Optuna's (`pip install optuna`).
+
+    Examples:
+
+    - `ctr tune --spec criteo clicks.tsv --out settings.yaml`
+    - `ctr train --spec criteo clicks.tsv --settings settings.yaml --model model`
+    """
+    from ctr.interrupts import stop_requests
+    from ctr.progress import progress
+    from ctr.tune import require_optuna, write_settings
+    from ctr.tune import tune as find
+    from features import open_source
+    from features.spec import load_spec
+
+    require_optuna()
+    if "-" in inputs:
+        raise typer.BadParameter("- (standard input) can be read only once; write its rows to a file.")
+    require_apart(out, [*inputs, spec])
+    require_apart(json, [*inputs, spec])
+    for place in (out, json):
+        require_no_part(place)
+    require_writable(out)
+    count = workers or os.cpu_count() or 1
+    quarantine = beside(out, ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
+    with stopping(f"{out} was not written."):
+        source = open_source(
+            inputs,
+            None if spec is None else load_spec(spec),
+            on_bad_rows=on_bad_rows.value,
+            quarantine=quarantine,
+            max_bad_fraction=max_bad_fraction,
+            threads=count,
+            learns=True,
+        )
+        with stop_requests() as stop, progress("tuning") as show:
+
+            def on_trial(tried: Sequence[Tried]) -> None:
+                best = min(each.judged.loss for each in tried)
+                show(sum(each.judged.rows for each in tried), len(tried) / trials, best)
+
+            found = find(
+                source,
+                out.parent,
+                trials=trials,
+                most_epochs=max_epochs,
+                most_rows=rows,
+                fraction=holdout_fraction,
+                workers=count,
+                seed=seed,
+                stop=stop,
+                on_trial=on_trial,
+            )
+        write_settings(out, found.options, found.measured)
+    summary = found.to_json() | {"workers": count, "peak_memory_mb": peak_memory_mb()}
+    report([*_lines(found, out), *bad_rows_lines(source.bad_rows, quarantine)], summary, json)
+    if found.stopped:
+        raise typer.Exit(STOPPED)
+
+
+def _lines(found: Tuned, out: Path) -> list[str]:
+    best, before = found.best.judged, found.measured["held_out_logloss_of_defaults"]
+    judged = f"each fifth of {found.rows:,} rows by the others"
+    if len(found.folds) == 1:
+        judged = f"the last {len(found.folds[0].judged):,} of {found.rows:,} rows"
+    heads = ("trial", "log loss", "calibration", "epochs", "alpha", "beta", "l1", "l2")
+    shown = [each for each in found.ranked[:_SHOWN] if each.judged.best_pass]
+    rows = [heads, *(_row(each) for each in shown)]
+    lines = [
+        f"tried {some(len(found.tried), 'setting')} in {found.seconds:.1f} s, judged by {judged}",
+        *table(rows, ">" * len(heads)),
+        f"log loss {best.loss:.5f}; with the default settings {before:.5f} ({best.loss / before - 1:+.2%})",
+        f"{out}: the settings of trial {found.best.number}, for `ctr train --settings {out}`",
+    ]
+    return ["stopped early: the best so far", *lines] if found.stopped else lines
+
+
+def _row(tried: Tried) -> tuple[str, ...]:
+    judged = tried.judged
+    settings = (f"{tried.settings[name]:g}" for name in ("alpha", "beta", "l1", "l2"))
+    return (
+        str(tried.number),
+        f"{judged.loss:.5f}",
+        f"{judged.calibration:.3f}",
+        str(judged.best_pass),
+        *settings,
+    )

@@ -1,0 +1,15 @@
+"""Settings found by trials over one hashed data set."""
+
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_face
+
+if TYPE_CHECKING:
+    from ctr.tune.examples import Examples
+    from ctr.tune.folds import Fold, folds_of
+    from ctr.tune.search import Tried, find_settings, require_optuna
+    from ctr.tune.settings_file import read_settings, write_settings
+    from ctr.tune.trial import Judged, run_trial
+    from ctr.tune.tuning import MOST_EPOCHS, TRIALS, Tuned, described, tune
+
+__getattr__ = lazy_face(__name__, __file__)

@@ -1,0 +1,156 @@
+"""`find_settings`: which settings to try next, after Optuna, and how far each gets, in parallel."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from math import inf, isfinite
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from ctr.errors import CtrError, ModelError
+from ctr.learn import choose_optimizer
+from ctr.tune.examples import Examples
+from ctr.tune.folds import Fold
+from ctr.tune.trial import Judged, run_trial
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna import Trial as Asked
+
+SPACE: Mapping[str, tuple[float, float]] = {
+    "alpha": (0.003, 3.0),
+    "beta": (0.03, 10.0),
+    "l1": (0.001, 3.0),
+    "l2": (0.001, 30.0),
+}
+"""What each setting of FTRL is looked for in, on a logarithmic scale."""
+_PENALTIES = ("l1", "l2")
+_NO_PENALTY = 0.003
+_FIRST: tuple[Mapping[str, float], ...] = (
+    {"alpha": 0.1, "beta": 1.0, "l1": 0.001, "l2": 0.001},
+    {"alpha": 0.03, "beta": 0.3, "l1": 0.001, "l2": 0.5},
+    {"alpha": 0.2, "beta": 1.0, "l1": 0.001, "l2": 3.0},
+    {"alpha": 1.0, "beta": 1.0, "l1": 1.0, "l2": 0.1},
+)
+"""Tried before all others: about the defaults, and what suits rare features, many rows, and few of both."""
+_AHEAD = 8
+"""Trials that begin before the first of them is known, for the same outcome with any number of workers."""
+_AT_RANDOM = 12
+"""Trials after which the sampler looks at what came of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Settings, and what came of them."""
+
+    number: int
+    """Of the trial, from 1."""
+    settings: Mapping[str, float]
+    judged: Judged
+
+
+def require_optuna() -> None:
+    """Raise CtrError where it is missing."""
+    try:
+        import optuna  # noqa: F401
+    except ImportError as error:
+        raise CtrError(
+            "the search for settings needs Optuna, which is not installed: pip install 'optuna>=4.0'."
+        ) from error
+
+
+def find_settings(
+    examples: Examples,
+    folds: Sequence[Fold],
+    *,
+    trials: int,
+    most_passes: int,
+    workers: int = 1,
+    seed: int = 0,
+    stop: Event | None = None,
+    on_trial: Callable[[Sequence[Tried]], None] = lambda tried: None,
+) -> list[Tried]:
+    """Try so many settings of FTRL; all that were tried, in their order.
+
+    Trials run on threads, as kernels need no GIL, over one memory map. The same for the same seed, whatever
+    the number of workers: results are told to the sampler in the order of the trials, and with a fixed lag.
+    Once `stop` is set, those that have begun end, and do not count. `on_trial` gets all so far after each.
+    """
+    study, told = _study(seed), Event() if stop is None else stop
+    waiting: deque[tuple[Asked, Mapping[str, float], Future[Judged]]] = deque()
+    done: list[Tried] = []
+    ahead = max(_AHEAD, workers)
+    with ThreadPoolExecutor(workers, "trial") as pool:
+        for number in range(trials + ahead):
+            if number >= ahead and waiting:
+                asked, settings, future = waiting.popleft()
+                judged = future.result()
+                if told.is_set() and judged.hopeless:
+                    break
+                _tell(study, asked, judged)
+                done.append(Tried(len(done) + 1, settings, judged))
+                on_trial(done)
+            if number < trials and not told.is_set():
+                asked = study.ask(_distributions())
+                settings = {name: _written(name, value) for name, value in asked.params.items()}
+                best = min((each.judged.loss for each in done), default=inf)
+                run = partial(_run, examples, folds, settings, most_passes, best, told)
+                waiting.append((asked, settings, pool.submit(run)))
+    return done
+
+
+def _run(
+    examples: Examples,
+    folds: Sequence[Fold],
+    settings: Mapping[str, float],
+    most_passes: int,
+    to_beat: float,
+    stop: Event,
+) -> Judged:
+    try:
+        optimizer = choose_optimizer(settings)
+        return run_trial(examples, folds, optimizer, most_passes=most_passes, to_beat=to_beat, stop=stop)
+    except ModelError:  # these settings diverge
+        return Judged(hopeless=True)
+
+
+def _study(seed: int) -> Study:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(
+            seed=seed, multivariate=True, constant_liar=True, n_startup_trials=_AT_RANDOM
+        )
+    study = optuna.create_study(sampler=sampler)
+    for settings in _FIRST:
+        study.enqueue_trial(dict(settings))
+    return study
+
+
+def _distributions() -> dict[str, Any]:
+    from optuna.distributions import FloatDistribution
+
+    return {name: FloatDistribution(low, high, log=True) for name, (low, high) in SPACE.items()}
+
+
+def _written(name: str, value: float) -> float:
+    """To two digits, as people write it and as good; the smallest penalties are none."""
+    return 0.0 if name in _PENALTIES and value < _NO_PENALTY else float(f"{value:.2g}")
+
+
+def _tell(study: Study, asked: Asked, judged: Judged) -> None:
+    from optuna.trial import TrialState
+
+    for step, loss in enumerate(judged.losses):
+        asked.report(loss, step)
+    if isfinite(judged.loss):
+        study.tell(asked, judged.loss)
+    else:
+        study.tell(asked, state=TrialState.PRUNED if judged.losses else TrialState.FAIL)

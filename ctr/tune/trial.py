@@ -1,0 +1,140 @@
+"""`run_trial`: settings learnt on all folds, step by step, until they are good enough or hopeless."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf, isfinite
+from threading import Event
+
+import numpy as np
+
+from ctr.errors import ModelError
+from ctr.learn import Float64, Optimizer, starting_state
+from ctr.model import chunk_margins
+from ctr.tune.examples import Examples
+from ctr.tune.folds import Fold
+
+EARLY = (0.25, 0.5)
+"""Of the first pass, after which settings are judged, too."""
+_MORE_STEPS = 8
+_LEAST_GAIN = 2e-5  # of the log loss, that a pass has to bring for another one to follow
+
+
+@dataclass(slots=True)
+class Judged:
+    """What came of a trial."""
+
+    losses: list[float] = field(default_factory=list)
+    """Log loss of the rows held out, in nats: at the fractions `EARLY` of the first pass, then after each."""
+    hopeless: bool = False
+    """Whether it was given up before its end."""
+    rows: int = 0
+    """That were learnt, in all folds and passes."""
+    calibration: float = float("nan")
+    """Of the best pass: the mean of the predictions by the rate of clicks."""
+
+    @property
+    def by_pass(self) -> list[float]:
+        """Log loss after each pass."""
+        return self.losses[len(EARLY) :]
+
+    @property
+    def best_pass(self) -> int:
+        """From 1; 0 if none came to its end."""
+        return int(np.argmin(self.by_pass)) + 1 if self.by_pass else 0
+
+    @property
+    def loss(self) -> float:
+        """Log loss after the best pass."""
+        return min(self.by_pass, default=inf)
+
+
+def run_trial(
+    examples: Examples,
+    folds: Sequence[Fold],
+    optimizer: Optimizer,
+    *,
+    most_passes: int,
+    to_beat: float,
+    stop: Event,
+) -> Judged:
+    """Learn the folds pass by pass, side by side, and judge each step by all of them.
+
+    It ends when a pass gains next to nothing, or makes it worse; it is given up when even eight further gains
+    as large as that of the last step would leave it above the log loss `to_beat`. Raises ModelError when it
+    diverges.
+    """
+    judged, runs = Judged(), [_Run(examples, fold, optimizer) for fold in folds]
+    shares = [0.0, *EARLY, *(float(number) for number in range(1, most_passes + 1))]
+    before = inf
+    for start, end in pairwise(shares):
+        if stop.is_set():
+            judged.hopeless = True
+            return judged
+        for run in runs:
+            judged.rows += run.learn(start, end)
+        sums = np.sum([run.judge() for run in runs], axis=0)
+        loss = float(sums[0] / sums[1])
+        judged.losses.append(loss)
+        if loss == judged.loss:
+            judged.calibration = float(sums[2] / sums[3]) if sums[3] else float("nan")
+        gain = before - loss
+        if isfinite(before) and gain > 0 and loss - _MORE_STEPS * gain > to_beat:
+            judged.hopeless = True
+            return judged
+        if end > 1 and gain < _LEAST_GAIN * loss:
+            return judged
+        before = loss
+    return judged
+
+
+class _Run:
+    """Settings on one fold."""
+
+    def __init__(self, examples: Examples, fold: Fold, optimizer: Optimizer) -> None:
+        self._examples, self._fold, self._optimizer = examples, fold, optimizer
+        self._state = np.zeros((examples.slots, optimizer.width), np.float32)
+        if (rate := examples.base_rate(fold.learnt)) is not None:
+            _, self._state[:1] = starting_state(optimizer, rate, bits=1)
+        self._chunks, self._pass = 0, 1
+
+    def learn(self, start: float, end: float) -> int:
+        """Go on from this number of passes to that one, both of one pass; the rows that were learnt."""
+        done = int(start)
+        self._pass = done + 1
+        optimizer = self._optimizer.in_pass(self._pass)
+        first, last = (round((share - done) * self._fold.rows) for share in (start, end))
+        for block, part in self._examples.parts(_cut(self._fold.learnt, first, last)):
+            # The state of the block's slots, as a worker pulls it, though from an array.
+            state = self._state[block.ranks]
+            optimizer.train(part, state, number=self._chunks)
+            self._state[block.ranks] = state
+            self._chunks += 1
+        return last - first
+
+    def judge(self) -> Float64:
+        """Sums over the rows held out: loss, weight, what is predicted and what was clicked."""
+        weights = self._optimizer.in_pass(self._pass).weights(self._state)
+        margins = []
+        for block, part in self._examples.parts([self._fold.judged]):
+            margins.append(chunk_margins(part, weights[block.ranks]))
+        labels, counts = self._examples.labels([self._fold.judged])
+        m = np.concatenate(margins).astype(np.float64)
+        if not np.isfinite(m).all():
+            raise ModelError("training diverged: a prediction is not a number.")
+        losses = np.logaddexp(0, m) - labels * m
+        return np.array(
+            [counts @ losses, counts.sum(), counts @ (1 / (1 + np.exp(-m))), counts @ labels], np.float64
+        )
+
+
+def _cut(ranges: Sequence[range], first: int, last: int) -> Iterator[range]:
+    """Of the rows in these ranges, the `first`-th to the `last`-th (exclusive)."""
+    for rows in ranges:
+        low, high = min(max(first, 0), len(rows)), min(max(last, 0), len(rows))
+        if low < high:
+            yield rows[low:high]
+        first -= len(rows)
+        last -= len(rows)

@@ -1,0 +1,90 @@
+"""`ctr tune`, and the file of settings that `ctr train` takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import ctr
+from tests.command_line import Cli
+from tests.ctr.tune.conftest import SPEC, hashed, log
+
+__all__ = ["hashed", "log"]
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("spec") / "spec.yaml"
+    path.write_text(SPEC)
+    return path
+
+
+def test_from_raw_rows_to_a_model(cli: Cli, spec: Path, log: Path, tmp_path: Path) -> None:
+    settings, facts, model = tmp_path / "s.yaml", tmp_path / "facts.json", tmp_path / "model"
+    words = ["tune", "--spec", spec, log, "--out", settings, "--trials", 6, "--max-epochs", 3]
+    done = cli(*words, "--json", facts)
+    assert done.code == 0, done.err
+    assert "tried 6 settings" in done.out
+    known, written = json.loads(facts.read_text()), yaml.safe_load(settings.read_text())
+    assert written["command"] == "train"
+    assert written["options"] == known["options"]
+    assert known["held_out_logloss"] == min(each["logloss"] for each in known["tried"] if each["logloss"])
+
+    trained = cli("train", "--spec", spec, log, "--settings", settings, "--model", model)
+    assert trained.code == 0, trained.err
+    optimizer = ctr.load_model(model).manifest["optimizer"]
+    chosen = written["options"]
+    assert {name: optimizer[name] for name in ("alpha", "beta", "l1", "l2")} == {
+        name: value for name, value in chosen.items() if name != "epochs"
+    }
+    assert optimizer["passes"] == chosen["epochs"]
+
+
+def test_the_command_line_is_stronger_than_the_file(cli: Cli, hashed: Path, tmp_path: Path) -> None:
+    settings, model = tmp_path / "s.yaml", tmp_path / "model"
+    options = {"alpha": 0.4, "l2": 2, "epochs": 3, "holdout-fraction": 0.1, "early-stopping": True}
+    settings.write_text(yaml.safe_dump({"command": "train", "version": 1, "options": options}))
+    done = cli("train", hashed, "--model", model, "--alpha", 0.1, "--settings", settings, "--l1", 0.5)
+    assert done.code == 0, done.err
+    assert "early stopping" in done.out
+    optimizer = ctr.load_model(model).manifest["optimizer"]
+    assert (optimizer["alpha"], optimizer["l1"], optimizer["l2"]) == (0.1, 0.5, 2)
+
+
+WRONG = [
+    ({"command": "evaluate", "version": 1, "options": {}}, "'evaluate'"),
+    ({"command": "train", "version": 9, "options": {}}, "version 9"),
+    ({"command": "train", "version": 1, "options": {"alpa": 1}}, "--alpa"),
+    ({"command": "train", "version": 1, "options": {"settings": "x"}}, "--settings"),
+    ({"command": "train", "version": 1, "options": {"alpha": -1}}, "--alpha"),
+    ({"command": "train", "version": 1, "options": {"epochs": "many"}}, "--epochs"),
+    ({"command": "train", "version": 1, "options": {}, "more": 1}, "'more'"),
+    ([1], "no file of settings"),
+    ("{", "cannot be read as YAML"),
+]
+
+
+@pytest.mark.parametrize(("entry", "said"), WRONG)
+def test_a_file_of_something_else(cli: Cli, hashed: Path, tmp_path: Path, entry: object, said: str) -> None:
+    settings, model = tmp_path / "s.yaml", tmp_path / "model"
+    settings.write_text(entry if isinstance(entry, str) else yaml.safe_dump(entry))
+    done = cli("train", hashed, "--model", model, "--settings", settings)
+    assert done.code == 2
+    assert said in done.err
+    assert not model.exists()
+
+
+def test_wrong_use_of_tune(cli: Cli, spec: Path, hashed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "s.yaml"
+    assert cli("tune", "--spec", spec, "-", "--out", out).code == 2
+    assert cli("tune", "--spec", spec, spec, "--out", spec).code == 1
+    assert cli("tune", hashed, "--out", out, "--holdout-fraction", 1.5).code == 2
+    few = tmp_path / "few.csv"
+    few.write_text("click,site,ad\n1,a,b\n0,a,b\n")
+    done = cli("tune", "--spec", spec, few, "--out", out)
+    assert (done.code, "too few" in done.err) == (1, True)
+    assert not out.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["few.csv"]
