@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-inp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help install demo test fuzz kernels kernels-checked kernels-python check format bench bench-ps bench-wide bench-features drill wheel clean
+.PHONY: help install demo test fuzz kernels kernels-checked kernels-python check format bench bench-ps bench-wide bench-features bench-peers drill wheel clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -72,6 +72,9 @@ bench-wide: $(VENV)/.bench ## The same with 2**28 slots and ten million rows (10
 
 bench-features: $(VENV)/.bench ## Making features: raw text, Parquet, fitting, suggestions, windows, beside their peers
 	$(BIN)/python -m benchmarks features --rows 1000000
+
+bench-peers: $(VENV)/.bench ## Beside VW, scikit-learn, modern-fm and river: accuracy, speed, memory; writes docs/benchmarks.md
+	$(BIN)/python -m benchmarks peers
 
 drill: install ## Break Redis clusters while they train: is any update lost or doubled? (about 10 minutes)
 	$(BIN)/ctr drill --rounds 3 --freezes 100

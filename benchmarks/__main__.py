@@ -1,5 +1,5 @@
 """`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; when named: parameters, plan, board,
-wide, features.
+wide, features, peers.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import accuracy, board, features, memory, parameters, plan, speed, startup, wide
+from benchmarks import accuracy, board, features, memory, parameters, peers, plan, speed, startup, wide
 
 KINDS = ("startup", "speed", "memory", "accuracy")
 
@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument(
         "kinds",
         nargs="*",
-        choices=[*KINDS, "parameters", "plan", "board", "wide", "features", []],
+        choices=[*KINDS, "parameters", "plan", "board", "wide", "features", "peers", []],
         help="what to measure; default: everything",
     )
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows for speed")
@@ -29,6 +29,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
     parser.add_argument("--folder", type=Path, default=Path("bench-data"), help="for the data (3 GB)")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="real data for accuracy")
+    parser.add_argument("--peer-rows", type=int, default=1_000_000, help="synthetic rows for peers (2 GB)")
+    parser.add_argument(
+        "--peer-python", type=Path, help="of an environment with the peers; default: a new one"
+    )
+    parser.add_argument("--page", type=Path, default=Path("docs/benchmarks.md"), help="that peers writes")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     kinds = options.kinds or KINDS
@@ -53,6 +58,8 @@ def main() -> None:
         wide.measure(options.folder, options.wide_rows)
     if "features" in kinds:
         features.measure(options.folder, options.rows, options.rounds, options.window_rows)
+    if "peers" in kinds:
+        peers.measure(options.folder, options.data, options.peer_rows, options.page, options.peer_python)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import board, measure, parameters, plan, startup
+from benchmarks.peers import cases, limits
+from benchmarks.peers import run as peers_run
 
 
 @pytest.mark.timeout(900)  # some thirty jobs, many with workers and servers of their own
@@ -50,3 +53,29 @@ def test_every_benchmark_runs(
         "workers borne",
     ):
         assert figure in out
+
+
+@pytest.mark.usefixtures("benchmarks_here")
+def test_the_page_of_peers_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    monkeypatch.setattr(cases, "RARE_ROWS", 3_000)
+    few = [replace(case, grid="fast") for case in cases.cases(500)]
+    monkeypatch.setattr(peers_run, "cases", lambda rows: few)
+    monkeypatch.setattr(limits, "ROUNDS", 1)
+    words = ["--peer-python", sys.executable, "--page", str(page), "--data", str(tmp_path / "none")]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "peers", *words, "--folder", str(tmp_path)])
+    benchmarks.main()
+    out, text = capsys.readouterr().out, page.read_text()
+    assert "river LogisticRegression: left out (ModuleNotFoundError" in out
+    for told in (
+        "## 0.2% clicks",
+        "## synthetic",
+        "ctr, defaults",
+        "VW --ftrl",
+        "Lower log loss than",
+        "limit of",
+    ):
+        assert told in text
+    assert "## criteo" not in text
