@@ -24,7 +24,7 @@ def after_step(step: str | Clip | Scale, value: float, scaling: Sequence[float])
     elif step == "square":
         after = value * value
     else:
-        after = (value - scaling[0]) / scaling[1]
+        after = (value - float(scaling[0])) / float(scaling[1])  # of numpy's, overflow is a warning
     return max(-_LARGEST, min(_LARGEST, after))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError, SpecError
@@ -55,6 +55,7 @@ def file_of(path: Path, texts: Sequence[object]) -> Path:
     steps=st.lists(st.sampled_from(STEPS), max_size=4).filter(lambda s: s.count("zscore") <= 1),
     transform=st.sampled_from(TRANSFORMS),
 )
+@example([1.7e308], ["zscore"], TRANSFORMS[1])
 def test_steps_and_buckets_are_those_of_the_reference(
     values: list[float], steps: list[Any], transform: dict[str, Any]
 ) -> None:
