@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from features.block import Piece
 from features.columns import Arrays, Columns
 from features.inputs import InputFile, StandardInput, input_files
-from features.readers import RowChoice, open_reader
+from features.readers import ELSEWHERE, RowChoice, open_reader
 from features.spec import (
     CategoryField,
     FeatureSpec,
@@ -41,6 +41,12 @@ def fit(
     read.
     """
     return learn(spec, partial(_pieces, spec, inputs, choice))
+
+
+def any_chosen(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], choice: RowChoice) -> bool:
+    """Whether there is a row of the choice in these inputs. Raises as `fit`."""
+    with closing(_pieces(spec, inputs, choice, [])) as pieces:
+        return any((block.status != ELSEWHERE).any() for piece in pieces for block in piece.blocks())
 
 
 def learn(spec: FeatureSpec, pieces: Callable[[Sequence[str]], Iterator[Piece]]) -> FeatureSpec:
@@ -79,7 +85,7 @@ def _pieces(
     inputs: Sequence[str | Path | InputFile],
     choice: RowChoice | None,
     names: Sequence[str],
-) -> Iterator[Piece]:
+) -> Generator[Piece, None, None]:
     """All rows of the inputs, with the cells of these columns."""
     for file in input_files(inputs):
         if isinstance(file, StandardInput):

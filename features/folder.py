@@ -10,8 +10,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ctr.errors import CtrError
@@ -38,17 +38,36 @@ def replace_folder(target: str | Path) -> Iterator[Path]:
     made. What killed processes have left of the same target is removed. Raises OSError as the file system
     does, NotADirectoryError when `target` is a file.
     """
-    place = Path(target).resolve()
-    if place.exists() and not place.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(target))
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with scratch_folder(place.parent, f".{place.name}.", _PARTIAL) as draft:
+    with replace_folders([target]) as (draft,):
         yield draft
-        _sync_tree(draft)
-        _put_in_place(draft, place)
-        _sync(place.parent)
-    # Where two names cannot be swapped at once: only now is there surely something at `place`.
-    _remove_leftovers(place.parent, f".{place.name}.", _REPLACED)
+
+
+@contextmanager
+def replace_folders(targets: Sequence[str | Path]) -> Iterator[list[Path]]:
+    """As `replace_folder`, for several, none of which lies in another: all become their targets, or none.
+
+    They do so one right after the other, when all are on disk; a process that is killed in between leaves
+    the last ones as they were.
+    """
+    places = [Path(target).resolve() for target in targets]
+    for place, target in zip(places, targets, strict=True):
+        if place.exists() and not place.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(target))
+        place.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as opened:
+        drafts = [
+            opened.enter_context(scratch_folder(place.parent, f".{place.name}.", _PARTIAL))
+            for place in places
+        ]
+        yield drafts
+        for draft in drafts:
+            _sync_tree(draft)
+        _put_all_in_place(list(zip(drafts, places, strict=True)))
+        for place in places:
+            _sync(place.parent)
+    # Where two names cannot be swapped at once: only now is there surely something at a place.
+    for place in places:
+        _remove_leftovers(place.parent, f".{place.name}.", _REPLACED)
 
 
 def require_replaceable(
@@ -133,6 +152,22 @@ def _remove_unlocked(folder: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(lock)
+
+
+def _put_all_in_place(drafts: Sequence[tuple[Path, Path]]) -> None:
+    """Make each draft stand at its place; if one cannot, those before it are taken back."""
+    done: list[tuple[Path, Path]] = []
+    try:
+        for draft, place in drafts:
+            _put_in_place(draft, place)
+            done.append((draft, place))
+    except BaseException:
+        for draft, place in done:
+            if draft.exists():  # what stood at the place before
+                _put_in_place(draft, place)
+            else:
+                os.rename(place, draft)
+        raise
 
 
 def _put_in_place(draft: Path, place: Path) -> None:

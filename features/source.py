@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ctr.errors import DataError, SpecError
 from features.batches import Batch, BatchBuilder
 from features.block import Block, blocks_of
+from features.columns import Words
 from features.inputs import InputFile, StandardInput, input_files
 from features.lines import Labels
 from features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece
@@ -27,6 +28,20 @@ from features.transform import Transform
 from features.windows import Windows
 
 OnBadRows = Literal["fail", "skip", "quarantine"]
+
+
+class _WholeHistory:
+    """Windows that look at all rows, of which some are not chosen."""
+
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+
+    def words(
+        self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
+    ) -> list[Words]:
+        """As `Windows.words`."""
+        sound = np.where(status == ELSEWHERE, np.uint8(0), status)
+        return self._windows.words(cells, sound, columns, rows, take_in=take_in)
 
 
 class RawSource:
@@ -60,8 +75,8 @@ class RawSource:
         likewise, and files without a header do lack the label's column. `threads`: so many split and hash
         rows, while the one that iterates reads; 1: that does all. What comes out is the same. `choice`: other
         rows are left out, though they have their positions; they are not bad. `windows`: what those of the
-        spec know of earlier rows; one pass is then possible, which takes all rows in, in one thread. `also`:
-        columns that are read for `watch`, whether the spec needs them or not.
+        spec know of earlier rows; one pass is then possible, which takes all rows in, chosen or not, in one
+        thread. `also`: columns that are read for `watch`, whether the spec needs them or not.
 
         Raises DataError, or SpecError when spec and files do not fit, or windows are there without `windows`.
         """
@@ -85,7 +100,8 @@ class RawSource:
         self._transform = Transform(spec, with_label=labels == "required", also=also)
         self.windows = windows if spec.windows else None
         # Of a pass; the other one leaves no trace.
-        self._passing = Transform(spec, with_label=labels == "required", history=self.windows, also=also)
+        history = None if self.windows is None else _WholeHistory(self.windows)
+        self._passing = Transform(spec, with_label=labels == "required", history=history, also=also)
         self._check()
         self._row_count: int | None = None
         self.position = 0

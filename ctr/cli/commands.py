@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ctr.cli import (
+    building,
     drilling,
     evaluating,
     features,
@@ -59,6 +60,7 @@ app = typer.Typer(
         "- `ctr serve --model model`"
     ),
 )
+features.app.command("build")(building.build)
 features.app.command("init")(inspection.init)
 features.app.command("fit")(inspection.fit)
 features.app.command("check")(inspection.check)

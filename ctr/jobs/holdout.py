@@ -118,13 +118,12 @@ def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
             raise DataError(f"{job.holdout[0]}: the hold-out has no row to evaluate on.")
         return Holdout(other, 0, None)
     if job.holdout_where is not None:
-        other = opened(job.inputs, job.rows(held_out=True))
-        for each, what in ((other, "no row"), (source, "every row")):
-            if len(each.sample(1)) == 0:
-                raise DataError(
-                    f"the hold-out has {what}: {what} meets {job.holdout_where!r}; check the condition, and"
-                    f" how its column is written."
-                )
+        other = opened(job.inputs, choice := job.rows(held_out=True))
+        assert choice is not None
+        if len(other.sample(1)) == 0:
+            raise choice.condition.splits_nothing("no row")
+        if len(source.sample(1)) == 0:
+            raise choice.condition.splits_nothing("every row")
         return Holdout(other, 0, None)
     if job.holdout_fraction:
         rows = source.count_rows()

@@ -5,4 +5,4 @@ from features.dataset.manifest import DatasetManifest, is_dataset
 from features.dataset.shuffle import shuffled
 from features.dataset.source import DatasetSource
 from features.dataset.unfinished import Unfinished, kept_fit, key_of
-from features.dataset.writer import BLOCK_ROWS, write_dataset
+from features.dataset.writer import BLOCK_ROWS, DatasetDraft, dataset_folders, write_dataset

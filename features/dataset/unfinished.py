@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ValidationError
 
@@ -18,6 +19,9 @@ from ctr.errors import DataError, SpecError
 from features.dataset.manifest import PartEntry
 from features.inputs import InputFile, LocalFile, StandardInput
 from features.spec import LEARNT, SPEC, FeatureSpec, read_spec_files, spec_files, spec_of_files
+
+if TYPE_CHECKING:
+    from features.readers import RowChoice
 
 _JOURNAL = "journal.json"
 _CHUNK = 1 << 22  # bytes
@@ -35,6 +39,8 @@ class Done(BaseModel):
     has_values: bool = False
     has_weights: bool = False
     parts: list[PartEntry] = []
+    ended: bool = False
+    """Whether these are all rows."""
 
 
 class _Journal(BaseModel):
@@ -45,21 +51,33 @@ class _Journal(BaseModel):
     """The key with the spec before it learnt from these files."""
 
 
-def key_of(spec: FeatureSpec, files: Sequence[InputFile], block_rows: int) -> str | None:
-    """What is the same for two builds of the same data set from unchanged files; None for standard input."""
+def key_of(
+    spec: FeatureSpec, files: Sequence[InputFile], block_rows: int, choice: RowChoice | None = None
+) -> str | None:
+    """What is the same for two builds of the same data set from unchanged files; None for standard input.
+
+    `choice`: of their rows, only these.
+    """
     if any(isinstance(file, StandardInput) for file in files):
         return None
     found = [(file.location, file.size, _changed(file)) for file in files]
-    text = json.dumps([spec.fingerprint, spec.to_yaml(), block_rows, found])
+    chosen = None if choice is None else [choice.condition.text, choice.meets]
+    text = json.dumps([spec.fingerprint, spec.to_yaml(), block_rows, found, chosen])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def kept_fit(out: Path, spec: FeatureSpec, files: Sequence[InputFile], block_rows: int) -> FeatureSpec | None:
+def kept_fit(
+    out: Path,
+    spec: FeatureSpec,
+    files: Sequence[InputFile],
+    block_rows: int,
+    choice: RowChoice | None = None,
+) -> FeatureSpec | None:
     """`spec` with what an interrupted build of `out` learnt for it from these files, if there is one.
 
     Not of a spec with vocabularies: those may have changed, too.
     """
-    key, folder = key_of(spec, files, block_rows), _folder_of(out)
+    key, folder = key_of(spec, files, block_rows, choice), _folder_of(out)
     if key is None or any(getattr(field, "vocabulary", None) is not None for field in spec.fields):
         return None
     try:
@@ -68,7 +86,7 @@ def kept_fit(out: Path, spec: FeatureSpec, files: Sequence[InputFile], block_row
     except (OSError, ValidationError, SpecError):
         return None
     # The journal's key has the checksum of what was learnt.
-    sound = journal.fitted_for == key and journal.key == key_of(fitted, files, block_rows)
+    sound = journal.fitted_for == key and journal.key == key_of(fitted, files, block_rows, choice)
     return fitted if sound else None
 
 
@@ -81,6 +99,8 @@ class Unfinished:
 
     folder: Path
     done: Done
+    before: int
+    """The rows that an earlier build had written."""
 
     def __init__(
         self, out: Path, key: str | None, fitted: FeatureSpec | None = None, fitted_for: str | None = None
@@ -93,6 +113,7 @@ class Unfinished:
         self.key = key
         self._fitted, self._fitted_for = fitted, fitted_for
         self.done = Done()
+        self.before = 0
         self._out = out
 
     def __enter__(self) -> Unfinished:
@@ -112,6 +133,7 @@ class Unfinished:
         except OSError:
             pass  # a file system without locks
         self.done = self._found()
+        self.before = self.done.rows
         if not self.done.parts:
             self._empty()
         return self

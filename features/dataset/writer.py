@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from io import BufferedWriter, FileIO
 from pathlib import Path
@@ -17,7 +17,7 @@ from ctr.errors import DataError
 from features.batches import Batch, Chunk, localize, slot_dtype
 from features.dataset.manifest import DatasetManifest, PartEntry, require_dataset_or_nothing
 from features.dataset.unfinished import Done, Unfinished
-from features.folder import replace_folder
+from features.folder import replace_folders
 from features.readable import DICTIONARY, Dictionary, dictionary_bytes
 from features.spec import SPEC, FeatureSpec, spec_files
 from features.threads import in_order
@@ -70,39 +70,95 @@ def write_dataset(
 
     Raises DataError when there is no row, `out` holds something else than a data set, or the disk refuses.
     """
-    require_dataset_or_nothing(place := Path(out))
-    done = Done() if unfinished is None else unfinished.done.model_copy(deep=True)
-    tally = _Tally(spec.bits, block_rows, done)
+    with dataset_folders([out]) as (folder,):
+        draft = DatasetDraft(spec, folder, block_rows=block_rows, unfinished=unfinished)
+        draft.write(batches, position, progress)
+        return draft.finish(shuffled=shuffled, dictionary=dictionary, windows=windows)
+
+
+@contextmanager
+def dataset_folders(outs: Sequence[str | Path]) -> Iterator[list[Path]]:
+    """Folders for `DatasetDraft`s that become the data sets `outs` on leaving, all of them or none.
+
+    Raises DataError when something else than a data set is there, or the disk refuses.
+    """
+    places = [Path(out) for out in outs]
+    for place in places:
+        require_dataset_or_nothing(place)
     try:
-        with replace_folder(place) as folder:
-            drafts = folder if unfinished is None else unfinished.folder
-            with closing(_Parts(drafts, tally, unfinished)) as parts:
+        with replace_folders(places) as folders:
+            yield folders
+    except OSError as error:
+        there = any(place.exists() for place in places)
+        kept = "the data set that was there is unchanged" if there else "nothing was left behind"
+        raise DataError(
+            f"{' and '.join(map(str, places))}: the data set could not be written ({error}); {kept}."
+        ) from error
+
+
+class DatasetDraft:
+    """A data set that is being written; see `write_dataset`."""
+
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        folder: Path,
+        *,
+        block_rows: int = BLOCK_ROWS,
+        unfinished: Unfinished | None = None,
+    ) -> None:
+        """Into `folder`, which `dataset_folders` gave."""
+        self._spec, self._folder, self._unfinished = spec, folder, unfinished
+        done = Done() if unfinished is None else unfinished.done.model_copy(deep=True)
+        self._tally = _Tally(spec.bits, block_rows, done)
+
+    def write(
+        self,
+        batches: Iterable[Batch | Chunk],
+        position: Callable[[], int] = lambda: 0,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Write the rows as `write_dataset` does; returns how many there are with those of `unfinished`.
+
+        If that has all of them, no batch is asked for.
+        """
+        if not self._tally.done.ended:
+            drafts = self._folder if self._unfinished is None else self._unfinished.folder
+            with closing(_Parts(drafts, self._tally, self._unfinished)) as parts:
                 # On a thread, so that the next batch is made meanwhile.
                 placed = ((batch, position()) for batch in _reading(batches))
                 with closing(in_order(lambda each: parts.add(*each), placed, threads=1)) as written:
                     for rows in written:
                         if progress is not None:
                             progress(rows)
-                parts.end(position())
-            if not done.rows:
-                raise DataError("the input has no row, so there is no data set to write: check the input.")
-            if unfinished is not None:
-                unfinished.move_to(folder)
-            for name, content in spec_files(spec).items():
-                (folder / name).write_bytes(content)
-            manifest = tally.manifest(spec.fingerprint, shuffled)
-            if dictionary is not None:
-                content = dictionary_bytes(dictionary.table())
-                (folder / DICTIONARY).write_bytes(content)
-                manifest.sha256[DICTIONARY] = hashlib.sha256(content).hexdigest()
-            if windows is not None:
-                for name in write_windows(windows, folder, folder / SPEC):
-                    manifest.sha256[name] = sha256_of(folder / name)
-            manifest.write(folder)
-    except OSError as error:
-        kept = "the data set that was there is unchanged" if place.exists() else "nothing was left behind"
-        raise DataError(f"{place}: the data set could not be written ({error}); {kept}.") from error
-    return manifest
+                parts.end(position(), ended=True)
+        return self._tally.done.rows
+
+    def finish(
+        self,
+        *,
+        shuffled: int | None = None,
+        dictionary: Dictionary | None = None,
+        windows: Windows | None = None,
+    ) -> DatasetManifest:
+        """Complete the folder. Raises DataError when there is no row."""
+        if not self._tally.done.rows:
+            raise DataError("the input has no row, so there is no data set to write: check the input.")
+        folder = self._folder
+        if self._unfinished is not None:
+            self._unfinished.move_to(folder)
+        for name, content in spec_files(self._spec).items():
+            (folder / name).write_bytes(content)
+        manifest = self._tally.manifest(self._spec.fingerprint, shuffled)
+        if dictionary is not None:
+            content = dictionary_bytes(dictionary.table())
+            (folder / DICTIONARY).write_bytes(content)
+            manifest.sha256[DICTIONARY] = hashlib.sha256(content).hexdigest()
+        if windows is not None:
+            for name in write_windows(windows, folder, folder / SPEC):
+                manifest.sha256[name] = sha256_of(folder / name)
+        manifest.write(folder)
+        return manifest
 
 
 def _reading(batches: Iterable[Batch | Chunk]) -> Iterator[Batch | Chunk]:
@@ -181,13 +237,15 @@ class _Parts:
             self.end(position)
         return self._tally.done.rows
 
-    def end(self, position: int) -> None:
-        """The part that has been begun, if any, is complete."""
-        if self._open is None:
-            return
+    def end(self, position: int, *, ended: bool = False) -> None:
+        """The part that has been begun, if any, is complete; `ended`: and there are no more rows."""
         done = self._tally.done
-        done.parts.append(self._open.end())
-        self._open = None
+        done.ended = ended
+        if self._open is not None:
+            done.parts.append(self._open.end())
+            self._open = None
+        elif not (ended and done.parts):
+            return
         if self._unfinished is not None:
             done.position = position
             self._unfinished.note(done)

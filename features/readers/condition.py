@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.errors import SpecError
+from ctr.errors import DataError, SpecError
 from features.block import Block, Piece, Reader
 from features.columns import Column
 from features.readers.condition_kernels import compare_texts
@@ -88,6 +88,13 @@ class Condition:
     def columns(self) -> list[str]:
         """The columns it compares, each once."""
         return list(dict.fromkeys(each.column for terms in self.alternatives for each in terms))
+
+    def splits_nothing(self, met_by: Literal["no row", "every row"]) -> DataError:
+        """To raise where a hold-out would have no row, or every row."""
+        return DataError(
+            f"the hold-out has {met_by}: {met_by} meets {self.text!r}; check the condition, and how its"
+            " column is written."
+        )
 
     def holds(self, columns: Mapping[str, Column]) -> NDArray[np.bool_]:
         """bool[rows]: which rows meet it."""

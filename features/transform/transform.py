@@ -204,7 +204,8 @@ class Transform:
         """
         if all(f in done for f, _, _ in self._made_before):
             return len(cells), self._nothing_made._replace(coded=coded)
-        last = min(len(cells), first + builder.room)
+        good = np.flatnonzero(status[first:] == 0)  # those that may take room
+        last = len(cells) if good.size < builder.room else first + int(good[builder.room - 1]) + 1
         columns = Columns(cells, status, slice(first, last), self.columns)
         found: list[tuple[int, Words | Hashes | Bag]] = [
             (place, make(columns[self.columns[place]]))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from features.folder import _swap_by_renames, replace_folder
+from features.folder import _swap_by_renames, replace_folder, replace_folders
 
 
 def write(folder: Path, **files: str) -> None:
@@ -28,6 +28,16 @@ def write_and_fail(target: Path, error: BaseException) -> None:
     with replace_folder(target) as folder:
         write(folder, x="new")
         raise error
+
+
+def write_while_a_file_comes(targets: list[Path], aside: Path) -> None:
+    """A file stands at the last target when the new folders are to."""
+    with replace_folders(targets) as folders:
+        for folder in folders:
+            write(folder, x="new")
+        if targets[-1].exists():
+            targets[-1].rename(aside)
+        targets[-1].write_text("a file that came meanwhile")
 
 
 @contextmanager
@@ -53,6 +63,22 @@ def test_the_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
         assert not target.exists()
     assert content(target) == {"x": "1", "sub/y": "2"}
     assert os.listdir(target.parent) == ["b"]
+
+
+@pytest.mark.parametrize("there_before", [True, False])
+def test_of_several_folders_all_appear_or_none(tmp_path: Path, there_before: bool) -> None:
+    one, other = tmp_path / "one", tmp_path / "b" / "other"
+    if there_before:
+        with replace_folders([one, other]) as folders:
+            for number, folder in enumerate(folders):
+                write(folder, x=f"old {number}")
+        assert (content(one), content(other)) == ({"x": "old 0"}, {"x": "old 1"})
+    with pytest.raises(NotADirectoryError):
+        write_while_a_file_comes([one, other], tmp_path / "moved")
+    assert one.exists() == there_before
+    assert not there_before or content(one) == {"x": "old 0"}
+    assert sorted(os.listdir(tmp_path)) == sorted(["b", *(["moved", "one"] if there_before else [])])
+    assert os.listdir(other.parent) == ["other"]
 
 
 def test_permissions_are_those_of_an_ordinary_folder(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def bucket(field: NumberField, value: float, learnt: Mapping[str, Any]) -> int:
         return sum(bool(edge <= value) for edge in edges)
     if field.transform == "width":
         quotient = value / field.width
-        return 2**63 - 1024 if quotient >= 2**63 else max(math.floor(quotient), -(2**63))
+        return 2**63 - 1024 if quotient >= 2**63 else math.floor(max(quotient, -(2.0**63)))
     if value <= 2:
         return max(math.floor(value), -(2**63))
     return 2 + math.floor(math.log(value) ** 2)

@@ -56,6 +56,7 @@ def file_of(path: Path, texts: Sequence[object]) -> Path:
     transform=st.sampled_from(TRANSFORMS),
 )
 @example([1.7e308], ["zscore"], TRANSFORMS[1])
+@example([-1.7e308], [], TRANSFORMS[2])
 def test_steps_and_buckets_are_those_of_the_reference(
     values: list[float], steps: list[Any], transform: dict[str, Any]
 ) -> None:

@@ -1,0 +1,228 @@
+"""`ctr features build`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ctr.cli.features import SpecOption
+from ctr.cli.options import (
+    MOST_BAD,
+    BadRowsOption,
+    Inputs,
+    JsonOption,
+    MaxBadFraction,
+    OnBadRows,
+    taking,
+)
+from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
+from ctr.cli.tables import size
+from ctr.errors import SpecError
+from ctr.outputs import require_apart, require_no_part
+
+if TYPE_CHECKING:
+    from ctr.jobs import Portion
+    from features import DatasetManifest, FeatureSpec
+    from features.readable import Dictionary
+    from features.readers import RowChoice
+    from features.windows import Windows
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """What the command line says."""
+
+    inputs: Inputs
+    spec: SpecOption
+    out: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="The data set is written to this folder.", show_default=False),
+    ]
+    holdout_where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Leave the rows that meet this out of the data set, and write them to --holdout-out: a "
+            "condition as in `ctr train`, such as 'click_time >= 2017-11-09'.",
+        ),
+    ] = None
+    holdout_out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --holdout-where: the rows that are held out are written to this folder, a data "
+            "set for `ctr train --holdout` and `ctr evaluate`.",
+        ),
+    ] = None
+    shuffle: Annotated[
+        int | None,
+        typer.Option(
+            metavar="SEED",
+            min=0,
+            max=(1 << 64) - 1,
+            help="Put the rows in a random order; the same seed gives the same order.",
+        ),
+    ] = None
+    dictionary: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=10_000_000,
+            help="Also write the texts of the N most frequent features; building takes longer.",
+        ),
+    ] = None
+    windows_from: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The windows of the spec go on from those of this data set or model: that of the day "
+            "before.",
+            show_default=False,
+        ),
+    ] = None
+    on_bad_rows: BadRowsOption = OnBadRows.FAIL
+    max_bad_fraction: MaxBadFraction = MOST_BAD
+    json: JsonOption = None
+
+
+@taking(BuildOptions)
+def build(told: BuildOptions) -> None:
+    """Hash raw files once, so that every later training pass is fast.
+
+    Training reads the rows in the order of the files. If they are sorted, such as by label, the model
+    learns badly; `--shuffle` puts them in a random order.
+
+    Windows look back at the rows before, so these come in the order of time, and `--windows-from` goes on
+    where the day before ended.
+
+    Examples:
+
+    - `ctr features build --spec criteo day1.tsv day2.tsv.gz --out days.hashed`
+    - `ctr features build --spec ads.yaml logs --out train --holdout-where 'day >= 9' --holdout-out test`
+    """
+    from ctr.jobs import BuildJob, build_datasets, open_portions
+
+    outs = _outs(told)
+    require_apart(told.json, [*told.inputs, told.spec])
+    require_no_part(told.json, *outs)
+    job = BuildJob(
+        told.inputs,
+        told.spec,
+        outs,
+        shuffle=told.shuffle,
+        dictionary=told.dictionary,
+        windows=partial(_windows, told.windows_from),
+        on_bad_rows=told.on_bad_rows.value,
+        max_bad_fraction=told.max_bad_fraction,
+    )
+    portions = open_portions(job)
+    warnings = portions[-1].source.warnings()
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    started = perf_counter()
+    with stopping("Nothing was written."):
+        manifests = build_datasets(job, portions, _going_on)
+    facts, lines = _summary(portions, manifests, perf_counter() - started)
+    facts |= {"shuffle": told.shuffle, "warnings": warnings}
+    if (texts := portions[-1].texts) is not None:
+        facts["dictionary"], line = _dictionary(texts, told.out)
+        lines.append(line)
+    for portion in portions:
+        lines += bad_rows_lines(portion.source.bad_rows, portion.quarantine)
+    report(lines, facts, told.json)
+
+
+def _going_on(rows: int) -> None:
+    typer.echo(f"going on behind {rows:,} rows that an interrupted build has written", err=True)
+
+
+def _outs(told: BuildOptions) -> dict[Path, RowChoice | None]:
+    """Which rows go to which folder; those to train on last. Raises BadParameter."""
+    from features.readers import Condition, RowChoice
+
+    if told.holdout_where is None and told.holdout_out is None:
+        return {told.out: None}
+    if told.holdout_where is None or told.holdout_out is None:
+        raise typer.BadParameter(
+            "--holdout-where CONDITION and --holdout-out DIR belong together; give both."
+        )
+    one, other = told.out.resolve(), told.holdout_out.resolve()
+    if one == other or one in other.parents or other in one.parents:
+        raise typer.BadParameter(
+            f"--out {told.out} and --holdout-out {told.holdout_out}: neither may be, or lie in, the other."
+        )
+    if "-" in told.inputs:
+        raise typer.BadParameter(
+            "- (standard input) can be read only once: not for a part of it as hold-out; write it to a file,"
+            " and give that."
+        )
+    try:
+        condition = Condition.parse(told.holdout_where)
+    except SpecError as error:
+        raise typer.BadParameter(f"--holdout-where: {error}") from None
+    # The rows that are held out are looked for first: if there are none, little was done.
+    return {told.holdout_out: RowChoice(condition, True), told.out: RowChoice(condition, False)}
+
+
+def _windows(before: Path | None, spec: FeatureSpec) -> Windows | None:
+    """What the windows of `spec` know at the beginning, if it has any."""
+    from features.windows import Windows, load_windows
+
+    if before is None:
+        return Windows(spec) if spec.windows else None
+    if not spec.windows:
+        raise typer.BadParameter("the spec has no windows; leave it out", param_hint="--windows-from")
+    return load_windows(spec, before)
+
+
+def _dictionary(texts: Dictionary, out: Path) -> tuple[dict[str, int], str]:
+    """What is told of it, as JSON and for a person."""
+    from features.readable import DICTIONARY
+
+    known = len(texts.table())
+    facts = {"features": known, "bytes": (out / DICTIONARY).stat().st_size}
+    return facts, f"{DICTIONARY} in it has the texts of the {known:,} most frequent features"
+
+
+def _summary(
+    portions: list[Portion], manifests: list[DatasetManifest], seconds: float
+) -> tuple[dict[str, Any], list[str]]:
+    """For a program, and for a person."""
+    rows = sum(manifest.rows for manifest in manifests) - sum(each.unfinished.before for each in portions)
+    *held_out, facts = [_facts(*each) for each in zip(portions, manifests, strict=True)]
+    source, manifest = portions[-1].source, manifests[-1]
+    facts |= {
+        "spec_fingerprint": manifest.spec_fingerprint,
+        "seconds": seconds,
+        "examples_per_second": rows / seconds,
+        "peak_memory_mb": peak_memory_mb(),
+    }
+    speed = f"in {seconds:.2f} s ({rows / seconds:,.0f} rows/s)"
+    lines = [f"hashed {manifest.rows:,} rows into {portions[-1].out} {speed}"]
+    if held_out:
+        facts["holdout"] = held_out[0]
+        lines = [
+            f"hashed {manifest.rows:,} rows into {portions[-1].out}, and {manifests[0].rows:,} that are held"
+            f" out into {portions[0].out}, {speed}"
+        ]
+    if (windows := source.windows) is not None:
+        facts["windows"] = {"keys": windows.keys, "bytes": windows.bytes}
+        lines.append(f"its windows know {windows.keys:,} keys, in {size(windows.bytes)}")
+    return facts, lines
+
+
+def _facts(portion: Portion, manifest: DatasetManifest) -> dict[str, Any]:
+    """Of one data set, as JSON."""
+    return {
+        "examples": manifest.rows,
+        "positives": manifest.positives,
+        "features": manifest.features,
+        "bad_rows": portion.source.bad_rows.count,
+        "resumed_behind": portion.unfinished.before,
+    }
