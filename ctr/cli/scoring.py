@@ -16,6 +16,7 @@ from ctr.cli.options import (
     MaxBadFraction,
     ModelOption,
     OnBadRows,
+    ValuesOption,
 )
 from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.outputs import beside, require_apart, require_no_part, require_writable
@@ -131,24 +132,30 @@ def explain(
     inputs: Inputs,
     model: ModelOption,
     rows: Annotated[int, typer.Option(min=1, max=1_000, help="How many of the first rows.")] = 3,
+    values: ValuesOption = None,
     json: JsonOption = None,
 ) -> None:
     """Show what each feature of a row adds to its prediction, the most telling first.
 
     Contributions (weight times value) add up to the log-odds of a click; those of a calibrated model are
-    before calibration. A feature that the model has not learnt has the weight 0.
+    before calibration. A feature that the model has not learnt has the weight 0. Rows of a hashed data set
+    have the texts that `ctr model top` shows: of the model's dictionary, and of the values in FILE.
 
     Example: `ctr explain --model model tomorrow.tsv --rows 1`
     """
     from ctr.model import explain as run
     from ctr.model import load_model
+    from features import is_dataset
 
     require_apart(json, inputs)
     require_no_part(json)
+    hashed = is_dataset(inputs[0])
+    if values is not None and not hashed:
+        raise typer.BadParameter("--values is for a hashed data set: raw rows have their own values.")
     loaded = load_model(model)
-    found = run(loaded, inputs, rows)
+    found = run(loaded, inputs, rows, values)
     notes = ", before calibration" if loaded.calibration is not None else ""
-    notes += ", windows left out" if loaded.spec.windows else ""
+    notes += ", windows left out" if loaded.spec.windows and not hashed else ""
     lines = [line for each in found for line in _explanation_lines(each, notes)]
     report(lines, {"model": loaded.id, "rows": [each.to_json() for each in found]}, json)
 

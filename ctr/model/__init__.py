@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ctr.model.calibration_fit import Calibrated, calibrate, require_both_labels
     from ctr.model.comparison import Compared, compare
     from ctr.model.evaluation import evaluate
-    from ctr.model.explanation import Contribution, Explanation, explain
+    from ctr.model.explanation import Contribution, Explanation, explain, explain_row
     from ctr.model.inputs import inputs_of
     from ctr.model.linear import LinearModel, chunk_margins, probabilities_of
     from ctr.model.manifest import load_optimizer

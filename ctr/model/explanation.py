@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from math import nan
 from typing import Any
 
 import numpy as np
 
+from ctr.errors import DataError
 from ctr.model.linear import probabilities_of
 from ctr.model.model import Model
-from features import Slots, slot_dtype
-from features.inspect import show
-
-BIAS = "(bias)"
+from ctr.weights import BIAS, FeatureTexts
+from features import Batch, Chunk, ExampleSource, Slots, is_dataset, open_source, slot_dtype
+from features.inspect import ShownFeature, show, show_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class Contribution:
     field: str
     """Of the field or cross."""
     text: str
-    """The cell; empty for a cross."""
+    """The cell; empty for a cross, and for what comes from a hashed data set."""
     feature: str
     slot: int
     value: float
@@ -51,29 +53,80 @@ class Explanation:
         return asdict(self)
 
 
-def explain(model: Model, inputs: Sequence[str], rows: int) -> list[Explanation]:
-    """The first `rows` rows of raw data.
+def explain(model: Model, inputs: Sequence[str], rows: int, values: object = None) -> list[Explanation]:
+    """The first `rows` rows of raw data, or of a hashed data set.
 
-    Features of windows are left out: they depend on the moment, and are those of no one value. Raises
-    DataError for data that carries its own features, when there is no row, and as reading does.
+    Of raw rows, the features of windows are left out: they depend on the moment, and are those of no one
+    value. Of hashed rows all are there, with the texts that `Model.weights` gives their slots; a slot without
+    a text stands for itself. Raises DataError for raw data that carries its own features, when there is no
+    row, and as reading does.
     """
+    if len(inputs) == 1 and is_dataset(inputs[0]):
+        return _of_hashed(model, inputs[0], rows, values)
     found = []
     for row in show(model.spec, inputs, rows):
         if not row.features:
             found.append(Explanation(row.place, nan, nan, ()))
-            continue
-        features = [(each, each.slot) for each in row.features if each.slot is not None]
-        bias = [0] if model.spec.bias else []
-        slots: Slots = np.array([*bias, *(slot for _, slot in features)], slot_dtype(model.spec.bits))
-        weights = model.linear.weights_at(slots).tolist()
-        parts = [Contribution(BIAS, "", BIAS, 0, 1.0, weight, weight) for weight in weights[: len(bias)]]
-        for (each, slot), weight in zip(features, weights[len(bias) :], strict=True):
-            contribution = weight * each.value
-            parts.append(
-                Contribution(each.field, each.text, each.feature, slot, each.value, weight, contribution)
-            )
-        total = sum(part.contribution for part in parts)
-        parts.sort(key=lambda part: -abs(part.contribution))
-        prediction = probabilities_of(model.log_odds(np.array([total], np.float32)))
-        found.append(Explanation(row.place, total, float(prediction[0]), tuple(parts)))
+        else:
+            found.append(_explanation(model, row.place, _with_bias(model, row.features)))
     return found
+
+
+def explain_row(model: Model, row: Mapping[str, object]) -> Explanation:
+    """A row as `Model.predict` takes it, with the features of windows at this moment, by their slots."""
+    shown, batch = show_values(model.spec, row), model.transform.apply_rows([row])
+    features = _with_bias(model, shown.features)
+    named = Counter(each.slot for each in features)
+    values = [1.0] * batch.slots.size if batch.values is None else batch.values.tolist()
+    for slot, value in zip(batch.slots.tolist(), values, strict=True):
+        if named[slot]:
+            named[slot] -= 1
+        else:
+            features.append(_of_slot(slot, value, None))
+    return _explanation(model, shown.place, features)
+
+
+def _of_hashed(model: Model, path: str, rows: int, values: object) -> list[Explanation]:
+    source: ExampleSource = open_source([path], model.spec, labels="ignored")
+    batches: Iterator[Batch | Chunk] = source.batches(rows)
+    batch = next(batches, None)
+    if batch is None:
+        raise DataError(f"{path}: there is no row to explain.")
+    slots = batch.slots[batch.indices] if isinstance(batch, Chunk) else batch.slots
+    names = model.names(values)
+    texts = [None] * slots.size if names is None else FeatureTexts.of(names).at(slots)[0].to_pylist()
+    sizes = [1.0] * slots.size if batch.values is None else batch.values.tolist()
+    features = [
+        ShownFeature(BIAS, "", BIAS, 0) if model.spec.bias and slot == 0 else _of_slot(slot, value, text)
+        for slot, value, text in zip(slots.tolist(), sizes, texts, strict=True)
+    ]
+    return [
+        _explanation(model, f"{path}, row {number}", features[first:last])
+        for number, (first, last) in enumerate(pairwise(batch.indptr.tolist()), 1)
+    ]
+
+
+def _of_slot(slot: int, value: float, text: str | None) -> ShownFeature:
+    """A feature by its slot, whose text, if that is known, begins with the field."""
+    field, _, feature = ("", "", f"slot {slot}") if text is None else text.partition("=")
+    return ShownFeature(field, "", feature, slot, value)
+
+
+def _with_bias(model: Model, features: Sequence[ShownFeature]) -> list[ShownFeature]:
+    """The features that a row has."""
+    bias = [ShownFeature(BIAS, "", BIAS, 0)] if model.spec.bias else []
+    return [*bias, *(each for each in features if each.slot is not None)]
+
+
+def _explanation(model: Model, place: str, features: Sequence[ShownFeature]) -> Explanation:
+    slots: Slots = np.array([each.slot for each in features], slot_dtype(model.spec.bits))
+    parts = [
+        Contribution(f.field, f.text, f.feature, slot, f.value, weight, weight * f.value)
+        for f, slot, weight in zip(
+            features, slots.tolist(), model.linear.weights_at(slots).tolist(), strict=True
+        )
+    ]
+    total = sum(part.contribution for part in parts)
+    parts.sort(key=lambda part: -abs(part.contribution))
+    prediction = probabilities_of(model.log_odds(np.array([total], np.float32)))
+    return Explanation(place, total, float(prediction[0]), tuple(parts))

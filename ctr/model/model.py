@@ -21,6 +21,8 @@ from features.windows import Windows
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ctr.model.explanation import Explanation
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -153,14 +155,30 @@ class Model:
 
         Raises DataError and ModelError when dictionary or values cannot be read.
         """
-        from ctr.model.inputs import inputs_of
-        from ctr.weights import names_of_values, weight_table, with_names
+        from ctr.weights import weight_table
 
-        names = self.dictionary_table()
-        if values is not None:
-            with inputs_of(values) as inputs:
-                names = with_names(names, names_of_values(self.spec, inputs))
-        return weight_table(self.linear.slots, self.linear.weights, names, bias=self.spec.bias)
+        return weight_table(self.linear.slots, self.linear.weights, self.names(values), bias=self.spec.bias)
+
+    def names(self, values: object = None) -> pa.Table | None:
+        """The texts that `weights` gives, as columns `slot`, `feature` and `count`; None: none are known."""
+        from ctr.model.inputs import inputs_of
+        from ctr.weights import names_of_values, with_names
+
+        known = self.dictionary_table()
+        if values is None:
+            return known
+        with inputs_of(values) as inputs:
+            return with_names(known, names_of_values(self.spec, inputs))
+
+    def explain(self, row: Mapping[str, object]) -> Explanation:
+        """What each feature of a row adds to its prediction: `contributions`, the most telling first.
+
+        A row is a mapping of columns to values, as `predict` takes it; one of several of them is
+        `rows[0]`, of a table `table.slice(0, 1).to_pylist()[0]`. Raises DataError as `predict` does.
+        """
+        from ctr.model.explanation import explain_row  # which knows models
+
+        return explain_row(self, row)
 
     def dictionary_table(self) -> pa.Table | None:
         """The features that the model's data set had texts for, see `features.read_dictionary`; None: none.

@@ -11,6 +11,6 @@ if TYPE_CHECKING:
     from ctr.weights.names import names_of_values, with_names
     from ctr.weights.ranking import largest
     from ctr.weights.specs import spec_changes
-    from ctr.weights.table import FeatureTexts, weight_table
+    from ctr.weights.table import BIAS, FeatureTexts, weight_table
 
 __getattr__ = lazy_face(__name__, __file__)

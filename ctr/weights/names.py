@@ -64,9 +64,7 @@ def _of_columns(spec: FeatureSpec, inputs: Sequence[str]) -> FeatureSpec:
     if not fields:
         wanted = ", ".join(repr(column_of(field)) for field in spec.fields[:8])
         raise DataError(f"{inputs[0]}: it has none of the columns that the model's fields read: {wanted}.")
-    names = {field.name for field in fields}
-    crosses = tuple(cross for cross in spec.crosses if names.issuperset(cross.of))
-    return spec.model_copy(update={"fields": fields, "crosses": crosses, "windows": ()})
+    return spec.of_fields(fields)
 
 
 def _has(reader: Reader, columns: Sequence[str]) -> bool:

@@ -2,4 +2,4 @@
 
 from features.inspect.check import Check, check
 from features.inspect.draft import draft_spec
-from features.inspect.show import ShownRow, show
+from features.inspect.show import ShownFeature, ShownRow, show, show_values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -54,17 +54,31 @@ class ShownRow:
 def show(spec: FeatureSpec, inputs: Sequence[str], rows: int) -> list[ShownRow]:
     """The first `rows` rows that can be split into cells; if the spec has to learn, from all of them first.
 
+    Features of windows are left out: they are those of no one row.
+
     Raises DataError for data that carries its own features, when there is no such row, and as reading does.
     """
     if not spec.fields:
         raise DataError(f"{spec.source.format} data carries its own features: there are no fields to show.")
-    spec = fit(spec, inputs)
+    spec = fit(spec, inputs).of_fields(spec.fields)
     columns = list(dict.fromkeys(column_of(field) for field in spec.fields))
     naming = Naming(spec, columns)
     found = list(islice(_rows(spec, naming, columns, inputs), rows))
     if not found:
         raise DataError(f"{inputs[0]}: no row can be split into its columns; see `ctr features check`.")
     return found
+
+
+def show_values(spec: FeatureSpec, row: Mapping[str, object]) -> ShownRow:
+    """A row as it comes to be scored, names of columns and their values; `spec` has learnt what it needs.
+
+    Features of windows are left out. Raises DataError as `Transform.apply_rows` does.
+    """
+    transform = Transform(spec, with_label=False)
+    cells = transform.cells_of([row])
+    transform.apply(cells)  # finds what is wrong with it
+    spec = spec.of_fields(spec.fields)
+    return _named(spec, Naming(spec, transform.columns), transform.columns, cells, "the row")
 
 
 def _rows(
@@ -86,7 +100,12 @@ def _row(spec: FeatureSpec, naming: Naming, columns: Sequence[str], block: Block
     of_fields.append(cells, bad, column, BatchBuilder(of_fields, 1), 0)
     if bad[0]:
         return ShownRow(f"{place}: {of_fields.explain(cells, 0, int(bad[0]), int(column[0]))[0]}", ())
-    named = naming.of(cells, status)
+    return _named(spec, naming, columns, cells, place)
+
+
+def _named(spec: FeatureSpec, naming: Naming, columns: Sequence[str], cells: Cells, place: str) -> ShownRow:
+    """The one row of `cells`, which is good."""
+    named = naming.of(cells, np.zeros(1, np.uint8))
     texts = {field.name: cells.text(0, columns.index(column_of(field))) for field in spec.fields}
     shown = []
     for number, name in enumerate(naming.names):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
@@ -82,6 +83,12 @@ class FeatureSpec(BaseModel):
         """The spec's fields and those of its windows, or those of a format whose rows carry their own."""
         of_windows = [field for window in self.windows for field in window.fields]
         return (*self.fields, *of_windows) or FORMATS[self.source.format].fields
+
+    def of_fields(self, fields: Sequence[AnyField]) -> FeatureSpec:
+        """This spec with these of its fields alone, and the crosses of these; without windows."""
+        names = {field.name for field in fields}
+        crosses = tuple(cross for cross in self.crosses if names.issuperset(cross.of))
+        return self.model_copy(update={"fields": tuple(fields), "crosses": crosses, "windows": ()})
 
     @property
     def features_per_example(self) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from ctr.errors import DataError
 from ctr.learn.ftrl import Ftrl
-from ctr.model import LinearModel, Model, explain, save_model
+from ctr.model import LinearModel, Model, explain, load_model, save_model
 from features import FeatureSpec, RawSource, load_spec
 from tests.command_line import Cli
 
@@ -79,6 +79,68 @@ def test_the_command(model: Model, log: str, tmp_path: Path, cli: Cli) -> None:
     assert [row["prediction"] is None for row in told["rows"]] == [False, False, True, False]
     assert f"prediction {told['rows'][0]['prediction']:.5f}" in done.out
     assert " x 2" in done.out
+
+
+def test_a_row_of_a_program(model: Model) -> None:
+    row = {"site": "a", "price": 1.5, "tags": "x:2|y"}
+    found = model.explain(row)
+    assert found.prediction == pytest.approx(model.predict([row])[0], abs=1e-6)
+    assert {(each.field, each.feature) for each in found.contributions} >= {("site", "a"), ("tags", "y")}
+    assert sum(each.contribution for each in found.contributions) == pytest.approx(found.log_odds)
+    missing = model.explain({})
+    assert [each.feature for each in missing.contributions] == ["(bias)"]
+    with pytest.raises(DataError, match=r"column 'price': 'much' is not a number"):
+        model.explain({"price": "much"})
+    with pytest.raises(DataError, match="colour"):
+        model.explain({"colour": "red"})
+
+
+def test_rows_of_a_hashed_data_set(log: str, tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "spec.yaml").write_text(SPEC.to_yaml())
+    words = ["features", "build", "--spec", tmp_path / "spec.yaml", log, "--on-bad-rows", "skip"]
+    for name, more in (("plain", []), ("named", ["--dictionary", "50"])):
+        assert cli(*words, "--out", tmp_path / name, *more).code == 0
+    models = {}
+    for name in ("plain", "named"):
+        assert cli("train", tmp_path / name, "--model", tmp_path / f"{name}.model").code == 0
+        models[name] = load_model(tmp_path / f"{name}.model")
+    raw = [each for each in explain(models["named"], [log], 4) if each.contributions]
+    named = explain(models["named"], [str(tmp_path / "named")], 9)
+    by_slots = explain(models["plain"], [str(tmp_path / "plain")], 9)
+    by_values = explain(models["plain"], [str(tmp_path / "plain")], 9, log)
+    for one, *others in zip(raw, named, by_slots, by_values, strict=True):
+        told = sorted((each.field, each.feature, each.contribution) for each in one.contributions)
+        for other in (others[0], others[2]):
+            assert sorted((e.field, e.feature, e.contribution) for e in other.contributions) == told
+        assert [each.slot for each in others[1].contributions] == [e.slot for e in others[2].contributions]
+        assert {e.feature for e in others[1].contributions if e.slot} == {
+            f"slot {e.slot}" for e in one.contributions if e.slot
+        }
+    shown = cli("explain", "--model", tmp_path / "plain.model", tmp_path / "plain", "--values", log)
+    assert shown.out.startswith(f"{tmp_path / 'plain'}, row 1: prediction ")
+    assert " a * x " in shown.out
+    assert cli("explain", "--model", tmp_path / "plain.model", log, "--values", log).code == 2
+
+
+def test_windows_whose_time_is_no_field(tmp_path: Path, cli: Cli) -> None:
+    log, spec, hashed, model = (tmp_path / name for name in ("log.csv", "spec.yaml", "hashed", "model"))
+    log.write_text("click,site,at\n" + "".join(f"{k % 2},s{k % 3},{k * 60}\n" for k in range(30)))
+    spec.write_text(
+        "version: 1\nsource: {format: delimited}\nlabel: click\nfields: [{name: site, type: category}]\n"
+        "windows: [{name: w, key: [site], time: at, format: unix, spans: [1h], features: [count]}]\n"
+        "crosses: [site * w.count.1h]\n"
+    )
+    assert cli("features", "build", "--spec", spec, log, "--out", hashed).code == 0
+    assert cli("train", hashed, "--model", model).code == 0
+    shown = cli("explain", "--model", model, log, "--rows", 1)
+    assert "windows left out" in shown.out
+    assert "s0" in shown.out
+    loaded, row = load_model(model), {"site": "s1", "at": 1800}
+    found = loaded.explain(row)
+    assert found.prediction == pytest.approx(loaded.predict([row])[0], abs=1e-6)
+    assert len([each for each in found.contributions if each.feature.startswith("slot ")]) == 2
+    hashed_row = cli("explain", "--model", model, hashed, "--rows", 1).out
+    assert "windows left out" not in hashed_row
 
 
 def test_what_cannot_be_explained(tmp_path: Path) -> None:
