@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
@@ -16,9 +16,12 @@ from fastapi.routing import APIRoute
 
 from api.body import Limits, RequestError, check_content, containers_at_most, parse_rows, read_body
 from api.events import Act, Events, add_event_routes, describe_events
-from api.schema import Alive, Predictions, Problem, Ready, example_row, request_schema
-from ctr.errors import DataError
+from api.schema import NOT_NOW, Alive, Predictions, Problem, Ready, example_row, request_schema
+from ctr.errors import DataError, StoreError
 from ctr.model import Model
+
+if TYPE_CHECKING:  # which loads the Redis client
+    from api.shared_windows import SharedWindows
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +37,9 @@ answered in the loop, one client that sends 200 rows at a time made everyone els
 take 12 ms instead of 0.9 (medians, loopback, 2 cores).
 """
 
+WAITING_REQUESTS = 32
+"""So many small requests wait for Redis at a time."""
+
 WARM_UP_ROWS = 2_000
 """More than any number of rows from which on the model takes another path."""
 
@@ -47,16 +53,20 @@ def create_app(
     model: Model,
     *,
     limits: Limits = DEFAULT_LIMITS,
+    windows: SharedWindows | None = None,
     on_warm: Callable[[Exception | None], None] | None = None,
 ) -> FastAPI:
     """An application that answers with the predictions of `model`.
+
+    What its windows know is in this process, or in Redis: then `windows` are what `model.with_history` was
+    given. They are closed in the end.
 
     When it starts up, it predicts one example in a thread, which compiles the kernels or loads them from
     their cache; until then `/healthz` answers, and `/readyz` and `/v1/predict` say 503. `on_warm` is then
     called once, in the event loop, with None or with the exception that the example raised; without it,
     the exception is logged.
     """
-    service = Service(model, limits)
+    service = Service(model, limits, windows)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -82,7 +92,7 @@ def create_app(
 class Service:
     """A model, how much one request may ask of it, and whether it is ready."""
 
-    def __init__(self, model: Model, limits: Limits) -> None:
+    def __init__(self, model: Model, limits: Limits, windows: SharedWindows | None = None) -> None:
         self.model = model
         self.limits = limits
         self.failure: Exception | None = None
@@ -93,6 +103,9 @@ class Service:
         self._large_bodies = asyncio.Semaphore(limits.large_bodies)
         # More at a time are no faster and need more memory.
         self._threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="predict")
+        self._windows = windows
+        # Small requests that wait for Redis need next to nothing while they wait.
+        self._waiting = ThreadPoolExecutor(WAITING_REQUESTS, thread_name_prefix="windows")
 
     async def warm(self, on_warm: Callable[[Exception | None], None] | None) -> None:
         """Predict an example and then many, so that no request has to wait for a compiler."""
@@ -120,6 +133,14 @@ class Service:
             raise RequestError(503, f"the model cannot predict: {self.failure}")
         if not self._ready:
             raise RequestError(503, "the model is warming up; try again when /readyz answers 200")
+
+    async def check_windows(self) -> None:
+        """`RequestError` (503) when Redis, which has the windows, does not answer."""
+        if self._windows is not None:
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._waiting, self._windows.check)
+            except StoreError as error:
+                raise RequestError(503, str(error)) from None
 
     @asynccontextmanager
     async def body_of(self, request: Request) -> AsyncIterator[bytes]:
@@ -155,6 +176,8 @@ class Service:
                 return _json(await self._answer(body, act))
             except (RequestError, DataError):
                 raise
+            except StoreError as error:
+                raise RequestError(503, str(error)) from None
             except Exception:
                 # Answered here, because uvicorn would close the connection that the client still counts on.
                 logger.exception("a request failed")
@@ -162,13 +185,18 @@ class Service:
 
     async def _answer(self, body: bytes, act: Act) -> bytes:
         """What `act` says, from a thread if it could keep the event loop from its other clients."""
-        if len(body) <= INLINE_BYTES and containers_at_most(body) * self._fields <= INLINE_CELLS:
+        if len(body) > INLINE_BYTES or containers_at_most(body) * self._fields > INLINE_CELLS:
+            return await self._in_thread(body, act)
+        if self._windows is None:
             return act(body)
-        return await self._in_thread(body, act)
+        return await asyncio.get_running_loop().run_in_executor(self._waiting, act, body)
 
     def close(self) -> None:
         """Let the threads end."""
         self._threads.shutdown(wait=False)
+        self._waiting.shutdown(wait=False)
+        if self._windows is not None:
+            self._windows.close()
 
     async def _in_thread(self, body: bytes, act: Act) -> bytes:
         return await asyncio.get_running_loop().run_in_executor(self._threads, act, body)
@@ -196,7 +224,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
             415: {"model": Problem, "description": "A body of another type than JSON, or an encoded one"},
             422: {"model": Problem, "description": "Malformed JSON or rows"},
             500: {"model": Problem, "description": "The server failed"},
-            503: {"model": Problem, "description": "The model is still warming up, or the server is busy"},
+            503: {"model": Problem, "description": NOT_NOW},
         },
     )
     async def predict(request: Request) -> Response:
@@ -216,11 +244,12 @@ def add_routes(app: FastAPI, service: Service) -> None:
     @app.get(
         "/readyz",
         summary="Tell whether requests are welcome",
-        responses={503: {"model": Problem, "description": "The model is still warming up"}},
+        responses={503: {"model": Problem, "description": NOT_NOW}},
     )
     async def readyz() -> Ready:
         """200 when the model is loaded and warm; a load balancer sends requests only then."""
         service.check_ready()
+        await service.check_windows()
         return Ready(status="ready", model=service.model.id)
 
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, Field
 
 from api.body import Limits, parse_rows
-from api.schema import Problem, example_row, request_schema
+from api.schema import NOT_NOW, Problem, example_row, request_schema
 from ctr.model import Model
 from features.windows import Windows
 
@@ -59,7 +59,7 @@ def add_event_routes(
     responses: dict[int | str, dict[str, Any]] = {
         413: {"model": Problem, "description": "Too many rows, or too large a body"},
         422: {"model": Problem, "description": "Malformed JSON or rows, or rows that come too late"},
-        503: {"model": Problem, "description": "The model is still warming up, or the server is busy"},
+        503: {"model": Problem, "description": NOT_NOW},
     }
 
     @app.post(

@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from features import FeatureSpec
 from features.spec import CategoryField, NumberField, TimeField, column_of, columns_of
 
+NOT_NOW = "The model is warming up, the server is busy, or Redis, which has the windows, is away"
+"""Why an answer may have the status 503."""
+
 EXAMPLE_NUMBER = 5
 EXAMPLE_CATEGORY = "68fd1e64"
 EXAMPLE_LIST = ["red", "shoes"]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -20,7 +20,10 @@ from fastapi import FastAPI
 from api.app import create_app
 from api.connection import Connection
 from ctr.errors import CtrError
-from ctr.model import load_model
+from ctr.model import Model, load_model
+
+if TYPE_CHECKING:
+    from api.shared_windows import SharedWindows
 
 KEEP_ALIVE_S = 75
 """An idle connection is closed after this. Longer than the pools of common clients and proxies keep one
@@ -39,30 +42,55 @@ BACKLOG = 2_048
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def serve(model_dir: Path, host: str = "127.0.0.1", port: int = 8000) -> None:
+def serve(model_dir: Path, host: str = "127.0.0.1", port: int = 8000, *, windows: str | None = None) -> None:
     """Load the model in `model_dir` and answer requests on `host:port` until SIGINT or SIGTERM, then return.
 
     Port 0 takes a free one. When the model is ready to predict, one line on standard output says where it
     listens. Requests under way are finished before it returns; a second SIGINT does not wait for them.
-    `ModelError` when the model cannot be loaded, `CtrError` when the address cannot be had.
+    `windows` is the URL of a Redis that keeps what the model's windows know, for all servers with this URL.
+    `ModelError` when the model cannot be loaded, `CtrError` when the address cannot be had, `StoreError` when
+    Redis cannot be reached or has other windows.
     """
-    model = load_model(model_dir)
+    shared = None
+    if windows is None:
+        model = load_model(model_dir)
+    else:
+        model, shared = _with_windows(windows, model_dir)
     listener = listen(host, port)
     failures: list[Exception] = []
 
     def on_warm(failure: Exception | None) -> None:
         if failure is None:
-            sys.stdout.write(f"serving model {model.id} on {url_of(listener)}\n")
+            sys.stdout.write(f"serving model {model.id} on {url_of(listener)}{_told(shared)}\n")
             sys.stdout.flush()
         else:
             failures.append(failure)
             server.should_exit = True
 
-    server = server_of(create_app(model, on_warm=on_warm), limit=connection_limit())
+    server = server_of(create_app(model, windows=shared, on_warm=on_warm), limit=connection_limit())
     with listener, _signals_end_quietly():
         server.run(sockets=[listener])
     if failures:
         raise failures[0]
+
+
+def _with_windows(url: str, model_dir: Path) -> tuple[Model, SharedWindows]:
+    """The model, and its windows in Redis."""
+    from api.shared_windows import SharedWindows
+    from ps import parse_redis_url
+
+    redis = parse_redis_url(url)  # before a large model is loaded
+    model = load_model(model_dir)
+    if model.windows is None:
+        raise CtrError(f"{model_dir}: the model has no windows to keep in Redis; leave --windows out")
+    shared = SharedWindows(redis, model.spec, model.windows)
+    return model.with_history(shared), shared
+
+
+def _told(shared: SharedWindows | None) -> str:
+    if shared is None:
+        return ""
+    return f", windows in {shared.url} ({'as the model has them' if shared.created else 'as they are there'})"
 
 
 def server_of(app: FastAPI, **connection: Any) -> uvicorn.Server:

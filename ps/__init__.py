@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         WorkerStore,
         warm_up_requests,
     )
+    from ps.records import Beginning, Change, Record, RecordStore
     from ps.redis import Logged, ModelExistsError, PartitionDump, RedisStore, Saturations
     from ps.wire import RedisUrl, parse_redis_url
 

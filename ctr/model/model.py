@@ -16,6 +16,7 @@ from ctr.model.calibration import Calibration
 from ctr.model.linear import LinearModel, probabilities_of
 from ctr.model.manifest import FORMAT, FORMAT_VERSION
 from features import Batch, Chunk, FeatureSpec, Slots, Transform, batch_of, open_source
+from features.transform import History
 from features.windows import Windows
 
 if TYPE_CHECKING:
@@ -208,19 +209,24 @@ class Model:
             )
         save_model(self, Path(path), self.state)
 
+    def with_history(self, history: History) -> Model:
+        """The same model, which has the features of windows from `history` and has forgotten its own."""
+        transform = Transform(self.spec, with_label=False, history=history)
+        return replace(self, transform=transform, windows=None)
+
     def take_in(self, rows: Sequence[Mapping[str, object]], until: int | None = None) -> int:
         """Rows that have happened count for what windows say from now on; how many of them do.
 
         They come in the order of time, and none is later than `until`, in microseconds since 1970. All are
         taken in, or none: raises DataError as `predict` does, also for one that comes too late.
         """
-        assert self.windows is not None
-        return self.windows.take_in(self.transform.cells_of(rows), self.transform.columns, until)
+        assert self.transform.history is not None
+        return self.transform.history.take_in(self.transform.cells_of(rows), self.transform.columns, until)
 
     def add_clicks(self, rows: Sequence[Mapping[str, object]]) -> int:
         """Clicks on rows that have been taken in: with the same key and time. How many have a known key."""
-        assert self.windows is not None
-        return self.windows.add_clicks(self.transform.cells_of(rows), self.transform.columns)
+        assert self.transform.history is not None
+        return self.transform.history.add_clicks(self.transform.cells_of(rows), self.transform.columns)
 
 
 def model_id(spec: FeatureSpec, linear: LinearModel, calibration: Calibration | None = None) -> str:

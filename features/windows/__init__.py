@@ -1,7 +1,10 @@
 """What earlier rows with the same key say of a row: counts, clicks and rates over sliding windows."""
 
+from features.windows.record_bytes import WindowRecords
 from features.windows.state import (
     WINDOW_FILE,
+    difference,
+    identity_of,
     load_windows,
     read_windows,
     sha256_of,

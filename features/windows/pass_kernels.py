@@ -55,7 +55,7 @@ def look(
     are.
 
     `present` (bool[f, n]) has to be False before. Of `records`, the row `LOOKED` changes, and what depends on
-    the time alone.
+    the time alone. A key that has expired for the latest row is not known.
     """
     numbers, spans, decay = layout.numbers, layout.spans, layout.decay
     edges, lowest, threshold = layout.edges, layout.log_lowest, layout.log_threshold
@@ -63,6 +63,7 @@ def look(
     wide, parts, before = records.wide, records.wide_parts, records.wide_sums
     clock, masks, sums = records.clock, records.masks, records.sums
     overall, share, begin = records.overall, records.share, 2 * numbers.head
+    oldest = records.sizes[3] - numbers.expires - numbers.slack
     for i in range(keys.size):
         if not timed[i] or keys[i] == NO_KEY:
             continue
@@ -73,13 +74,13 @@ def look(
             move_back(numbers, spans, wide, parts, before, LOOKED, begin, clock)
             _sum(numbers, spans, decay, wide, parts, before, LOOKED, time, clock, masks, -NOWHERE, sums)
             keep_share(spans, clock, sums, overall, share)
-        if entry == 0:
+        if is_narrow(entry):
+            copy_narrow(numbers, narrow, narrow_parts, row_of(entry), wide, parts, LOOKED)
+        elif entry != 0:
+            copy_row(wide, row_of(entry), LOOKED)
+        if entry == 0 or wide[LOOKED, LAST] < oldest:
             wide[LOOKED] = 0
             wide[LOOKED, LAST] = NOWHERE
-        elif is_narrow(entry):
-            copy_narrow(numbers, narrow, narrow_parts, row_of(entry), wide, parts, LOOKED)
-        else:
-            copy_row(wide, row_of(entry), LOOKED)
         last = wide[LOOKED, LAST]
         move_back(numbers, spans, wide, parts, before, LOOKED, begin, clock)
         _sum(numbers, spans, decay, wide, parts, before, LOOKED, time, clock, masks, numbers.expires, sums)
@@ -158,7 +159,7 @@ def add_clicks(
 ) -> int:
     """Adds a click to rows with these keys and times that were taken in without; how many have a known key.
 
-    There must be room for `n` more keys in `wide`.
+    A key that has expired for the latest row is not known. There must be room for `n` more keys in `wide`.
     """
     numbers, spans, decay = layout.numbers, layout.spans, layout.decay
     sizes, table, clock = records.sizes, records.table, records.clock
@@ -166,6 +167,7 @@ def add_clicks(
     wide, parts, before = records.wide, records.wide_parts, records.wide_sums
     records.overall[:] = NOWHERE
     begin, taken = 8 * numbers.head, 0
+    oldest = sizes[3] - numbers.expires - numbers.slack
     for i in range(keys.size):
         if not timed[i] or keys[i] == NO_KEY:
             continue
@@ -173,7 +175,8 @@ def add_clicks(
         if table[place] == 0:
             continue
         row, small = row_of(table[place]), is_narrow(table[place])
-        if time > (narrow[row, LAST] if small else wide[row, LAST]):
+        last = narrow[row, LAST] if small else wide[row, LAST]
+        if time > last or last < oldest:
             continue
         tick(numbers, spans, time, clock, records.masks)
         if small and is_full(numbers, spans, bytes_, row, clock, False, True):

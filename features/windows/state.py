@@ -95,6 +95,24 @@ def read_windows(spec: FeatureSpec, read: Callable[[str], bytes], where: str) ->
     return windows
 
 
+def identity_of(spec: FeatureSpec) -> str:
+    """What must be the same for all windows of `spec` to go on from what others know: a JSON list."""
+    return json.dumps([json.loads(_identity(spec, k)) for k in range(len(spec.windows))], sort_keys=True)
+
+
+def difference(there: str, here: str) -> str:
+    """What two that are not the same say differently."""
+    before, now = json.loads(there), json.loads(here)
+    if len(before) != len(now):
+        return f"there are {len(before)} windows and here {len(now)}"
+    return ", ".join(
+        f"window {mine['name']!r}: {key} is {its.get(key)!r} there and {mine.get(key)!r} here"
+        for its, mine in zip(before, now, strict=True)
+        for key in mine
+        if its.get(key) != mine[key]
+    )
+
+
 def _identity(spec: FeatureSpec, k: int) -> str:
     """What must be the same for a window to go on from another one's files."""
     window = spec.windows[k].model_dump(mode="json", exclude={"time", "rate_edges", "strength", "format"})

@@ -47,13 +47,15 @@ class WindowTable:
 
     layout: Layout
 
-    def __init__(self, window: Window) -> None:
-        self.layout = layout_of(window)
-        numbers, spans = self.layout.numbers, len(self.layout.spans)
-        counters = int(numbers.plane) * (2 if window.with_clicks else 1)
+    def __init__(self, layout: Layout, least: int = _LEAST) -> None:
+        """Knows nothing, and makes room for at least so many keys at a time."""
+        self.layout = layout
+        numbers, spans = layout.numbers, len(layout.spans)
+        counters = int(numbers.plane) * (2 if numbers.with_clicks else 1)
+        self._least = least
         self._head = int(numbers.head)
         self._sizes = np.array([0, 0, LOOKED + 1, _BEGINNING], np.int64)
-        self._table = np.zeros(2 * _LEAST, np.uint64)
+        self._table = np.zeros(2 * least, np.uint64)
         self._narrow = np.zeros((0, self._head + counters // 8), np.int64)
         self._wide = np.zeros((LOOKED + 1, self._head + counters // 2), np.int64)
         self._wide[:, LAST] = _BEGINNING
@@ -79,8 +81,12 @@ class WindowTable:
     @property
     def latest(self) -> int | None:
         """The time of the latest row, in microseconds; None before the first."""
-        found = int(self._sizes[3])
-        return None if found == _BEGINNING else found
+        return None if self.end == _BEGINNING else self.end
+
+    @property
+    def end(self) -> int:
+        """As `latest`, and before the first row a time before all others."""
+        return int(self._sizes[3])
 
     @property
     def keys(self) -> int:
@@ -101,9 +107,17 @@ class WindowTable:
             size *= 2
         if size > self._table.size:
             self._enter(size)
-        self._narrow = _with_room(self._narrow, int(self._sizes[1]) + rows)
-        self._wide = _with_room(self._wide, int(self._sizes[2]) + min(rows, int(self._sizes[1]) + rows))
+        self._narrow = self._with_room(self._narrow, int(self._sizes[1]) + rows)
+        self._wide = self._with_room(self._wide, int(self._sizes[2]) + min(rows, int(self._sizes[1]) + rows))
         return self.records
+
+    def _with_room(self, records: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+        """The same array, or a longer one."""
+        if rows > len(records):
+            # Where there is nothing else that looks at it, memory is moved by the system and not copied.
+            size = max(int(_GROWTH * len(records)), rows, self._least)
+            records.resize((size, records.shape[1]), refcheck=False)
+        return records
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All that it knows, the same whenever the same rows have been taken in; `restore` reads it back."""
@@ -151,20 +165,30 @@ class WindowTable:
             or (np.concatenate([narrow[1], wide[1]]) > latest).any()
         ):
             raise ValueError("its arrays do not fit together")
-        self._sizes[:] = [0, narrow[0].size, wide[0].size + LOOKED, latest]
-        self._narrow = np.empty((narrow[0].size, self._narrow.shape[1]), np.int64)
-        self._wide = np.empty((wide[0].size + LOOKED, self._wide.shape[1]), np.int64)
-        rows = np.flatnonzero(np.arange(len(self._wide)) != LOOKED)
-        for to, array in zip(self._read(self._narrow, np.uint8), narrow, strict=True):
+        in_narrow = np.empty((narrow[0].size, self._narrow.shape[1]), np.int64)
+        in_wide = np.empty((wide[0].size + LOOKED, self._wide.shape[1]), np.int64)
+        rows = np.flatnonzero(np.arange(len(in_wide)) != LOOKED)
+        for to, array in zip(self._read(in_narrow, np.uint8), narrow, strict=True):
             to[:] = array
-        for to, array in zip(self._read(self._wide, np.uint32), wide, strict=True):
+        for to, array in zip(self._read(in_wide, np.uint32), wide, strict=True):
             to[rows] = array
+        self.adopt(latest, in_narrow, in_wide)
+
+    @property
+    def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Those of `Records.narrow`, of which one whose key is 0 is not in use, and of `Records.wide`."""
+        return self._narrow[: int(self._sizes[1])], self._wide[: int(self._sizes[2])]
+
+    def adopt(self, latest: int, narrow: NDArray[np.int64], wide: NDArray[np.int64]) -> None:
+        """Know these rows, of keys that differ, and nothing else; those that have expired are dropped."""
+        self._sizes[:] = [0, len(narrow), len(wide), latest]
+        self._narrow, self._wide = narrow, wide
         self._of_all[0][:] = _BEGINNING
         size = self._table.size
-        while every.size > _FULL * size:
+        while len(narrow) + len(wide) > _FULL * size:
             size *= 2
         self._enter(size)
-        self._sweep()
+        self._swept = latest
 
     def _sweep(self) -> None:
         """Drop the keys that have expired."""
@@ -230,11 +254,3 @@ def _decay() -> NDArray[np.float64]:
 
 def _kinds(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     return {name: (array.dtype, array.shape[1:]) for name, array in arrays.items()}
-
-
-def _with_room(records: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-    """The same array, or a longer one."""
-    if rows > len(records):
-        # Where there is nothing else that looks at it, memory is moved by the system and not copied.
-        records.resize((max(int(_GROWTH * len(records)), rows, _LEAST), records.shape[1]), refcheck=False)
-    return records

@@ -16,7 +16,7 @@ from features.text import Cells, Times
 from features.transform import RowStatus, seed_of
 from features.windows.cell_kernels import NO_KEY, hash_key_part, read_clicks
 from features.windows.pass_kernels import add_clicks, look, pass_by
-from features.windows.table import WindowTable
+from features.windows.table import WindowTable, layout_of
 
 
 class Windows:
@@ -25,10 +25,10 @@ class Windows:
     Any number of threads may use it; a row is taken in as a whole before the next one is looked at.
     """
 
-    def __init__(self, spec: FeatureSpec) -> None:
-        """Knows nothing."""
+    def __init__(self, spec: FeatureSpec, tables: Sequence[WindowTable] | None = None) -> None:
+        """Knows what `tables` do, one for each window; without, nothing."""
         self.spec = spec
-        self.tables = [WindowTable(window) for window in spec.windows]
+        self.tables = tables or [WindowTable(layout_of(window)) for window in spec.windows]
         self._seeds = [seed_of(window.name, spec) for window in spec.windows]
         self._lock = Lock()
 
@@ -117,6 +117,17 @@ class Windows:
                     records = table.ready(keys.size)
                     taken = max(taken, add_clicks(table.layout, records, keys, times.values, times.present))
         return taken
+
+    def keys_in(
+        self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice
+    ) -> list[NDArray[np.uint64]]:
+        """The keys of rows, each once, for each window: uint64[k]."""
+        read = _Cells(cells, status, columns, rows)
+        found = [
+            np.unique(read.keys(window, seed))
+            for window, seed in zip(self.spec.windows, self._seeds, strict=True)
+        ]
+        return [keys[keys != NO_KEY] for keys in found]
 
     def arrays(self, k: int) -> dict[str, NDArray[Any]]:
         """What is known of the window numbered `k`; `restore` reads it back."""

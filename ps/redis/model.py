@@ -26,6 +26,7 @@ from ps.wire import (
     Nodes,
     RedisUrl,
     Transactions,
+    eviction_policies,
     host_port,
     pairs,
     rights_hint,
@@ -64,7 +65,12 @@ def open_model(
     """
     wanted = {"layout": LAYOUT_VERSION, "partitions": str(layout.partitions.count), **facts}
     try:
-        _require_no_eviction(url, nodes.client())
+        for policy in eviction_policies(url, nodes.client()):
+            if policy.startswith("allkeys-"):  # the others leave alone what has no time to live
+                raise StoreError(
+                    f"{url}: deletes keys when its memory is full (maxmemory-policy {policy}), and so "
+                    "weights; set maxmemory-policy to noeviction."
+                )
         if create and not url.cluster:
             _require_primary(url, nodes.client())
         found: Mapping[bytes, bytes] | None = None
@@ -83,26 +89,6 @@ def open_model(
         return Incarnation(_join(nodes.client(), keys, wanted), url, keys)
     except BROKEN as error:
         raise StoreError(f"{url}: the model could not be opened ({error}){rights_hint(error)}.") from error
-
-
-def _require_no_eviction(url: RedisUrl, client: Any) -> None:
-    """Raise StoreError where a server may delete weights. CONFIG GET is often forbidden, INFO seldom."""
-    if url.cluster:
-        found = client.info("memory", target_nodes=client.PRIMARIES)
-        # Of a single primary, redis-py gives the answer alone.
-        policies = (
-            {found["maxmemory_policy"]}
-            if "maxmemory_policy" in found
-            else {each["maxmemory_policy"] for each in found.values()}
-        )
-    else:
-        policies = {client.info("memory").get("maxmemory_policy", "")}
-    for policy in policies:
-        if policy.startswith("allkeys-"):  # the others leave alone what has no time to live
-            raise StoreError(
-                f"{url}: deletes keys when its memory is full (maxmemory-policy {policy}), and so weights; "
-                "set maxmemory-policy to noeviction."
-            )
 
 
 def _require_primary(url: RedisUrl, client: Any) -> None:

@@ -2,6 +2,7 @@
 
 from ps.wire.channel import Channel
 from ps.wire.commands import bitfield_read, bulk_string, command, read_queued
+from ps.wire.eviction import eviction_policies
 from ps.wire.keys import (
     CROWDED,
     FOLDS,
@@ -10,6 +11,7 @@ from ps.wire.keys import (
     WATERMARK_HASHES,
     BoardPart,
     Keys,
+    RecordsPart,
     Watermark,
     watermark_field,
 )

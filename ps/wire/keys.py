@@ -43,6 +43,21 @@ class BoardPart(StrEnum):
     """A string that is there as long as the coordinator's lease lasts."""
 
 
+class RecordsPart(StrEnum):
+    """What the windows of servers consist of."""
+
+    HEAD = "head"
+    """A string: the incarnation, and what is known of all keys together. Every change watches it."""
+    TURN = "turn"
+    """A string: who alone may change them for a moment."""
+    CREATOR = "creator"
+    """A string: who is about to create them."""
+    WRITER = "w:"
+    """Begins the name of a string: the number of a writer's last change."""
+    RECORD = "r:"
+    """Begins the name of a string: a record; the incarnation and the name of the record follow."""
+
+
 @dataclass(frozen=True, slots=True)
 class Watermark:
     """What a partition has of a data shard."""
@@ -80,6 +95,15 @@ class Keys:
     def rank(self, rank: int) -> bytes:
         """A hash: the prepared update of a rank, by round. Each rank on a node of its own choice."""
         return f"ctr:{{{self.model}:rank:{rank}}}".encode()
+
+    @property
+    def windows(self) -> bytes:
+        """A hash: what the windows of servers are (see `ps/records`); all keys of them live on one node."""
+        return f"ctr:{{{self.model}:windows}}".encode()
+
+    def of_windows(self, what: RecordsPart) -> bytes:
+        """A part of them."""
+        return b"%b:%b" % (self.windows, what.encode())
 
     def facts(self, partition: int) -> bytes:
         """A hash: the incarnation, and what else is known of a partition: STATE, FOLDS, CROWDED."""

@@ -37,10 +37,18 @@ class Transactions:
     refuses.
     """
 
-    def __init__(self, nodes: Nodes, url: RedisUrl, *, patience_s: float, of: str = "the job board") -> None:
-        """`of` says in messages what is read and written."""
+    def __init__(
+        self,
+        nodes: Nodes,
+        url: RedisUrl,
+        *,
+        patience_s: float,
+        of: str = "the job board",
+        then: str = ", then see `ctr ps status`",
+    ) -> None:
+        """`of` says in messages what is read and written, `then` what to do when the server is back."""
         self._nodes = nodes
-        self._of = of
+        self._of, self._then = of, then
         self._url = url
         self._patience_s = patience_s
         self.slow_s = float("inf")
@@ -82,8 +90,8 @@ class Transactions:
         def conflicts() -> StoreError:
             return StoreError(
                 f"{self._url}: others have changed {watched[-1].decode()} again and again for "
-                f"{self._patience_s:g} s, so that nothing could be written; are there too many workers for "
-                "one board, or are leases too short?"
+                f"{self._patience_s:g} s, so that nothing could be written; are there too many who write to "
+                f"{self._of}, or are leases too short?"
             )
 
         return self._patiently(watched[0], attempt)
@@ -106,7 +114,7 @@ class Transactions:
         def gave_up(problem: Exception) -> StoreError:
             return StoreError(
                 f"{self._url}: {self._of} could not be reached for {self._patience_s:g} s ({problem}); bring "
-                "the server back, or name its primary, then see `ctr ps status`."
+                f"the server back, or name its primary{self._then}."
             )
 
         return patiently(on_link, self._refresh, self._url, self._patience_s, gave_up, longest_s=self.slow_s)

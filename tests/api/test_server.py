@@ -21,9 +21,9 @@ from tests.ctr.distributed_jobs import Command, wait_for
 
 
 @contextmanager
-def server_process(model_dir: Path, **options: Any) -> Iterator[tuple[Command, str]]:
+def server_process(model_dir: Path, *words: object, **options: Any) -> Iterator[tuple[Command, str]]:
     """A server on a free port, and its first line of output."""
-    process = Command("serve", "--model", model_dir, "--port", 0, **options)
+    process = Command("serve", "--model", model_dir, "--port", 0, *words, **options)
     try:
         wait_for(lambda: "\n" in process.out or process.popen.poll() is not None)
         assert "\n" in process.out, process.said

@@ -1,0 +1,156 @@
+"""`SharedWindows`: what windows know, kept in Redis, where several servers read it and add to it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import DataError, StoreError
+from features import FeatureSpec
+from features.columns import Words
+from features.text import Cells
+from features.windows import WindowRecords, Windows, difference, identity_of
+from ps import Beginning, Change, RecordStore, RedisUrl
+
+_IDENTITY = "windows"
+"""The fact that must be the same for servers to share windows."""
+
+
+class SharedWindows:
+    """The windows of `spec` in Redis, as `features.windows.Windows` would have them in memory.
+
+    A request fetches the records of its keys, and all keys' totals, in one round trip, makes `Windows` of
+    them and asks these: so features are the same to the bit. Events that arrive while others are written are
+    written together. Any number of threads may use it. All methods raise StoreError when Redis is away.
+    """
+
+    def __init__(self, url: RedisUrl, spec: FeatureSpec, known: Windows) -> None:
+        """Open the windows that `url` names, or create them, of what is `known`.
+
+        Raises StoreError when those that are there are of another spec, or Redis refuses.
+        """
+        self._records = WindowRecords(spec)
+
+        def begin() -> Beginning:
+            records = self._records.records(known)
+            return Beginning(
+                self._records.totals(known),
+                ((name, value, self._records.keep_s(name)) for name, value in records.items()),
+            )
+
+        self.url = url
+        self._store = RecordStore(url, {_IDENTITY: identity_of(spec)}, begin, _differ)
+        self._waiting: deque[_Event] = deque()
+        self._writing = Lock()
+
+    @property
+    def created(self) -> bool:
+        """Whether they were not there before."""
+        return self._store.created
+
+    def words(
+        self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
+    ) -> list[Words]:
+        """The features of these rows; see `Windows.words`. Rows are not taken in here."""
+        assert not take_in
+        names = self._records.names_in(cells, status, columns, rows)
+        windows, _ = self._windows(names, *self._store.read(names))
+        return windows.words(cells, status, columns, rows, take_in=False)
+
+    def take_in(self, cells: Cells, columns: Sequence[str], until: int | None = None) -> int:
+        """See `Windows.take_in`."""
+        return self._add(cells, columns, lambda windows: windows.take_in(cells, columns, until))
+
+    def add_clicks(self, cells: Cells, columns: Sequence[str]) -> int:
+        """See `Windows.add_clicks`."""
+        return self._add(cells, columns, lambda windows: windows.add_clicks(cells, columns))
+
+    def check(self) -> None:
+        """StoreError unless Redis has them."""
+        self._store.read([])
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        self._store.close()
+
+    def _add(self, cells: Cells, columns: Sequence[str], act: Callable[[Windows], int]) -> int:
+        status = np.zeros(len(cells), np.uint8)
+        event = _Event(self._records.names_in(cells, status, columns, slice(None)), act)
+        self._waiting.append(event)
+        with self._writing:  # whoever waited for this may find that its event has been written
+            if not event.is_done:
+                self._write([self._waiting.popleft() for _ in range(len(self._waiting))])
+        return event.result()
+
+    def _write(self, events: list[_Event]) -> None:
+        names = list(dict.fromkeys(name for event in events for name in event.names))
+
+        def decide(head: bytes, values: list[bytes | None]) -> Change | None:
+            windows, before = self._windows(names, head, values)
+            for event in events:
+                event.try_on(windows)
+            totals, records = self._records.totals(windows), self._records.records(windows)
+            changed = [
+                (name, value, self._records.keep_s(name))
+                for name, value in records.items()
+                if before.get(name) != value
+            ]
+            return Change(totals, changed) if changed or totals != head else None
+
+        try:
+            self._store.change(names, decide)
+        except BaseException as error:
+            for event in events:
+                event.problem = error
+            raise
+        finally:
+            for event in events:
+                event.is_done = True
+
+    def _windows(
+        self, names: Sequence[bytes], head: bytes, values: Sequence[bytes | None]
+    ) -> tuple[Windows, dict[bytes, bytes]]:
+        """Windows that know these keys, and the records that they were made of."""
+        found = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+        try:
+            return self._records.windows(head, found), found
+        except ValueError as error:
+            raise StoreError(
+                f"{self.url}: what is there of the windows was not written by this version ({error}); "
+                "delete it, or give others a name of their own (?model=NAME)."
+            ) from error
+
+
+class _Event:
+    """A request to take in rows or clicks."""
+
+    def __init__(self, names: Sequence[bytes], act: Callable[[Windows], int]) -> None:
+        self.names = names
+        self.is_done = False
+        self.problem: BaseException | None = None
+        self._act = act
+        self._taken = 0
+
+    def try_on(self, windows: Windows) -> None:
+        """Do it; what is wrong with it is the `problem`, and changes nothing."""
+        self.problem = None
+        try:
+            self._taken = self._act(windows)
+        except DataError as error:
+            self.problem = error
+
+    def result(self) -> int:
+        """How many rows count. Raises the problem."""
+        if self.problem is not None:
+            raise self.problem
+        return self._taken
+
+
+def _differ(fact: str, there: str, here: str) -> str:
+    if fact == _IDENTITY and there:
+        return f"they are of another spec ({difference(there, here)})"
+    return f"their {fact} is {there or 'missing'}, and this version's {here}"

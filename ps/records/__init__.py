@@ -1,0 +1,11 @@
+"""Records by name that several processes read and change together, for the windows of servers."""
+
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_face
+
+if TYPE_CHECKING:
+    from ps.records.creation import Beginning
+    from ps.records.record_store import Change, Record, RecordStore
+
+__getattr__ = lazy_face(__name__, __file__)

@@ -1,0 +1,246 @@
+"""`RecordStore` with real servers: several writers at once, what is lost on the way, and who creates it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+from ctr.errors import StoreError
+from ps.records import Beginning, Change, RecordStore
+from ps.servers.embedded import EmbeddedRedis
+from ps.wire import Keys, RecordsPart, parse_redis_url
+from tests.ps.cut_lines import CutLine
+from tests.ps.redis_servers import StartRedis, needs_redis
+
+pytestmark = needs_redis
+
+KEYS = Keys("default")
+KEEP_S = 1_000
+
+
+def opened(url: str, head: bytes = b"0", facts: Mapping[str, str] | None = None) -> RecordStore:
+    """What is there, or one record to begin with."""
+    return RecordStore(
+        parse_redis_url(url),
+        facts or {"windows": "[]"},
+        lambda: Beginning(head, [(b"first", head, KEEP_S)]),
+        lambda fact, there, here: f"{fact}: {there!r} is not {here!r}",
+    )
+
+
+def add(store: RecordStore, *names: bytes) -> None:
+    """Add 1 to the head and to records."""
+
+    def decide(head: bytes, values: list[bytes | None]) -> Change:
+        records = [
+            (name, b"%d" % (int(value or 0) + 1), KEEP_S) for name, value in zip(names, values, strict=True)
+        ]
+        return Change(b"%d" % (int(head) + 1), records)
+
+    store.change(names, decide)
+
+
+@pytest.fixture(params=["redis_url", "cluster_url"])
+def url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(request.param))
+
+
+def test_one_creates_and_others_join(url: str) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        stores = list(threads.map(lambda k: opened(url, b"%d" % k), range(4)))
+    (first,) = [k for k, store in enumerate(stores) if store.created]
+    for store in stores:
+        assert store.read([b"first", b"other"]) == (b"%d" % first, [b"%d" % first, None])
+    assert not opened(url).created
+    assert opened(f"{url}?model=another").created
+
+
+def test_no_change_is_lost_among_many_writers(url: str) -> None:
+    stores = [opened(url) for _ in range(3)]
+    many = [b"%d" % k for k in range(3_000)]
+
+    def write(k: int) -> None:
+        for _ in range(60 if k else 5):
+            # A large change takes many times as long as a small one, and comes through.
+            add(stores[k], b"shared", *([b"only %d" % k] if k else many))
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(write, range(3)))
+    found = stores[0].read([b"shared", b"only 1", b"only 2", many[0], many[-1]])
+    assert found == (b"125", [b"125", b"60", b"60", b"5", b"5"])
+
+
+def test_a_writer_whom_others_forestall_takes_a_turn(redis_url: str, shared_redis: EmbeddedRedis) -> None:
+    store, other, turn = opened(redis_url), opened(redis_url), KEYS.of_windows(RecordsPart.TURN)
+    turns = []
+    with shared_redis.servers[0].connect() as client:
+
+        def decide(head: bytes, values: list[bytes | None]) -> Change:
+            turns.append(client.get(turn))
+            if turns == [None]:
+                add(other, b"a")
+            return Change(b"%d" % (int(head) + 1), [])
+
+        store.change([], decide)
+        assert [each is None for each in turns] == [True, False]
+        assert client.get(turn) is None
+        assert store.read([]) == (b"2", [])
+        client.set(turn, b"of one who died", px=300)
+        began = monotonic()
+        add(store, b"a")
+        assert monotonic() - began > 0.2
+
+
+def test_threads_of_one_store_write_one_after_the_other(redis_url: str) -> None:
+    store = opened(redis_url)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: add(store, b"a"), range(80)))
+    assert store.read([b"a"]) == (b"80", [b"80"])
+
+
+def test_records_expire_and_the_head_does_not(redis_url: str, shared_redis: EmbeddedRedis) -> None:
+    add(opened(redis_url), b"a")
+    with shared_redis.servers[0].connect() as client:
+        records = client.keys(KEYS.of_windows(RecordsPart.RECORD) + b"*")
+        assert len(records) == 2
+        assert all(0 < client.ttl(key) <= KEEP_S for key in records)
+        stay = {key.encode() for key in client.keys("*") if client.ttl(key) == -1}
+        assert stay == {KEYS.windows, KEYS.of_windows(RecordsPart.HEAD)}
+
+
+def test_what_others_say_differently_is_refused_with_both_values(redis_url: str) -> None:
+    opened(redis_url, facts={"windows": "one"})
+    with pytest.raises(StoreError, match=r"windows: 'one' is not 'two'.*\?model=NAME.*redis-cli del"):
+        opened(redis_url, facts={"windows": "two"})
+
+
+def test_another_layout_is_refused(redis_url: str, shared_redis: EmbeddedRedis) -> None:
+    opened(redis_url)
+    with shared_redis.servers[0].connect() as client:
+        client.hset(KEYS.windows, "layout", "0")
+    with pytest.raises(StoreError, match=r"layout: '0' is not '1'"):
+        opened(redis_url)
+
+
+def test_what_a_killed_creator_left_is_not_seen_and_expires(
+    redis_url: str, shared_redis: EmbeddedRedis
+) -> None:
+    def killed() -> Iterator[Any]:
+        yield b"first", b"of the dead", KEEP_S
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        RecordStore(parse_redis_url(redis_url), {}, lambda: Beginning(b"", killed()), lambda *_: "")
+    with shared_redis.servers[0].connect() as client:
+        client.pexpire(KEYS.of_windows(RecordsPart.CREATOR), 200)  # as after its lease
+        store = opened(redis_url, b"7")
+        assert store.created
+        assert store.read([b"first"]) == (b"7", [b"7"])
+        assert all(client.ttl(key) > 0 for key in client.keys(KEYS.of_windows(RecordsPart.RECORD) + b"*"))
+
+
+def test_servers_that_delete_keys_are_refused(start_redis: StartRedis) -> None:
+    with pytest.raises(StoreError, match=r"volatile-ttl.*noeviction"):
+        opened(start_redis(config={"maxmemory-policy": "volatile-ttl"}).url)
+
+
+def test_a_full_server_refuses_changes_and_still_answers(start_redis: StartRedis) -> None:
+    servers = start_redis()
+    store = opened(servers.url)
+    with servers.servers[0].connect() as client:
+        client.config_set("maxmemory", 1)
+        with pytest.raises(StoreError, match="memory limit"):
+            add(store, b"a")
+        sleep(1.1)
+        assert store.read([b"a"]) == (b"0", [None])
+        client.config_set("maxmemory", 0)
+        add(store, b"a")
+        assert store.read([b"a"]) == (b"1", [b"1"])
+
+
+def test_a_server_that_is_away_is_noticed_soon_and_found_again(start_redis: StartRedis) -> None:
+    servers = start_redis(config={"appendonly": "yes", "appendfsync": "always"})
+    store = opened(servers.url)
+    add(store, b"a")
+    servers.servers[0].kill()
+    began = monotonic()
+    with pytest.raises(StoreError, match=r"could not be reached for 1 s"):
+        store.read([b"a"])
+    assert monotonic() - began < 10
+    began = monotonic()
+    for _ in range(50):  # are not asked
+        with pytest.raises(StoreError, match=r"could not be reached"):
+            add(store, b"a")
+    assert monotonic() - began < 1
+    servers.servers[0].restart()
+    deadline = monotonic() + 20
+    while monotonic() < deadline:
+        with suppress(StoreError):
+            add(store, b"a")
+            break
+    assert store.read([b"a"]) == (b"2", [b"2"])
+
+
+def test_a_server_that_came_back_empty_is_not_taken_for_one_without_rows(
+    redis_url: str, shared_redis: EmbeddedRedis
+) -> None:
+    store = opened(redis_url)
+    with shared_redis.servers[0].connect() as client:
+        client.flushall()
+    with pytest.raises(StoreError, match="are gone"):
+        store.read([b"a"])
+    assert opened(redis_url).created
+    sleep(1.1)
+    with pytest.raises(StoreError, match="created anew"):
+        add(store, b"a")
+
+
+class DeafLine(CutLine):
+    """Passes everything on; the answer to an EXEC is lost with its connection, so many times."""
+
+    def __init__(self, url: str, times: int) -> None:
+        self.left, self._deaf = times, False
+        super().__init__(url, 1 << 60, on_data=self._look)
+
+    def _look(self, data: bytes) -> None:
+        if b"EXEC" in data and self.left:
+            self.left, self._deaf = self.left - 1, True
+
+    def _answer(self, server: socket.socket, client: socket.socket) -> None:
+        with suppress(OSError):
+            while data := server.recv(1 << 16):
+                if self._deaf:
+                    self._deaf = False
+                    client.shutdown(socket.SHUT_RDWR)
+                    return
+                client.sendall(data)
+
+
+def test_a_change_whose_answer_is_lost_is_made_once(redis_url: str) -> None:
+    opened(redis_url)
+    with ExitStack() as ends:
+        line = DeafLine(redis_url, times=2)
+        ends.callback(line.close)
+        store = opened(line.url)
+        add(store, b"a")
+        add(store, b"a")
+        assert line.left == 0
+        assert store.read([b"a"]) == (b"2", [b"2"])
+
+
+def test_whether_it_was_written_is_said_when_nobody_knows(start_redis: StartRedis) -> None:
+    servers = start_redis()
+    store = opened(servers.url)
+
+    def decide(head: bytes, values: list[bytes | None]) -> Change:
+        servers.servers[0].kill()
+        return Change(head, [(b"a", b"1", KEEP_S)])
+
+    with pytest.raises(StoreError, match="may have been written all the same"):
+        store.change([b"a"], decide)
