@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
 
 import numpy as np
@@ -14,7 +14,7 @@ from features import FeatureSpec
 from features.columns import Words
 from features.text import Cells
 from features.windows import WindowRecords, Windows, difference, identity_of
-from ps import Beginning, Change, RecordStore, RedisUrl
+from ps import Beginning, Change, Record, RecordStore, RedisUrl
 
 _IDENTITY = "windows"
 """The fact that must be the same for servers to share windows."""
@@ -36,11 +36,7 @@ class SharedWindows:
         self._records = WindowRecords(spec)
 
         def begin() -> Beginning:
-            records = self._records.records(known)
-            return Beginning(
-                self._records.totals(known),
-                ((name, value, self._records.keep_s(name)) for name, value in records.items()),
-            )
+            return Beginning(self._records.totals(known), self._kept(self._records.records(known)))
 
         self.url = url
         self._store = RecordStore(url, {_IDENTITY: identity_of(spec)}, begin, _differ)
@@ -94,11 +90,7 @@ class SharedWindows:
             for event in events:
                 event.try_on(windows)
             totals, records = self._records.totals(windows), self._records.records(windows)
-            changed = [
-                (name, value, self._records.keep_s(name))
-                for name, value in records.items()
-                if before.get(name) != value
-            ]
+            changed = list(self._kept((name, value) for name, value in records if before.get(name) != value))
             return Change(totals, changed) if changed or totals != head else None
 
         try:
@@ -110,6 +102,9 @@ class SharedWindows:
         finally:
             for event in events:
                 event.is_done = True
+
+    def _kept(self, records: Iterable[tuple[bytes, bytes]]) -> Iterator[Record]:
+        return ((name, value, self._records.keep_s(name)) for name, value in records)
 
     def _windows(
         self, names: Sequence[bytes], head: bytes, values: Sequence[bytes | None]

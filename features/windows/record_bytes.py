@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ _LEAST_S = 3_600
 """Seconds that a record is kept at least after its key has expired: events may pause for so long."""
 _ROOM = 16
 """For so many keys there is room in a table at first."""
+_AT_A_TIME = 1 << 16
 _LATEST = struct.Struct("<q")
 
 
@@ -33,6 +34,8 @@ class WindowRecords:
 
     def __init__(self, spec: FeatureSpec) -> None:
         self._layouts = [layout_of(window) for window in spec.windows]
+        expire_s = [int(each.numbers.expires + each.numbers.slack) // 1_000_000 + 1 for each in self._layouts]
+        self._keep_s = [seconds + max(seconds, _LEAST_S) for seconds in expire_s]
         self._nothing = Windows(spec, [WindowTable(layout, _ROOM) for layout in self._layouts])
         self._forms = [
             _Form(layout, table) for layout, table in zip(self._layouts, self._nothing.tables, strict=True)
@@ -53,9 +56,7 @@ class WindowRecords:
 
         In the time of events it has expired before; but these may pause, or come late.
         """
-        numbers = self._layouts[_window_of(name)].numbers
-        expires = int(numbers.expires + numbers.slack) // 1_000_000 + 1
-        return expires + max(expires, _LEAST_S)
+        return self._keep_s[_window_of(name)]
 
     def windows(self, totals: bytes, records: Mapping[bytes, bytes]) -> Windows:
         """Windows that know these keys alone. Raises ValueError for what was not written for this spec."""
@@ -77,12 +78,10 @@ class WindowRecords:
         """What is known of all keys together."""
         return b"".join(map(_totals_of, windows.tables))
 
-    def records(self, windows: Windows) -> dict[bytes, bytes]:
-        """By name, for all keys that these windows know; the same of windows that know the same."""
-        found: dict[bytes, bytes] = {}
+    def records(self, windows: Windows) -> Iterator[tuple[bytes, bytes]]:
+        """Name and value, for all keys that these windows know; the same of windows that know the same."""
         for k, (form, table) in enumerate(zip(self._forms, windows.tables, strict=True)):
-            found |= form.records(k, table)
-        return found
+            yield from form.records(k, table)
 
 
 class _Form:
@@ -110,16 +109,17 @@ class _Form:
         (latest,) = _LATEST.unpack_from(totals)
         table.adopt(latest, bytes_, rows)
 
-    def records(self, k: int, table: WindowTable) -> dict[bytes, bytes]:
-        """Those of all keys."""
+    def records(self, k: int, table: WindowTable) -> Iterator[tuple[bytes, bytes]]:
+        """Name and value of each."""
         narrow, wide = table.rows
-        narrow, wide = narrow[narrow[:, KEY] != 0], wide[LOOKED + 1 :]
-        counters = wide[:, self._head :].view(np.uint32)
-        is_small = counters.max(axis=1, initial=0) < 256  # those that were wide only for some time
-        small = np.concatenate(
-            [wide[is_small, : self._head], counters[is_small].astype(np.uint8).view(np.int64)], axis=1
-        )
-        return _values(k, narrow) | _values(k, small) | _values(k, wide[~is_small])
+        for rows in _blocks(narrow):
+            yield from _values(k, rows[rows[:, KEY] != 0])
+        for rows in _blocks(wide[LOOKED + 1 :]):
+            counters = rows[:, self._head :].view(np.uint32)
+            is_small = counters.max(axis=1, initial=0) < 256  # those that were wide only for some time
+            counters = counters[is_small].astype(np.uint8).view(np.int64)
+            yield from _values(k, np.concatenate([rows[is_small, : self._head], counters], axis=1))
+            yield from _values(k, rows[~is_small])
 
 
 def _window_of(name: bytes) -> int:
@@ -139,11 +139,15 @@ def _fill(rows: NDArray[np.int64], records: Mapping[bytes, bytes]) -> None:
         rows[:, LAST:] = np.frombuffer(b"".join(records.values()), np.int64).reshape(len(records), -1)
 
 
-def _values(k: int, rows: NDArray[np.int64]) -> dict[bytes, bytes]:
+def _blocks(rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    return (rows[first : first + _AT_A_TIME] for first in range(0, len(rows), _AT_A_TIME))
+
+
+def _values(k: int, rows: NDArray[np.int64]) -> Iterator[tuple[bytes, bytes]]:
     """Rows as records."""
     content, size = rows[:, LAST:].tobytes(), 8 * (rows.shape[1] - 1)
     names = _names(k, rows[:, KEY])
-    return {name: content[i * size : (i + 1) * size] for i, name in enumerate(names)}
+    return ((name, content[i * size : (i + 1) * size]) for i, name in enumerate(names))
 
 
 def _names(k: int, keys: NDArray[np.uint64] | NDArray[np.int64]) -> list[bytes]:

@@ -26,7 +26,7 @@ class Kept:
 
     def __init__(self, spec: FeatureSpec, windows: Windows) -> None:
         self.form = WindowRecords(spec)
-        self.totals, self.records = self.form.totals(windows), self.form.records(windows)
+        self.totals, self.records = self.form.totals(windows), dict(self.form.records(windows))
 
     def excerpt(self, cells: Cells) -> Windows:
         names = self.form.names_in(cells, np.zeros(len(cells), np.uint8), COLUMNS, slice(None))
@@ -34,7 +34,7 @@ class Kept:
 
     def take_back(self, windows: Windows) -> None:
         self.totals = self.form.totals(windows)
-        self.records |= self.form.records(windows)
+        self.records |= dict(self.form.records(windows))
 
 
 def asked(windows: Windows, what: str, cells: Cells) -> object:
@@ -85,7 +85,7 @@ def test_counters_above_255_and_back() -> None:
         for windows in (part, whole):
             assert windows.take_in(cells, COLUMNS) == count
         kept.take_back(part)
-        assert kept.records == kept.form.records(whole)
+        assert kept.records == dict(kept.form.records(whole))
         lengths += map(len, kept.records.values())
     assert lengths == [72, 72, 24]
 

@@ -16,7 +16,7 @@ from ps.records import Beginning, Change, RecordStore
 from ps.servers.embedded import EmbeddedRedis
 from ps.wire import Keys, RecordsPart, parse_redis_url
 from tests.ps.cut_lines import CutLine
-from tests.ps.redis_servers import StartRedis, needs_redis
+from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
 
 pytestmark = needs_redis
 
@@ -185,6 +185,22 @@ def test_a_server_that_is_away_is_noticed_soon_and_found_again(start_redis: Star
             add(store, b"a")
             break
     assert store.read([b"a"]) == (b"2", [b"2"])
+
+
+@timing_sensitive
+def test_a_server_that_is_silent_holds_nobody_up_for_long(start_redis: StartRedis) -> None:
+    servers = start_redis()
+    store = opened(servers.url)
+    add(store, b"a")
+    servers.servers[0].freeze()
+    began = monotonic()
+    with ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(store.read, [b"a"]) for _ in range(8)]
+    assert all(isinstance(each.exception(), StoreError) for each in asked)
+    assert monotonic() - began < 10
+    servers.servers[0].thaw()
+    sleep(1.1)
+    assert store.read([b"a"]) == (b"1", [b"1"])
 
 
 def test_a_server_that_came_back_empty_is_not_taken_for_one_without_rows(
