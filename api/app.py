@@ -58,7 +58,7 @@ def create_app(
 ) -> FastAPI:
     """An application that answers with the predictions of `model`.
 
-    What its windows know is in this process, or in Redis: then `windows` are what `model.with_history` was
+    What its windows know is in this process, or in Redis: then `windows` are what `model.with_shared` was
     given. They are closed in the end.
 
     When it starts up, it predicts one example in a thread, which compiles the kernels or loads them from

@@ -84,7 +84,7 @@ def _with_windows(url: str, model_dir: Path) -> tuple[Model, SharedWindows]:
     if model.windows is None:
         raise CtrError(f"{model_dir}: the model has no windows to keep in Redis; leave --windows out")
     shared = SharedWindows(redis, model.spec, model.windows)
-    return model.with_history(shared), shared
+    return model.with_shared(shared), shared
 
 
 def _told(shared: SharedWindows | None) -> str:

@@ -16,8 +16,7 @@ from ctr.model.calibration import Calibration
 from ctr.model.linear import LinearModel, probabilities_of
 from ctr.model.manifest import FORMAT, FORMAT_VERSION
 from features import Batch, Chunk, FeatureSpec, Slots, Transform, batch_of, open_source
-from features.transform import History
-from features.windows import Windows
+from features.windows import ServedHistory, Windows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,6 +41,8 @@ class Model:
     """What the windows of the spec know of earlier rows; this alone changes, as events are added to it."""
     state: tuple[Slots, Float32] | None = None
     """The optimizer's state, to be saved with the model; None in one that was loaded."""
+    shared: ServedHistory | None = None
+    """What is asked and told instead of `windows`, in a server that shares its windows with others."""
     folder: Path | None = None
     """Where it was loaded from; None in one that was just trained."""
     calibration: Calibration | None = None
@@ -209,10 +210,10 @@ class Model:
             )
         save_model(self, Path(path), self.state)
 
-    def with_history(self, history: History) -> Model:
-        """The same model, which has the features of windows from `history` and has forgotten its own."""
+    def with_shared(self, history: ServedHistory) -> Model:
+        """The same model, which asks `history` instead of windows of its own."""
         transform = Transform(self.spec, with_label=False, history=history)
-        return replace(self, transform=transform, windows=None)
+        return replace(self, transform=transform, windows=None, shared=history)
 
     def take_in(self, rows: Sequence[Mapping[str, object]], until: int | None = None) -> int:
         """Rows that have happened count for what windows say from now on; how many of them do.
@@ -220,13 +221,15 @@ class Model:
         They come in the order of time, and none is later than `until`, in microseconds since 1970. All are
         taken in, or none: raises DataError as `predict` does, also for one that comes too late.
         """
-        assert self.transform.history is not None
-        return self.transform.history.take_in(self.transform.cells_of(rows), self.transform.columns, until)
+        history = self.shared or self.windows
+        assert history is not None
+        return history.take_in(self.transform.cells_of(rows), self.transform.columns, until)
 
     def add_clicks(self, rows: Sequence[Mapping[str, object]]) -> int:
         """Clicks on rows that have been taken in: with the same key and time. How many have a known key."""
-        assert self.transform.history is not None
-        return self.transform.history.add_clicks(self.transform.cells_of(rows), self.transform.columns)
+        history = self.shared or self.windows
+        assert history is not None
+        return history.add_clicks(self.transform.cells_of(rows), self.transform.columns)
 
 
 def model_id(spec: FeatureSpec, linear: LinearModel, calibration: Calibration | None = None) -> str:

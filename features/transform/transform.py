@@ -64,12 +64,6 @@ class History(Protocol):
     ) -> list[Words]:
         """The features of rows, in the order of the spec's window fields; see `features.windows.Windows`."""
 
-    def take_in(self, cells: Cells, columns: Sequence[str], until: int | None = None) -> int:
-        """Takes in rows whose clicks are not known yet; how many of them count."""
-
-    def add_clicks(self, cells: Cells, columns: Sequence[str]) -> int:
-        """Takes in clicks on such rows; how many of them count."""
-
 
 class Transform:
     """A spec made ready to run. Immutable but for its history; may be shared by threads."""

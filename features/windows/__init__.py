@@ -11,4 +11,4 @@ from features.windows.state import (
     window_files,
     write_windows,
 )
-from features.windows.windows import Windows
+from features.windows.windows import ServedHistory, Windows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,20 @@ from ctr.errors import DataError
 from features.columns import Column, Words
 from features.spec import FeatureSpec, Window
 from features.text import Cells, Times
-from features.transform import RowStatus, seed_of
+from features.transform import History, RowStatus, seed_of
 from features.windows.cell_kernels import NO_KEY, hash_key_part, read_clicks
 from features.windows.pass_kernels import add_clicks, look, pass_by
 from features.windows.table import WindowTable, layout_of
+
+
+class ServedHistory(History, Protocol):
+    """What windows know of earlier rows, where later ones are told as events; see `Windows`."""
+
+    def take_in(self, cells: Cells, columns: Sequence[str], until: int | None = None) -> int:
+        """Takes in rows whose clicks are not known yet; how many of them count."""
+
+    def add_clicks(self, cells: Cells, columns: Sequence[str]) -> int:
+        """Takes in clicks on such rows; how many of them count."""
 
 
 class Windows:

@@ -56,7 +56,7 @@ def serve(model: Model) -> Iterator[Serve]:
         def start(url: str) -> Running:
             assert model.windows is not None
             shared = SharedWindows(parse_redis_url(url), SPEC, model.windows)
-            return started.enter_context(run_server(create_app(model.with_history(shared), windows=shared)))
+            return started.enter_context(run_server(create_app(model.with_shared(shared), windows=shared)))
 
         yield start
 
@@ -93,7 +93,7 @@ def test_replayed_rows_have_the_features_that_they_have_offline(
     offline = DatasetSource(second).sample(len(log))
     servers = [serve(request.getfixturevalue(where)) for _ in range(2)]
     shared = SharedWindows(parse_redis_url(request.getfixturevalue(where)), SPEC, Windows(SPEC))
-    transform = model.with_history(shared).transform
+    transform = model.with_shared(shared).transform
     served, clicks, features = [], [], []
     for i, row in enumerate(log):
         shown = {name: row[name] for name in ("t", "user", "site")}
