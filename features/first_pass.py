@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.block import Piece
+from features.block import Block, Piece
 from features.columns import Arrays, Columns
 from features.inputs import InputFile, StandardInput, input_files
 from features.readers import ELSEWHERE, RowChoice, open_reader
@@ -33,14 +34,17 @@ _MOST_THREADS = 4  # more would wait for the one that learns
 
 
 def fit(
-    spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], choice: RowChoice | None = None
+    spec: FeatureSpec,
+    inputs: Sequence[str | Path | InputFile],
+    choice: RowChoice | None = None,
+    held_out: float = 0.0,
 ) -> FeatureSpec:
     """`spec` with what its steps learn from all rows of these inputs, or those of a choice; see `learn`.
 
-    Raises DataError, and SpecError when the spec does not fit a file's format, or a vocabulary cannot be
-    read.
+    `held_out`: but not from this share of the rows, at the end. Raises DataError, and SpecError when the spec
+    does not fit a file's format, or a vocabulary cannot be read.
     """
-    return learn(spec, partial(_pieces, spec, inputs, choice))
+    return learn(spec, partial(_pieces_before, held_out, spec, inputs, choice))
 
 
 def any_chosen(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], choice: RowChoice) -> bool:
@@ -92,6 +96,51 @@ def _pieces(
             raise file.once()
         with closing(open_reader(file, spec, "ignored", choice)) as reader:
             yield from reader.pieces(names)
+
+
+def _pieces_before(
+    held_out: float,
+    spec: FeatureSpec,
+    inputs: Sequence[str | Path | InputFile],
+    choice: RowChoice | None,
+    names: Sequence[str],
+) -> Generator[Piece, None, None]:
+    """The same, but for a share of the rows at the end."""
+    with closing(_pieces(spec, inputs, choice, names)) as pieces:
+        if not held_out:
+            yield from pieces
+            return
+        rows = 0
+        for file in input_files(inputs):
+            with closing(open_reader(file, spec, "ignored", choice)) as reader:
+                rows += reader.count_rows()
+        left = rows - round(rows * held_out)
+        for piece in pieces:
+            if left <= 0:
+                break
+            yield _FirstRows(piece, min(piece.rows, left))
+            left -= piece.rows
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstRows:
+    """So many rows of a piece."""
+
+    piece: Piece
+    rows: int
+
+    def blocks(self) -> Iterator[Block]:
+        left = self.rows
+        for block in self.piece.blocks():
+            n = min(block.status.size, left)
+            yield (
+                block
+                if n == block.status.size
+                else Block(block.cells.part(0, n), block.status[:n], block.column[:n], block.origin)
+            )
+            left -= n
+            if left == 0:
+                break
 
 
 def _taken(names: Sequence[str], passes: Sequence[tuple[InputField, Fit]], piece: Piece) -> list[list[Any]]:

@@ -28,6 +28,7 @@ def open_source(
     threads: int = 1,
     choice: RowChoice | None = None,
     learns: bool = False,
+    held_out: float = 0.0,
     also: Sequence[str] = (),
 ) -> RawSource | DatasetSource:
     """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
@@ -35,9 +36,9 @@ def open_source(
     Raw files are paths, folders, patterns, URIs, or `-` for standard input: see `input_files`. A data set
     must have been hashed with `spec`, if that is given. What there is about bad rows and threads is for raw
     files (see `RawSource`), `verify` for a data set (see `DatasetSource`). `learns`: a spec whose steps have
-    yet to learn from data does so from these files; if not, that is an error. `choice`: of raw files, only
-    these rows. `also`: columns of raw files that are read beside those of the spec, see `batches_with_texts`.
-    A file's format is told by its
+    yet to learn from data does so from these files, but for the share `held_out` of their rows, at the end;
+    if not, that is an error. `choice`: of raw files, only these rows. `also`: columns of raw files that are
+    read beside those of the spec, see `batches_with_texts`. A file's format is told by its
     first bytes if they do, else by its name's suffix (behind which there may be .gz, .zst, .bz2, .lz4 or
     .xz), else it is `spec.source.format`. Raises DataError or SpecError.
     """
@@ -72,7 +73,7 @@ def open_source(
     from features.source import RawSource  # and with it the kernels that take text apart
 
     return RawSource(
-        fit(spec, inputs, choice) if learns else spec,
+        fit(spec, inputs, choice, held_out) if learns else spec,
         inputs,
         on_bad_rows=on_bad_rows,
         quarantine=quarantine,

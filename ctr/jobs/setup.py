@@ -124,6 +124,7 @@ def set_up(job: TrainJob) -> TrainSetup:
         max_bad_fraction=job.max_bad_fraction,
         threads=job.reading_threads,
         learns=True,
+        held_out=job.holdout_fraction or 0.0,
         choice=job.rows(held_out=False),
     )
     former = None if job.warm_start is None else load_state(job.warm_start, source.spec)

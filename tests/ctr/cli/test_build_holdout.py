@@ -123,6 +123,18 @@ def test_training_with_it_is_training_with_the_condition(cli: Cli, folder: Path)
     assert (other.code, "but here" in other.err) == (1, True)
 
 
+def test_a_fraction_that_is_held_out_is_not_learnt_from(cli: Cli, folder: Path) -> None:
+    first = csv(folder / "first.csv", lines_of(range(round(ROWS * 0.7))))
+    rest = csv(folder / "rest.csv", lines_of(range(round(ROWS * 0.7), ROWS)))
+    spec = ["--spec", folder / "learns.yaml", "--model", folder / "model"]
+    assert cli("train", folder / "all.csv", *spec, "--holdout-fraction", 0.3).code == 0
+    learnt = load_spec(folder / "model").fingerprint
+    assert learnt == fit(load_spec(folder / "learns.yaml"), [first]).fingerprint
+    assert learnt != fit(load_spec(folder / "learns.yaml"), [first, rest]).fingerprint
+    assert cli("train", first, rest, *spec, "--holdout-fraction", 0.3).code == 0
+    assert load_spec(folder / "model").fingerprint == learnt
+
+
 @pytest.mark.parametrize(
     ("condition", "holds"),
     [
