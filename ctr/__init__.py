@@ -10,6 +10,7 @@ from ctr.lazy import lazy_face as _lazy_face
 from ctr.siblings import require_siblings as _require_siblings
 
 if TYPE_CHECKING:
+    from ctr import datasets
     from ctr.classifier import FTRLClassifier
     from ctr.model import Model, load_model
     from ctr.training import train

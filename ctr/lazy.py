@@ -21,6 +21,8 @@ def lazy_face(package: str, file: str) -> Callable[[str], object]:
 
     def load(name: str) -> object:
         module = module_of.get(name) or ""
+        if module == package:
+            return import_module(f"{package}.{name}")
         if not module.startswith(f"{package}."):
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(module), name)

@@ -1,0 +1,125 @@
+"""Small data sets to try things on: synthetic rows of each shape, made on the spot, the same every time.
+
+>>> import ctr
+>>> rows, spec = ctr.datasets.ads(1_000)
+>>> rows.column_names
+['click', 'site', 'device', 'price']
+>>> ctr.train(rows, spec).evaluate(rows).examples
+1000
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ctr.errors import DataError
+from ctr.synth import AD_COLUMNS, INSTALL_COLUMNS, ad_rows, install_rows, sparse_rows, write_click_log
+from features import FeatureSpec, load_spec, parse_spec
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+ROWS = 5_000
+
+_ADS = """
+version: 1
+source: {format: parquet}
+label: click
+bits: 18
+fields:
+  - {name: site, type: category}
+  - {name: device, type: category}
+  - {name: price, type: number, transform: log, missing: feature}
+crosses:
+  - {name: site x device, of: [site, device]}
+"""
+_INSTALLS = """
+version: 1
+source: {format: parquet, ignore: [attributed_time]}
+label: is_attributed
+bits: 18
+fields:
+  - {name: ip, type: category}
+  - {name: app, type: category}
+  - {name: device, type: category}
+  - {name: os, type: category}
+  - {name: channel, type: category}
+  - {name: hour, column: click_time, type: time, transform: hour}
+crosses: [app * channel]
+"""
+
+
+class Dataset(NamedTuple):
+    """Rows, and a spec that makes features of them: `ctr.train(*ctr.datasets.ads())`."""
+
+    rows: pa.Table
+    spec: FeatureSpec
+
+
+class SparseDataset(NamedTuple):
+    """Examples as scikit-learn takes them: `ctr.FTRLClassifier().fit(*ctr.datasets.sparse())`."""
+
+    X: csr_matrix[Any]
+    """float32 of shape (rows, 16384): ones."""
+    y: NDArray[np.int8]
+    """int8[rows]: 0 or 1."""
+
+
+def ads(rows: int = ROWS) -> Dataset:
+    """Impressions of advertisements on 500 sites: a category of many values, one of few, a number, a cross.
+
+    About one in six is a click. Prices are missing in one row of ten.
+    """
+    return Dataset(_table(AD_COLUMNS, ad_rows(_positive(rows))), parse_spec(_ADS, "ads"))
+
+
+def criteo(rows: int = ROWS) -> Dataset:
+    """Rows in the columns of Criteo's data: `label`, 13 numbers I1-I13, 26 hashed categories C1-C26.
+
+    About one in four is a click. Values are missing, and most categories are rare: `ctr synth` writes as many
+    of these rows as you like.
+    """
+    from pyarrow import csv
+
+    spec = load_spec("criteo")
+    texts = {name: pa.string() for name in spec.source.columns if name.startswith("C")}
+    with tempfile.TemporaryDirectory(prefix="ctr-criteo-") as folder:
+        path = Path(folder, "clicks.tsv")
+        write_click_log(path, rows)
+        table = csv.read_csv(
+            path,
+            csv.ReadOptions(column_names=spec.source.columns),
+            csv.ParseOptions(delimiter="\t"),
+            csv.ConvertOptions(column_types=texts, null_values=[""], strings_can_be_null=True),
+        )
+    return Dataset(table, spec)
+
+
+def installs(rows: int = ROWS) -> Dataset:
+    """Clicks on advertisements of apps in the order of a day, in the columns of TalkingData's challenge.
+
+    About one in fifty leads to an installation. Most clicks come from a few addresses that lead to none.
+    """
+    return Dataset(_table(INSTALL_COLUMNS, install_rows(_positive(rows))), parse_spec(_INSTALLS, "installs"))
+
+
+def sparse(rows: int = ROWS) -> SparseDataset:
+    """A matrix of heavy-tailed ones, about 18 in a row, and labels: three in ten are 1."""
+    return SparseDataset(*sparse_rows(_positive(rows)))
+
+
+def _positive(rows: int) -> int:
+    if rows < 1:
+        raise DataError(f"a data set of {rows} rows: there is at least one.")
+    return rows
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> pa.Table:
+    return pa.table(dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)))
