@@ -30,6 +30,6 @@ def sparse_rows(rows: int) -> tuple[sparse.csr_matrix[Any], NDArray[np.int8]]:
     )
     matrix.sum_duplicates()
     matrix.data[:] = 1
-    margins: NDArray[np.float64] = matrix @ weights
+    margins = np.asarray(matrix.dot(weights), np.float64)
     margins += _LOG_ODDS - margins.mean()
     return matrix, (rng.random(rows) < 1 / (1 + np.exp(-margins))).astype(np.int8)
