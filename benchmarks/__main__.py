@@ -1,5 +1,5 @@
 """`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; when named: parameters, plan, board,
-wide, features, peers.
+wide, features, peers, predict.
 """
 
 from __future__ import annotations
@@ -7,7 +7,19 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import accuracy, board, features, memory, parameters, peers, plan, speed, startup, wide
+from benchmarks import (
+    accuracy,
+    board,
+    features,
+    memory,
+    parameters,
+    peers,
+    plan,
+    predict,
+    speed,
+    startup,
+    wide,
+)
 
 KINDS = ("startup", "speed", "memory", "accuracy")
 
@@ -18,7 +30,7 @@ def main() -> None:
     parser.add_argument(
         "kinds",
         nargs="*",
-        choices=[*KINDS, "parameters", "plan", "board", "wide", "features", "peers", []],
+        choices=[*KINDS, "parameters", "plan", "board", "wide", "features", "peers", "predict", []],
         help="what to measure; default: everything",
     )
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows for speed")
@@ -56,6 +68,8 @@ def main() -> None:
         board.measure(options.folder, options.rows)
     if "wide" in kinds:
         wide.measure(options.folder, options.wide_rows)
+    if "predict" in kinds:
+        predict.measure(options.folder, options.rows, options.rounds)
     if "features" in kinds:
         features.measure(options.folder, options.rows, options.rounds, options.window_rows)
     if "peers" in kinds:

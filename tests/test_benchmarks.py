@@ -34,7 +34,7 @@ def test_every_benchmark_runs(
     monkeypatch.setattr(plan, "CASES", [(1, 1)])
     monkeypatch.setattr(board, "BITS", 22)
     monkeypatch.setattr(board, "WORKERS", 3)
-    kinds = ["startup", "speed", "memory", "accuracy", "parameters", "plan", "board"]
+    kinds = ["startup", "speed", "memory", "accuracy", "parameters", "plan", "board", "predict"]
     options = ["--rows", "500", "--memory-rows", "500", "--plan-rows", "250", "--rounds", "1"]
     options += ["--folder", str(tmp_path), "--data", str(tmp_path / "none")]
     monkeypatch.setattr(sys, "argv", ["benchmarks", *kinds, *options])
@@ -51,6 +51,7 @@ def test_every_benchmark_runs(
         "servers' costs, slots one by one",
         "predicted",
         "workers borne",
+        "scoring hashed data",
     ):
         assert figure in out
 

@@ -12,7 +12,7 @@ import typer
 
 from ctr.cli.options import MOST_BAD, BadRowsOption, Inputs, JsonOption, MaxBadFraction, OnBadRows
 from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
-from ctr.outputs import beside_input, require_apart, require_no_part
+from ctr.outputs import beside_input, printable, require_apart, require_no_part, require_writable
 
 if TYPE_CHECKING:
     from ctr.model import Compared, Model, Slices
@@ -41,10 +41,22 @@ ByOption = Annotated[
 ]
 
 
+ReportOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Write metrics, curves, slices, settings and lineage as a page, one .html file.",
+        dir_okay=False,
+    ),
+]
+
+
 def evaluate(
     inputs: Inputs,
     models: ModelsOption,
     by: ByOption = [],  # noqa: B006  (Typer's way of a list)
+    page: ReportOption = None,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
     max_bad_fraction: MaxBadFraction = MOST_BAD,
     json: JsonOption = None,
@@ -78,6 +90,8 @@ def evaluate(
         raise typer.BadParameter(
             "standard input can be read once, for one --model; give a file to compare on."
         )
+    if page is not None:
+        _require_page(page, inputs)
     loaded = [load_model(model) for model in models]
     quarantine = beside_input(inputs[0], ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
     first_only = on_bad_rows, quarantine, tuple(by)
@@ -103,7 +117,35 @@ def evaluate(
         "seconds": perf_counter() - started,
         "peak_memory_mb": peak_memory_mb(),
     }
+    if page is not None:
+        _write_page(page, inputs, dict(zip(models, loaded, strict=True)), facts)
+        lines += ["", f"the report is in {page}"]
     report(lines + bad_rows_lines(first.bad_rows, quarantine), facts, json)
+
+
+def _require_page(page: Path, inputs: Sequence[str]) -> None:
+    """Raise what is wrong with the place of a report, or with what makes it, before any work."""
+    from ctr.report import require_report
+
+    if page.suffix not in {".html", ".htm"}:
+        raise typer.BadParameter(f"--report {page}: the report is a page; give a name that ends in .html.")
+    require_report()
+    require_apart(page, inputs)
+    require_no_part(page)
+    require_writable(page, make_folders=False)
+
+
+def _write_page(
+    page: Path, inputs: Sequence[str], models: Mapping[Path, Model], facts: dict[str, Any]
+) -> None:
+    from ctr.report import EvaluatedModel, write_report
+
+    every = [facts, *facts["others"]]
+    evaluated = [
+        EvaluatedModel(printable(path), of_model, model.manifest, model.weights())
+        for (path, model), of_model in zip(models.items(), every, strict=True)
+    ]
+    write_report(page, evaluated, [printable(each) for each in inputs])
 
 
 def _evaluation(

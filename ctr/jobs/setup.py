@@ -106,6 +106,7 @@ class TrainSetup:
                 "forget": job.forget,
                 "lineage": [] if self.former is None else list(self.former.lineage),
                 "interrupted": result.interrupted,
+                "learning_curve": [list(point) for point in result.learning_curve],
             },
             "metrics": {"progressive": progressive.to_json()},
             "calibration": progressive.to_json()["calibration"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ctr.learn.admission import AdmissionCounts
@@ -45,6 +46,8 @@ class TrainResult:
     """That were trained, earlier ones included; of a job through Redis that was stopped, about so many."""
     interrupted: bool
     """Whether examples were left when it was told to stop."""
+    learning_curve: Sequence[tuple[int, float]] = ()
+    """Examples of the first pass, and the mean log loss of those since the point before; in memory only."""
     resumed_from: str | None = None
     """When the checkpoint was taken that the job went on from."""
 

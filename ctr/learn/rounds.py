@@ -15,6 +15,7 @@ from ctr.defaults import SAFE_ADDING
 from ctr.errors import DataError, ModelError
 from ctr.learn.admission import Admission
 from ctr.learn.learner import WARM_UP_ROWS, warm_up
+from ctr.learn.learning_curve import LearningCurve
 from ctr.learn.optimizer import Float32, Optimizer
 from ctr.learn.result import TrainProgress, TrainResult
 from ctr.learn.team import Task, Team
@@ -118,6 +119,7 @@ class Rounds:
     _waited_s: float = field(default=0.0, init=False)
     """For `on_pass`."""
     _team: Team = field(init=False)
+    _curve: LearningCurve = field(default_factory=LearningCurve, init=False)
     _name: str = field(default_factory=lambda: uuid4().hex, init=False)
     _examples: int = field(default=0, init=False)
     _chunks: int = field(default=0, init=False)
@@ -157,6 +159,7 @@ class Rounds:
                     self._examples += sum(len(task.examples) for task in dealt)
                     self._chunks += len(dealt)
                     self._passes = dealt[-1].number
+                    self._curve.add(learner.progressive for learner in self._team.learners)
                     if (now := perf_counter()) - reported > self.progress_every_s:
                         self.on_progress(self._progress())
                         reported = now
@@ -177,6 +180,7 @@ class Rounds:
             passes=self._passes,
             chunks=self.chunks_before + self._chunks,
             interrupted=interrupted,
+            learning_curve=self._curve.points(),
         )
 
     def _workers(self, clock: int) -> int:

@@ -174,6 +174,11 @@ class Metrics:
         """Weighted mean log loss so far, NaN without examples; cheap, unlike `summary`."""
         return _ratio(float(self._sums[kernels.LOSS]), float(self._sums[kernels.WEIGHT]))
 
+    @property
+    def loss_and_weight(self) -> tuple[float, float]:
+        """The sums whose ratio is `logloss`."""
+        return float(self._sums[kernels.LOSS]), float(self._sums[kernels.WEIGHT])
+
     def summary(self) -> MetricSummary:
         """All metrics of what has been counted so far; takes milliseconds."""
         sums = self._sums

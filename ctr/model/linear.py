@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Below this, looking up every feature is cheaper than finding the distinct slots first.
 _LOCALIZE_FROM_ROWS = 512
+# Weights per distinct slot up to which both are walked through together; of more, each slot is searched for.
+_MERGE_UP_TO = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,18 @@ class LinearModel:
             w = self.weights_at(examples.slots)
         else:
             chunk = localize(examples)
-            return chunk_margins(chunk, self.weights_at(chunk.slots))
+            return chunk_margins(chunk, self._weights_in_order(chunk.slots))
         out = np.empty(len(examples), np.float32)
         kernels.margins_of(examples.indptr, indices, examples.values, w, out)
         return out
+
+    def _weights_in_order(self, slots: Slots) -> Float32:
+        """The weights float32[u] of slots[u], sorted and without repeats."""
+        if self.slots.dtype != slots.dtype or self.slots.size > _MERGE_UP_TO * slots.size:
+            return self.weights_at(slots)
+        weights = np.empty(slots.size, np.float32)
+        kernels.weights_of(self.slots, self.weights, slots, weights)
+        return weights
 
     def weights_at(self, slots: Slots) -> Float32:
         """The weights float32[u] of slots[u], in any order; 0 where there is none."""

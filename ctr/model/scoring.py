@@ -17,6 +17,7 @@ from pyarrow import csv, parquet
 from ctr.errors import DataError
 from ctr.learn import Float32
 from ctr.model.evaluation import SCORING_ROWS
+from ctr.model.linear import probabilities_of
 from ctr.model.model import Model
 from ctr.outputs import replace_file
 from ctr.prefetch import Prefetch
@@ -66,11 +67,12 @@ def predict_file(
             beside.add(texts)
             if batch is None:
                 continue
-            predictions = model.predict(batch)
+            log_odds = model.margins(batch)
+            predictions = probabilities_of(log_odds)
             waiting = _with_those_since(waiting, following)
             bad = _skipped(waiting, rows, predictions.size)
             waiting = waiting[bad.size :]
-            found = [predictions, model.margins(batch)] if margins else [predictions]
+            found = [predictions, log_odds] if margins else [predictions]
             write_rows([_with_gaps(each, bad) for each in found])
             rows += predictions.size + bad.size
             on_rows(rows)
@@ -161,7 +163,8 @@ def _replacing(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatc
             if str(out) == "-":
                 place: Any = sys.stdout.buffer
             else:
-                place = str(opened.enter_context(replace_file(out)))
+                # Opened here, as a path would have Arrow load its file systems: 0.1 s.
+                place = opened.enter_context(pa.OSFile(str(opened.enter_context(replace_file(out))), "wb"))
             writer = opened.enter_context(
                 # What hardly repeats is not worth a dictionary, nor compressing: it takes as long as scoring.
                 parquet.ParquetWriter(place, schema, use_dictionary=_texts(schema), compression="snappy")

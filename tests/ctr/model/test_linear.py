@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import sparse
 
 from ctr.model import LinearModel, evaluate
+from ctr.model.kernels import weights_of
 from features.batches import localize
 from tests.ctr.learn.test_rounds import spec_of
 from tests.ctr.sources import BatchSource
@@ -38,6 +41,21 @@ def test_margins_are_sums_of_weights(rows: int, values: bool, share: float) -> N
         np.testing.assert_allclose(margins, expected, rtol=1e-4, atol=1e-4)
         probabilities = 1 / (1 + np.exp(-margins.astype(np.float64)))
         np.testing.assert_allclose(model.predict(examples), probabilities, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+def test_weights_of_sorted_slots_are_those_of_any(dtype: type[np.unsignedinteger[Any]]) -> None:
+    rng = np.random.default_rng(8)
+    last = int(np.iinfo(dtype).max)
+    for size in (0, 1, 5, 300):
+        drawn = {*rng.integers(0, 400, size).tolist(), *([last] if size > 1 else [])}
+        slots = np.array(sorted(drawn), dtype)
+        weights = rng.normal(0, 1, slots.size).astype(np.float32)
+        known = dict(zip(slots.tolist(), weights.tolist(), strict=True))
+        for wanted in ([], [0], [last], [*range(0, 500, 3), last - 1, last]):
+            out = np.full(len(wanted), np.nan, np.float32)
+            weights_of(slots, weights, np.array(wanted, dtype), out)
+            assert out.tolist() == [known.get(slot, 0.0) for slot in wanted]
 
 
 def test_it_is_evaluated_as_it_is() -> None:

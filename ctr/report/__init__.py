@@ -1,0 +1,10 @@
+"""What is known of evaluated models, as one page that opens offline."""
+
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_face
+
+if TYPE_CHECKING:
+    from ctr.report.page import EvaluatedModel, require_report, write_report
+
+__getattr__ = lazy_face(__name__, __file__)

@@ -1,0 +1,209 @@
+"""Plots of evaluated models as SVG, to stand inside a page."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from math import log
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    Draw = Callable[[Axes], None]
+
+Facts = Mapping[str, Any]
+"""A model's metrics, as `ctr evaluate --json` has them."""
+
+_COLOURS = ("#0b62a4", "#d1610f", "#2a8a4a", "#8a4fa3", "#5b5b5b", "#b3234f")
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text: it can be selected, and has the page's font
+    "svg.hashsalt": "ctr",  # the same numbers give the same bytes
+    "font.family": "sans-serif",
+    "font.size": 12,
+    "axes.labelsize": 12,
+    "xtick.labelsize": 12,
+    "ytick.labelsize": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "text.parse_math": False,
+}
+_WIDTH, _HEIGHT = 4.4, 3.4  # inches of 72 points: as wide as on a phone, where a point is a pixel
+_RATES = (1e-6, 1e-5, 1e-4, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 0.9999)
+
+
+def roc(models: Mapping[str, Facts]) -> str:
+    """True by false positive rate."""
+
+    def draw(axes: Axes) -> None:
+        axes.plot([0, 1], [0, 1], color="#888", linewidth=1, linestyle=":")
+        for name, facts, colour in _each(models):
+            points = facts["curves"]["roc"]
+            x, y = (_column(points, key) for key in ("false_positive_rate", "true_positive_rate"))
+            axes.plot(x, y, color=colour, label=name)
+        axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1.01))
+
+    return _svg(draw, models)
+
+
+def precision_recall(models: Mapping[str, Facts]) -> str:
+    """Precision by recall; dotted, the click rate, which is that of a random order."""
+
+    def draw(axes: Axes) -> None:
+        for name, facts, colour in _each(models):
+            points = facts["curves"]["precision_recall"]
+            axes.plot(_column(points, "recall"), _column(points, "precision"), color=colour, label=name)
+            axes.axhline(facts["base_rate"], color="#888", linewidth=1, linestyle=":")
+        axes.set(xlabel="recall (share of clicks found)", ylabel="precision (click rate)", xlim=(0, 1))
+        axes.set_ylim(bottom=0)
+
+    return _svg(draw, models)
+
+
+def reliability(models: Mapping[str, Facts]) -> str:
+    """Click rate by prediction, of tenths of the examples, on axes of log-odds."""
+
+    def draw(axes: Axes) -> None:
+        points = [
+            (_odds(row["mean_prediction"]), _odds(row["observed_rate"]))
+            for facts in models.values()
+            for row in facts["reliability"]
+            if 0 < row["observed_rate"] < 1 and 0 < row["mean_prediction"] < 1
+        ]
+        ends = [min(map(min, points), default=-1.0) - 0.2, max(map(max, points), default=1.0) + 0.2]
+        axes.plot(ends, ends, color="#888", linewidth=1, linestyle=":")
+        for name, facts, colour in _each(models):
+            rows = [row for row in facts["reliability"] if 0 < row["observed_rate"] < 1]
+            x = [_odds(row["mean_prediction"]) for row in rows]
+            axes.plot(x, [_odds(row["observed_rate"]) for row in rows], "o-", color=colour, label=name, ms=4)
+        _rate_ticks(axes, ends, "x")
+        _rate_ticks(axes, ends, "y")
+        axes.set(xlabel="mean prediction", ylabel="observed click rate", xlim=ends, ylim=ends)
+
+    return _svg(draw, models)
+
+
+def lift(models: Mapping[str, Facts]) -> str:
+    """Lift of each tenth of the examples, the highest predictions first."""
+
+    def draw(axes: Axes) -> None:
+        width = 0.8 / len(models)
+        for i, (name, facts, colour) in enumerate(_each(models)):
+            lifts = _column(facts["curves"]["deciles"], "lift")
+            places = [k + 1 + (i - (len(models) - 1) / 2) * width for k in range(len(lifts))]
+            axes.bar(places, lifts, width, color=colour, label=name)
+        axes.axhline(1, color="#888", linewidth=1, linestyle=":")
+        axes.set(xlabel="tenth of the examples, highest first", ylabel="lift (click rate / overall)")
+        axes.set_xticks(range(1, 11))
+        axes.grid(visible=False, axis="x")
+
+    return _svg(draw, models)
+
+
+def scores(models: Mapping[str, Facts]) -> str:
+    """How the predictions of clicks and of the rest are spread, each as a share of its own."""
+
+    def draw(axes: Axes) -> None:
+        ends = []
+        for name, facts, colour in _each(models):
+            bins = facts["curves"]["scores"]
+            edges = [_odds(bins[0]["low"]), *(_odds(each["high"]) for each in bins)] if bins else [0.0, 1.0]
+            ends += [edges[0], edges[-1]]
+            for kind, style in (("negative", "-"), ("positive", "--")):
+                weights = _column(bins, kind)
+                whole = sum(weights) or 1.0
+                rows = "clicks" if kind == "positive" else "no click"
+                label = rows if len(models) == 1 else f"{name}, {rows}"
+                shares = [weight / whole * 100 for weight in weights] or [0.0]
+                axes.stairs(shares, edges, color=colour, linestyle=style, label=label, linewidth=1.5)
+        ends = [min(ends), max(ends)]
+        _rate_ticks(axes, ends, "x")
+        axes.set(xlabel="prediction", ylabel="share (%)", xlim=ends)
+        axes.set_ylim(bottom=0)
+
+    return _svg(draw, models, legend=True)
+
+
+def learning_curve(curves: Mapping[str, Sequence[Sequence[float]]]) -> str:
+    """Log loss by examples learnt, of models that have such points."""
+
+    def draw(axes: Axes) -> None:
+        for i, (name, points) in enumerate(curves.items()):
+            x, y = zip(*points, strict=True)
+            axes.plot(x, y, ".-", color=_COLOURS[i % len(_COLOURS)], label=name)
+        axes.set(xlabel="examples of the first pass", ylabel="log loss (nats)")
+        axes.ticklabel_format(axis="x", style="plain")
+        axes.xaxis.set_major_formatter(_short)
+        axes.locator_params(axis="x", nbins=5)
+
+    return _svg(draw, curves)
+
+
+def mass(shares: Sequence[tuple[str, float]]) -> str:
+    """Bars of fields with their shares of the sum of absolute weights."""
+
+    def draw(axes: Axes) -> None:
+        names = [name if len(name) <= 18 else name[:17] + "…" for name, _ in shares]
+        axes.barh(range(len(shares)), [share * 100 for _, share in shares], color=_COLOURS[0])
+        axes.set_yticks(range(len(shares)), names)
+        axes.invert_yaxis()
+        axes.set(xlabel="share of the sum of absolute weights (%)")
+        axes.grid(visible=False, axis="y")
+
+    return _svg(draw, {}, height=max(_HEIGHT, 1.0 + 0.23 * len(shares)))
+
+
+def _svg(draw: Draw, models: Mapping[str, object], *, height: float = _HEIGHT, legend: bool = False) -> str:
+    """The picture as an element of HTML."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_STYLE):  # type: ignore[arg-type]  # knows its keys one by one
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        axes = figure.subplots()
+        draw(axes)
+        if legend or len(models) > 1:
+            axes.legend(fontsize=12)
+        content = io.StringIO()
+        figure.savefig(content, format="svg", transparent=True)
+    text = content.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    # It is as wide as the page lets it be.
+    head, rest = text.split(">", 1)
+    return re.sub(r' (width|height|version)="[^"]*"', "", head) + f' role="img">{rest}'
+
+
+def _each(models: Mapping[str, Facts]) -> list[tuple[str, Facts, str]]:
+    return [(name, facts, _COLOURS[i % len(_COLOURS)]) for i, (name, facts) in enumerate(models.items())]
+
+
+def _column(points: Sequence[Facts], key: str) -> list[float]:
+    return [point[key] for point in points]
+
+
+def _odds(rate: float) -> float:
+    rate = min(max(rate, 1e-7), 1 - 1e-7)
+    return log(rate / (1 - rate))
+
+
+def _rate_ticks(axes: Axes, ends: Sequence[float], axis: str) -> None:
+    """Ticks at probabilities, on an axis of log-odds."""
+    inside: list[float] = []
+    for rate in _RATES:
+        if ends[0] <= _odds(rate) <= ends[1]:
+            # Labels must not touch.
+            if inside and _odds(rate) - _odds(inside[-1]) < (ends[1] - ends[0]) / 8:
+                continue
+            inside.append(rate)
+    getattr(axes, f"set_{axis}ticks")([_odds(rate) for rate in inside], [f"{rate:.15g}" for rate in inside])
+
+
+def _short(number: float, _place: object = None) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:g} {unit}"
+    return f"{number:g}"

@@ -1,0 +1,34 @@
+"""Points of progressive validation: few, and true to the sums."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ctr.learn.learning_curve import MOST_POINTS, LearningCurve
+from ctr.metrics import Metrics
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 64, 65, 1_000])
+def test_points_are_means_of_the_examples_between_them(rounds: int) -> None:
+    rng = np.random.default_rng(2)
+    workers, curve = [Metrics(), Metrics()], LearningCurve()
+    margins = rng.normal(0, 1, (rounds, 2, 5)).astype(np.float32)
+    labels = (rng.random((rounds, 2, 5)) < 0.3).astype(np.float32)
+    losses = np.logaddexp(0, margins.astype(float)) - labels * margins
+    for round_margins, round_labels in zip(margins, labels, strict=True):
+        for worker, its_margins, its_labels in zip(workers, round_margins, round_labels, strict=True):
+            worker.add(its_margins, its_labels)
+        curve.add(workers)
+    curve.add(workers)  # a round of a later pass
+    points = curve.points()
+    assert min(rounds, MOST_POINTS // 2) <= len(points) <= MOST_POINTS
+    first = 0
+    for examples, loss in points:
+        assert loss == pytest.approx(losses[first // 10 : examples // 10].mean())
+        first = examples
+    assert rounds * 10 - first < 10 * rounds / (MOST_POINTS // 2)
+
+
+def test_a_job_without_examples_has_none() -> None:
+    assert LearningCurve().points() == []
