@@ -56,8 +56,10 @@ def predict_file(
     schema = pa.schema([(name, pa.string()) for name in columns] + [(name, pa.float32()) for name in names])
     beside = _Beside(columns)
 
-    def write_rows(numbers: Sequence[pa.Array]) -> None:
-        write(pa.record_batch([*beside.take(len(numbers[0])), *numbers], schema=schema))
+    def write_rows(numbers: Sequence[Float32]) -> None:
+        # In text, a null would be an empty line, which readers of CSV skip.
+        found = [_column(each, nulls=out.suffix == ".parquet") for each in numbers]
+        write(pa.record_batch([*beside.take(numbers[0].size), *found], schema=schema))
 
     with (
         _replacing(out, schema) as write,
@@ -73,12 +75,12 @@ def predict_file(
             bad = _skipped(waiting, rows, predictions.size)
             waiting = waiting[bad.size :]
             found = [predictions, log_odds] if margins else [predictions]
-            write_rows([_with_gaps(each, bad) for each in found])
+            write_rows([_spread(each, bad) for each in found])
             rows += predictions.size + bad.size
             on_rows(rows)
         trailing = _with_those_since(waiting, following).size
         if trailing:
-            write_rows([pa.nulls(trailing, pa.float32())] * len(names))
+            write_rows([np.full(trailing, np.nan, np.float32)] * len(names))
             rows += trailing
         if rows == 0:
             raise DataError("there is no row to predict: check the input.")
@@ -103,7 +105,7 @@ class _Beside:
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = columns
-        self._waiting: dict[str, Any] = {name: pa.array([], pa.string()) for name in columns}
+        self._waiting: dict[str, Any] = {name: pa.nulls(0, pa.string()) for name in columns}
 
     def noting(self, source: ExampleSource) -> Iterator[tuple[Batch | Chunk | None, RowTexts | None]]:
         """The batches of a pass, with the rows that were read for each."""
@@ -141,16 +143,21 @@ def _skipped(waiting: Positions, first: int, n: int) -> Positions:
     return waiting[:end] - first
 
 
-def _with_gaps(numbers: Float32, bad: NDArray[np.int64]) -> pa.Array:
-    there = None
-    if bad.size:
-        good = np.ones(numbers.size + bad.size, np.bool_)
-        good[bad] = False
-        filled = np.zeros(good.size, np.float32)
-        filled[good] = numbers
-        numbers, there = filled, pa.py_buffer(np.packbits(good, bitorder="little"))
-    # From buffers, as `pa.array` loads pandas where that is installed: 0.3 s.
-    return pa.Array.from_buffers(pa.float32(), numbers.size, [there, pa.py_buffer(numbers)])
+def _spread(numbers: Float32, bad: NDArray[np.int64]) -> Float32:
+    """The numbers with NaN, which no prediction is, where bad rows stand between theirs."""
+    if not bad.size:
+        return numbers
+    spread = np.zeros(numbers.size + bad.size, np.float32)
+    spread[bad] = np.nan
+    spread[~np.isnan(spread)] = numbers
+    return spread
+
+
+def _column(numbers: Float32, *, nulls: bool) -> pa.Array:
+    """As Arrow has them; `nulls`: in place of NaN. `pa.array` would load pandas, where that is: 0.3 s."""
+    there = ~np.isnan(numbers) if nulls else None
+    mask = None if there is None else pa.py_buffer(np.packbits(there, bitorder="little"))
+    return pa.Array.from_buffers(pa.float32(), numbers.size, [mask, pa.py_buffer(numbers)])
 
 
 @contextmanager
@@ -171,16 +178,10 @@ def _replacing(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatc
                 if is_parquet
                 else _text_writer(place, schema, "\t" if out.suffix == ".tsv" else ",")
             )
-
-            def write(rows: pa.RecordBatch) -> None:
-                if not is_parquet:  # a null would be an empty line, which readers of CSV skip
-                    filled = [c if c.type == pa.string() else c.fill_null(float("nan")) for c in rows.columns]
-                    rows = pa.record_batch(filled, schema=schema)
-                writer.write_batch(rows)
-
-            yield write
+            yield writer.write_batch
     except OSError as error:
-        raise DataError(f"{out}: the predictions could not be written ({error}).") from error
+        where = "standard output" if str(out) == "-" else out
+        raise DataError(f"{where}: the predictions could not be written ({error}).") from error
 
 
 def _texts(schema: pa.Schema) -> list[str]:
@@ -188,6 +189,10 @@ def _texts(schema: pa.Schema) -> list[str]:
 
 
 def _text_writer(place: Any, schema: pa.Schema, delimiter: str) -> csv.CSVWriter:
-    quoting: Any = "needed" if _texts(schema) else "none"
-    options = csv.WriteOptions(delimiter=delimiter, quoting_style=quoting, quoting_header=quoting)
+    special = any(character in name for name in schema.names for character in f'"\r\n{delimiter}')
+    options = csv.WriteOptions(
+        delimiter=delimiter,
+        quoting_style="needed" if _texts(schema) else "none",
+        quoting_header="needed" if special else "none",
+    )
     return csv.CSVWriter(place, schema, write_options=options)

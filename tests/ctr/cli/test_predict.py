@@ -59,6 +59,7 @@ def test_other_columns_stand_beside_the_predictions_of_their_rows(
     assert table["log_odds"].to_numpy() == pytest.approx(np.log(found / (1 - found)), nan_ok=True, rel=1e-4)
     for name, delimiter in (("out.csv", ","), ("out.tsv", "\t")):
         assert cli(*words, tmp_path / name).code == 0
+        assert (tmp_path / name).read_text().startswith(delimiter.join(table.column_names) + "\n")
         with (tmp_path / name).open(newline="") as lines:
             head, *rows = csv.reader(lines, delimiter=delimiter)
         assert head == table.column_names
