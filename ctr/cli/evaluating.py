@@ -16,6 +16,7 @@ from ctr.outputs import beside_input, printable, require_apart, require_no_part,
 
 if TYPE_CHECKING:
     from ctr.model import Compared, Model, Slices
+    from features import ExampleSource
 
 _SLICES_SHOWN = 10
 
@@ -78,7 +79,6 @@ def evaluate(
     """
     from ctr.model import compare, load_model
     from ctr.progress import progress
-    from features import open_source
 
     require_apart(json, inputs)
     require_no_part(json)
@@ -94,19 +94,7 @@ def evaluate(
         _require_page(page, inputs)
     loaded = [load_model(model) for model in models]
     quarantine = beside_input(inputs[0], ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
-    first_only = on_bad_rows, quarantine, tuple(by)
-    others = (OnBadRows.FAIL if on_bad_rows is OnBadRows.FAIL else OnBadRows.SKIP), None, ()
-    sources = [
-        open_source(
-            inputs,
-            m.spec,
-            on_bad_rows=do.value,
-            quarantine=file,
-            max_bad_fraction=max_bad_fraction,
-            also=also,
-        )
-        for m, (do, file, also) in zip(loaded, chain([first_only], repeat(others)), strict=False)
-    ]
+    sources = _sources(inputs, loaded, by, on_bad_rows, quarantine, max_bad_fraction)
     first = sources[0]
     started = perf_counter()
     with stopping("Nothing was written."), progress("evaluating") as show:
@@ -121,6 +109,32 @@ def evaluate(
         _write_page(page, inputs, dict(zip(models, loaded, strict=True)), facts)
         lines += ["", f"the report is in {page}"]
     report(lines + bad_rows_lines(first.bad_rows, quarantine), facts, json)
+
+
+def _sources(
+    inputs: list[str],
+    models: Sequence[Model],
+    by: Sequence[str],
+    on_bad_rows: OnBadRows,
+    quarantine: Path | None,
+    max_bad_fraction: float,
+) -> list[ExampleSource]:
+    """The rows as each model wants them. The first source keeps the bad ones, and has the columns `by`."""
+    from features import open_source
+
+    first_only = on_bad_rows, quarantine, tuple(by)
+    others = (OnBadRows.FAIL if on_bad_rows is OnBadRows.FAIL else OnBadRows.SKIP), None, ()
+    return [
+        open_source(
+            inputs,
+            model.spec,
+            on_bad_rows=do.value,
+            quarantine=file,
+            max_bad_fraction=max_bad_fraction,
+            also=also,
+        )
+        for model, (do, file, also) in zip(models, chain([first_only], repeat(others)), strict=False)
+    ]
 
 
 def _require_page(page: Path, inputs: Sequence[str]) -> None:

@@ -19,42 +19,48 @@ from ctr.cli.options import (
     ValuesOption,
 )
 from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
-from ctr.outputs import beside, require_apart, require_no_part, require_writable
+from ctr.outputs import beside, require_apart, require_no_part
 from ctr.table import table
 
 if TYPE_CHECKING:
     from ctr.model import Explanation
 
 
+OutOption = Annotated[
+    Path,
+    typer.Option(
+        metavar="FILE",
+        help="Predictions go here: .parquet, .csv or .tsv; - is standard output, as CSV.",
+        allow_dash=True,
+        show_default=False,
+    ),
+]
+ColumnsOption = Annotated[
+    str,
+    typer.Option(
+        metavar="A,B,…",
+        help="Columns of the raw rows to write before the prediction, as text, such as an id.",
+    ),
+]
+MarginsOption = Annotated[
+    bool, typer.Option("--margins", help="Write the log-odds, too, to the column `log_odds`.")
+]
+UnlabelledOption = Annotated[
+    bool,
+    typer.Option(
+        "--unlabelled",
+        help="Files without a header lack the label column; needed where that cannot be detected.",
+    ),
+]
+
+
 def predict(
     inputs: Inputs,
     model: ModelOption,
-    out: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE",
-            help="Predictions go here: .parquet, .csv or .tsv; - is standard output, as CSV.",
-            allow_dash=True,
-            show_default=False,
-        ),
-    ],
-    columns: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B,…",
-            help="Columns of the raw rows to write before the prediction, as text, such as an id.",
-        ),
-    ] = "",
-    margins: Annotated[
-        bool, typer.Option("--margins", help="Write the log-odds, too, to the column `log_odds`.")
-    ] = False,
-    unlabelled: Annotated[
-        bool,
-        typer.Option(
-            "--unlabelled",
-            help="Files without a header lack the label column; needed where that cannot be detected.",
-        ),
-    ] = False,
+    out: OutOption,
+    columns: ColumnsOption = "",
+    margins: MarginsOption = False,
+    unlabelled: UnlabelledOption = False,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
     max_bad_fraction: MaxBadFraction = MOST_BAD,
     json: JsonOption = None,
@@ -70,18 +76,16 @@ def predict(
     from ctr.progress import progress
     from features import open_source
 
-    require_apart(out, inputs)
-    require_apart(json, inputs)
-    for place in (out, json):
-        require_no_part(place)
     names = _names(columns)
     to_stdout = str(out) == "-"
-    if to_stdout and (str(json) == "-" or on_bad_rows is OnBadRows.QUARANTINE):
-        other = "--json -" if str(json) == "-" else "--on-bad-rows quarantine"
-        raise typer.BadParameter(f"--out - and {other} do not go together; write predictions to a file.")
+    if to_stdout and str(json) == "-":
+        raise typer.BadParameter("--out - and --json - do not go together; name a file for one of them.")
+    if to_stdout and on_bad_rows is OnBadRows.QUARANTINE:
+        raise typer.BadParameter("--out - has no place beside it for bad rows; write predictions to a file.")
+    for place in (out, json):
+        require_apart(place, inputs)
+        require_no_part(place)
     require_predictable(out)
-    if not to_stdout:
-        require_writable(out, make_folders=False)
     loaded = load_model(model)
     quarantine = beside(out, ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
     source = open_source(
@@ -104,15 +108,9 @@ def predict(
             margins=margins,
             on_rows=lambda rows: show(rows, source.fraction_read),
         )
-    seconds = perf_counter() - started
-    facts = {
-        "model": loaded.id,
-        "examples": rows,
-        "bad_rows": source.bad_rows.count,
-        "seconds": seconds,
-        "examples_per_second": rows / seconds,
-        "peak_memory_mb": peak_memory_mb(),
-    }
+    facts = {"model": loaded.id, "examples": rows, "bad_rows": source.bad_rows.count}
+    facts |= {"seconds": (seconds := perf_counter() - started), "examples_per_second": rows / seconds}
+    facts["peak_memory_mb"] = peak_memory_mb()
     lines = [f"wrote {rows:,} predictions of model {loaded.id} to {'standard output' if to_stdout else out}"]
     report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json, to_stderr=to_stdout)
 

@@ -19,7 +19,7 @@ from ctr.learn import Float32
 from ctr.model.evaluation import SCORING_ROWS
 from ctr.model.linear import probabilities_of
 from ctr.model.model import Model
-from ctr.outputs import replace_file
+from ctr.outputs import replace_file, require_writable
 from ctr.prefetch import Prefetch
 from features import Batch, Chunk, ExampleSource
 
@@ -43,11 +43,12 @@ def predict_file(
 ) -> int:
     """Score every row of `source` into `out` (`.parquet`, `.csv`, `.tsv`, or `-` for CSV on standard output).
 
-    Rows are in input order; returns their number. Before the prediction come the texts of these `columns`,
-    with which raw files were opened as `also`; behind it, with `margins`, the log-odds.
+    `out` is one that `require_predictable` accepts. Rows are in input order; returns their number. Before the
+    prediction come the texts of these `columns`, with which raw files were opened as `also`; behind it, with
+    `margins`, the log-odds.
 
     A row that was skipped as bad has no prediction (null; `nan` in CSV), so that row `i` of the output
-    always belongs to row `i` of the input. Raises DataError for another suffix, for an input without
+    always belongs to row `i` of the input. Raises DataError for an input without
     rows, and when the disk refuses; whatever was at `out` before then stays as it was.
     """
     rows = 0
@@ -88,7 +89,7 @@ def predict_file(
 
 
 def require_predictable(out: Path) -> None:
-    """Raise DataError if predictions cannot be written there for what the place is, or its suffix."""
+    """Raise DataError if predictions cannot be written there."""
     if str(out) == "-":
         return
     if out.suffix not in _SUFFIXES:
@@ -98,6 +99,7 @@ def require_predictable(out: Path) -> None:
         )
     if out.is_dir():
         raise DataError(f"{out}: is a folder; predictions are one file, choose another place.")
+    require_writable(out, make_folders=False)
 
 
 class _Beside:
@@ -163,7 +165,6 @@ def _column(numbers: Float32, *, nulls: bool) -> pa.Array:
 @contextmanager
 def _replacing(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
     """A function that appends rows to a file which takes the place of `out` once complete."""
-    require_predictable(out)
     is_parquet = out.suffix == ".parquet"
     try:
         with ExitStack() as opened:

@@ -165,6 +165,9 @@ def _settings(models: Sequence[EvaluatedModel]) -> list[tuple[str, list[Any]]]:
         for key in _SETTINGS
         if any(each.get(key) is not None for each in trainings)
     ]
+    methods = [(each.manifest.get("calibrated") or {}).get("method") for each in models]
+    if any(methods):
+        rows.append(("calibrated by", methods))
     for key in ("bits", "nonzero_weights", "spec_fingerprint"):
         values = [each.manifest.get(key) for each in models]
         rows.append((key.replace("_", " "), [v[:12] if isinstance(v, str) else v for v in values]))
