@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -16,6 +17,7 @@ from ps.wire import (
     Command,
     Decision,
     Keys,
+    Nodes,
     Patience,
     RecordsPart,
     RedisUrl,
@@ -68,12 +70,14 @@ class RecordStore:
         self.url, self._keys = url, Keys(url.model or "default")
         self._head = self._keys.of_windows(RecordsPart.HEAD)
         self._turn = self._keys.of_windows(RecordsPart.TURN)
-        line = self._line(_CREATING_TIMEOUT_S, _CREATING_PATIENCE_S)
-        try:
+        with (
+            closing(connect(url, self._keys, _CREATING_TIMEOUT_S)) as nodes,
+            closing(self._transactions_of(nodes, _CREATING_PATIENCE_S)) as line,
+        ):
+            self._require_no_eviction(nodes)
             self._incarnation, self.created = open_records(line, url, self._keys, facts, begin, differ)
-        finally:
-            line.close()
-        self._transactions = self._line(TIMEOUT_S, PATIENCE_S)
+        self._nodes = connect(url, self._keys, TIMEOUT_S)
+        self._transactions = self._transactions_of(self._nodes, PATIENCE_S)
         self._id = secrets.token_hex(8).encode()
         self._writer = self._keys.of_windows(RecordsPart.WRITER) + self._id
         self._number = 0
@@ -107,10 +111,13 @@ class RecordStore:
     def close(self) -> None:
         """Close the connections that are not in use."""
         self._transactions.close()
+        self._nodes.close()
 
-    def _line(self, timeout_s: float, patience_s: float) -> Transactions:
+    def _transactions_of(self, nodes: Nodes, patience_s: float) -> Transactions:
+        return Transactions(nodes, self.url, patience_s=patience_s, of="the windows", then="")
+
+    def _require_no_eviction(self, nodes: Nodes) -> None:
         try:
-            nodes = connect(self.url, self._keys, timeout_s)
             policies = eviction_policies(self.url, nodes.client())
         except BROKEN as error:
             raise StoreError(f"{self.url}: cannot be used ({error}){rights_hint(error)}.") from error
@@ -119,7 +126,6 @@ class RecordStore:
                 f"{self.url}: deletes keys when its memory is full (maxmemory-policy {min(others)}), and so "
                 "what windows know; set maxmemory-policy to noeviction."
             )
-        return Transactions(nodes, self.url, patience_s=patience_s, of="the windows", then="")
 
     def _get(self, names: Sequence[bytes]) -> Command:
         begin = self._keys.of_windows(RecordsPart.RECORD) + self._incarnation

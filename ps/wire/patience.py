@@ -96,7 +96,7 @@ def require_passing(error: Exception, url: object = None) -> None:
     if error.code == "OOM":
         raise StoreError(
             f"{where}Redis has reached its memory limit ({error}), and nothing was written. Raise maxmemory, "
-            "add nodes, or hash to fewer bits."
+            "add nodes, or keep less: a model of fewer bits, windows that expire sooner."
         ) from error
     raise StoreError(f"{where}Redis refused ({error}){rights_hint(error)}.") from error
 
