@@ -111,7 +111,7 @@ def _train(
             elif start is not None:
                 too_large = adopt(store, *start)
             _await_replicas(store, stop)
-            first, sample = description.optimizer_in(0), source.sample(WARM_UP_ROWS)
+            first, sample = description.optimizer_in(0), description.sampling.of(source).sample(WARM_UP_ROWS)
             warm_up(sample, store.bits, first, description.safe_adding, description.admission)
             coordinator = Coordinator(
                 description,

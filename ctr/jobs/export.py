@@ -164,6 +164,8 @@ def _facts(
             "workers": description.workers,
             "chunk": description.chunk,
             "admit": description.admit,
+            "negative_rate": description.negative_rate,
+            "pos_weight": description.pos_weight,
             "interrupted": job.examples != job.examples_in_all,
         },
         "exported": {

@@ -95,6 +95,8 @@ class TrainOutcome:
                 "epochs": settings.epochs,
                 "safe_adding": settings.safe_adding,
                 "admit": settings.admit,
+                "negative_rate": settings.negative_rate,
+                "pos_weight": settings.pos_weight,
                 **{k: self.model.manifest["training"][k] for k in ("base_rate", "warm_start", "forget")},
                 "bits": self.model.spec.bits,
             },

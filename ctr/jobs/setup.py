@@ -70,7 +70,9 @@ class TrainSetup:
             return self.former.slots, now.forget(adopted, self.job.forget) if self.job.forget else adopted
         if self.base_rate is None:
             return None
-        return starting_state(self.optimizer, self.base_rate, self.source.spec.bits)
+        odds = self.base_rate / (1 - self.base_rate) * self.settings.pos_weight
+        rate = self.base_rate if self.settings.pos_weight == 1 else odds / (1 + odds)
+        return starting_state(self.optimizer, rate, self.source.spec.bits)
 
     def linear(self, state: tuple[Slots, Float32], passes: int) -> LinearModel:
         """The weights of a state after so many passes, earlier ones included."""
@@ -100,6 +102,8 @@ class TrainSetup:
                 "workers": settings.workers,
                 "chunk": settings.chunk,
                 "admit": settings.admit,
+                "negative_rate": settings.negative_rate,
+                "pos_weight": settings.pos_weight,
                 "chunks": result.chunks,
                 "base_rate": self.base_rate,
                 "warm_start": None if job.warm_start is None else printable(job.warm_start),
@@ -136,7 +140,15 @@ def set_up(job: TrainJob) -> TrainSetup:
         return source.count_rows() if stop_row is None else stop_row
 
     rate = _base_rate(job, source, stop_row)
-    settings = TrainSettings(job.workers, _chunk(job, rows), job.epochs, job.safe_adding, job.admit)
+    settings = TrainSettings(
+        job.workers,
+        _chunk(job, rows),
+        job.epochs,
+        job.safe_adding,
+        job.admit,
+        job.negative_rate,
+        job.pos_weight,
+    )
     dictionary = source.dictionary() if isinstance(source, DatasetSource) else None
     return TrainSetup(job, source, optimizer, former, holdout, rate, settings, dictionary)
 

@@ -55,6 +55,8 @@ def describe_job(setup: TrainSetup) -> JobDescription:
         workers=settings.workers,
         safe_adding=settings.safe_adding,
         admit=settings.admit,
+        negative_rate=settings.negative_rate,
+        pos_weight=settings.pos_weight,
         consistency=consistency,
         staleness=job.staleness,
         stall_s=job.stall_s,

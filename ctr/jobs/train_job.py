@@ -34,6 +34,8 @@ class TrainJob:
     epochs: int = 1
     safe_adding: float = SAFE_ADDING
     admit: float = 1.0
+    negative_rate: float = 1.0
+    pos_weight: float = 1.0
     """See `TrainSettings`."""
     optimizer: Mapping[str, str | float] = field(default_factory=dict)
     """What was chosen of `choose_optimizer`; the rest is as in the warm start, or else the default."""

@@ -7,3 +7,4 @@ from ctr.learn.optimizer import Float32, Float64, Optimizer
 from ctr.learn.optimizers import OPTIMIZERS, choose_optimizer, optimizer_from_json
 from ctr.learn.result import Trained, TrainProgress, TrainResult
 from ctr.learn.rounds import Rounds, TrainSettings, default_chunk, read_out
+from ctr.learn.sampling import ALL_ROWS, SampledSource, Sampling

@@ -9,6 +9,7 @@ import numpy as np
 from ctr.errors import ModelError
 from ctr.learn.admission import EVERYTHING, Admission, AdmissionCounts
 from ctr.learn.optimizer import Float32, Optimizer
+from ctr.learn.sampling import ALL_ROWS, Sampling
 from ctr.metrics import Metrics
 from features import Batch, Chunk, warm_up_localize
 from features.batches import localize
@@ -62,6 +63,8 @@ class Learner:
     safe_adding: float
     """For so much of each other worker's examples a worker's own stand, 0 to 1."""
     admission: Admission = EVERYTHING
+    sampling: Sampling = ALL_ROWS
+    """That the chunks have gone through."""
     admissions: AdmissionCounts = field(default_factory=AdmissionCounts)
     progressive: Metrics = field(default_factory=Metrics)
     """Progressive validation: over the first pass, where every example is new when it is predicted."""
@@ -98,7 +101,7 @@ class Learner:
         self.admissions.add(self.admission.apply(chunk, before, delta, number))
         assert chunk.labels is not None
         metrics = self.progressive if first_pass else self.later_passes
-        metrics.add(margins, chunk.labels, chunk.weights)
+        metrics.add(margins, chunk.labels, self.sampling.plain(chunk.weights, chunk.labels))
         return delta
 
 

@@ -18,6 +18,7 @@ from ctr.learn.learner import WARM_UP_ROWS, warm_up
 from ctr.learn.learning_curve import LearningCurve
 from ctr.learn.optimizer import Float32, Optimizer
 from ctr.learn.result import TrainProgress, TrainResult
+from ctr.learn.sampling import Sampling
 from ctr.learn.team import Task, Team
 from ctr.metrics import Metrics
 from ctr.prefetch import Prefetch, ReaderHangs
@@ -39,6 +40,10 @@ class TrainSettings:
     """How far workers allow for the others, see `Learner`; 0 adds their updates as they are."""
     admit: float = 1.0
     """The probability that a new slot which occurs once in its chunk is stored, see `Admission`."""
+    negative_rate: float = 1.0
+    """The probability that a row without a click is learnt from, see `Sampling`."""
+    pos_weight: float = 1.0
+    """By which the weight of a click is multiplied."""
 
     def __post_init__(self) -> None:
         for name in ("workers", "chunk", "epochs"):
@@ -48,6 +53,10 @@ class TrainSettings:
             raise ModelError(f"safe-adding is {self.safe_adding}: give a number from 0 to 1.")
         if not 0 < self.admit <= 1:
             raise ModelError(f"admit is {self.admit}: give a number above 0, at most 1.")
+        if not 0 < self.negative_rate <= 1:
+            raise ModelError(f"negative-rate is {self.negative_rate}: give a number above 0, at most 1.")
+        if not 0 < self.pos_weight < np.inf:
+            raise ModelError(f"pos-weight is {self.pos_weight}: give a number above 0, such as 5.")
 
 
 _BLOCK = 65_536  # examples in a block of a hashed data set
@@ -122,6 +131,8 @@ class Rounds:
     _curve: LearningCurve = field(default_factory=LearningCurve, init=False)
     _name: str = field(default_factory=lambda: uuid4().hex, init=False)
     _examples: int = field(default=0, init=False)
+    _rows: int = field(default=0, init=False)
+    """Of the first pass."""
     _chunks: int = field(default=0, init=False)
     _epoch: int = field(default=0, init=False)
     """That is being read."""
@@ -130,11 +141,23 @@ class Rounds:
     def __post_init__(self) -> None:
         self._passes = self._first_pass
         settings = self.settings
-        self._team = Team(self.store, self._name, settings.workers, settings.safe_adding, self._admission)
+        self._team = Team(
+            self.store,
+            self._name,
+            settings.workers,
+            settings.safe_adding,
+            self._admission,
+            self._sampling,
+        )
 
     @property
     def _admission(self) -> Admission:
         return Admission(self.settings.admit, self.source.spec.seed)
+
+    @property
+    def _sampling(self) -> Sampling:
+        told = self.settings
+        return Sampling(told.negative_rate, told.pos_weight, self.source.spec.seed)
 
     @property
     def _first_pass(self) -> int:
@@ -142,7 +165,7 @@ class Rounds:
 
     def train(self) -> TrainResult:
         """Raises DataError when there is no row to learn from, StoreError when the store refuses."""
-        sample, told = self.source.sample(WARM_UP_ROWS), self.settings
+        sample, told = self._sampling.of(self.source).sample(WARM_UP_ROWS), self.settings
         warm_up(sample, self.store.bits, self.optimizer, told.safe_adding, self._admission)
         started = perf_counter()
         try:
@@ -156,7 +179,8 @@ class Rounds:
                     if first.number < dealt[-1].number:
                         self._end_pass(first.number)
                     clock += 1
-                    self._examples += sum(len(task.examples) for task in dealt)
+                    self._examples += sum(task.rows for task in dealt)
+                    self._rows += sum(task.rows for task in dealt if task.number == self._first_pass)
                     self._chunks += len(dealt)
                     self._passes = dealt[-1].number
                     self._curve.add(learner.progressive for learner in self._team.learners)
@@ -173,7 +197,7 @@ class Rounds:
         return TrainResult(
             examples=self._examples,
             seconds=seconds,
-            rows=progressive.examples,
+            rows=self._rows,
             progressive=progressive,
             timings=self._team.timings,
             admissions=self._team.admissions,
@@ -207,8 +231,11 @@ class Rounds:
             self._epoch = epoch
             number = self.passes_before + epoch + 1
             optimizer = self.optimizer.in_pass(number)
+            first = 0
             for examples in self.source.batches(self.settings.chunk, stop=self.stop_row):
-                yield Task(examples, optimizer, number, next(chunks))
+                kept = self._sampling.apply(examples, first)
+                yield Task(kept, optimizer, number, next(chunks), len(examples))
+                first += len(examples)
 
     @staticmethod
     def _merged(parts: list[Metrics]) -> Metrics:

@@ -15,6 +15,7 @@ import numpy as np
 from ctr.learn.admission import EVERYTHING, Admission, AdmissionCounts
 from ctr.learn.learner import Learner, Timings
 from ctr.learn.optimizer import Float32, Optimizer
+from ctr.learn.sampling import ALL_ROWS, Sampling
 from features import Batch, Chunk, Slots
 from features.batches import localize
 from ps import Partitions, Store, Token
@@ -33,6 +34,8 @@ class Task:
     """Of the pass, from 1."""
     chunk: int
     """Its number in the job."""
+    rows: int
+    """That were read for it, of which a sample may have been taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +60,20 @@ class Team:
     """
 
     def __init__(
-        self, store: Store, job: str, workers: int, safe_adding: float, admission: Admission = EVERYTHING
+        self,
+        store: Store,
+        job: str,
+        workers: int,
+        safe_adding: float,
+        admission: Admission = EVERYTHING,
+        sampling: Sampling = ALL_ROWS,
     ) -> None:
         """`job`: as in the tokens of what is pushed."""
         self._store = store
         self._job = job
         self._admission = admission
         self._partitions = Partitions(store.bits, store.applied(job, 0).size)
-        self._workers = [_Worker(Learner(safe_adding, admission)) for _ in range(workers)]
+        self._workers = [_Worker(Learner(safe_adding, admission, sampling)) for _ in range(workers)]
         self._pool = ThreadPoolExecutor(workers, "worker")
 
     def __enter__(self) -> Team:

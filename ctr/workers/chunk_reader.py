@@ -54,7 +54,7 @@ class RankReaders:
             if reader is not None:
                 reader.close()
             if rank not in self._sources:
-                self._sources[rank] = self._job.open_source()
+                self._sources[rank] = self._job.sampling.of(self._job.open_source())
             examples = self._examples(rank, self._plan.place(rank, round_))
             reader = self._readers[rank] = _Reader(read_chunks(examples, self._timings), round_)
         return reader.next()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
 from ctr.errors import DataError, ModelError, StoreError
-from ctr.learn import Admission, Optimizer, optimizer_from_json
+from ctr.learn import Admission, Optimizer, Sampling, optimizer_from_json
 from ctr.stall import STALL_S
 from ctr.workers.data_plan import DataPlan
 from features import DatasetSource, FeatureSpec, input_files, is_dataset, is_uri, open_source
@@ -88,6 +88,8 @@ class JobDescription(BaseModel):
     workers: int
     safe_adding: float
     admit: float = 1.0
+    negative_rate: float = 1.0
+    pos_weight: float = 1.0
     consistency: Consistency
     staleness: int
     stall_s: float = STALL_S
@@ -127,6 +129,11 @@ class JobDescription(BaseModel):
     def admission(self) -> Admission:
         """Which new slots are stored."""
         return Admission(self.admit, self.feature_spec().seed)
+
+    @property
+    def sampling(self) -> Sampling:
+        """Which rows are learnt from."""
+        return Sampling(self.negative_rate, self.pos_weight, self.feature_spec().seed)
 
     def feature_spec(self) -> FeatureSpec:
         """The feature spec."""

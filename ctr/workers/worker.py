@@ -79,7 +79,7 @@ def _work(
     # Several may have one name and number: containers do.
     name = f"{host().replace(':', '-')}-{token_hex(3)}"
     spec = job.feature_spec()
-    source = job.open_source()
+    source = job.sampling.of(job.open_source())
     store = RedisStore(
         url,
         bits=spec.bits,

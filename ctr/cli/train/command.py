@@ -62,6 +62,8 @@ def _job(told: TrainOptions) -> TrainJob:
         early_stopping=told.early_stopping,
         safe_adding=told.safe_adding,
         admit=told.admit,
+        negative_rate=told.negative_rate,
+        pos_weight=told.pos_weight,
         store=told.store,
         consistency=None if told.consistency is None else told.consistency.value,
         staleness=told.staleness,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -36,6 +37,12 @@ def _probability(value: float) -> float:
         raise typer.BadParameter(
             f"{value:g} is not a probability above 0: give one of at most 1, such as 0.2."
         )
+    return value
+
+
+def _weight(value: float) -> float:
+    if not 0 < value < math.inf:
+        raise typer.BadParameter(f"{value:g} is not a weight: give a number above 0, such as 5.")
     return value
 
 
@@ -128,6 +135,24 @@ class TrainOptions:
             callback=_probability,
             help="Store a feature that is new, and that occurs once in its chunk, with this probability "
             "only: a smaller model and less to send, but what rare features say is in part forgotten.",
+        ),
+    ] = 1.0
+    negative_rate: Annotated[
+        float,
+        typer.Option(
+            metavar="R",
+            callback=_probability,
+            help="Learn from each row without a click with this probability only, and from all clicks; those "
+            "that are kept weigh 1/R, so predictions stay right. For clicks that are rare.",
+        ),
+    ] = 1.0
+    pos_weight: Annotated[
+        float,
+        typer.Option(
+            metavar="W",
+            callback=_weight,
+            help="A click counts as W clicks in training: odds are predicted about W times too high, unless "
+            "--calibrate corrects that.",
         ),
     ] = 1.0
     holdout: Annotated[

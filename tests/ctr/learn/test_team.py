@@ -29,7 +29,7 @@ def chunks(count: int, bits: int = BITS, **settings: Any) -> list[Chunk]:
 
 
 def tasks(examples: list[Chunk]) -> list[Task]:
-    return [Task(each, Ftrl(), number=1, chunk=chunk) for chunk, each in enumerate(examples)]
+    return [Task(each, Ftrl(), number=1, chunk=chunk, rows=len(each)) for chunk, each in enumerate(examples)]
 
 
 @pytest.mark.parametrize("bits", [BITS, 34])

@@ -1,0 +1,152 @@
+"""`Sampling`: which rows without a click are learnt from, and what a row weighs in training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ctr.errors import DataError
+from ctr.learn import sampling_kernels as kernels
+from ctr.learn.optimizer import Float32
+from features import Batch, Chunk, ExampleSource
+from features.readers import BadRows
+from features.spec import FeatureSpec
+from features.windows import Windows
+
+_KEY = 0x5A3C9E1B7D240F68
+"""So that other draws with the same seed are independent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Keeps every click, and each other row with probability `negative_rate`, which then counts for as many
+    as it stands for: `1 / negative_rate` rows.
+
+    So the sums that training and its metrics are made of are right on average, predictions are those of all
+    rows, and state and weights can go on with other rows. The other way, to learn from rows that weigh
+    nothing more and to shift the predicted log-odds by the rate's logarithm (He et al., "Practical lessons
+    from predicting clicks on ads at Facebook", ADKDD 2014), would be needed in every place that makes or
+    goes on with a model. FTRL with alpha 0.1, averages of 3 samples, log loss by weight and by shift: on
+    300,000 synthetic rows with 0.2% clicks 0.01309 and 0.01308 at a rate of 0.1, 0.01309 both at 0.03 (all
+    rows: 0.01309); on 48,000 real rows with 25% clicks, where there is no need for it, 0.4668 and 0.4602 at
+    0.1, and 0.4540 and 0.4531 at 0.3 (all rows: 0.4477).
+
+    Whether a row is kept depends on its place among the rows and on the seed: equal rows are drawn for one by
+    one, and the same rows are kept in every pass, by any worker, and when a job is resumed.
+    """
+
+    negative_rate: float = 1.0
+    """Above 0, at most 1, which keeps all."""
+    pos_weight: float = 1.0
+    """Above 0: a click weighs so many times as much in training. Metrics do not count it, see `plain`."""
+    seed: int = 0
+    """0 to 2**64 - 1."""
+
+    def apply(self, examples: Batch | Chunk, first: int) -> Batch | Chunk:
+        """The examples to learn from, with their weights; `first` is the place of the first among all rows.
+
+        Raises DataError where there are no labels.
+        """
+        if self.negative_rate == 1:
+            return self.weighted(examples, 1.0)
+        labels = _labels(examples)
+        keep = np.empty(len(examples), np.bool_)
+        key = np.uint64(self.seed ^ _KEY)
+        rate = np.float64(self.negative_rate)
+        rows, features = kernels.draw(labels, examples.indptr, key, np.uint64(first), rate, keep)
+        return self.weighted(_taken(examples, keep, rows, features), 1 / self.negative_rate)
+
+    def weighted(self, examples: Batch | Chunk, negative: float) -> Batch | Chunk:
+        """The same examples; a click weighs `pos_weight` times as much, another row `negative` times."""
+        if negative == self.pos_weight == 1:
+            return examples
+        labels = _labels(examples)
+        weights = np.where(labels == 1, np.float32(self.pos_weight), np.float32(negative))
+        if examples.weights is not None:
+            weights *= examples.weights
+        return replace(examples, weights=weights)
+
+    def plain(self, weights: Float32 | None, labels: Float32) -> Float32 | None:
+        """The weights of examples without `pos_weight`: as metrics count them."""
+        if self.pos_weight == 1 or weights is None:
+            return weights
+        return np.where(labels == 1, weights / np.float32(self.pos_weight), weights)
+
+    def of(self, source: ExampleSource) -> ExampleSource:
+        """What is learnt of a source."""
+        return source if self.negative_rate == self.pos_weight == 1 else SampledSource(source, self)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledSource:
+    """The examples of another source that are learnt from; a batch has fewer than were asked for, or none."""
+
+    source: ExampleSource
+    sampling: Sampling
+
+    @property
+    def spec(self) -> FeatureSpec:
+        return self.source.spec
+
+    @property
+    def windows(self) -> Windows | None:
+        return self.source.windows
+
+    @property
+    def fraction_read(self) -> float:
+        return self.source.fraction_read
+
+    @property
+    def blocks_read(self) -> int:
+        return self.source.blocks_read
+
+    @property
+    def bad_rows(self) -> BadRows:
+        return self.source.bad_rows
+
+    def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Batch | Chunk]:
+        """As `ExampleSource.batches`; `rows` are those before any is left out."""
+        first = start
+        for examples in self.source.batches(rows, start, stop):
+            yield self.sampling.apply(examples, first)
+            first += len(examples)
+
+    def sample(self, rows: int) -> Batch:
+        """The first examples, all of them, with weights: to see what examples are like."""
+        found = self.sampling.weighted(self.source.sample(rows), 1 / self.sampling.negative_rate)
+        assert isinstance(found, Batch)
+        return found
+
+    def warnings(self) -> list[str]:
+        return self.source.warnings()
+
+    def count_rows(self) -> int:
+        return self.source.count_rows()
+
+
+ALL_ROWS = Sampling()
+
+
+def _labels(examples: Batch | Chunk) -> Float32:
+    if examples.labels is None:
+        raise DataError("these rows have no labels to learn from.")
+    return examples.labels
+
+
+def _taken(examples: Batch | Chunk, keep: Any, rows: int, features: int) -> Batch | Chunk:
+    """The rows to keep, of which there are so many with so many features."""
+    entries = examples.slots if isinstance(examples, Batch) else examples.indices
+    indptr = np.empty(rows + 1, np.int64)
+    out: Any = np.empty(features, entries.dtype)
+    values = None if examples.values is None else np.empty(features, np.float32)
+    kernels.take(examples.indptr, entries, examples.values, keep, indptr, out, values)
+    labels = _labels(examples)[keep]
+    weights = None if examples.weights is None else examples.weights[keep]
+    if isinstance(examples, Batch):
+        return Batch(indptr, out, values, labels, weights)
+    used = np.empty(examples.slots.size + 1, np.uint32)
+    count = kernels.close_up(out, np.zeros(examples.slots.size, np.uint32), used)
+    return Chunk(indptr, examples.slots[used[:count]], out, values, labels, weights)
