@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -17,9 +18,12 @@ import pyarrow as pa
 from ctr.errors import DataError
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_GCS = ("gs://", "gcs://")
 _AHEAD_BYTES = 8 << 20  # 8 MiB: a request's way there and back is little beside its transfer
 _BUFFER_BYTES = 1 << 20  # 1 MiB
 _CONNECT_S, _REQUEST_S, _ATTEMPTS = 10, 60, 5
+
+_GCS_FIRST_S, _GCS_RETRY_S = 5, 60  # how long it tries to list files, and to read them; by default 15 minutes
 
 _REFUSED = (
     "ACCESS_DENIED",
@@ -27,9 +31,28 @@ _REFUSED = (
     "SIGNATURE_DOES_NOT_MATCH",
     "HTTP 403",
     "UNAUTH",
+    "PERMISSION_DENIED",
     "denied",
 )
-_UNREACHED = ("NETWORK_CONNECTION", "Could not connect", "resolve host", "timed out", "imeout")
+_UNREACHED = (
+    "NETWORK_CONNECTION",
+    "UNAVAILABLE",
+    "DEADLINE_EXCEEDED",
+    "Could not connect",
+    "resolve host",
+    "timed out",
+    "imeout",
+)
+_NO_TOKEN = "OAuth2 access token"
+_GCS_CREDENTIALS = (
+    "GOOGLE_APPLICATION_CREDENTIALS with the path of a key file, or `gcloud auth application-default login`;"
+    " public data is read as gs://anonymous@bucket/key"
+)
+_S3_CREDENTIALS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE"
+_HDFS_NEEDS = (
+    "Hadoop's client has to be on this machine: Java (JAVA_HOME), libhdfs.so (HADOOP_HOME, or"
+    " ARROW_LIBHDFS_DIR with its folder), and CLASSPATH as `hadoop classpath --glob` prints it"
+)
 
 
 def is_uri(text: str) -> bool:
@@ -66,7 +89,7 @@ def list_remote(uri: str) -> list[tuple[str, int]]:
     """URI and size of the file at `uri`, or of every file below the folder that it is. Raises DataError."""
     from pyarrow.fs import FileSelector, FileType
 
-    filesystem, path = _place_of(uri)
+    filesystem, path = _place_of(uri, first=True)
     with remote_errors(uri):
         (found,) = filesystem.get_file_info([path])
         if found.type == FileType.File:
@@ -93,37 +116,49 @@ def remote_errors(uri: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise DataError(f"{uri}: there is no such file or folder; check bucket and path.") from error
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{uri}: {_reason(str(error))}.") from error
+        raise DataError(f"{uri}: {_reason(str(error), of_gcs=uri.startswith(_GCS))}.") from error
 
 
-def _reason(text: str) -> str:
+def _reason(text: str, *, of_gcs: bool) -> str:
     """What went wrong and what to do, from the message of a file system."""
-    text = re.sub(r" \(Request ID: [^)]*\)", "", text.splitlines()[0].rstrip("."))
+    text = re.sub(r" \(Request ID: [^)]*\)| error_info=.*", "", text.splitlines()[0].rstrip("."))
+    credentials, where = _S3_CREDENTIALS, "AWS_REGION and AWS_ENDPOINT_URL"
+    if of_gcs:
+        credentials, where = _GCS_CREDENTIALS, "CLOUD_STORAGE_EMULATOR_ENDPOINT, if that is set"
+    if _NO_TOKEN in text:
+        return f"there are no credentials for Google Cloud Storage; give {credentials}"
     if "NO_SUCH_BUCKET" in text:
         return "there is no such bucket; check its name, AWS_REGION and AWS_ENDPOINT_URL"
     if any(word in text for word in _REFUSED):
         return (
-            f"no permission to read it ({text}); check the credentials, such as AWS_ACCESS_KEY_ID and"
-            f" AWS_SECRET_ACCESS_KEY or AWS_PROFILE, and what they allow: to list the bucket and get objects"
+            f"no permission to read it ({text}); check the credentials, such as {credentials}, and what they"
+            " allow: to list the bucket and get objects"
         )
     if any(word in text for word in _UNREACHED):
-        return f"the server cannot be reached ({text}); check the network, AWS_REGION and AWS_ENDPOINT_URL"
+        return f"the server cannot be reached ({text}); check the network, {where}"
     return f"cannot be read ({text})"
 
 
-def _place_of(uri: str) -> tuple[Any, str]:
-    """A file system, and the path in it."""
+def _place_of(uri: str, *, first: bool = False) -> tuple[Any, str]:
+    """A file system, and the path in it. `first`: nobody waits long to hear that it is not there."""
     from pyarrow.fs import FileSystem
 
     scheme, path = uri.split("://", 1)
     try:
         if scheme == "s3" and "?" not in path:
             return _s3(os.getpid()), path
+        if uri.startswith(_GCS) and "?" not in path:
+            bucket = path.removeprefix("anonymous@")
+            return _gcs(os.getpid(), bucket != path, _GCS_FIRST_S if first else _GCS_RETRY_S), bucket
         filesystem, path = FileSystem.from_uri(uri)
     except (OSError, ValueError, pa.ArrowException) as error:
+        remedy = (
+            "URIs such as s3://bucket/key, gs://bucket/key, hdfs://host:port/path and file:///path are read"
+        )
+        if "libjvm" in str(error) or "libhdfs" in str(error):
+            remedy = _HDFS_NEEDS
         raise DataError(
-            f"{uri}: no file system can be opened for it ({str(error).splitlines()[0]}); URIs such as"
-            f" s3://bucket/key, gs://bucket/key, hdfs://host:port/path and file:///path are read."
+            f"{uri}: no file system can be opened for it ({str(error).splitlines()[0]}); {remedy}."
         ) from error
     return filesystem, path
 
@@ -140,6 +175,14 @@ def _s3(process: int) -> Any:
         request_timeout=_REQUEST_S,
         retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
     )
+
+
+@lru_cache(maxsize=4)
+def _gcs(process: int, anonymous: bool, retry_s: int) -> Any:
+    """Google Cloud Storage, with the credentials of this machine or none; once in each process."""
+    from pyarrow.fs import GcsFileSystem
+
+    return GcsFileSystem(anonymous=anonymous, retry_time_limit=timedelta(seconds=retry_s))
 
 
 class _ReadAhead(io.RawIOBase):
