@@ -75,8 +75,17 @@ def diff(
 def _settings(a: Model, b: Model) -> list[tuple[str, str, str]]:
     """Name and both values of each setting that is not the same."""
     one, other = ({**e.manifest["optimizer"], **e.manifest.get("training", {})} for e in (a, b))
-    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    names = [
+        name
+        for name in {**one, **other}
+        if one.get(name) != other.get(name) and not (_is_record(one.get(name)) or _is_record(other.get(name)))
+    ]
     return [(name.replace("_", " "), _value(one.get(name)), _value(other.get(name))) for name in names]
+
+
+def _is_record(value: object) -> bool:
+    """Whether it is no setting, but of what training came by, such as its learning curve."""
+    return isinstance(value, list) and not all(isinstance(each, str) for each in value)
 
 
 def _value(value: object) -> str:

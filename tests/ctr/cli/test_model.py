@@ -103,6 +103,7 @@ def test_diff(trained: Path, cli: Cli) -> None:
     assert re.search(r"^alpha +0\.1 +0\.3$", shown, re.MULTILINE)
     assert re.search(r"^epochs +1 +2$", shown, re.MULTILINE)
     assert "spec: the same" in shown
+    assert "learning curve" not in shown
     assert shown.count("progressive validation") == 2
     told = json.loads(cli("model", "diff", named, plain, "--rows", 3, "--json", "-").out)
     assert told["settings"]["alpha"] == ["0.1", "0.3"]

@@ -54,7 +54,7 @@ def test_the_commands(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                 if output:
                     assert figures(done.out) == pytest.approx(figures(output), abs=1e-3)
                     assert len(figures(done.out)) == 10
-    assert ran == ["train", "evaluate", "predict", "explain", "features", "train", "train", "train"]
+    assert ran == ["train", "evaluate", "predict", "explain", "model", "features", "train", "train", "train"]
 
 
 def test_the_program(
