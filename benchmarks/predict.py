@@ -37,7 +37,7 @@ def measure(folder: Path, rows: int, rounds: int) -> None:
     others = min(peer(text_of_peer, "--cache_file", str(cache)) for _ in range(rounds)) - start_up
     print(f"\nscoring hashed data on one core: {rows:,} synthetic rows, 2**22 slots, least of {rounds} runs")
     print(f"  {'':48}{'examples/s':>12}{'ratio':>8}  asked")
-    print(f"  {'VW from its cache, start-up and output taken off':48}{rows / max(others, 1e-9):12,.0f}")
+    print(f"  {'VW from its cache, net of start-up and output':48}{rows / max(others, 1e-9):12,.0f}")
     for what, seconds in (("ctr predict to Parquet", min(parquet)), ("ctr predict to CSV", min(text))):
         asked = "  5,000,000" if "Parquet" in what else ""
         print(f"  {what:48}{rows / seconds:12,.0f}{others / seconds:8.1f}{asked}")

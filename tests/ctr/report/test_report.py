@@ -153,7 +153,7 @@ def test_the_page_needs_nothing_and_has_the_numbers_of_the_json(
         for each in facts["slices"]["device"]["values"]:
             shown = [
                 f"{each[name]:.5f}"
-                for name in ("base_rate", "logloss", "normalized_entropy", "auc", "calibration")
+                for name in ("logloss", "calibration", "auc", "normalized_entropy", "base_rate")
             ]
             assert [
                 "(missing)" if each["value"] is None else each["value"],
