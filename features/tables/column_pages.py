@@ -84,15 +84,16 @@ class ColumnPages:
         done = 0
         parts: list[Texts | NDArray[np.int32]] = []
         while done < codes.size:
-            if self._used == self._size:
-                self._next_page()
+            in_place = self._used == self._size and self._next_page(codes[done:])
             part = slice(self._used, min(self._size, self._used + codes.size - done))
             count = part.stop - part.start
             if isinstance(self._page, Texts):
                 page = self._page
-                parts.append(_cut(Texts(page.buffer, page.starts[part], page.ends[part])))
+                texts = Texts(page.buffer, page.starts[part], page.ends[part])
+                parts.append(texts if count == self._size else _cut(texts))
             else:
-                codes[done : done + count] = self._page[part]
+                if not in_place:
+                    codes[done : done + count] = self._page[part]
                 parts.append(codes[done : done + count])
             self._used += count
             done += count
@@ -105,8 +106,8 @@ class ColumnPages:
         texts = self.dictionary
         return Texts(texts.buffer, texts.starts[codes], texts.ends[codes])
 
-    def _next_page(self) -> None:
-        """Goes on to the next page with cells."""
+    def _next_page(self, room: NDArray[np.int32]) -> bool:
+        """Goes on to the next page with cells; its codes, if all fit, are in `room`: whether they are."""
         while self._used == self._size:
             header = self._header()
             self._fill(header.size)
@@ -115,7 +116,8 @@ class ColumnPages:
             if header.kind == headers.DICTIONARY:
                 self._take_dictionary(header, self._unpacked(body, header.full_size))
             elif header.kind in (headers.DATA, headers.DATA_V2):
-                self._take_page(header, body)
+                self._take_page(header, body, room)
+        return isinstance(self._page, np.ndarray) and self._size <= room.size
 
     def _header(self) -> PageHeader:
         size = 1 << 12
@@ -158,11 +160,10 @@ class ColumnPages:
             raise ValueError("a dictionary is cut short")
         self.dictionary = Texts(data, places[0], places[1])
 
-    def _take_page(self, header: PageHeader, body: NDArray[np.uint8]) -> None:
+    def _take_page(self, header: PageHeader, body: NDArray[np.uint8], room: NDArray[np.int32]) -> None:
         if header.values > self._values_left:
             raise ValueError("there are more values than rows")
         self._values_left -= header.values
-        levels = np.ones(header.values, np.int32)
         split = header.level_bytes
         if header.kind == headers.DATA_V2:
             if split > min(body.size, header.full_size):
@@ -176,31 +177,38 @@ class ColumnPages:
             if self._nullable:
                 split = 4 + int.from_bytes(data[:4].tobytes(), "little")
                 level_bytes, data = data[4:split], data[split:]
-        if self._nullable and not unpack_runs(level_bytes, 0, level_bytes.size, 1, 2, levels):
+        levels = np.empty(header.values if self._nullable else 0, np.uint8)
+        if not unpack_runs(level_bytes, 0, level_bytes.size, 1, 2, levels):
             raise ValueError("the levels of a page are not as they should be")
-        self._page = self._values(header, data, levels)
+        out = room[: header.values] if header.values <= room.size else np.empty(header.values, np.int32)
+        self._page = self._values(header, data, levels, out)
         self._used, self._size = 0, header.values
 
     def _values(
-        self, header: PageHeader, data: NDArray[np.uint8], levels: NDArray[np.int32]
+        self, header: PageHeader, data: NDArray[np.uint8], levels: NDArray[np.uint8], out: NDArray[np.int32]
     ) -> Texts | NDArray[np.int32]:
-        present = int(levels.sum())
+        """Its cells: texts, or codes, which are written to `out`."""
+        present = np.count_nonzero(levels) if self._nullable else out.size
+        some = present < out.size
         if header.encoding in _BY_DICTIONARY:
-            codes, missing = np.empty(levels.size, np.int32), self.dictionary.starts.size - 1
+            missing = self.dictionary.starts.size - 1
+            codes = np.empty(present + 1, np.int32) if some else out
             width = int(data[0]) if data.size else 0
             if width > 32 or not unpack_runs(data, 1, data.size, width, missing, codes[:present]):
                 raise ValueError("a page has values that are not in its dictionary")
-            if present < levels.size:
-                spread(levels, missing, codes)
-            return codes
+            if some:
+                spread(levels, missing, codes, out)
+            return out
         if header.encoding != headers.PLAIN:
             raise ValueError(f"a page has the encoding {header.encoding}")
-        places = np.zeros((2, levels.size), np.int32)
-        if not place_texts(data, 0, places[0, :present], places[1, :present]):
+        starts, ends = np.empty((2, present + 1), np.int32)
+        if not place_texts(data, 0, starts[:present], ends[:present]):
             raise ValueError("a page is cut short")
-        if present < levels.size:
-            spread(levels, 0, places[0])
-            spread(levels, 0, places[1])
+        if not some:
+            return Texts(data, starts[:present], ends[:present])
+        places = np.empty((2, out.size), np.int32)
+        spread(levels, 0, starts, places[0])
+        spread(levels, 0, ends, places[1])
         return Texts(data, places[0], places[1])
 
 
