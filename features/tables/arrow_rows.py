@@ -19,6 +19,7 @@ BATCH_ROWS = 16_384
 _BATCH_BYTES = 1 << 30  # 1 GiB: places in a buffer are 32 bits wide
 _MOST_BYTES = (1 << 31) - 1
 _PADDING = 64
+_PLACES = 1 << 14  # of cells in a block, beside columns that are coded
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +89,13 @@ class ArrowPiece:
         dictionaries = {places[name]: texts for name, texts in self.dictionaries.items()}
         coded = CodedColumns(dictionaries, self.codes, buffer)
         size = rows_per_block(len(places))
+        if dictionaries:
+            size = max(size, _PLACES // max(len(plain), 1))
         for first in range(0, self.rows, size):
             rows = slice(first, min(first + size, self.rows))
-            starts, ends = np.empty((2, rows.stop - first, len(places)), np.int32)
+            starts, ends = np.empty((2, rows.stop - first, len(plain)), np.int32)
             base = 0
-            for j, texts in plain.items():
+            for j, texts in enumerate(plain.values()):
                 np.add(texts.starts[rows], base, out=starts[:, j])
                 np.add(texts.ends[rows], base, out=ends[:, j])
                 base += texts.buffer.size

@@ -14,7 +14,7 @@ from features.text.cells import Cells
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Texts:
-    """Texts anywhere in a buffer. Of a dictionary, the last one is empty: that of a missing value."""
+    """Texts anywhere in a buffer. Of a column's dictionary, the last one is empty: that of a missing value."""
 
     buffer: NDArray[np.uint8]
     starts: NDArray[np.int32]
@@ -37,25 +37,29 @@ class CodedColumns:
         """The texts of all dictionaries, and behind them `buffer`."""
         return np.concatenate([*(texts.buffer for texts in self.dictionaries.values()), self.buffer])
 
+    def other_places(self, width: int) -> list[int]:
+        """Which of so many columns are not coded."""
+        return [j for j in range(width) if j not in self.dictionaries]
+
 
 class CodedCells(Cells):
     """Some rows of such columns. Whoever asks for the places of cells gets them worked out."""
 
-    plain: Cells
-    """The cells; in the columns that are coded, places may be anything."""
+    others: Cells
+    """The cells of the columns that are not coded, in their order."""
     columns: CodedColumns
     first: int
     """The first row in `columns.codes`."""
 
-    def __init__(self, plain: Cells, columns: CodedColumns, first: int) -> None:
-        for name, value in {"plain": plain, "columns": columns, "first": first}.items():
+    def __init__(self, others: Cells, columns: CodedColumns, first: int) -> None:
+        for name, value in {"others": others, "columns": columns, "first": first}.items():
             object.__setattr__(self, name, value)  # as dataclasses that are frozen do
 
     def __len__(self) -> int:
-        return len(self.plain)
+        return len(self.others)
 
     def part(self, first: int, last: int) -> CodedCells:
-        return CodedCells(self.plain.part(first, last), self.columns, self.first + first)
+        return CodedCells(self.others.part(first, last), self.columns, self.first + first)
 
     def kept(self) -> Cells:
         return self._placed
@@ -73,6 +77,15 @@ class CodedCells(Cells):
         return self._placed.ends
 
     @cached_property
+    def plain(self) -> Cells:
+        """All cells; in the columns that are coded, places are of nothing."""
+        width = len(self.columns.dictionaries) + self.others.starts.shape[1]
+        starts, ends = np.zeros((2, len(self), width), np.int32)
+        places = self.columns.other_places(width)
+        starts[:, places], ends[:, places] = self.others.starts, self.others.ends
+        return Cells(self.others.buffer, starts, ends)
+
+    @cached_property
     def _placed(self) -> Cells:
         """The same cells, each with its place."""
         starts, ends = self.plain.starts.copy(), self.plain.ends.copy()
@@ -81,7 +94,7 @@ class CodedCells(Cells):
             starts[:, column] = texts.starts[codes[rows]] + base
             ends[:, column] = texts.ends[codes[rows]] + base
             base += texts.buffer.size
-        others = [j for j in range(starts.shape[1]) if j not in self.columns.dictionaries]
-        starts[:, others] += base
-        ends[:, others] += base
+        places = self.columns.other_places(starts.shape[1])
+        starts[:, places] += base
+        ends[:, places] += base
         return Cells(self.columns.joined, starts, ends)

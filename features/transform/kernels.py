@@ -16,15 +16,21 @@ from ctr.numba_cache import njit
 from features.steps import index_kernels as indices
 from features.steps.named_kernels import BAD_NAMED
 from features.steps.time_step_kernels import BAD_SINCE
-from features.text.number_kernels import BAD_NUMBER, NUMBER, parse_number
+from features.text.number_kernels import BAD_NUMBER
 from features.text.time_kernels import BAD_TIME
 from features.transform.cross_kernels import write_bag_crosses
 from features.transform.field_kernels import TILE, Tile
-from features.transform.label_kernels import BAD_LABEL, MINUS_LABEL, ZERO_LABEL, label_problem
+from features.transform.label_kernels import (
+    BAD_LABEL,
+    BAD_WEIGHT,
+    MINUS_LABEL,
+    ZERO_LABEL,
+    write_labels,
+    write_weights,
+)
 from features.transform.step_kernels import Made, Plan, Scratch, hash_fields
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
-_ZERO, _ONE = np.uint8(ord("0")), np.uint8(ord("1"))
 
 
 class RowStatus(IntEnum):
@@ -34,7 +40,7 @@ class RowStatus(IntEnum):
     COLUMNS = 1
     """It has more or fewer columns than it should: set by who splits the rows, before the transform."""
     LABEL = BAD_LABEL
-    WEIGHT = 3
+    WEIGHT = BAD_WEIGHT
     NUMBER = BAD_NUMBER
     LABEL_MINUS = MINUS_LABEL
     """Its label is -1, but those before it are 0 or 1."""
@@ -92,44 +98,14 @@ def transform_rows(
             row += 1
         tile = Tile(buffer, starts, ends, at[:n], numbers[:n], status, bad_column)
         if plan.label_column >= 0:
-            _labels(tile, plan.label_column, labels[rows:], no_click)
+            write_labels(tile, plan.label_column, plan.label_column, labels[rows:], no_click)
         if plan.weight_column >= 0:
-            _weights(tile, plan.weight_column, weights[rows:])
+            write_weights(tile, plan.weight_column, plan.weight_column, weights[rows:])
         hash_fields(tile, plan, made, scratch)
         if made.problem.size > 0:
             _note_problems(tile, made)
         rows = _write_rows(tile, plan, made, scratch, indptr, slots, values, labels, weights, rows)
     return row, rows
-
-
-@njit(nogil=True, cache=True)
-def _labels(tile: Tile, column: int, labels: NDArray[np.float32], no_click: NDArray[np.int8]) -> None:
-    buffer = tile.buffer
-    for t in range(tile.at.size):
-        k = tile.at[t] + np.uint64(column)
-        start, end = np.uint64(tile.starts[k]), np.uint64(tile.ends[k])
-        if end - start == _U1 and (buffer[start] == _ONE or (buffer[start] == _ZERO and no_click[0] == 0)):
-            labels[t] = np.float32(buffer[start] - _ZERO)
-            continue
-        kind, value = parse_number(buffer, start, end)
-        problem = label_problem(value, no_click) if kind == NUMBER else BAD_LABEL
-        labels[t] = np.float32(value == 1.0)
-        if problem != 0:
-            tile.status[tile.numbers[t]] = problem
-            tile.bad_column[tile.numbers[t]] = column
-
-
-@njit(nogil=True, cache=True)
-def _weights(tile: Tile, column: int, weights: NDArray[np.float32]) -> None:
-    for t in range(tile.at.size):
-        k = tile.at[t] + np.uint64(column)
-        kind, value = parse_number(tile.buffer, np.uint64(tile.starts[k]), np.uint64(tile.ends[k]))
-        weight = np.float32(value)
-        if kind == NUMBER and weight > 0 and np.isfinite(weight):
-            weights[t] = weight
-        elif tile.status[tile.numbers[t]] == RowStatus.OK:
-            tile.status[tile.numbers[t]] = RowStatus.WEIGHT
-            tile.bad_column[tile.numbers[t]] = column
 
 
 @njit(nogil=True, cache=True)

@@ -1,4 +1,7 @@
-"""What a number is as a label: 1 is a click, and either 0 or -1, but not both in one source, is none."""
+"""The labels and weights of a tile's rows.
+
+As a label, 1 is a click, and either 0 or -1, but not both in one source, is none.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
+from features.text.number_kernels import NUMBER, parse_number
+from features.transform.field_kernels import Tile
 
-# What can be wrong with it; the numbers are those of `RowStatus`.
+# What can be wrong with them; the numbers are those of `RowStatus`.
 BAD_LABEL = 2
+BAD_WEIGHT = 3
 MINUS_LABEL = 5
 ZERO_LABEL = 6
+
+_U1 = np.uint64(1)
+_ZERO, _ONE = np.uint8(ord("0")), np.uint8(ord("1"))
 
 
 @njit(nogil=True, cache=True)
@@ -29,3 +38,37 @@ def label_problem(number: float | np.float32, no_click: NDArray[np.int8]) -> int
     if no_click[0] == number:
         return 0
     return ZERO_LABEL if number == 0.0 else MINUS_LABEL
+
+
+@njit(nogil=True, cache=True)
+def write_labels(
+    tile: Tile, column: int, name: int, labels: NDArray[np.float32], no_click: NDArray[np.int8]
+) -> None:
+    """Writes the labels of the tile's rows, one after the other; `name` is the column's for `bad_column`."""
+    buffer = tile.buffer
+    for t in range(tile.at.size):
+        k = tile.at[t] + np.uint64(column)
+        start, end = np.uint64(tile.starts[k]), np.uint64(tile.ends[k])
+        if end - start == _U1 and (buffer[start] == _ONE or (buffer[start] == _ZERO and no_click[0] == 0)):
+            labels[t] = np.float32(buffer[start] - _ZERO)
+            continue
+        kind, value = parse_number(buffer, start, end)
+        problem = label_problem(value, no_click) if kind == NUMBER else BAD_LABEL
+        labels[t] = np.float32(value == 1.0)
+        if problem != 0:
+            tile.status[tile.numbers[t]] = problem
+            tile.bad_column[tile.numbers[t]] = name
+
+
+@njit(nogil=True, cache=True)
+def write_weights(tile: Tile, column: int, name: int, weights: NDArray[np.float32]) -> None:
+    """The same with weights."""
+    for t in range(tile.at.size):
+        k = tile.at[t] + np.uint64(column)
+        kind, value = parse_number(tile.buffer, np.uint64(tile.starts[k]), np.uint64(tile.ends[k]))
+        weight = np.float32(value)
+        if kind == NUMBER and weight > 0 and np.isfinite(weight):
+            weights[t] = weight
+        elif tile.status[tile.numbers[t]] == 0:
+            tile.status[tile.numbers[t]] = BAD_WEIGHT
+            tile.bad_column[tile.numbers[t]] = name

@@ -16,11 +16,12 @@ from features.spec import FeatureSpec, InputField, TimeField, column_of, columns
 from features.steps.index_kernels import bad_token
 from features.text import Cells, CodedCells, cells_of_rows, expected_time, shown
 from features.transform.by_value import ByValue
+from features.transform.coded_kernels import CodedSlots, write_coded_rows
 from features.transform.cross_plan import most_of_bags
 from features.transform.kernels import RowStatus, transform_rows
 from features.transform.missing import maker
 from features.transform.plan import NOT_CODED, made_of, plan_of, scratch_of, seed_of
-from features.transform.step_kernels import Coded, Made
+from features.transform.step_kernels import Coded, Made, Scratch
 
 _EXPECTED = {
     RowStatus.LABEL: "is no label; it must be 0 or 1, or -1 or 1",
@@ -117,7 +118,12 @@ class Transform:
             if (make := maker(field, seed_of(field.name, spec), self._learnt[field.name])) is not None
         ]
         columns = [self.columns.index(c) if (c := column_of(f)) in spec.by_value else -1 for f in single]
-        self._by_value = ByValue(self._plan, columns, {f: make for f, _, make in self._made_before})
+        self._by_value = ByValue(
+            self._plan,
+            columns,
+            {f: make for f, _, make in self._made_before},
+            alone=len(single) == len(spec.all_fields),
+        )
         self._bag_columns = [
             self.columns.index(column_of(field)) for field in spec.all_fields if field.several
         ]
@@ -150,20 +156,18 @@ class Transform:
         plan, coded = self._plan, NOT_CODED
         if isinstance(cells, CodedCells):
             by_value = self._by_value.of(cells)
+            if isinstance(by_value, CodedSlots):
+                return self._append_coded(cells, by_value, status, column, builder, first_row)
             cells = cells.kept() if by_value is None else cells.plain
             plan, coded = by_value or (plan, coded)
         if cells.starts.shape[1] != len(self.columns):
             raise ValueError(f"cells have {cells.starts.shape[1]} columns, not {len(self.columns)}")
         if len(cells) == 0:
             return first_row
-        # Numba compiles a kernel anew for a read-only array; so that it does not, all are.
-        buffer = cells.buffer.view()
-        buffer.flags.writeable = False
+        buffer = _read_only(cells.buffer)
         cells = Cells(buffer, cells.starts, cells.ends)
         starts, ends = cells.starts.reshape(-1), cells.ends.reshape(-1)
-        if not hasattr(self._thread, "scratch"):
-            self._thread.scratch = scratch_of(self._plan)
-        row = first_row
+        scratch, row = self._scratch, first_row
         while row < len(cells) and builder.room > 0:
             last, made = self._make(cells, status, row, builder, coded, set(plan.coded.tolist()))
             next_row, builder.rows = transform_rows(
@@ -177,7 +181,7 @@ class Transform:
                 column,
                 plan,
                 made,
-                self._thread.scratch,
+                scratch,
                 builder.indptr,
                 builder.slots,
                 builder.values,
@@ -188,6 +192,50 @@ class Transform:
             )
             row = int(next_row)
         return row
+
+    def _append_coded(
+        self,
+        cells: CodedCells,
+        coded: CodedSlots,
+        status: NDArray[np.uint8],
+        column: NDArray[np.int32],
+        builder: BatchBuilder,
+        first_row: int,
+    ) -> int:
+        """As `append`, where all fields are coded."""
+        others = cells.columns.other_places(len(self.columns))
+        targets = self._plan.label_column, self._plan.weight_column
+        scratch = self._scratch
+        next_row, builder.rows = write_coded_rows(
+            _read_only(cells.others.buffer),
+            cells.others.starts.reshape(-1),
+            cells.others.ends.reshape(-1),
+            len(others),
+            first_row,
+            len(cells),
+            status,
+            column,
+            (*(others.index(target) if target >= 0 else -1 for target in targets), *targets),
+            self._plan.bias,
+            coded,
+            scratch.numbers,
+            scratch.at,
+            builder.indptr,
+            builder.slots,
+            builder.labels,
+            builder.no_click,
+            builder.weights,
+            builder.rows,
+        )
+        return int(next_row)
+
+    @property
+    def _scratch(self) -> Scratch:
+        """Of this thread."""
+        if not hasattr(self._thread, "scratch"):
+            self._thread.scratch = scratch_of(self._plan)
+        found: Scratch = self._thread.scratch
+        return found
 
     def _make(
         self,
@@ -293,3 +341,10 @@ class Transform:
                     f"column {name!r}: no time",
                 )
         raise ValueError("this row is not bad")
+
+
+def _read_only(buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The same bytes. Numba compiles a kernel anew for a read-only array; so that it does not, all are."""
+    found = buffer.view()
+    found.flags.writeable = False
+    return found

@@ -43,17 +43,57 @@ crosses: [a * b, a * n, b * words]
 """,
     "test.yaml",
 )
+NO_LISTS = parse_spec(
+    """
+version: 1
+source: {format: parquet}
+label: y
+weight: w
+bits: 20
+bias: true
+fields:
+  - {name: a, type: category}
+  - {name: b, type: category, missing: feature}
+  - {name: lower, column: b, type: category, lower: true}
+  - {name: n, type: number, transform: log, missing: feature}
+  - {name: edges, column: n, type: number, transform: edges, edges: [0, 2.5, 70]}
+  - {name: root, column: n, type: number, transform: log, steps: [sqrt]}
+""",
+    "test.yaml",
+)
+WIDE = parse_spec(
+    """
+version: 1
+source: {format: parquet}
+label: y
+bits: 40
+fields: [{name: t, type: category}, {name: a, type: category}]
+""",
+    "test.yaml",
+)
+LISTS = parse_spec(
+    """
+version: 1
+source: {format: parquet}
+label: y
+bits: 20
+fields: [{name: a, type: category}, {name: words, column: t, type: list, delimiter: "|"}]
+""",
+    "test.yaml",
+)
 NUMBERS = ["7", "-1", "3.5", "1e3", "", "12345678901", "0"]
+WEIGHTS = ["1", "2.5", "0.125", "3"]
 TEXTS = ["x", "", "Site", "12345678", "a much longer text than the others have", "1.0", "é", "X"]
 
 
 def batch_of(spec: FeatureSpec, path: Path, **more: Any) -> dict[str, list[Any]]:
     source = RawSource(spec, [path], **more)
-    found: dict[str, list[Any]] = {"slots": [], "values": [], "labels": [], "sizes": []}
+    found: dict[str, list[Any]] = {"slots": [], "values": [], "labels": [], "weights": [], "sizes": []}
     for batch in source.batches(50):
         found["slots"] += batch.slots.tolist()
         found["values"] += [] if batch.values is None else batch.values.tolist()
         found["labels"] += [] if batch.labels is None else batch.labels.tolist()
+        found["weights"] += [] if batch.weights is None else batch.weights.tolist()
         found["sizes"] += np.diff(batch.indptr).tolist()
     found["bad"] = [source.bad_rows.count, *source.bad_rows.examples]
     return found
@@ -75,6 +115,7 @@ def table_of(rows: list[tuple[str | None, str | None, str | None]]) -> pa.Table:
             "b": pa.array(columns["b"], pa.large_string()),
             "n": pa.array(columns["n"], pa.binary()),
             "t": pa.array([None if a is None else f"{a}|{b}" for a, b, _ in rows]),
+            "w": pa.array([WEIGHTS[i % 4] for i in range(len(rows))]),
         }
     )
 
@@ -91,8 +132,9 @@ cells = st.none() | st.sampled_from(TEXTS)
     limit=st.sampled_from([1 << 20, 16]),
     part=st.sampled_from([1, 13, 65_536]),
     threads=st.sampled_from([1, 2]),
+    spec=st.sampled_from([SPEC, NO_LISTS, WIDE, LISTS]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_rows_are_as_through_arrow(
     tmp_path_factory: pytest.TempPathFactory,
     rows: list[tuple[str | None, str | None, str | None]],
@@ -103,6 +145,7 @@ def test_rows_are_as_through_arrow(
     limit: int,
     part: int,
     threads: int,
+    spec: FeatureSpec,
 ) -> None:
     path = tmp_path_factory.mktemp("coded") / "rows.parquet"
     parquet.write_table(
@@ -118,8 +161,8 @@ def test_rows_are_as_through_arrow(
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet_reader, "_PAGE_ROWS", part)
-        found = batch_of(SPEC, path, threads=threads)
-    assert found == through_arrow(SPEC, path)
+        found = batch_of(spec, path, threads=threads)
+    assert found == through_arrow(spec, path)
 
 
 @pytest.fixture
@@ -150,6 +193,21 @@ def test_parts_of_coded_cells_are_the_same_cells(path: Path) -> None:
         texts = [[cells.text(i, j) for j in range(5)] for i in range(3, 40)]
         assert [[part.text(i, j) for j in range(5)] for i in range(37)] == texts
         assert [[part.kept().text(i, j) for j in range(5)] for i in range(37)] == texts
+
+
+@pytest.mark.parametrize(("name", "bad"), [("y", "maybe"), ("w", "-1"), ("y", "-1")])
+def test_a_bad_label_or_weight_beside_coded_fields_is_left_out(tmp_path: Path, name: str, bad: str) -> None:
+    rows = table_of([(TEXTS[i % 7], None, NUMBERS[i % 7]) for i in range(300)])
+    texts = rows.column(name).to_pylist()
+    texts[5] = texts[17] = texts[240] = bad
+    rows = rows.set_column(rows.column_names.index(name), name, pa.array(texts))
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(rows, path, row_group_size=200)
+    with pytest.raises(DataError, match=rf"row 6: column '{name}': '{bad}'"):
+        batch_of(NO_LISTS, path)
+    found = batch_of(NO_LISTS, path, on_bad_rows="skip")
+    assert found["bad"][0] == 3
+    assert found == through_arrow(NO_LISTS, path, on_bad_rows="skip")
 
 
 def test_a_bad_value_is_told_with_its_row(tmp_path: Path) -> None:
