@@ -34,7 +34,7 @@ def _at_most(count: np.uint64, most: int) -> int:
 def _unpack_groups(
     buffer: NDArray[np.uint8], at: np.uint64, wide: np.uint64, groups: np.uint64, out: NDArray[Any]
 ) -> None:
-    """Writes that many groups of 8 numbers, behind which at least 8 bytes follow: a third of `_bits`'s time."""
+    """Writes that many groups of 8 numbers, at least 8 bytes before the buffer's end: 3 times as fast."""
     mask = (_U1 << wide) - _U1
     for group in range(groups):
         bit, i = at * _U8, group * _U8

@@ -204,7 +204,8 @@ class Transform:
     ) -> int:
         """As `append`, where all fields are coded."""
         others = cells.columns.other_places(len(self.columns))
-        targets = self._plan.label_column, self._plan.weight_column
+        label, weight = self._plan.label_column, self._plan.weight_column
+        at_label, at_weight = (others.index(each) if each >= 0 else -1 for each in (label, weight))
         scratch = self._scratch
         next_row, builder.rows = write_coded_rows(
             _read_only(cells.others.buffer),
@@ -215,7 +216,7 @@ class Transform:
             len(cells),
             status,
             column,
-            (*(others.index(target) if target >= 0 else -1 for target in targets), *targets),
+            (at_label, at_weight, label, weight),
             self._plan.bias,
             coded,
             scratch.numbers,
