@@ -14,7 +14,7 @@ from features.text.cells import Cells
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Texts:
-    """Texts anywhere in a buffer. Of a column's dictionary, the last one is empty: that of a missing value."""
+    """Texts anywhere in a buffer. Of a dictionary, the last one is empty: that of a missing value."""
 
     buffer: NDArray[np.uint8]
     starts: NDArray[np.int32]
