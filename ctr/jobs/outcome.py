@@ -77,7 +77,7 @@ class TrainOutcome:
 
     def to_json(self) -> dict[str, Any]:
         """The summary that `--json` writes."""
-        settings, timings = self.settings, self.result.timings
+        settings, result, timings = self.settings, self.result, self.result.timings
         progressive = self.progressive.to_json()
         return {
             "examples": self.result.examples,
@@ -105,7 +105,10 @@ class TrainOutcome:
             "holdout_inputs": [printable(path) for path in self.job.holdout]
             or (self.job.holdout_where or self.job.holdout_fraction),
             "spec_fingerprint": self.model.spec.fingerprint,
-            "progressive": progressive,
+            **{
+                part: progressive if part == result.measured else None for part in ("progressive", "training")
+            },
+            "convergence": None if result.convergence is None else result.convergence.to_json(),
             "admission": None if settings.admit == 1 else self.result.admissions.to_json(),
             "moved": None if self.distributed is None else self._moved(self.distributed),
             "holdout": None if self.holdout is None else self.holdout.to_json(),

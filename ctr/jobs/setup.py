@@ -10,7 +10,7 @@ from typing import Any
 
 from ctr.errors import ModelError, SpecError
 from ctr.jobs.holdout import Holdout, open_holdout
-from ctr.jobs.train_job import TrainJob
+from ctr.jobs.train_job import TrainJob, require_batch
 from ctr.learn import (
     Float32,
     Optimizer,
@@ -111,8 +111,9 @@ class TrainSetup:
                 "lineage": [] if self.former is None else list(self.former.lineage),
                 "interrupted": result.interrupted,
                 "learning_curve": [list(point) for point in result.learning_curve],
+                **({} if result.convergence is None else {"convergence": result.convergence.to_json()}),
             },
-            "metrics": {"progressive": progressive.to_json()},
+            "metrics": {result.measured: progressive.to_json()},
             "calibration": progressive.to_json()["calibration"],
         }
 
@@ -121,6 +122,8 @@ def set_up(job: TrainJob) -> TrainSetup:
     """Open the inputs, and choose what the job leaves open. Raises the errors of the parts."""
     begun = None if job.warm_start is None else load_optimizer(job.warm_start)
     optimizer = choose_optimizer(job.optimizer, begun)
+    if not optimizer.online:
+        require_batch(job)
     source = open_source(
         job.inputs,
         _spec(job),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ctr.defaults import CHECKPOINT_EVERY_S, SAFE_ADDING, STALENESS, STORE
+from ctr.errors import ModelError
 from ctr.outputs import beside
 from ctr.stall import STALL_S
 from ctr.workers import Consistency
@@ -105,3 +106,20 @@ class TrainJob:
     def interrupted(self) -> Path:
         """Where the model of a job goes that was stopped before its end."""
         return beside(self.model, ".interrupted")
+
+
+def require_batch(job: TrainJob) -> None:
+    """Raise ModelError for what a job says that means nothing where all examples are learnt from at once."""
+    told = {
+        "--store": not job.in_memory,
+        "--epochs": job.epochs > 1,
+        "--early-stopping": job.early_stopping,
+        "--chunk": job.chunk is not None,
+        "--admit": job.admit < 1,
+        "--forget": job.forget > 0,
+    }
+    if wrong := [option for option, given in told.items() if given]:
+        raise ModelError(
+            f"lbfgs learns from all examples at once, in the memory of one machine: leave out "
+            f"{', '.join(wrong)}. (--iterations says how long it may take; it uses all cores by itself.)"
+        )

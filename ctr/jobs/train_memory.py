@@ -20,6 +20,10 @@ def learn_in_memory(
     on_progress: Callable[[TrainProgress], None],
 ) -> Trained:
     """Train on threads; they wait while the state after a pass is evaluated."""
+    if not setup.optimizer.online:
+        from ctr.jobs.train_batch import learn_in_batch  # with kernels that others do without
+
+        return learn_in_batch(setup, stop, remains, on_progress)
     store = open_store(setup.job.store, bits=setup.source.spec.bits, width=setup.optimizer.width)
 
     def evaluate(number: int, state: State) -> None:

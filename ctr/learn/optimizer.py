@@ -39,6 +39,8 @@ class Optimizer(ABC):
     """As manifests, job descriptions and `ctr train --optimizer` have it."""
     width: ClassVar[int]
     """Numbers of state per slot, all 0 before anything was learnt; a store in Redis takes 2."""
+    online: ClassVar[bool] = True
+    """Whether it learns example by example, with `train`; else `ctr.batch` minimises over all of them."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

@@ -9,9 +9,10 @@ from typing import Any
 from ctr.errors import ModelError
 from ctr.learn.adagrad import AdaGrad
 from ctr.learn.ftrl import Ftrl
+from ctr.learn.lbfgs import Lbfgs
 from ctr.learn.optimizer import Optimizer
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {each.name: each for each in (Ftrl, AdaGrad)}
+OPTIMIZERS: dict[str, type[Optimizer]] = {each.name: each for each in (Ftrl, AdaGrad, Lbfgs)}
 DEFAULT_OPTIMIZER = Ftrl.name
 
 
@@ -37,6 +38,8 @@ def choose_optimizer(chosen: Mapping[str, Any], former: Optimizer | None = None)
             raise ModelError(f"{setting} is {value!r}: give a number.")
     if former is None:
         return kind(**settings)
+    if not kind.online and type(former) is not kind:
+        return kind(**settings)  # it takes nothing but weights
     if type(former) is not kind:
         raise ModelError(
             f"the model to train on from was trained with the optimizer {former.name}, not {name}: its state "

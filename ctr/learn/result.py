@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from ctr.learn.admission import AdmissionCounts
 from ctr.learn.learner import Timings
@@ -27,6 +28,19 @@ class TrainProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Convergence:
+    """How a batch optimizer came to its end."""
+
+    iterations: int
+    objective: float
+    """The sum of the examples' log losses, and the penalties."""
+    converged: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class TrainResult:
     """What a job did."""
 
@@ -36,7 +50,8 @@ class TrainResult:
     rows: int
     """Examples of the first pass."""
     progressive: Metrics
-    """Progressive validation over the first pass: every example predicted before it was learnt."""
+    """Progressive validation over the first pass: every example predicted before it was learnt. Of a batch
+    optimizer: the training rows, predicted by the model."""
     timings: Timings
     admissions: AdmissionCounts
     """All zeros where everything was to be stored."""
@@ -50,6 +65,13 @@ class TrainResult:
     """Examples of the first pass, and the mean log loss of those since the point before; in memory only."""
     resumed_from: str | None = None
     """When the checkpoint was taken that the job went on from."""
+    convergence: Convergence | None = None
+    """Of a batch optimizer."""
+
+    @property
+    def measured(self) -> str:
+        """What `progressive` is of: `progressive` validation, or the `training` rows themselves."""
+        return "progressive" if self.convergence is None else "training"
 
 
 @dataclass(frozen=True, slots=True)

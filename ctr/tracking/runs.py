@@ -28,9 +28,9 @@ class Run:
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """Those of the hold-out, or without one those of progressive validation."""
-        found: Mapping[str, Any] = self.summary.get("holdout") or self.summary["progressive"]
-        return found
+        """Those of the hold-out, or without one of progressive validation, or of training."""
+        parts = (self.summary.get(part) for part in ("holdout", "progressive", "training"))
+        return next(part for part in parts if part)
 
 
 class RunFolder:

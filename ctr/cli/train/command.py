@@ -55,7 +55,15 @@ def _job(told: TrainOptions) -> TrainJob:
         inputs=told.inputs,
         spec=told.spec,
         model=told.model,
-        optimizer=_chosen(name=told.optimizer, alpha=told.alpha, beta=told.beta, l1=told.l1, l2=told.l2),
+        optimizer=_chosen(
+            name=told.optimizer,
+            alpha=told.alpha,
+            beta=told.beta,
+            l1=told.l1,
+            l2=told.l2,
+            iterations=told.iterations,
+            tolerance=told.tolerance,
+        ),
         workers=told.workers,
         chunk=told.chunk,
         epochs=told.epochs,
@@ -92,6 +100,7 @@ def _chosen(**settings: T | None) -> dict[str, T]:
 
 def _check(job: TrainJob) -> None:
     """Raise BadParameter for options that do not go together."""
+    from ctr.jobs import require_batch
     from ctr.learn import choose_optimizer
 
     if bool(job.holdout) + (job.holdout_fraction is not None) + (job.holdout_where is not None) > 1:
@@ -110,8 +119,9 @@ def _check(job: TrainJob) -> None:
     _check_condition(job)
     _check_pipe(job)
     try:
-        if job.warm_start is None:  # else its model says what the settings are for
-            choose_optimizer(job.optimizer)
+        # Of a warm start, its model says what the settings are for.
+        if job.warm_start is None and not choose_optimizer(job.optimizer).online:
+            require_batch(job)
     except ModelError as error:
         raise typer.BadParameter(str(error)) from None
     only_in_redis = (

@@ -91,8 +91,8 @@ class TrainOptions:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Optimizer: ftrl (FTRL-Proximal) or adagrad; its settings are the options below. Default: "
-            "ftrl.",
+            help="Optimizer: ftrl (FTRL-Proximal), adagrad, or lbfgs, which minimises the loss of all rows "
+            "in memory (with --l1 by OWL-QN); its settings are the options below. Default: ftrl.",
         ),
     ] = None
     alpha: Annotated[
@@ -108,7 +108,7 @@ class TrainOptions:
             min=0,
             callback=finite,
             help="L1 penalty: above 0, rare features get weight 0. Counts once per pass, with adagrad once "
-            "per occurrence. Default: 0.",
+            "per occurrence, with lbfgs beside the sum of all log losses. Default: 0.",
         ),
     ] = None
     l2: Annotated[
@@ -116,7 +116,20 @@ class TrainOptions:
         typer.Option(
             min=0,
             callback=finite,
-            help="L2 penalty: pulls weights towards 0. Counts as --l1 does. Default: 0.",
+            help="L2 penalty: pulls weights towards 0. Counts as --l1 does. Default: 0; lbfgs: 10.",
+        ),
+    ] = None
+    iterations: Annotated[
+        int | None,
+        typer.Option(min=1, help="With lbfgs: at most so many, of two passes each. Default: 200."),
+    ] = None
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            callback=finite,
+            help="With lbfgs: end when the gradient promises to lower the objective by less than this share. "
+            "Default: 1e-6.",
         ),
     ] = None
     safe_adding: Annotated[

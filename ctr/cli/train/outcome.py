@@ -16,6 +16,7 @@ def outcome_lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
     lines = [
         f"trained on {summary['examples']:,} examples in {summary['seconds']:.2f} s "
         f"({summary['examples_per_second']:,.0f} examples/s, {workers}, {summary['store']})",
+        *_convergence_lines(outcome),
         *_evaluation_lines(outcome),
         *_admission_lines(summary),
         *_store_lines(summary),
@@ -32,7 +33,8 @@ def outcome_lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
 
 def _evaluation_lines(outcome: TrainOutcome) -> list[str]:
     """The metrics, and what to keep in mind when reading them."""
-    evaluated = {"progressive validation": outcome.progressive}
+    names = {"progressive": "progressive validation", "training": "training rows"}
+    evaluated = {names[outcome.result.measured]: outcome.progressive}
     for number, validated in outcome.holdout_by_pass.items():
         evaluated[f"hold-out after pass {number}"] = validated
     if outcome.holdout_uncalibrated is not None:
@@ -58,6 +60,19 @@ def _evaluation_lines(outcome: TrainOutcome) -> list[str]:
     if outcome.holdout is not None and (text := advice(outcome.progressive, outcome.holdout)):
         lines.append(f"worse than the base rate: {text}")
     return lines
+
+
+def _convergence_lines(outcome: TrainOutcome) -> list[str]:
+    """How a batch optimizer ended."""
+    found = outcome.result.convergence
+    if found is None:
+        return []
+    text = f"{some(found.iterations, 'iteration')}, objective {found.objective:,.2f}: "
+    if found.converged:
+        return [text + "converged"]
+    if outcome.result.interrupted:
+        return [text + "not yet converged"]
+    return [text + "not yet converged; raise --iterations, or train on with --warm-start"]
 
 
 def _saved_lines(outcome: TrainOutcome) -> list[str]:

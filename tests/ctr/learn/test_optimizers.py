@@ -49,7 +49,7 @@ def test_what_was_not_chosen_is_as_before_or_the_default() -> None:
 @pytest.mark.parametrize(
     ("chosen", "told"),
     [
-        ({"name": "adam"}, "no optimizer 'adam': choose from ftrl, adagrad, sgd"),
+        ({"name": "adam"}, "no optimizer 'adam': choose from ftrl, adagrad, lbfgs, sgd"),
         ({"name": ["ftrl"]}, "no optimizer"),
         ({"name": "sgd", "l1": 1.0}, "sgd has no setting l1"),
         ({"alpha": "0.1"}, "alpha is '0.1': give a number"),

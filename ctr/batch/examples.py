@@ -1,0 +1,106 @@
+"""`Examples`: all examples of a job in memory, by rows and by coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.batch import gradient_kernels as kernels
+from ctr.batch.threads import Bounds, Threads, equal_blocks, weighed_blocks
+from ctr.errors import ModelError
+from features import Chunk, Slots, slot_counts
+from features.batches import join_chunks
+
+Float32 = NDArray[np.float32]
+
+_BLOCK_ROWS = 16_384
+_BLOCK_FEATURES = 1 << 18
+_MOST_COUNTED = 0xFFFF  # NumPy sorts 16-bit numbers by radix, in a tenth of the time
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """`n` labelled examples over the `u` slots that occur in them.
+
+    A slot's coordinate is its place by frequency, the most frequent first: so the weights that are read all
+    the time lie side by side. 8 bytes per feature, 16 with values.
+    """
+
+    slots: Slots
+    """uint32|uint64[u], ascending."""
+    coordinates: NDArray[np.uint32]
+    """uint32[u]: of each of them."""
+    indptr: NDArray[np.int64]
+    """int64[n + 1]."""
+    indices: NDArray[np.uint32]
+    """uint32[nnz], coordinates; row `i` has those of `indptr[i]:indptr[i + 1]`."""
+    values: Float32 | None
+    """float32[nnz], or None when all are 1."""
+    labels: Float32
+    weights: Float32 | None
+    """float32[n], or None when all are 1."""
+    starts: NDArray[np.int64]
+    """int64[u + 1]."""
+    rows: NDArray[np.uint32]
+    """uint32[nnz]: coordinate `j` occurs in the rows `starts[j]:starts[j + 1]` of this, ascending."""
+    values_by_coordinate: Float32 | None
+    """float32[nnz], in that order."""
+
+    @staticmethod
+    def of_chunks(chunks: Sequence[Chunk], threads: Threads) -> Examples:
+        """The examples of all chunks, of which there is one at least, in their order.
+
+        Raises ModelError where there are no labels.
+        """
+        chunk = join_chunks(chunks)
+        if chunk.labels is None:
+            raise ModelError("these examples have no labels, so nothing can be learnt from them.")
+        counts = slot_counts(chunk)
+        rare = (_MOST_COUNTED - np.minimum(counts, _MOST_COUNTED)).astype(np.uint16)
+        by_frequency = np.argsort(rare, kind="stable")
+        coordinates = np.empty(counts.size, np.uint32)
+        coordinates[by_frequency] = np.arange(counts.size, dtype=np.uint32)
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[by_frequency], dtype=np.int64)])
+        indices = coordinates[chunk.indices]
+        rows, values = np.empty_like(indices), chunk.values
+        sorted_values = np.empty(0 if values is None else values.size, np.float32)
+        free, share = starts[:-1].copy(), -(-indices.size // threads.count)
+        threads.over(
+            weighed_blocks(starts, max(share, 1)),
+            lambda first, last: kernels.by_coordinate(
+                chunk.indptr, indices, values, free, first, last, rows, sorted_values
+            ),
+        )
+        return Examples(
+            chunk.slots,
+            coordinates,
+            chunk.indptr,
+            indices,
+            values,
+            chunk.labels,
+            chunk.weights,
+            starts,
+            rows,
+            None if values is None else sorted_values,
+        )
+
+    def __len__(self) -> int:
+        return self.labels.size
+
+    @property
+    def weight(self) -> float:
+        """Of all examples."""
+        return float(len(self)) if self.weights is None else float(self.weights.sum(dtype=np.float64))
+
+    @property
+    def row_blocks(self) -> Bounds:
+        """Blocks of rows, for sums that have one order."""
+        return equal_blocks(len(self), _BLOCK_ROWS)
+
+    @property
+    def coordinate_blocks(self) -> Bounds:
+        """Blocks of coordinates that occur about equally often."""
+        return weighed_blocks(self.starts, _BLOCK_FEATURES)

@@ -1,0 +1,106 @@
+"""`ctr train --optimizer lbfgs`: all examples in memory, and the weights that minimise their loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event
+from time import perf_counter
+
+import numpy as np
+
+from ctr.batch import Examples, Fit, Point, Threads, fit
+from ctr.errors import DataError
+from ctr.jobs.remains import Remains
+from ctr.jobs.setup import TrainSetup
+from ctr.learn import (
+    AdmissionCounts,
+    Convergence,
+    Float32,
+    Lbfgs,
+    Timings,
+    Trained,
+    TrainProgress,
+    TrainResult,
+)
+from ctr.metrics import Metrics
+from ctr.model import LinearModel
+from ctr.prefetch import Prefetch, ReaderHangs
+from features import Chunk, Slots, slot_dtype
+from features.batches import localize
+
+_CHUNK = 65_536  # a block of a hashed data set, which is read as it is
+
+
+def learn_in_batch(
+    setup: TrainSetup, stop: Event, remains: Remains, on_progress: Callable[[TrainProgress], None]
+) -> Trained:
+    """Read all examples, and minimise their loss until it has converged or `stop` is set.
+
+    Slots that do not occur in them keep the weights of the warm start. Raises DataError when there is no row.
+    """
+    optimizer, state = setup.optimizer, setup.initial_state()
+    assert isinstance(optimizer, Lbfgs)
+    begun = LinearModel(np.empty(0, slot_dtype(setup.source.spec.bits)), np.empty(0, np.float32))
+    if state is not None:
+        begun = LinearModel.of_weights(state[0], optimizer.weights(state[1]))
+    started = perf_counter()
+    with Threads() as threads:
+        chunks = _read(setup, stop)
+        read = perf_counter() - started
+        if stop.is_set():
+            raise KeyboardInterrupt
+        if not chunks:
+            raise DataError("there is no row to learn from: check the input, or the hold-out fraction.")
+        examples = Examples.of_chunks(chunks, threads)
+        chunks.clear()
+        remains.begin()
+        every = len(examples) / optimizer.iterations
+
+        def report(number: int, point: Point) -> None:
+            loss = point.losses / max(examples.weight, 1e-30)
+            on_progress(TrainProgress(number * len(examples), number * every / len(examples), loss, True))
+
+        found = fit(
+            examples, optimizer, begun.weights_at(examples.slots), threads, stop=stop, on_iteration=report
+        )
+    result = _result(examples, found, perf_counter() - started, read)
+    return Trained(result, _together(examples.slots, found.weights, begun))
+
+
+def _read(setup: TrainSetup, stop: Event) -> list[Chunk]:
+    chunks: list[Chunk] = []
+    batches = setup.source.batches(_CHUNK, stop=setup.stop_row)
+    with suppress(ReaderHangs), Prefetch(batches, depth=2, stop=stop) as read:
+        for batch in read:
+            if stop.is_set():
+                break
+            chunks.append(localize(batch))
+    return chunks
+
+
+def _result(examples: Examples, found: Fit, seconds: float, read: float) -> TrainResult:
+    minimum, measured = found.minimum, Metrics()
+    measured.add(found.margins.astype(np.float32), examples.labels, examples.weights)
+    return TrainResult(
+        examples=len(examples),
+        seconds=seconds,
+        rows=len(examples),
+        progressive=measured,
+        timings=Timings(read=read, train=seconds - read),
+        admissions=AdmissionCounts(),
+        passes=1,
+        chunks=0,
+        interrupted=minimum.stopped,
+        convergence=Convergence(minimum.iterations, minimum.point.value, minimum.converged),
+    )
+
+
+def _together(slots: Slots, weights: Float32, begun: LinearModel) -> tuple[Slots, Float32]:
+    """Weights that were found, and those of the other slots from before: what is not 0, by slot."""
+    others = np.isin(begun.slots, slots, assume_unique=True, invert=True)
+    both: Slots = np.concatenate([slots, begun.slots[others]])
+    values = np.concatenate([weights, begun.weights[others]])
+    order = np.argsort(both, kind="stable")
+    order = order[values[order] != 0]
+    return both[order], values[order][:, None]
