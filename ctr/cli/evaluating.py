@@ -16,7 +16,7 @@ from ctr.outputs import beside_input, printable, require_apart, require_no_part,
 
 if TYPE_CHECKING:
     from ctr.model import Compared, Model, Slices
-    from features import ExampleSource
+    from features import ExampleSource, FeatureSpec
 
 _SLICES_SHOWN = 10
 
@@ -53,11 +53,21 @@ ReportOption = Annotated[
 ]
 
 
+UnweightedOption = Annotated[
+    bool,
+    typer.Option(
+        "--unweighted",
+        help="Let all rows count alike, also where the spec has a column of weights; data may lack it.",
+    ),
+]
+
+
 def evaluate(
     inputs: Inputs,
     models: ModelsOption,
     by: ByOption = [],  # noqa: B006  (Typer's way of a list)
     page: ReportOption = None,
+    unweighted: UnweightedOption = False,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
     max_bad_fraction: MaxBadFraction = MOST_BAD,
     json: JsonOption = None,
@@ -94,11 +104,24 @@ def evaluate(
         _require_page(page, inputs)
     loaded = [load_model(model) for model in models]
     quarantine = beside_input(inputs[0], ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
-    sources = _sources(inputs, loaded, by, on_bad_rows, quarantine, max_bad_fraction)
+    sources = _sources(
+        inputs,
+        [_unweighted(model.spec) if unweighted else model.spec for model in loaded],
+        by,
+        on_bad_rows,
+        quarantine,
+        max_bad_fraction,
+    )
     first = sources[0]
     started = perf_counter()
     with stopping("Nothing was written."), progress("evaluating") as show:
-        compared = compare(loaded, sources, by=by, on_rows=lambda rows: show(rows, first.fraction_read))
+        compared = compare(
+            loaded,
+            sources,
+            by=by,
+            weighted=not unweighted,
+            on_rows=lambda rows: show(rows, first.fraction_read),
+        )
     lines, facts = _evaluation(dict(zip(map(str, models), loaded, strict=True)), compared)
     facts |= {
         "bad_rows": first.bad_rows.count,
@@ -113,7 +136,7 @@ def evaluate(
 
 def _sources(
     inputs: list[str],
-    models: Sequence[Model],
+    specs: Sequence[FeatureSpec],
     by: Sequence[str],
     on_bad_rows: OnBadRows,
     quarantine: Path | None,
@@ -127,14 +150,19 @@ def _sources(
     return [
         open_source(
             inputs,
-            model.spec,
+            spec,
             on_bad_rows=do.value,
             quarantine=file,
             max_bad_fraction=max_bad_fraction,
             also=also,
         )
-        for model, (do, file, also) in zip(models, chain([first_only], repeat(others)), strict=False)
+        for spec, (do, file, also) in zip(specs, chain([first_only], repeat(others)), strict=False)
     ]
+
+
+def _unweighted(spec: FeatureSpec) -> FeatureSpec:
+    """The same features, for data that need have no weights."""
+    return spec.model_copy(update={"weight": None})
 
 
 def _require_page(page: Path, inputs: Sequence[str]) -> None:

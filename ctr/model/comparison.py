@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from math import nan, sqrt
 from typing import TYPE_CHECKING
@@ -88,11 +88,13 @@ def compare(
     sources: Sequence[ExampleSource],
     *,
     by: Sequence[str] = (),
+    weighted: bool = True,
     on_rows: Callable[[int], None] = lambda _: None,
 ) -> list[Compared]:
     """Evaluate each model on its source: the same rows, hashed as that model wants them.
 
     `by`: columns for whose values there are metrics, too; the first source was opened with them as `also`.
+    `weighted`: whether rows count by their weights, or all alike.
 
     Raises DataError when there are no rows, when they have no labels, and when the sources do not have the
     same rows, as some were left out of one that are good in another.
@@ -100,7 +102,7 @@ def compare(
     found = [Compared(slices={column: Slices() for column in by}) for _ in models]
     rows = 0
     with ExitStack() as opened:
-        passes = [_batches(each, by if i == 0 else ()) for i, each in enumerate(sources)]
+        passes = [_batches(each, by if i == 0 else (), weighted) for i, each in enumerate(sources)]
         read = [opened.enter_context(Prefetch(each, depth=2)) for each in passes]
         for batches in zip_longest(*read, fillvalue=(None, None)):
             texts = batches[0][1]
@@ -114,19 +116,19 @@ def compare(
 
 
 def _batches(
-    source: ExampleSource, by: Sequence[str]
+    source: ExampleSource, by: Sequence[str], weighted: bool
 ) -> Iterator[tuple[Batch | Chunk | None, RowTexts | None]]:
     """Batches, with the texts of their rows where these are wanted."""
     if not by:
         for batch in source.batches(SCORING_ROWS):
-            yield batch, None
+            yield batch if weighted else replace(batch, weights=None), None
         return
     from features import RawSource, batches_with_texts
 
     assert isinstance(source, RawSource)
     for scored, texts in batches_with_texts(source, by, SCORING_ROWS):
         if scored is not None:
-            yield scored, texts
+            yield scored if weighted else replace(scored, weights=None), texts
 
 
 def _add(

@@ -90,3 +90,27 @@ def test_wrong_columns_are_told_before_any_work(cli: Cli, folder: Path, tmp_path
     done = cli("evaluate", "--model", model, hashed, "--by", "site")
     assert done.code == 1
     assert "has no column 'site', as it keeps features alone; give the raw files" in done.err
+
+
+def test_rows_count_alike_where_that_is_wanted(cli: Cli, tmp_path: Path) -> None:
+    rng = np.random.default_rng(6)
+    rows = [(c, f"s{rng.integers(0, 9)}", 1 + 5 * c) for c in (rng.random(900) < 0.3).astype(int)]
+    with_weights, without = tmp_path / "weights.csv", tmp_path / "plain.csv"
+    with_weights.write_text("click,site,w\n" + "".join(f"{c},{s},{w}\n" for c, s, w in rows))
+    without.write_text("click,site\n" + "".join(f"{c},{s}\n" for c, s, _ in rows))
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC.replace("label: click", "label: click\nweight: w").replace(", ignore: [device]", ""))
+    assert cli("train", with_weights, "--spec", spec, "--model", tmp_path / "model").code == 0
+    hashed = tmp_path / "hashed"
+    assert cli("features", "build", with_weights, "--spec", spec, "--out", hashed).code == 0
+    assert cli("evaluate", without, "--model", tmp_path / "model").code == 1
+    found = []
+    for data, more in ((with_weights, []), *((d, ["--unweighted"]) for d in (with_weights, without, hashed))):
+        out = tmp_path / "out.json"
+        assert cli("evaluate", data, "--model", tmp_path / "model", "--json", out, *more).code == 0
+        told = json.loads(out.read_text())
+        found.append([told[name] for name in ("weight", "logloss", "auc", "calibration")])
+    weighted, *plain = found
+    assert weighted[0] == sum(w for *_, w in rows)
+    assert plain[0][0] == 900
+    assert plain[0] == plain[1] == plain[2] != weighted
