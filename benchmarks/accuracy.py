@@ -7,6 +7,7 @@ The data is not part of the project. `--data` names a folder with any of these f
 from __future__ import annotations
 
 import gzip
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,17 +55,19 @@ CASES = (
 
 def measure(data: Path, folder: Path) -> None:
     """Print log loss and AUC of both sides for every case whose file is in `data`."""
-    print(f"\n{'test log loss / AUC':22}{'ctr':>18}{'scikit-learn':>20}   ratio of log losses")
+    heads = f"{'ctr':>20}{'ctr --auto':>20}{'scikit-learn':>20}"
+    print(f"\n{'test log loss / AUC':20}{heads}   ratios of log losses")
     for case in CASES:
         if not (data / case.file).exists():
             print(f"  {case.name:20} {data / case.file} is not there: left out")
             continue
         train, test = split(data, folder, case)
-        (loss, auc), (peer_loss, peer_auc) = ours(case, train, test, folder), peers(case, train, test)
-        print(
-            f"  {case.name:20}{loss:10.5f} {auc:7.5f}"
-            f"  {peer_loss:10.5f} {peer_auc:7.5f}   {loss / peer_loss:.4f}"
-        )
+        sides = [ours(case, train, test, folder), ours(case, train, test, folder, ("--auto",))]
+        sides.append(peers(case, train, test))
+        losses = [loss for loss, _ in sides]
+        columns = "".join(f"{loss:12.5f} {auc:7.5f}" for loss, auc in sides)
+        ratios = "  ".join(f"{loss / losses[-1]:.4f}" for loss in losses[:-1])
+        print(f"  {case.name:18}{columns}   {ratios}")
 
 
 def split(data: Path, folder: Path, case: Case) -> tuple[Path, Path]:
@@ -84,14 +87,17 @@ def split(data: Path, folder: Path, case: Case) -> tuple[Path, Path]:
     return train, test
 
 
-def ours(case: Case, train: Path, test: Path, folder: Path) -> tuple[float, float]:
-    """Log loss and AUC of a model that ctr trained and evaluated."""
+def ours(
+    case: Case, train: Path, test: Path, folder: Path, options: Sequence[str] | None = None
+) -> tuple[float, float]:
+    """Log loss and AUC of a model that ctr trained and evaluated, with options of its own or the case's."""
+    options = case.options if options is None else options
     model, hashed = folder / "real.model", folder / "real.hashed"
     if case.shuffle:
         ctr("features", "build", "--spec", case.spec, train, "--out", hashed, "--shuffle", 0)
-        ctr("train", hashed, "--model", model, *case.options)
+        ctr("train", hashed, "--model", model, *options)
     else:
-        ctr("train", "--spec", case.spec, train, "--model", model, *case.options)
+        ctr("train", "--spec", case.spec, train, "--model", model, *options)
     evaluated = ctr("evaluate", "--model", model, test)
     return evaluated["logloss"], evaluated["auc"]
 

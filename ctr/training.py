@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from ctr.jobs import (
     learn_in_memory,
     note_holdout,
     set_up,
+    tuned,
 )
 from ctr.learn import TrainProgress
 from ctr.model import Model, inputs_of
@@ -37,6 +39,7 @@ def train(
     holdout: object = None,
     holdout_fraction: float | None = None,
     holdout_where: str | None = None,
+    auto: bool = False,
     epochs: int = 1,
     workers: int = 1,
     early_stopping: bool = False,
@@ -58,8 +61,9 @@ def train(
     folder, a pattern, a URI, or a list of those. `spec` is a feature spec: its path, the name of one that
     ships with the package, its YAML text, or a `FeatureSpec`; a hashed data set has its own. A spec that
     learns (quantiles, counts) learns from `data` first. `settings` are the optimizer's: `alpha`, `beta`,
-    `l1`, `l2`; the others are options of `ctr train`, where they are explained. With `early_stopping`, the
-    model is that of the pass which is best on the hold-out; `calibrate` ("isotonic" or "platt") fits its
+    `l1`, `l2`; the others are options of `ctr train`, where they are explained. `auto` finds `epochs` and the
+    settings that are not given by a search of at most half a minute (it needs Optuna). With `early_stopping`,
+    the model is that of the pass which is best on the hold-out; `calibrate` ("isotonic" or "platt") fits its
     probabilities to the hold-out. Nothing is printed, and no signal is handled.
     What the hold-out says is in `model.manifest["metrics"]`. Raises the errors of `ctr train`.
 
@@ -96,10 +100,21 @@ def train(
             forget=forget,
             base_rate=base_rate,
         )
+        if auto:
+            job = _tuned(job)
         model = _trained(job, on_progress)
         if not isinstance(data, str | Path | list | tuple):
             model.manifest["training"]["inputs"] = ["a table"]
         return model
+
+
+def _tuned(job: TrainJob) -> TrainJob:
+    if job.epochs != 1 or job.early_stopping or job.warm_start is not None:
+        raise ModelError(
+            "auto chooses the settings of a new model: leave out epochs, early_stopping, warm_start."
+        )
+    with TemporaryDirectory() as scratch:
+        return tuned(job, Path(scratch))[0]
 
 
 def _trained(job: TrainJob, on_progress: Callable[[TrainProgress], None]) -> Model:

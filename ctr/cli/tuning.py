@@ -70,7 +70,7 @@ def tune(
         typer.Option(
             min=10,
             metavar="N",
-            help="Of more rows than this, use the last so many.  \\[default: all]",
+            help="Of more rows than this, use the first so many, and at most 3 passes.  \\[default: all]",
             show_default=False,
         ),
     ] = None,
@@ -145,17 +145,13 @@ def tune(
 
 
 def _lines(found: Tuned, out: Path) -> list[str]:
-    best, before = found.best.judged, found.measured["held_out_logloss_of_defaults"]
-    judged = f"each fifth of {found.rows:,} rows by the others"
-    if len(found.folds) == 1:
-        judged = f"the last {len(found.folds[0].judged):,} of {found.rows:,} rows"
     heads = ("trial", "log loss", "calibration", "epochs", "alpha", "beta", "l1", "l2")
     shown = [each for each in found.ranked[:_SHOWN] if each.judged.best_pass]
     rows = [heads, *(_row(each) for each in shown)]
     lines = [
-        f"tried {some(len(found.tried), 'setting')} in {found.seconds:.1f} s, judged by {judged}",
+        f"tried {some(len(found.tried), 'setting')} in {found.seconds:.1f} s, judged by {found.judged_by}",
         *table(rows, ">" * len(heads)),
-        f"log loss {best.loss:.5f}; with the default settings {before:.5f} ({best.loss / before - 1:+.2%})",
+        found.gain,
         f"{out}: the settings of trial {found.best.number}, for `ctr train --settings {out}`",
     ]
     return ["stopped early: the best so far", *lines] if found.stopped else lines

@@ -124,17 +124,7 @@ def set_up(job: TrainJob) -> TrainSetup:
     optimizer = choose_optimizer(job.optimizer, begun)
     if not optimizer.online:
         require_batch(job)
-    source = open_source(
-        job.inputs,
-        _spec(job),
-        on_bad_rows=job.on_bad_rows,
-        quarantine=job.quarantine,
-        max_bad_fraction=job.max_bad_fraction,
-        threads=job.reading_threads,
-        learns=True,
-        held_out=job.holdout_fraction or 0.0,
-        choice=job.rows(held_out=False),
-    )
+    source = open_training(job)
     former = None if job.warm_start is None else load_state(job.warm_start, source.spec)
     holdout = open_holdout(job, source)
     stop_row = None if holdout is None else holdout.training_stops
@@ -154,6 +144,21 @@ def set_up(job: TrainJob) -> TrainSetup:
     )
     dictionary = source.dictionary() if isinstance(source, DatasetSource) else None
     return TrainSetup(job, source, optimizer, former, holdout, rate, settings, dictionary)
+
+
+def open_training(job: TrainJob) -> ExampleSource:
+    """The rows to train on, those of a hold-out at their end among them. Raises DataError and SpecError."""
+    return open_source(
+        job.inputs,
+        _spec(job),
+        on_bad_rows=job.on_bad_rows,
+        quarantine=job.quarantine,
+        max_bad_fraction=job.max_bad_fraction,
+        threads=job.reading_threads,
+        learns=True,
+        held_out=job.holdout_fraction or 0.0,
+        choice=job.rows(held_out=False),
+    )
 
 
 def _spec(job: TrainJob) -> FeatureSpec | None:

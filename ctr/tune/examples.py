@@ -41,7 +41,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """The last rows of a data set, or all of them. Blocks stay views of its memory map."""
+    """The first rows of a data set, or all of them. Blocks stay views of its memory map."""
 
     blocks: tuple[Block, ...]
     rows: int
@@ -51,20 +51,15 @@ class Examples:
     """Whether the first of them is the bias."""
 
     @staticmethod
-    def of(source: DatasetSource, stop: int | None = None, most: int | None = None) -> Examples:
-        """Those of `source` before row `stop`; the last of them where there are more than `most`.
-
-        Raises DataError when it has labels of one kind only.
-        """
-        end = source.count_rows() if stop is None else min(stop, source.count_rows())
-        start = 0 if most is None else max(end - most, 0)
-        chunks = list(source.batches(source.manifest.block_rows, start, end))
+    def of(source: DatasetSource, stop: int | None = None) -> Examples:
+        """Those of `source` before row `stop`. Raises DataError when there are none."""
+        chunks = list(source.batches(source.manifest.block_rows, stop=stop))
         if not chunks:
             raise DataError(f"{source.path}: there is no row to learn from: check the input.")
         firsts = np.cumsum([0, *(len(chunk) for chunk in chunks)]).tolist()
         slots, ranks = merge_slots([chunk.slots for chunk in chunks])
         blocks = tuple(map(Block, firsts, chunks, ranks))
-        return Examples(blocks, end - start, slots.size, source.spec.bias and slots[0] == 0)
+        return Examples(blocks, firsts[-1], slots.size, source.spec.bias and bool(slots[0] == 0))
 
     def parts(self, wanted: Iterable[range]) -> Iterator[tuple[Block, Chunk]]:
         """The wanted rows, block by block."""

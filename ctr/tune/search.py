@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from math import inf, isfinite
+from math import inf
 from threading import Event
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ctr.errors import CtrError, ModelError
@@ -24,16 +25,16 @@ if TYPE_CHECKING:
 
 SPACE: Mapping[str, tuple[float, float]] = {
     "alpha": (0.003, 3.0),
-    "beta": (0.03, 10.0),
+    "beta": (0.1, 3.0),
     "l1": (0.001, 3.0),
     "l2": (0.001, 30.0),
 }
-"""What each setting of FTRL is looked for in, on a logarithmic scale."""
+"""Where each setting of FTRL is looked for, on a logarithmic scale; McMahan et al. have beta at 1."""
 _PENALTIES = ("l1", "l2")
 _NO_PENALTY = 0.003
 _FIRST: tuple[Mapping[str, float], ...] = (
     {"alpha": 0.1, "beta": 1.0, "l1": 0.001, "l2": 0.001},
-    {"alpha": 0.03, "beta": 0.3, "l1": 0.001, "l2": 0.5},
+    {"alpha": 0.03, "beta": 1.0, "l1": 0.001, "l2": 1.0},
     {"alpha": 0.2, "beta": 1.0, "l1": 0.001, "l2": 3.0},
     {"alpha": 1.0, "beta": 1.0, "l1": 1.0, "l2": 0.1},
 )
@@ -70,17 +71,21 @@ def find_settings(
     *,
     trials: int,
     most_passes: int,
+    fixed: Mapping[str, float] | None = None,
     workers: int = 1,
     seed: int = 0,
+    limit_s: float = inf,
     stop: Event | None = None,
     on_trial: Callable[[Sequence[Tried]], None] = lambda tried: None,
 ) -> list[Tried]:
-    """Try so many settings of FTRL; all that were tried, in their order.
+    """Try so many settings of FTRL, those that are `fixed` among them; all that were tried, in their order.
 
     Trials run on threads, as kernels need no GIL, over one memory map. The same for the same seed, whatever
     the number of workers: results are told to the sampler in the order of the trials, and with a fixed lag.
-    Once `stop` is set, those that have begun end, and do not count. `on_trial` gets all so far after each.
+    After `limit_s` no other trial begins. Once `stop` is set, those that have begun end, and do not count.
+    `on_trial` gets all so far after each.
     """
+    fixed, ends = dict(fixed or {}), perf_counter() + limit_s
     study, told = _study(seed), Event() if stop is None else stop
     waiting: deque[tuple[Asked, Mapping[str, float], Future[Judged]]] = deque()
     done: list[Tried] = []
@@ -95,10 +100,10 @@ def find_settings(
                 _tell(study, asked, judged)
                 done.append(Tried(len(done) + 1, settings, judged))
                 on_trial(done)
-            if number < trials and not told.is_set():
-                asked = study.ask(_distributions())
-                settings = {name: _written(name, value) for name, value in asked.params.items()}
-                best = min((each.judged.loss for each in done), default=inf)
+            if number < trials and not told.is_set() and perf_counter() < ends:
+                asked = study.ask(_distributions(fixed))
+                settings = {name: _written(name, value) for name, value in asked.params.items()} | fixed
+                best = min((each.judged.cost for each in done), default=inf)
                 run = partial(_run, examples, folds, settings, most_passes, best, told)
                 waiting.append((asked, settings, pool.submit(run)))
     return done
@@ -134,10 +139,14 @@ def _study(seed: int) -> Study:
     return study
 
 
-def _distributions() -> dict[str, Any]:
+def _distributions(fixed: Mapping[str, float]) -> dict[str, Any]:
     from optuna.distributions import FloatDistribution
 
-    return {name: FloatDistribution(low, high, log=True) for name, (low, high) in SPACE.items()}
+    return {
+        name: FloatDistribution(low, high, log=True)
+        for name, (low, high) in SPACE.items()
+        if name not in fixed
+    }
 
 
 def _written(name: str, value: float) -> float:
@@ -150,7 +159,7 @@ def _tell(study: Study, asked: Asked, judged: Judged) -> None:
 
     for step, loss in enumerate(judged.losses):
         asked.report(loss, step)
-    if isfinite(judged.loss):
-        study.tell(asked, judged.loss)
+    if judged.by_pass:
+        study.tell(asked, judged.cost)
     else:
         study.tell(asked, state=TrialState.PRUNED if judged.losses else TrialState.FAIL)

@@ -19,7 +19,14 @@ from ctr.tune.folds import Fold
 EARLY = (0.25, 0.5)
 """Of the first pass, after which settings are judged, too."""
 _MORE_STEPS = 8
-_LEAST_GAIN = 2e-5  # of the log loss, that a pass has to bring for another one to follow
+PASS_COST = 1e-4
+"""The share of the log loss that a pass has to gain to be worth its time.
+
+Settings were chosen by fifths of three quarters of the training rows, and measured on the last quarter. With
+0, 1e-4, 3e-4 and 1e-3 here, its log loss is 0.41233, 0.41201, 0.41201, 0.41335 on Avazu (after 10, 3, 3 and
+1 passes), 0.44277, 0.44277, 0.44288, 0.44288 on Criteo (8, 7, 3, 3), 0.32306, 0.32320, 0.32331, 0.32351 on
+a9a (8, 6, 3, 2) and 0.03228, 0.03228, 0.03230, 0.03235 on w6a (23, 21, 18, 13).
+"""
 
 
 @dataclass(slots=True)
@@ -41,14 +48,24 @@ class Judged:
         return self.losses[len(EARLY) :]
 
     @property
+    def costs(self) -> list[float]:
+        """The same with what passes cost: see `PASS_COST`."""
+        return [loss * (1 + PASS_COST * number) for number, loss in enumerate(self.by_pass, 1)]
+
+    @property
     def best_pass(self) -> int:
         """From 1; 0 if none came to its end."""
-        return int(np.argmin(self.by_pass)) + 1 if self.by_pass else 0
+        return int(np.argmin(self.costs)) + 1 if self.by_pass else 0
+
+    @property
+    def cost(self) -> float:
+        """Of the best pass: what trials are compared by."""
+        return min(self.costs, default=inf)
 
     @property
     def loss(self) -> float:
         """Log loss after the best pass."""
-        return min(self.by_pass, default=inf)
+        return self.by_pass[self.best_pass - 1] if self.by_pass else inf
 
 
 def run_trial(
@@ -84,7 +101,7 @@ def run_trial(
         if isfinite(before) and gain > 0 and loss - _MORE_STEPS * gain > to_beat:
             judged.hopeless = True
             return judged
-        if end > 1 and gain < _LEAST_GAIN * loss:
+        if end > 1 and gain < PASS_COST * loss:
             return judged
         before = loss
     return judged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from threading import Event
 from time import perf_counter
@@ -18,6 +18,7 @@ from features import BLOCK_ROWS, DatasetSource, ExampleSource, scratch_folder, w
 
 TRIALS = 40
 MOST_EPOCHS = 30
+_EPOCHS_OF_MANY = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Tuned:
     @property
     def ranked(self) -> list[Tried]:
         """The best first."""
-        return sorted(self.tried, key=lambda each: (each.judged.loss, each.number))
+        return sorted(self.tried, key=lambda each: (each.judged.cost, each.number))
 
     @property
     def best(self) -> Tried:
@@ -46,9 +47,24 @@ class Tuned:
         return self.ranked[0]
 
     @property
-    def default(self) -> Tried:
-        """The defaults, of which more passes may have been made."""
-        return self.tried[0]
+    def default_loss(self) -> float | None:
+        """Log loss of one pass with the defaults; None if that diverges."""
+        return self.tried[0].judged.by_pass[0] if self.tried[0].judged.by_pass else None
+
+    @property
+    def judged_by(self) -> str:
+        """Which rows, in words."""
+        if len(self.folds) == 1:
+            return f"the last {len(self.folds[0].judged):,} of {self.rows:,} rows"
+        return f"each fifth of {self.rows:,} rows, trained on the others"
+
+    @property
+    def gain(self) -> str:
+        """The best log loss beside that of the defaults, in words."""
+        best, default = self.best.judged.loss, self.default_loss
+        if default is None:
+            return f"log loss {best:.5f}; the default settings diverge"
+        return f"log loss {best:.5f}; with the default settings {default:.5f} ({best / default - 1:+.2%})"
 
     @property
     def options(self) -> dict[str, float]:
@@ -66,7 +82,7 @@ class Tuned:
             "trials": len(self.tried),
             "held_out_logloss": best.loss,
             "held_out_calibration": best.calibration,
-            "held_out_logloss_of_defaults": self.default.judged.by_pass[0],
+            "held_out_logloss_of_defaults": self.default_loss,
             "seconds": round(self.seconds, 3),
         }
 
@@ -97,33 +113,39 @@ def tune(
     *,
     stop_row: int | None = None,
     most_rows: int | None = None,
+    fixed: Mapping[str, float] | None = None,
     trials: int = TRIALS,
     most_epochs: int = MOST_EPOCHS,
     fraction: float | None = None,
     workers: int = 1,
     seed: int = 0,
+    limit_s: float = inf,
     stop: Event | None = None,
     on_rows: Callable[[int], None] = lambda rows: None,
     on_trial: Callable[[Sequence[Tried]], None] = lambda tried: None,
 ) -> Tuned:
     """Search settings of FTRL for the rows of `source` before `stop_row`.
 
-    Of more rows than `most_rows` it takes the last ones. Raw rows are hashed once, into a data set in a
-    temporary folder in `scratch`; `on_rows` gets how many are. `fraction`: see `folds_of`.
+    Of more rows than `most_rows` it takes the first ones, and makes 3 passes at most, as each costs time for
+    all rows. Raw rows are hashed once, into a data set in a temporary folder in `scratch`; `on_rows` gets how
+    many are. `fraction`: see `folds_of`; the rest: see `find_settings`.
 
     Raises DataError, also when no trial came to its end, and KeyboardInterrupt if none did before `stop`.
     """
     require_optuna()
     stop = Event() if stop is None else stop
     started = perf_counter()
+    end = min((row for row in (stop_row, most_rows) if row is not None), default=None)
     with scratch_folder(scratch, ".tune-") as folder:
         data = source
         if not isinstance(data, DatasetSource):
             write_dataset(
-                source.batches(BLOCK_ROWS, stop=stop_row), source.spec, folder / "hashed", progress=on_rows
+                source.batches(BLOCK_ROWS, stop=end), source.spec, folder / "hashed", progress=on_rows
             )
             data = DatasetSource(folder / "hashed")
-        examples = Examples.of(data, stop_row, most_rows)
+        examples = Examples.of(data, end)
+        if examples.rows == most_rows:
+            most_epochs = min(most_epochs, _EPOCHS_OF_MANY)
         folds = folds_of(examples.rows, fraction)
         hashed = perf_counter()
         tried = find_settings(
@@ -131,8 +153,10 @@ def tune(
             folds,
             trials=trials,
             most_passes=most_epochs,
+            fixed=fixed,
             workers=workers,
             seed=seed,
+            limit_s=limit_s,
             stop=stop,
             on_trial=on_trial,
         )

@@ -8,6 +8,7 @@ import typer
 
 from ctr.cli.options import Consistency, seconds_of, taking
 from ctr.cli.reporting import STOPPED, peak_memory_mb, report, stopping
+from ctr.cli.train.auto import check_auto, share_of_tuning, tune_first
 from ctr.cli.train.options import TrainOptions
 from ctr.errors import ModelError, SpecError
 from ctr.outputs import require_apart, require_no_part
@@ -28,11 +29,14 @@ def train(told: TrainOptions) -> None:
     Examples:
 
     - `ctr train --spec criteo clicks.tsv --model model --holdout-fraction 0.1`
+    - `ctr train --spec criteo clicks.tsv --model model --auto`
     - `ctr train clicks.hashed --model model --workers 2 --epochs 2`
     - `ctr train --spec my.yaml day2.csv --warm-start model --model model`
     """
     job = _job(told)
     _check(job)
+    if told.auto:
+        check_auto(job, told)
     for place in (told.json, told.report):
         require_apart(place, [*job.inputs, told.spec, *job.holdout])
         require_no_part(place, job.model, job.checkpoint)
@@ -177,9 +181,15 @@ def _run(job: TrainJob, told: TrainOptions) -> None:
 
         trackers = open_trackers(told.track)
     with stopping("Nothing was written."):
+        if told.auto:
+            job, found = tune_first(job, told)
         outcome = run_train_job(job)
     summary = outcome.to_json() | {"peak_memory_mb": peak_memory_mb()}
-    report(outcome_lines(outcome, summary), summary, told.json)
+    lines = outcome_lines(outcome, summary)
+    if told.auto:
+        lines.append(share_of_tuning(found, outcome))
+        summary["auto"] = found.to_json()
+    report(lines, summary, told.json)
     for tracker in trackers:
         typer.echo(f"tracked in {tracker.keep(summary)}", err=True)
     if outcome.stopped:

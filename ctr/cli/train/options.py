@@ -64,6 +64,14 @@ class TrainOptions:
     ]
     spec: SpecOption = None
     settings: SettingsOption = None
+    auto: Annotated[
+        bool,
+        typer.Option(
+            "--auto",
+            help="First find --epochs, --alpha, --beta, --l1 and --l2 by 30 trials on (the first 500,000 of) "
+            "these rows, as `ctr tune` does; those that are given stay. Takes half a minute at most.",
+        ),
+    ] = False
     workers: Annotated[
         int,
         typer.Option(min=1, help="Workers that train at the same time: threads in memory, else processes."),

@@ -60,13 +60,12 @@ def test_too_few_rows_are_refused(rows: int, fraction: float | None) -> None:
         folds_of(rows, fraction)
 
 
-def test_the_last_rows_before_a_row(hashed: Path) -> None:
+def test_the_rows_before_a_row(hashed: Path) -> None:
     source = DatasetSource(hashed)
-    some = Examples.of(source, stop=2_000, most=500)
-    whole = next(source.batches(500, start=1_500))
-    assert some.rows == 500
-    assert some.labels([range(500)])[0].tolist() == whole.labels.tolist()
-    assert Examples.of(source, most=ROWS + 1).rows == ROWS
+    some = Examples.of(source, stop=1_500)
+    assert some.rows == 1_500
+    assert some.labels([range(1_500)])[0].tolist() == next(source.batches(1_500)).labels.tolist()
+    assert Examples.of(source, stop=ROWS + 1).rows == ROWS
 
 
 def test_hopeless_settings_are_given_up(examples: Examples) -> None:
@@ -82,6 +81,13 @@ def test_it_ends_when_a_pass_gains_nothing(examples: Examples) -> None:
     assert not found.hopeless
     assert len(found.by_pass) < 50
     assert found.best_pass in (len(found.by_pass) - 1, len(found.by_pass))
+
+
+def test_a_pass_has_to_be_worth_its_time() -> None:
+    found = Judged([0.5, 0.48, 0.45, 0.44999, 0.4499])
+    assert found.by_pass == [0.45, 0.44999, 0.4499]
+    assert (found.best_pass, found.loss) == (1, 0.45)
+    assert Judged([0.5, 0.48, 0.45, 0.44]).best_pass == 2
 
 
 def test_it_ends_when_told_to(examples: Examples) -> None:

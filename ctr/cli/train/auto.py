@@ -1,0 +1,72 @@
+"""`ctr train --auto`: a short search for settings before the training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from ctr.cli.train.options import TrainOptions
+    from ctr.jobs import TrainJob, TrainOutcome
+    from ctr.tune import Tried, Tuned
+
+
+def check_auto(job: TrainJob, told: TrainOptions) -> None:
+    """Raise BadParameter for options that do not go with --auto, and CtrError where Optuna is missing."""
+    from ctr.tune import require_optuna
+
+    against = {
+        "--settings": told.settings is not None,
+        "--epochs": job.epochs != 1,
+        "--early-stopping": job.early_stopping,
+        "--warm-start": job.warm_start is not None,
+        "--resume": job.resume,
+        "--progressive-days": told.progressive_days,
+    }
+    if wrong := [name for name, given in against.items() if given]:
+        raise typer.BadParameter(
+            f"--auto chooses the settings and passes of a new model: leave out {wrong[0]}."
+        )
+    if job.optimizer.get("name", "ftrl") != "ftrl":
+        raise typer.BadParameter("--auto finds settings of the optimizer ftrl: leave out --optimizer.")
+    if "-" in job.inputs:
+        raise typer.BadParameter("--auto reads the rows twice, and - (standard input) can be read only once.")
+    require_optuna()
+
+
+def tune_first(job: TrainJob, told: TrainOptions) -> tuple[TrainJob, Tuned]:
+    """Find settings, and say which and why; the job with them. Raises KeyboardInterrupt when told to stop."""
+    from ctr.interrupts import stop_requests
+    from ctr.jobs import tuned
+    from ctr.jobs.auto import TRIALS
+    from ctr.jobs.saving import require_places
+    from ctr.progress import progress
+    from ctr.tune import described
+
+    require_places(job)
+    with stop_requests() as stop, progress("tuning") as show:
+
+        def on_trial(tried: Sequence[Tried]) -> None:
+            best = min(each.judged.loss for each in tried)
+            show(sum(each.judged.rows for each in tried), len(tried) / TRIALS, best)
+
+        job, found = tuned(job, job.model.parent, stop, on_trial)
+    if found.stopped:
+        raise KeyboardInterrupt
+    seconds = found.hashing_s + found.seconds
+    lines = (
+        f"auto: {described(found.options)}",
+        f"auto: the best of {len(found.tried)} trials in {seconds:.1f} s, judged by {found.judged_by}:",
+        f"auto: {found.gain}",
+    )
+    for line in lines:
+        typer.echo(line, err=str(told.json) == "-")
+    return job, found
+
+
+def share_of_tuning(found: Tuned, outcome: TrainOutcome) -> str:
+    """How much of the time the search took."""
+    seconds = found.hashing_s + found.seconds
+    return f"auto took {seconds:.1f} s, {seconds / (seconds + outcome.result.seconds):.0%} of the time"

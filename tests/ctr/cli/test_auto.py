@@ -1,0 +1,65 @@
+"""`ctr train --auto` and `ctr.train(auto=True)`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import ctr
+from ctr.errors import ModelError
+from tests.command_line import Cli
+from tests.ctr.tune.conftest import SPEC, hashed, log
+
+__all__ = ["hashed", "log"]
+
+
+def test_it_says_what_it_chose_and_trains_with_it(cli: Cli, log: Path, tmp_path: Path) -> None:
+    spec, facts, model = tmp_path / "spec.yaml", tmp_path / "facts.json", tmp_path / "model"
+    spec.write_text(SPEC)
+    words = ["train", "--spec", spec, log, "--model", model, "--auto", "--l1", 0, "--holdout-fraction", 0.2]
+    done = cli(*words, "--json", facts)
+    assert done.code == 0, done.err
+    known = json.loads(facts.read_text())
+    chosen, passes = known["auto"]["options"], known["auto"]["options"].pop("epochs")
+    assert chosen["l1"] == 0
+    assert {name: known["settings"][name] for name in chosen} == chosen
+    assert known["settings"]["epochs"] == passes
+    assert known["auto"]["rows"] == 2_400  # none of the hold-out
+    assert known["auto"]["trials"] == 30
+    assert f"auto: --epochs {passes} --alpha {chosen['alpha']:g}" in done.out
+    assert "with the default settings" in done.out
+    assert "% of the time" in done.out
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".tune")]
+
+    same = ctr.train(log, spec, auto=True, l1=0, holdout_fraction=0.2)
+    assert same.id == ctr.load_model(model).id
+
+
+WRONG = [
+    (["--epochs", 3], "--epochs"),
+    (["--settings", "FILE"], "--settings"),
+    (["--warm-start", "there"], "--warm-start"),
+    (["--optimizer", "adagrad"], "--optimizer"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG)
+def test_what_does_not_go_with_it(
+    cli: Cli, hashed: Path, tmp_path: Path, words: list[object], said: str
+) -> None:
+    settings, model = tmp_path / "s.yaml", tmp_path / "model"
+    settings.write_text("{command: train, version: 1, options: {}}")
+    words = [settings if word == "FILE" else word for word in words]
+    done = cli("train", hashed, "--model", model, "--auto", *words)
+    assert done.code == 2
+    assert f"leave out {said}" in done.err
+    assert not model.exists()
+
+
+def test_it_is_for_new_models_in_python_too(hashed: Path) -> None:
+    with pytest.raises(ModelError, match="leave out epochs"):
+        ctr.train(hashed, auto=True, epochs=3)
+    with pytest.raises(ModelError, match="adagrad"):
+        ctr.train(hashed, auto=True, optimizer="adagrad")
