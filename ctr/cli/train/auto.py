@@ -24,10 +24,12 @@ def check_auto(job: TrainJob, told: TrainOptions) -> None:
         "--warm-start": job.warm_start is not None,
         "--resume": job.resume,
         "--progressive-days": told.progressive_days,
+        "--negative-rate": job.negative_rate != 1,
+        "--pos-weight": job.pos_weight != 1,
     }
     if wrong := [name for name, given in against.items() if given]:
         raise typer.BadParameter(
-            f"--auto chooses the settings and passes of a new model: leave out {wrong[0]}."
+            f"--auto chooses passes and settings of a new model for all rows as they are: leave out {wrong[0]}."
         )
     if job.optimizer.get("name", "ftrl") != "ftrl":
         raise typer.BadParameter("--auto finds settings of the optimizer ftrl: leave out --optimizer.")

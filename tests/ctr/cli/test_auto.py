@@ -41,6 +41,7 @@ WRONG = [
     (["--epochs", 3], "--epochs"),
     (["--settings", "FILE"], "--settings"),
     (["--warm-start", "there"], "--warm-start"),
+    (["--pos-weight", 2], "--pos-weight"),
     (["--optimizer", "adagrad"], "--optimizer"),
 ]
 
