@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from ctr.jobs.auto import tuned
+    from ctr.jobs.auto import AUTO_TRIALS, tuned
     from ctr.jobs.build import BuildJob, Portion, build_datasets, open_portions
     from ctr.jobs.days import require_days, train_by_days
     from ctr.jobs.early_stopping import EarlyStopping
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ctr.jobs.holdout import PassEvaluations, note_holdout
     from ctr.jobs.outcome import TrainOutcome
     from ctr.jobs.remains import Remains
+    from ctr.jobs.saving import require_places
     from ctr.jobs.setup import set_up
     from ctr.jobs.train import run_train_job
     from ctr.jobs.train_job import TrainJob, require_batch

@@ -15,7 +15,7 @@ from ctr.jobs.train_job import TrainJob
 from ctr.tune import Tried, Tuned, tune
 from features import DatasetSource
 
-TRIALS = 30
+AUTO_TRIALS = 30
 _MOST_ROWS = 500_000
 _LIMIT_S = 30.0
 
@@ -47,7 +47,7 @@ def tuned(
         stop_row=None if holdout is None else holdout.training_stops,
         most_rows=_MOST_ROWS,
         fixed={name: float(value) for name, value in fixed.items()},
-        trials=TRIALS,
+        trials=AUTO_TRIALS,
         workers=os.cpu_count() or 1,
         limit_s=_LIMIT_S,
         stop=stop,

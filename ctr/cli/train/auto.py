@@ -29,7 +29,7 @@ def check_auto(job: TrainJob, told: TrainOptions) -> None:
     }
     if wrong := [name for name, given in against.items() if given]:
         raise typer.BadParameter(
-            f"--auto chooses passes and settings of a new model for all rows as they are: leave out {wrong[0]}."
+            f"--auto is for a new model of all rows, whose settings it chooses: leave out {wrong[0]}."
         )
     if job.optimizer.get("name", "ftrl") != "ftrl":
         raise typer.BadParameter("--auto finds settings of the optimizer ftrl: leave out --optimizer.")
@@ -41,9 +41,7 @@ def check_auto(job: TrainJob, told: TrainOptions) -> None:
 def tune_first(job: TrainJob, told: TrainOptions) -> tuple[TrainJob, Tuned]:
     """Find settings, and say which and why; the job with them. Raises KeyboardInterrupt when told to stop."""
     from ctr.interrupts import stop_requests
-    from ctr.jobs import tuned
-    from ctr.jobs.auto import TRIALS
-    from ctr.jobs.saving import require_places
+    from ctr.jobs import AUTO_TRIALS, require_places, tuned
     from ctr.progress import progress
     from ctr.tune import described
 
@@ -52,7 +50,7 @@ def tune_first(job: TrainJob, told: TrainOptions) -> tuple[TrainJob, Tuned]:
 
         def on_trial(tried: Sequence[Tried]) -> None:
             best = min(each.judged.loss for each in tried)
-            show(sum(each.judged.rows for each in tried), len(tried) / TRIALS, best)
+            show(sum(each.judged.rows for each in tried), len(tried) / AUTO_TRIALS, best)
 
         job, found = tuned(job, job.model.parent, stop, on_trial)
     if found.stopped:

@@ -84,8 +84,8 @@ def test_it_ends_when_a_pass_gains_nothing(examples: Examples) -> None:
 
 
 def test_a_pass_has_to_be_worth_its_time() -> None:
-    found = Judged([0.5, 0.48, 0.45, 0.44999, 0.4499])
-    assert found.by_pass == [0.45, 0.44999, 0.4499]
+    found = Judged([0.5, 0.48, 0.45, 0.44998, 0.44996])
+    assert found.by_pass == [0.45, 0.44998, 0.44996]
     assert (found.best_pass, found.loss) == (1, 0.45)
     assert Judged([0.5, 0.48, 0.45, 0.44]).best_pass == 2
 
