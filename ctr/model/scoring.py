@@ -180,6 +180,8 @@ def _replacing(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatc
                 else _text_writer(place, schema, "\t" if out.suffix == ".tsv" else ",")
             )
             yield writer.write_batch
+    except BrokenPipeError:  # whoever reads has enough; Click ends the command without a word
+        raise
     except OSError as error:
         where = "standard output" if str(out) == "-" else out
         raise DataError(f"{where}: the predictions could not be written ({error}).") from error

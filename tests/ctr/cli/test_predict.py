@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +83,23 @@ def test_standard_output_has_the_predictions_alone(
     assert [float(row) for row in rows] == pytest.approx(expected(log), nan_ok=True)
     assert b"wrote 5 predictions" in captured.err
     assert b"skipped 1 bad row" in captured.err
+
+
+def test_a_reader_that_has_enough_is_no_error(log: Path, tmp_path: Path) -> None:
+    many = tmp_path / "many.csv"
+    head, *rows = log.read_text().splitlines(keepends=True)
+    many.write_text(head + "".join(rows) * 20_000)
+    words = ["predict", "--model", log.with_name("model"), many, "--out", "-", "--on-bad-rows", "skip"]
+    command = [sys.executable, "-m", "ctr", *map(str, words)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.readline() == b"prediction\n"
+        running.stdout.close()
+        said = running.stderr.read()
+    assert running.returncode == 1  # as Click has it, without a word
+    assert b"error" not in said
+    assert b"Traceback" not in said
 
 
 def test_wrong_use_is_told_before_any_work(cli: Cli, log: Path, tmp_path: Path) -> None:
