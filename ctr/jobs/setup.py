@@ -14,6 +14,7 @@ from ctr.jobs.train_job import TrainJob, require_batch
 from ctr.learn import (
     Float32,
     Optimizer,
+    Sampling,
     TrainResult,
     TrainSettings,
     base_rate,
@@ -60,6 +61,11 @@ class TrainSetup:
     def stop_row(self) -> int | None:
         """The row of the inputs before which training ends; None: their end."""
         return None if self.holdout is None else self.holdout.training_stops
+
+    @property
+    def sampling(self) -> Sampling:
+        """Which rows are learnt from."""
+        return self.settings.sampling(self.source.spec.seed)
 
     def initial_state(self) -> tuple[Slots, Float32] | None:
         """The slots whose state is not zero at the beginning, and that state; None if there are none."""

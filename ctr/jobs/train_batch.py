@@ -18,6 +18,7 @@ from ctr.learn import (
     Convergence,
     Float32,
     Lbfgs,
+    Sampling,
     Timings,
     Trained,
     TrainProgress,
@@ -64,13 +65,13 @@ def learn_in_batch(
         found = fit(
             examples, optimizer, begun.weights_at(examples.slots), threads, stop=stop, on_iteration=report
         )
-    result = _result(examples, found, perf_counter() - started, read)
+    result = _result(examples, found, setup.sampling, perf_counter() - started, read)
     return Trained(result, _together(examples.slots, found.weights, begun))
 
 
 def _read(setup: TrainSetup, stop: Event) -> list[Chunk]:
     chunks: list[Chunk] = []
-    batches = setup.source.batches(_CHUNK, stop=setup.stop_row)
+    batches = setup.sampling.of(setup.source).batches(_CHUNK, stop=setup.stop_row)
     with suppress(ReaderHangs), Prefetch(batches, depth=2, stop=stop) as read:
         for batch in read:
             if stop.is_set():
@@ -79,9 +80,10 @@ def _read(setup: TrainSetup, stop: Event) -> list[Chunk]:
     return chunks
 
 
-def _result(examples: Examples, found: Fit, seconds: float, read: float) -> TrainResult:
+def _result(examples: Examples, found: Fit, sampling: Sampling, seconds: float, read: float) -> TrainResult:
     minimum, measured = found.minimum, Metrics()
-    measured.add(found.margins.astype(np.float32), examples.labels, examples.weights)
+    weights = sampling.plain(examples.weights, examples.labels)
+    measured.add(found.margins.astype(np.float32), examples.labels, weights)
     return TrainResult(
         examples=len(examples),
         seconds=seconds,

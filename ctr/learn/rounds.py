@@ -58,6 +58,10 @@ class TrainSettings:
         if not 0 < self.pos_weight < np.inf:
             raise ModelError(f"pos-weight is {self.pos_weight}: give a number above 0, such as 5.")
 
+    def sampling(self, seed: int) -> Sampling:
+        """Which rows are learnt from."""
+        return Sampling(self.negative_rate, self.pos_weight, seed)
+
 
 _BLOCK = 65_536  # examples in a block of a hashed data set
 _LARGE = 524_288  # examples of a chunk through Redis: a worker holds a few of them
@@ -156,8 +160,7 @@ class Rounds:
 
     @property
     def _sampling(self) -> Sampling:
-        told = self.settings
-        return Sampling(told.negative_rate, told.pos_weight, self.source.spec.seed)
+        return self.settings.sampling(self.source.spec.seed)
 
     @property
     def _first_pass(self) -> int:

@@ -141,6 +141,18 @@ def test_clicks_that_weigh_more_are_predicted_too_high_until_calibrated(
     assert both["holdout"]["calibration"] == pytest.approx(1, abs=0.1)
 
 
+def test_lbfgs_learns_from_these_rows_too(log: Path, hashed: Path) -> None:
+    online = ctr.train(hashed, negative_rate=KEPT).manifest["metrics"]["progressive"]
+    model = ctr.train(hashed, optimizer="lbfgs", l2=1, negative_rate=KEPT)
+    (found,) = model.manifest["metrics"].values()
+    assert found["examples"] == online["examples"]
+    assert model.evaluate(log).calibration == pytest.approx(1, abs=0.1)
+    shifted = ctr.train(hashed, optimizer="lbfgs", l2=1, pos_weight=5)
+    (told,) = shifted.manifest["metrics"].values()
+    assert told["weight"] == ROWS
+    assert 3.5 < shifted.manifest["calibration"] < 5.5
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
