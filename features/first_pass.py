@@ -23,6 +23,7 @@ from features.spec import (
     FittedSpec,
     InputField,
     NumberField,
+    ValueField,
     column_of,
     learnt_of,
 )
@@ -51,6 +52,24 @@ def any_chosen(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], choi
     """Whether there is a row of the choice in these inputs. Raises as `fit`."""
     with closing(_pieces(spec, inputs, choice, [])) as pieces:
         return any((block.status != ELSEWHERE).any() for piece in pieces for block in piece.blocks())
+
+
+def changed_vocabulary(spec: FeatureSpec, fitted: FeatureSpec) -> str | None:
+    """The field of `spec` whose vocabulary is not the one that `fitted` has learnt, if there is one.
+
+    One with `min_count` knows only a part of its vocabulary, and is not looked at.
+    """
+    learnt = learnt_of(fitted) or {}
+    for field in spec.fields:
+        begin = STEPS[field.step].fit
+        if isinstance(field, ValueField) and field.vocabulary and not field.min_count and begin is not None:
+            arrays = begin(field)
+            assert isinstance(arrays, Mapping)
+            if any(
+                not np.array_equal(array, learnt[f"{field.name}/{name}"]) for name, array in arrays.items()
+            ):
+                return field.name
+    return None
 
 
 def learn(spec: FeatureSpec, pieces: Callable[[Sequence[str]], Iterator[Piece]]) -> FeatureSpec:

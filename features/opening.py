@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ctr.errors import DataError, SpecError
 from features.dataset import DatasetSource, is_dataset
-from features.spec import FeatureSpec, learnt_from
+from features.spec import FeatureSpec, learnt_from, learnt_of
 
 if TYPE_CHECKING:
     from features.lines import Labels
@@ -66,6 +66,8 @@ def open_source(
                 f"{inputs[0]}: hashed with the transform {dataset.spec.fingerprint[:12]}, but here"
                 f" {spec.fingerprint[:12]} is wanted; build it with that spec (a model's: features.yaml)."
             )
+        if spec is not None and learnt_of(spec) is None:
+            _require_same_vocabularies(inputs[0], spec, dataset.spec)
         return dataset
     if spec is None:
         raise SpecError("Raw files need a feature spec: name one with --spec, such as `--spec criteo`.")
@@ -83,3 +85,15 @@ def open_source(
         choice=choice,
         also=also,
     )
+
+
+def _require_same_vocabularies(dataset: str | Path, spec: FeatureSpec, fitted: FeatureSpec) -> None:
+    if not any(getattr(field, "vocabulary", None) is not None for field in spec.fields):
+        return
+    from features.first_pass import changed_vocabulary
+
+    if (name := changed_vocabulary(spec, fitted)) is not None:
+        raise DataError(
+            f"{dataset}: hashed with another vocabulary of field {name!r} than the spec's file has now; build"
+            " it again, or leave out --spec: a data set carries its own."
+        )

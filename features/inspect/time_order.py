@@ -115,20 +115,37 @@ class _Pass:
             first=_text(self.first) if some else None,
             last=_text(self.latest) if some else None,
             period_s=(self.latest - self.first) / _SECOND_US if some else 0.0,
-            warnings=[self._of_window(window, late, column) for window, late in self.late.items() if late],
+            warnings=self._of_windows(column),
         )
 
-    def _of_window(self, window: Window, late: int, column: str) -> str:
+    def _of_windows(self, column: str) -> list[str]:
+        """A warning for the windows that find the same number of rows late, with the slack that all need."""
+        found: dict[tuple[int, str], list[Window]] = {}
+        for window, late in self.late.items():
+            if late:
+                found.setdefault((late, window.slack), []).append(window)
         enough = f"{-(-self.furthest_us // _SECOND_US)}s"
-        try:
-            Window.model_validate(window.model_dump() | {"slack": enough}).check(())
-            instead = f", or set slack: {enough}"
-        except ValueError:  # a span of it is shorter
-            instead = ""
-        return (
-            f"window {window.name!r}: {late:,} of {self.rows:,} rows are earlier than a row before them by"
-            f" more than its slack, {window.slack}, and so are bad rows; sort the rows by {column!r}{instead}"
-        )
+        warnings = []
+        for (late, slack), windows in found.items():
+            names = ", ".join(repr(window.name) for window in windows)
+            of, its = ("window", "its") if len(windows) == 1 else ("windows", "their")
+            instead = (
+                f", or set slack: {enough}" if all(_may_have(window, enough) for window in windows) else ""
+            )
+            warnings.append(
+                f"{of} {names}: {late:,} of {self.rows:,} rows are earlier than a row before them by"
+                f" more than {its} slack, {slack}, and so are bad rows; sort the rows by {column!r}{instead}"
+            )
+        return warnings
+
+
+def _may_have(window: Window, slack: str) -> bool:
+    """Whether all spans of the window are longer."""
+    try:
+        Window.model_validate(window.model_dump() | {"slack": slack}).check(())
+    except ValueError:
+        return False
+    return True
 
 
 def _first(

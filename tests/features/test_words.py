@@ -11,7 +11,16 @@ from api.app import create_app
 from ctr.errors import DataError, SpecError
 from ctr.jobs import TrainJob, run_train_job
 from ctr.model import load_model
-from features import DatasetSource, RawSource, Transform, fit, load_spec, open_source, parse_spec
+from features import (
+    DatasetSource,
+    RawSource,
+    Transform,
+    fit,
+    load_spec,
+    open_source,
+    parse_spec,
+    write_dataset,
+)
 from features.spec import FittedSpec, learnt_of
 from tests.api.running import run_server
 from tests.command_line import Cli
@@ -204,6 +213,18 @@ def test_a_vocabulary_that_is_not_there_or_empty_is_refused(tmp_path: Path, spec
         SpecError, match=r"field 'brand': the vocabulary .*brands.txt cannot be read \(No such"
     ):
         fit(load_spec(spec_file), [log])
+
+
+def test_a_vocabulary_that_changed_since_a_data_set_was_built(tmp_path: Path, spec_file: Path) -> None:
+    log, out = write_log(tmp_path / "log.csv", rows_of(5, 1)), tmp_path / "hashed"
+    brands = spec_file.parent / "lists" / "brands.txt"
+    fitted = fit(load_spec(spec_file), [log])
+    write_dataset(RawSource(fitted, [log]).batches(100), fitted, out)
+    assert open_source([out], load_spec(spec_file)).spec.fingerprint == fitted.fingerprint
+    brands.write_text(brands.read_text() + "another\n")
+    with pytest.raises(DataError, match="hashed with another vocabulary of field 'brand' than"):
+        open_source([out], load_spec(spec_file))
+    assert open_source([out], fitted).spec.fingerprint == fitted.fingerprint
 
 
 @pytest.mark.parametrize(

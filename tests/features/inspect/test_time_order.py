@@ -71,6 +71,18 @@ def test_how_far_back(tmp_path: Path, rows: int) -> None:
     )
 
 
+def test_several_windows_warn_once(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.csv", [7, 5, 9, 8])
+    windows = [
+        WINDOW | {"name": name, "slack": slack} for name, slack in (("v", "0s"), ("w", "0s"), ("x", "1s"))
+    ]
+    (order,) = check(spec_of(windows=windows), [log], 100).times
+    assert [warning.split(" rows are")[0] for warning in order.warnings] == [
+        "windows 'v', 'w': 2 of 4",
+        "window 'x': 1 of 4",
+    ]
+
+
 def test_a_window_says_what_slack_would_do(tmp_path: Path) -> None:
     log = write(tmp_path / "log.csv", [T0, T0 + 900, T0 + 0.5, T0 + 901])
     spec = spec_of(hour_of("at"), windows=[WINDOW])
