@@ -8,7 +8,7 @@ from contextlib import closing
 import pyarrow as pa
 
 from ctr.errors import DataError
-from features import FeatureSpec, RawSource, input_files
+from features import FeatureSpec, RawSource, input_files, is_dataset
 from features.block import Reader
 from features.readable import Dictionary
 from features.readers import open_reader
@@ -24,18 +24,26 @@ def names_of_values(spec: FeatureSpec, inputs: Sequence[str]) -> pa.Table:
 
     `count` is null: how often these rows have a feature says nothing of the data of training. Rows need no
     label, and may lack columns: their fields, and crosses with these, then have no names. Features of windows
-    have none at all. Raises DataError when no field's column is there, and as reading does.
+    have none at all. Bad rows are left out. Raises DataError when no field's column is there, when no row is
+    good, and as reading does.
     """
+    if "-" in inputs:
+        raise DataError("values cannot come from standard input, as they are read twice: give a file.")
+    if any(is_dataset(each) for each in inputs):
+        raise DataError(f"{inputs[0]}: a hashed data set has no values any more; give raw rows.")
     if not spec.fields:
         raise DataError(
             f"{spec.source.format} data carries its own features: there are no fields to name any of."
         )
     spec = _of_columns(spec, inputs)
-    source = RawSource(spec, inputs, on_bad_rows="skip", max_bad_fraction=0.5, labels="ignored")
+    source = RawSource(spec, inputs, on_bad_rows="skip", labels="ignored")
     texts = Dictionary(spec, source.columns, MOST)
     source.watch = texts.add
-    for _ in source.batches(_ROWS):
-        pass
+    if not sum(len(batch) for batch in source.batches(_ROWS)):
+        bad = "; ".join(source.bad_rows.examples[:1])
+        raise DataError(
+            f"{inputs[0]}: there is no row whose values could be hashed{f' ({bad})' if bad else ''}."
+        )
     found = texts.table()
     return pa.table(
         {

@@ -164,10 +164,12 @@ def test_the_command(model: Model, cli: Cli, tmp_path: Path) -> None:
     other = cli("model", "export", tmp_path / "model", "--out", tmp_path / "w.bin", "--format", "npz")
     assert other.code == 0
     assert sparse.load_npz(tmp_path / "w.bin").nnz == model.linear.weights.size
+    (tmp_path / "d.csv").mkdir()
     for name, code, said in (
         ("w.txt", 1, "choose one of these as the suffix"),
         ("model/w.csv", 1, "kept by ctr alone"),
         ("none/w.csv", 1, "there is no folder"),
+        ("d.csv", 1, "is a folder; name a file"),
     ):
         refused = cli("model", "export", tmp_path / "model", "--out", tmp_path / name)
         assert refused.code == code

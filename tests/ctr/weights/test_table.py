@@ -13,6 +13,7 @@ from ctr.errors import DataError, ModelError
 from ctr.model import LinearModel, Model
 from ctr.weights import largest, weight_table
 from features import Pipeline, load_spec
+from tests.command_line import Cli
 
 SPEC = """
 version: 1
@@ -110,9 +111,21 @@ def test_the_dictionary_of_a_folder_that_is_another_model_by_now(model: Model, t
     assert ctr.load_model(tmp_path / "model").weights().equals(model.weights())
 
 
-def test_values_that_name_nothing(model: Model, tmp_path: Path) -> None:
+def test_values_that_name_nothing(model: Model, tmp_path: Path, cli: Cli) -> None:
     with pytest.raises(DataError, match=r"none of the columns that the model's fields read: 'site', 'price'"):
         model.weights(ROWS.select(["click"]))
+    prices = tmp_path / "prices.csv"
+    prices.write_text("price\nmuch\nmore\n")
+    with pytest.raises(DataError, match=r"no row whose values could be hashed \(.*'much' is not a number"):
+        model.weights(prices)
+    with pytest.raises(DataError, match="cannot come from standard input"):
+        model.weights("-")
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "log.csv").write_text("click,site,price\n0,news,1\n1,shop,2\n")
+    words = ["--spec", tmp_path / "spec.yaml", tmp_path / "log.csv", "--out", tmp_path / "hashed"]
+    assert cli("features", "build", *words).code == 0
+    with pytest.raises(DataError, match="has no values any more"):
+        model.weights(tmp_path / "hashed")
     with pytest.raises(DataError, match="expected a path"):
         model.weights(3)
     of_indices = Model.of(load_spec("libsvm"), model.linear, {})
