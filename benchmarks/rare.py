@@ -47,9 +47,9 @@ def write_log(train: Path, test: Path, rows: int, seed: int = 0) -> None:
     device, system = _heavy(rng, n, 50, 2.5), _heavy(rng, n, 100, 1.2)
     hour = np.arange(n) * 24 * _DAYS // n % 24
     margins = (
-        rng.normal(0, 1.6, 300)[app]
+        rng.normal(0, 2.5, 300)[app]
         + rng.normal(0, 0.6, 180)[channel]
-        + np.where(np.arange(40_000) < 200, -1.5, rng.normal(0, 0.7, 40_000))[ip]
+        + np.where(np.arange(40_000) < 200, -2.5, rng.normal(0, 0.7, 40_000))[ip]
         + rng.normal(0, 0.5, 50)[device]
         + rng.normal(0, 0.3, 100)[system]
         + rng.normal(0, 0.2, 24)[hour]

@@ -77,6 +77,15 @@ def tune(
     seed: Annotated[
         int, typer.Option(min=0, max=2**32 - 1, help="The same seed finds the same settings.")
     ] = 0,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            help="Plot the log loss of all trials, in their order and by learning rate: PNG or SVG.",
+            show_default=False,
+        ),
+    ] = None,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
     max_bad_fraction: MaxBadFraction = MOST_BAD,
     json: JsonOption = None,
@@ -94,7 +103,7 @@ def tune(
     """
     from ctr.interrupts import stop_requests
     from ctr.progress import progress
-    from ctr.tune import require_optuna, write_settings
+    from ctr.tune import require_optuna, require_plot, write_plot, write_settings
     from ctr.tune import tune as find
     from features import open_source
     from features.spec import load_spec
@@ -102,11 +111,12 @@ def tune(
     require_optuna()
     if "-" in inputs:
         raise typer.BadParameter("- (standard input) can be read only once; write its rows to a file.")
-    require_apart(out, [*inputs, spec])
-    require_apart(json, [*inputs, spec])
-    for place in (out, json):
+    for place in (out, json, plot):
+        require_apart(place, [*inputs, spec])
         require_no_part(place)
     require_writable(out)
+    if plot is not None:
+        require_plot(plot)
     count = workers or os.cpu_count() or 1
     quarantine = beside(out, ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
     with stopping(f"{out} was not written."):
@@ -138,6 +148,8 @@ def tune(
                 on_trial=on_trial,
             )
         write_settings(out, found.options, found.measured)
+        if plot is not None:
+            write_plot(found, plot)
     summary = found.to_json() | {"workers": count, "peak_memory_mb": peak_memory_mb()}
     report([*_lines(found, out), *bad_rows_lines(source.bad_rows, quarantine)], summary, json)
     if found.stopped:

@@ -25,9 +25,12 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_from_raw_rows_to_a_model(cli: Cli, spec: Path, log: Path, tmp_path: Path) -> None:
     settings, facts, model = tmp_path / "s.yaml", tmp_path / "facts.json", tmp_path / "model"
     words = ["tune", "--spec", spec, log, "--out", settings, "--trials", 6, "--max-epochs", 3]
-    done = cli(*words, "--json", facts)
+    done = cli(*words, "--json", facts, "--report", tmp_path / "trials.svg")
     assert done.code == 0, done.err
     assert "tried 6 settings" in done.out
+    picture = (tmp_path / "trials.svg").read_text()
+    assert "<!-- log loss of rows held out (nats) -->" in picture
+    assert "<!-- learning rate alpha -->" in picture
     known, written = json.loads(facts.read_text()), yaml.safe_load(settings.read_text())
     assert written["command"] == "train"
     assert written["options"] == known["options"]
@@ -82,6 +85,7 @@ def test_wrong_use_of_tune(cli: Cli, spec: Path, hashed: Path, tmp_path: Path) -
     assert cli("tune", "--spec", spec, "-", "--out", out).code == 2
     assert cli("tune", "--spec", spec, spec, "--out", spec).code == 1
     assert cli("tune", hashed, "--out", out, "--holdout-fraction", 1.5).code == 2
+    assert cli("tune", hashed, "--out", out, "--report", tmp_path / "trials.pdf").code == 1
     few = tmp_path / "few.csv"
     few.write_text("click,site,ad\n1,a,b\n0,a,b\n")
     done = cli("tune", "--spec", spec, few, "--out", out)

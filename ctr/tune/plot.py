@@ -1,0 +1,71 @@
+"""The picture of a search: what each trial came to, in order and by learning rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ctr.errors import CtrError, DataError
+from ctr.outputs import replace_file, require_writable
+from ctr.tune.tuning import Tuned
+
+_SUFFIXES = (".png", ".svg")
+_SHOWN = 1.1  # times the best log loss: of what is worse, only that it was tried
+
+
+def require_plot(file: Path) -> None:
+    """Raise DataError for another suffix than .png and .svg, and CtrError where matplotlib is missing."""
+    if file.suffix not in _SUFFIXES:
+        raise DataError(f"{file}: a plot is written as PNG or SVG: give a name that ends in .png or .svg.")
+    require_writable(file)
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise CtrError(
+            "the plot of a search needs matplotlib, which is not installed: pip install matplotlib."
+        ) from error
+
+
+def write_plot(found: Tuned, file: Path) -> None:
+    """Write the picture; a file that is there is replaced. Raises DataError when the disk refuses."""
+    from matplotlib.figure import Figure
+
+    shown = [each for each in found.tried if each.judged.loss <= _SHOWN * found.best.judged.loss]
+    numbers, alphas, losses, passes = (
+        np.array(column)
+        for column in zip(
+            *((t.number, t.settings["alpha"], t.judged.loss, t.judged.best_pass) for t in shown), strict=True
+        )
+    )
+    figure = Figure(figsize=(7.2, 7.2), layout="constrained")
+    by_trial, by_alpha = figure.subplots(2, 1, sharey=True)
+    by_trial.plot(numbers, losses, "o", label="a trial")
+    by_trial.step(numbers, np.minimum.accumulate(losses), where="post", label="the best so far")
+    if (default := found.default_loss) is not None and default <= _SHOWN * found.best.judged.loss:
+        by_trial.axhline(default, color="grey", linestyle="--", linewidth=1, label="defaults, one pass")
+    left_out = len(found.tried) - len(shown)
+    more = f" ({left_out} not shown: above {_SHOWN:g} times the best)" if left_out else ""
+    by_trial.set(title=f"Settings judged by {found.judged_by}", xlabel=f"trial{more}")
+    by_trial.legend()
+    points = by_alpha.scatter(alphas, losses, c=passes, cmap="viridis")
+    best = found.best
+    by_alpha.scatter(
+        [best.settings["alpha"]],
+        [best.judged.loss],
+        s=160,
+        facecolors="none",
+        edgecolors="C3",
+        label="chosen",
+    )
+    by_alpha.set(xscale="log", xlabel="learning rate alpha")
+    by_alpha.legend()
+    figure.colorbar(points, ax=by_alpha, label="passes over the data")
+    for axes in (by_trial, by_alpha):
+        axes.set_ylabel("log loss of rows held out (nats)")
+        axes.grid(visible=True, alpha=0.3)
+    try:
+        with replace_file(file) as draft:
+            figure.savefig(draft, dpi=150)
+    except OSError as error:
+        raise DataError(f"{file}: the plot could not be written ({error}).") from error
