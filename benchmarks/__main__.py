@@ -1,5 +1,5 @@
 """`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; when named: parameters, plan, board,
-wide, features, peers, predict.
+wide, features, peers, predict, rare.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from benchmarks import (
     peers,
     plan,
     predict,
+    rare,
     speed,
     startup,
     wide,
@@ -30,7 +31,7 @@ def main() -> None:
     parser.add_argument(
         "kinds",
         nargs="*",
-        choices=[*KINDS, "parameters", "plan", "board", "wide", "features", "peers", "predict", []],
+        choices=[*KINDS, "parameters", "plan", "board", "wide", "features", "peers", "predict", "rare", []],
         help="what to measure; default: everything",
     )
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows for speed")
@@ -57,6 +58,8 @@ def main() -> None:
         memory.measure(options.folder, options.memory_rows)
     if "accuracy" in kinds:
         accuracy.measure(options.data, options.folder)
+    if "rare" in kinds:
+        rare.measure(options.folder)
     if "parameters" in kinds:
         parameters.measure_requests(options.rounds)
         parameters.measure_training(options.folder, options.rows, options.rounds)

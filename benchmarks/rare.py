@@ -6,15 +6,19 @@ Peers are chosen by their log loss on the test rows themselves, which flatters t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.measure import ctr, run
 from features import Batch, RawSource, load_spec
 
+Peer = tuple[str, Sequence[object], Callable[[object], NDArray[np.floating]]]
+"""A name, settings, and what predicts the test rows with one of them."""
 RATE = 0.002
 _START = datetime(2017, 11, 6)
 _DAYS = 4
@@ -73,12 +77,12 @@ def write_log(train: Path, test: Path, rows: int, seed: int = 0) -> None:
                 out.write(",".join(map(str, cells)) + "\n")
 
 
-def _heavy(rng: np.random.Generator, n: int, values: int, power: float) -> np.ndarray:
+def _heavy(rng: np.random.Generator, n: int, values: int, power: float) -> NDArray[Any]:
     share = 1 / np.arange(1, values + 1) ** power
     return rng.choice(values, n, p=share / share.sum())
 
 
-def _intercept(margins: np.ndarray) -> float:
+def _intercept(margins: NDArray[Any]) -> float:
     """Where the mean of the probabilities is `RATE`."""
     low, high = -30.0, 10.0
     for _ in range(60):
@@ -110,18 +114,18 @@ def measure(folder: Path, rows: int = 100_000) -> None:
         print(f"  {name:22}{loss:.6f} {calibration:7.4f}  {loss / min(found):.4f} of the best peer")
 
 
-def peers(folder: Path, learnt: Batch, tested: Batch) -> Iterator[tuple[str, list[object], Callable]]:
-    """A name, settings, and what predicts the test rows with one of them."""
+def peers(folder: Path, learnt: Batch, tested: Batch) -> Iterator[Peer]:
+    """VW and scikit-learn."""
     from sklearn.linear_model import LogisticRegression, SGDClassifier
 
     bits = 22
     used = np.unique(learnt.slots)
     x, other = (batch.to_scipy(bits)[:, used] for batch in (learnt, tested))
 
-    def logistic(c: object) -> np.ndarray:
+    def logistic(c: object) -> NDArray[Any]:
         return LogisticRegression(C=c, max_iter=2_000).fit(x, learnt.labels).predict_proba(other)[:, 1]
 
-    def sgd(alpha: object) -> np.ndarray:
+    def sgd(alpha: object) -> NDArray[Any]:
         model = SGDClassifier(loss="log_loss", alpha=alpha, random_state=0, max_iter=100)
         return model.fit(x, learnt.labels).predict_proba(other)[:, 1]
 
@@ -129,7 +133,7 @@ def peers(folder: Path, learnt: Batch, tested: Batch) -> Iterator[tuple[str, lis
     for text, batch in zip(texts, (learnt, tested), strict=True):
         _write_vw(text, batch)
 
-    def vw(settings: object) -> np.ndarray:
+    def vw(settings: object) -> NDArray[Any]:
         return _vw(texts[0], texts[1], str(settings).split())
 
     rates = (0.02, 0.05, 0.1, 0.2, 0.5)
@@ -149,7 +153,7 @@ def _write_vw(text: Path, batch: Batch) -> None:
             out.write(f"{1 if label else -1} | {' '.join(str(s) for s in slots if s)}\n")
 
 
-def _vw(train: Path, test: Path, settings: list[str]) -> np.ndarray:
+def _vw(train: Path, test: Path, settings: list[str]) -> NDArray[Any]:
     command = [sys.executable, "-m", "vowpalwabbit", "--quiet", "--data"]
     model, out, cache = (
         train.with_suffix(".model"),
@@ -163,6 +167,6 @@ def _vw(train: Path, test: Path, settings: list[str]) -> np.ndarray:
     return np.loadtxt(out)
 
 
-def _loss(labels: np.ndarray, predicted: np.ndarray) -> float:
+def _loss(labels: NDArray[Any], predicted: NDArray[Any]) -> float:
     p = np.clip(predicted.astype(np.float64), 1e-12, 1 - 1e-12)
     return float(-np.mean(np.where(labels == 1, np.log(p), np.log1p(-p))))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import board, measure, parameters, plan, startup
+from benchmarks import board, measure, parameters, plan, rare, startup
 from benchmarks.peers import cases, limits
 from benchmarks.peers import run as peers_run
+from features import Batch
 
 
 @pytest.mark.timeout(900)  # some thirty jobs, many with workers and servers of their own
@@ -80,3 +83,21 @@ def test_the_page_of_peers_is_written(
     ):
         assert told in text
     assert "## criteo" not in text
+
+
+@pytest.mark.usefixtures("benchmarks_here")
+def test_rare_clicks_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def peers(folder: Path, learnt: Batch, tested: Batch) -> Iterator[rare.Peer]:
+        assert learnt.labels is not None
+        rates = [float(learnt.labels.mean()), 0.5]
+        yield "a constant", rates, lambda rate: np.full(len(tested), float(str(rate)))
+
+    monkeypatch.setattr(rare, "peers", peers)
+    monkeypatch.setattr(rare, "RATE", 0.05)
+    rare.measure(tmp_path, rows=2_000)
+    out = capsys.readouterr().out
+    assert "a constant" in out
+    assert "ctr --auto" in out
+    assert " of the best peer" in out
