@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from features.steps.sketch_kernels import merge
+from features.steps.sketch_kernels import merge, sort_words
 
 SIZE = 8192
 """Values that a level holds; 64 KiB."""
@@ -30,6 +30,7 @@ class QuantileSketch:
         self._range = np.inf, -np.inf  # of those in levels
         self._waiting = np.empty(SIZE)  # of weight 1, not sorted yet
         self._used = 0
+        self._spare, self._counts = np.empty(SIZE, np.uint64), np.empty(1 << 11, np.uint32)
         self._levels: list[
             NDArray[np.float64]
         ] = []  # the h-th sorted, SIZE / 2 of weight 2**(h + 1), or none
@@ -45,7 +46,9 @@ class QuantileSketch:
             self._used += part.size
             at += part.size
             if self._used == SIZE:
-                ordered = np.sort(self._waiting + 0.0)  # -0.0 and 0.0 are one value
+                ordered = self._waiting + 0.0  # -0.0 and 0.0 are one value
+                # A quarter to a half of the time of `np.sort`.
+                sort_words(ordered.view(np.uint64), self._spare, self._counts)
                 self._range = min(self._range[0], ordered[0]), max(self._range[1], ordered[-1])
                 self._hand_on(ordered)
                 self._used = 0

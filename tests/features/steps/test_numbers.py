@@ -18,7 +18,7 @@ from features.spec import FeatureSpec, NumberField, learnt_of
 from features.steps.number_kernels import add_moments
 from features.steps.numbers import after_steps, buckets_of
 from features.steps.quantile_sketch import SIZE, QuantileSketch
-from features.steps.sketch_kernels import merge
+from features.steps.sketch_kernels import merge, sort_words
 from features.text import hash_bytes
 from tests.reference import numbers as reference
 
@@ -89,6 +89,17 @@ def test_two_sorted_arrays_are_merged(one: list[float], other: list[float]) -> N
     merged = np.empty(len(one) + len(other))
     merge(np.sort(np.array(one) + 0.0), np.sort(np.array(other) + 0.0), merged)
     assert merged.tolist() == sorted([*one, *other])
+
+
+finite = st.floats(allow_nan=False).map(lambda value: value + 0.0)
+
+
+@given(st.lists(finite | st.integers(-5, 5000).map(float), max_size=60))
+@example([-math.inf, math.inf, 0.0, 5e-324, -5e-324, 1.0, -1.0])
+def test_words_are_sorted_as_their_values(values: list[float]) -> None:
+    found = np.array(values, np.float64)
+    sort_words(found.view(np.uint64), np.empty(found.size, np.uint64), np.empty(1 << 11, np.uint32))
+    assert found.tolist() == sorted(values)
 
 
 def sketch_of(values: np.ndarray, block: int = 2_048) -> QuantileSketch:
