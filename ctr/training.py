@@ -62,7 +62,7 @@ def train(
     ships with the package, its YAML text, or a `FeatureSpec`; a hashed data set has its own. A spec that
     learns (quantiles, counts) learns from `data` first. `settings` are the optimizer's: `alpha`, `beta`,
     `l1`, `l2`; the others are options of `ctr train`, where they are explained. `auto` finds `epochs` and the
-    settings that are not given by a search of at most half a minute (it needs Optuna). With `early_stopping`,
+    settings that are not given by a search of about half a minute (it needs Optuna). With `early_stopping`,
     the model is that of the pass which is best on the hold-out; `calibrate` ("isotonic" or "platt") fits its
     probabilities to the hold-out. Nothing is printed, and no signal is handled.
     What the hold-out says is in `model.manifest["metrics"]`. Raises the errors of `ctr train`.

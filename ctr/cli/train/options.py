@@ -69,7 +69,7 @@ class TrainOptions:
         typer.Option(
             "--auto",
             help="First find --epochs, --alpha, --beta, --l1 and --l2 by 30 trials on (the first 500,000 of) "
-            "these rows, as `ctr tune` does; those that are given stay. Takes half a minute at most.",
+            "these rows, as `ctr tune` does; those that are given stay. After 30 s, no trial begins.",
         ),
     ] = False
     workers: Annotated[
