@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import board, measure, parameters, plan, rare, startup
-from benchmarks.peers import cases, limits
+from benchmarks import board, measure, parameters, plan, rare, startup, wide
+from benchmarks.peers import cases, learners, limits
 from benchmarks.peers import run as peers_run
 from features import Batch
 
@@ -37,8 +36,10 @@ def test_every_benchmark_runs(
     monkeypatch.setattr(plan, "CASES", [(1, 1)])
     monkeypatch.setattr(board, "BITS", 22)
     monkeypatch.setattr(board, "WORKERS", 3)
-    kinds = ["startup", "speed", "memory", "accuracy", "parameters", "plan", "board", "predict"]
-    options = ["--rows", "500", "--memory-rows", "500", "--plan-rows", "250", "--rounds", "1"]
+    monkeypatch.setattr(wide, "BITS", 22)
+    kinds = [*benchmarks.KINDS, "features", "wide", "parameters", "plan", "board", "predict"]
+    sizes = "--rows 500 --memory-rows 500 --plan-rows 250 --wide-rows 500 --window-rows 500 --rounds 1"
+    options = sizes.split()
     options += ["--folder", str(tmp_path), "--data", str(tmp_path / "none")]
     monkeypatch.setattr(sys, "argv", ["benchmarks", *kinds, *options])
     benchmarks.main()
@@ -54,6 +55,9 @@ def test_every_benchmark_runs(
         "servers' costs, slots one by one",
         "predicted",
         "workers borne",
+        "FeatureHasher",
+        "741 pairs",
+        "2 workers, 2 Redis",
         "scoring hashed data",
     ):
         assert figure in out
@@ -64,9 +68,10 @@ def test_the_page_of_peers_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.md"
-    monkeypatch.setattr(cases, "RARE_ROWS", 3_000)
-    few = [replace(case, grid="fast") for case in cases.cases(500)]
-    monkeypatch.setattr(peers_run, "cases", lambda rows: few)
+    cases_of = [case for case in cases.cases(500) if case.name in ("criteo", "synthetic")]
+    monkeypatch.setattr(peers_run, "cases", lambda rows: cases_of)
+    some = ("VW --ftrl", "scikit-learn LogisticRegression", "river LogisticRegression")
+    monkeypatch.setattr(learners, "PEERS", {name: learners.PEERS[name] for name in some})
     monkeypatch.setattr(limits, "ROUNDS", 1)
     words = ["--peer-python", sys.executable, "--page", str(page), "--data", str(tmp_path / "none")]
     monkeypatch.setattr(sys, "argv", ["benchmarks", "peers", *words, "--folder", str(tmp_path)])
@@ -74,7 +79,6 @@ def test_the_page_of_peers_is_written(
     out, text = capsys.readouterr().out, page.read_text()
     assert "river LogisticRegression: left out (ModuleNotFoundError" in out
     for told in (
-        "## 0.2% clicks",
         "## synthetic",
         "ctr, defaults",
         "VW --ftrl",

@@ -103,4 +103,6 @@ def spec_of_files(files: Mapping[str, bytes], where: str) -> FeatureSpec:
     except UnicodeDecodeError as error:
         raise SpecError(f"{where}: byte {error.start} is not UTF-8 text.") from None
     except SafetensorError as error:
-        raise SpecError(f"{where}: {LEARNT} beside it cannot be read ({error}).") from None
+        raise SpecError(
+            f"{where}: {LEARNT} beside it cannot be read ({error}); restore it, or learn it again."
+        ) from None

@@ -117,7 +117,8 @@ class ArrowPiece:
         except pa.ArrowException:
             raise DataError(
                 f"{self.where}: column {name!r} has the type {column.type}, which has no text; expected"
-                f" strings, numbers, booleans, times or lists of them."
+                f" strings, numbers, booleans, times or lists of them; leave it out of the"
+                " spec, or write its parts as columns."
             ) from None
         _, offset_buffer, data_buffer = text.buffers()
         bounds = np.frombuffer(offset_buffer, np.int64)[text.offset : text.offset + len(text) + 1]

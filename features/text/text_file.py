@@ -172,7 +172,9 @@ class TextFile:
             count = self._stream.readinto(room)
         except (OSError, EOFError, ValueError, zlib.error, LZMAError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise DataError(f"{self.path}: cannot be read to its end ({reason}).") from None
+            raise DataError(
+                f"{self.path}: cannot be read to its end ({reason}); if it was cut short, fetch it again."
+            ) from None
         self._filled += count
         self.is_last = count == 0
         buffer, filled = self._buffer, self._filled
