@@ -20,6 +20,7 @@ from features.text import PARQUET, Texts
 
 _READ_BYTES = 1 << 20  # 1 MiB at a time of a column, instead of a whole row group
 _PAGE_ROWS = 65_536
+_FIRST_ROWS = 4_096  # of a file: enough for who wants to know of what kind its labels are
 _MOST_PLAIN = 1 << 29  # bytes of a piece's texts that are in no dictionary, to be handled as if they were
 _MOST_WIDTH = 8192  # bytes per row: so many rows are to have far less than 2 GiB
 
@@ -92,7 +93,8 @@ class ParquetReader:
         left = metadata.num_rows
         while left:
             part = next(parts)
-            codes = np.empty((len(pages), min(_PAGE_ROWS, left) if part is None else part.num_rows), np.int32)
+            most = _PAGE_ROWS if self._rows_read else min(_FIRST_ROWS, _PAGE_ROWS)
+            codes = np.empty((len(pages), min(most, left) if part is None else part.num_rows), np.int32)
             left -= codes.shape[1]
             texts: dict[str, Texts] = {}
             dictionaries: dict[str, Texts] = {}
