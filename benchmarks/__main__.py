@@ -1,5 +1,5 @@
 """`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; when named: parameters, plan, board,
-wide, features, peers, predict, rare.
+wide, features, peers, predict, rare, lbfgs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from benchmarks import (
     accuracy,
     board,
     features,
+    lbfgs,
     memory,
     parameters,
     peers,
@@ -31,13 +32,26 @@ def main() -> None:
     parser.add_argument(
         "kinds",
         nargs="*",
-        choices=[*KINDS, "parameters", "plan", "board", "wide", "features", "peers", "predict", "rare", []],
+        choices=[
+            *KINDS,
+            "parameters",
+            "plan",
+            "board",
+            "wide",
+            "features",
+            "peers",
+            "predict",
+            "rare",
+            "lbfgs",
+            [],
+        ],
         help="what to measure; default: everything",
     )
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows for speed")
     parser.add_argument("--memory-rows", type=int, default=5_000_000, help="rows for memory")
     parser.add_argument("--wide-rows", type=int, default=10_000_000, help="rows for wide (10 GB)")
     parser.add_argument("--window-rows", type=int, default=20_000_000, help="rows for windows (600 MB)")
+    parser.add_argument("--lbfgs-rows", type=int, default=200_000, help="rows for lbfgs (5 minutes)")
     parser.add_argument("--plan-rows", type=int, default=5_000_000, help="rows for plan (4 GB)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
     parser.add_argument("--folder", type=Path, default=Path("bench-data"), help="for the data (3 GB)")
@@ -73,6 +87,8 @@ def main() -> None:
         wide.measure(options.folder, options.wide_rows)
     if "predict" in kinds:
         predict.measure(options.folder, options.rows, options.rounds)
+    if "lbfgs" in kinds:
+        lbfgs.measure(options.folder, options.lbfgs_rows)
     if "features" in kinds:
         features.measure(options.folder, options.rows, options.rounds, options.window_rows)
     if "peers" in kinds:

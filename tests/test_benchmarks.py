@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import board, measure, parameters, plan, rare, startup, wide
+from benchmarks import board, lbfgs, measure, parameters, plan, rare, startup, wide
 from benchmarks.peers import cases, learners, limits
 from benchmarks.peers import run as peers_run
 from features import Batch
@@ -34,11 +34,13 @@ def test_every_benchmark_runs(
     monkeypatch.setattr(parameters, "WORKERS", 2)
     monkeypatch.setattr(plan, "BITS", (22,))
     monkeypatch.setattr(plan, "CASES", [(1, 1)])
+    monkeypatch.setattr(lbfgs, "BITS", 18)
     monkeypatch.setattr(board, "BITS", 22)
     monkeypatch.setattr(board, "WORKERS", 3)
     monkeypatch.setattr(wide, "BITS", 22)
-    kinds = [*benchmarks.KINDS, "features", "wide", "parameters", "plan", "board", "predict"]
+    kinds = [*benchmarks.KINDS, "features", "wide", "parameters", "plan", "board", "predict", "lbfgs"]
     sizes = "--rows 500 --memory-rows 500 --plan-rows 250 --wide-rows 500 --window-rows 500 --rounds 1"
+    sizes += " --lbfgs-rows 500"
     options = sizes.split()
     options += ["--folder", str(tmp_path), "--data", str(tmp_path / "none")]
     monkeypatch.setattr(sys, "argv", ["benchmarks", *kinds, *options])
@@ -55,6 +57,7 @@ def test_every_benchmark_runs(
         "servers' costs, slots one by one",
         "predicted",
         "workers borne",
+        "LogisticRegression",
         "FeatureHasher",
         "741 pairs",
         "2 workers, 2 Redis",
