@@ -1,5 +1,5 @@
 """`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; when named: parameters, plan, board,
-wide, features, peers, predict, rare, lbfgs.
+wide, features, peers, predict, lbfgs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from benchmarks import (
     peers,
     plan,
     predict,
-    rare,
     speed,
     startup,
     wide,
@@ -41,7 +40,6 @@ def main() -> None:
             "features",
             "peers",
             "predict",
-            "rare",
             "lbfgs",
             [],
         ],
@@ -72,8 +70,6 @@ def main() -> None:
         memory.measure(options.folder, options.memory_rows)
     if "accuracy" in kinds:
         accuracy.measure(options.data, options.folder)
-    if "rare" in kinds:
-        rare.measure(options.folder)
     if "parameters" in kinds:
         parameters.measure_requests(options.rounds)
         parameters.measure_training(options.folder, options.rows, options.rounds)

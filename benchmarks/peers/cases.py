@@ -11,21 +11,9 @@ import numpy as np
 from scipy import sparse
 
 from benchmarks.measure import ctr
+from benchmarks.peers.rare_log import SPEC, write_log
 from features import RawSource, load_spec
 
-RARE_SPEC = """\
-version: 1
-source: {format: delimited}
-label: is_attributed
-bits: 22
-fields:
-  - {name: ip, type: category}
-  - {name: app, type: category}
-  - {name: device, type: category}
-  - {name: os, type: category}
-  - {name: channel, type: category}
-  - {name: hour, column: click_time, type: time, transform: hour}
-"""
 RARE_ROWS = 100_000
 
 
@@ -68,29 +56,10 @@ def _real(
 
 
 def _rare(_: Path, folder: Path) -> tuple[str, Path, Path]:
-    """Clicks in TalkingData's columns, of which 0.2% lead to an installation: the truth is logistic."""
-    rng = np.random.default_rng(20171106)
-    sizes = {"ip": 20_000, "app": 300, "device": 100, "os": 150, "channel": 180, "hour": 24}
-    scale = {"ip": 1.0, "app": 1.2, "device": 0.7, "os": 0.5, "channel": 1.0, "hour": 0.2}
-    count = 2 * RARE_ROWS
-    chosen = {name: np.minimum(rng.zipf(1.3, count) - 1, size - 1) for name, size in sizes.items()}
-    chosen["hour"] = np.arange(count) * 24 // RARE_ROWS % 24
-    margins = sum(rng.normal(0, scale[name], size)[chosen[name]] for name, size in sizes.items())
-    bias = -9.0
-    for _ in range(50):  # until 0.2% are positive
-        bias += np.log(0.002 / np.mean(1 / (1 + np.exp(-margins - bias))))
-    clicks = rng.random(count) < 1 / (1 + np.exp(-margins - bias))
-    spec = folder / "rare.yaml"
-    spec.write_text(RARE_SPEC)
-    paths = folder / "train.csv", folder / "test.csv"
-    for day, path in enumerate(paths):
-        with path.open("w") as out:
-            out.write("ip,app,device,os,channel,click_time,is_attributed\n")
-            for row in range(day * RARE_ROWS, (day + 1) * RARE_ROWS):
-                cells = ",".join(str(chosen[name][row]) for name in list(sizes)[:5])
-                time = f"2017-11-{6 + day:02d} {chosen['hour'][row]:02d}:00:00"
-                out.write(f"{cells},{time},{clicks[row]:d}\n")
-    return str(spec), *paths
+    spec, train, test = folder / "rare.yaml", folder / "train.csv", folder / "test.csv"
+    spec.write_text(SPEC)
+    write_log(train, test, RARE_ROWS)
+    return str(spec), train, test
 
 
 def _synthetic(rows: int) -> Callable[[Path, Path], tuple[str, Path, Path]]:
@@ -125,7 +94,7 @@ def cases(rows: int) -> list[Case]:
         Case(
             "0.2% clicks",
             _rare,
-            "Made in the columns of TalkingData's challenge: one row in 500 is positive.",
+            "Made in the columns of TalkingData's challenge: about one row in 500 is positive.",
         ),
         Case(
             "synthetic",

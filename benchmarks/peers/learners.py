@@ -94,7 +94,16 @@ def vowpal_wabbit(folder: Path, settings: Settings) -> tuple[float, np.ndarray]:
         if not paths[part].exists():
             write_vw(*load(folder, part), paths[part])
     paths["none"].write_text("1 | 1\n")
-    common = ["--loss_function", "logistic", "--bit_precision", "24", "--hash", "all", "--quiet"]
+    common = [
+        "--loss_function",
+        "logistic",
+        "--bit_precision",
+        "24",
+        "--hash",
+        "all",
+        "--quiet",
+        "--holdout_off",
+    ]
     words = [word for name, value in settings.items() for word in (f"--{name}", str(value)) if word != "True"]
     model, out, cache = folder / "vw.model", folder / "vw.out", folder / "train.cache"
     if not cache.exists():
