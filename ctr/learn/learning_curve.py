@@ -24,8 +24,8 @@ class LearningCurve:
             return
         found = [(each.examples, *each.loss_and_weight) for each in parts]
         examples, loss, weight = (sum(column) for column in zip(*found, strict=True))
-        if self._sums and examples == self._sums[-1][0]:
-            return  # a later pass
+        if examples == (self._sums[-1][0] if self._sums else 0):
+            return  # a later pass, or rows that are all left out
         self._sums.append((int(examples), loss, weight))
         if len(self._sums) > MOST_POINTS:
             self._sums = self._sums[1::2]

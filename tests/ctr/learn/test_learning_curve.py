@@ -32,3 +32,11 @@ def test_points_are_means_of_the_examples_between_them(rounds: int) -> None:
 
 def test_a_job_without_examples_has_none() -> None:
     assert LearningCurve().points() == []
+
+
+def test_rounds_that_learn_of_no_row_have_no_point() -> None:
+    worker, curve = Metrics(), LearningCurve()
+    curve.add([worker])
+    worker.add(np.zeros(5, np.float32), np.ones(5, np.float32))
+    curve.add([worker])
+    assert curve.points() == [(5, pytest.approx(np.log(2)))]
