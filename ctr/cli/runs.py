@@ -39,8 +39,9 @@ def runs(
 ) -> None:
     """List the runs that `ctr train --track runs` has kept, or compare some of them.
 
-    The figures are those of the hold-out, or, marked with a star, of progressive validation. Log losses of
-    different rows say nothing about each other: a comparison names the inputs where they differ.
+    The figures are those of the hold-out, or, marked with a star, of progressive validation (of L-BFGS: the
+    training rows). Log losses of different rows say nothing about each other: a comparison names the inputs
+    where they differ.
 
     Examples:
 
@@ -112,8 +113,8 @@ def _compared(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         told = flat({key: run.summary[key] for key in _SIDE_BY_SIDE if key in run.summary})
         for name in ("logloss", "normalized_entropy", "auc", "calibration"):
-            for part in ("progressive", "holdout"):
-                told[f"{part} {name}"] = (run.summary[part] or {}).get(name)
+            for part in ("progressive", "training", "holdout"):
+                told[f"{part} {name}"] = (run.summary.get(part) or {}).get(name)
         entries.append(told)
     keys = [key for key in differing(entries) if any(each.get(key) is not None for each in entries)]
     rows = [("", *(run.name for run in runs))]

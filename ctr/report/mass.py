@@ -7,8 +7,9 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 
+from ctr.weights import BIAS
+
 UNKNOWN = "(no text)"
-_BIAS = "(bias)"
 
 
 def weight_mass(weights: pa.Table) -> list[tuple[str, float]]:
@@ -25,7 +26,7 @@ def weight_mass(weights: pa.Table) -> list[tuple[str, float]]:
     named = np.asarray(texts.is_valid())
     unknown = float(sizes[~named].sum())
     for text, size in zip(texts.filter(pa.array(named)).to_pylist(), sizes[named].tolist(), strict=True):
-        if text != _BIAS:
+        if text != BIAS:
             sums[text.partition("=")[0]] += size
     whole = sum(sums.values()) + unknown
     if not sums or not whole:

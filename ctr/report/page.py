@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from ctr.errors import DataError
 from ctr.outputs import replace_file
+from ctr.packages import require_packages
 from ctr.report.mass import UNKNOWN, weight_mass
 
 _NEEDED = {"jinja2": "Jinja2", "matplotlib": "matplotlib"}
@@ -60,11 +60,7 @@ class EvaluatedModel:
 
 def require_report() -> None:
     """Raise DataError unless what reports are made with is installed."""
-    missing = [package for module, package in _NEEDED.items() if find_spec(module) is None]
-    if missing:
-        raise DataError(
-            f"a report needs {' and '.join(missing)}, not installed here: pip install {' '.join(missing)}."
-        )
+    require_packages("a report", _NEEDED)
 
 
 def write_report(path: Path, models: Sequence[EvaluatedModel], inputs: Sequence[str]) -> None:

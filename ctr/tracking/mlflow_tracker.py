@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any
 
 from ctr.errors import DataError
+from ctr.packages import require_packages
 from ctr.tracking.comparison import flat
 
 _METRICS = ("logloss", "normalized_entropy", "auc", "calibration")
@@ -22,12 +23,9 @@ class MlflowTracker:
     def __init__(self) -> None:
         """Raises DataError when MLflow is not installed, or does not answer."""
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # 7 take minutes
-        try:
-            import mlflow
-        except ImportError as error:
-            raise DataError(
-                "--track mlflow needs MLflow, which is not installed: pip install mlflow; or name a folder."
-            ) from error
+        require_packages("--track mlflow", {"mlflow": "mlflow"}, otherwise="; or name a folder")
+        import mlflow
+
         self._mlflow = mlflow
         try:
             mlflow.MlflowClient().search_experiments(max_results=1)
@@ -39,7 +37,7 @@ class MlflowTracker:
         settings = {**flat(summary["settings"]), "workers": summary["workers"], "store": summary["store"]}
         metrics = {
             f"{part}_{name}": summary[part][name]
-            for part in ("progressive", "holdout")
+            for part in ("progressive", "training", "holdout")
             if summary[part] is not None
             for name in _METRICS
         }

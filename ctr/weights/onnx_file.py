@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctr.errors import DataError
+from ctr.packages import require_packages
 from features import FeatureSpec
 
 if TYPE_CHECKING:
@@ -26,13 +27,7 @@ def require_scorable(spec: FeatureSpec) -> None:
             f"window {spec.windows[0].name!r}: its features come of earlier rows, which an ONNX model does "
             "not see; serve this model with `ctr serve`, or export the weights as parquet, csv or npz."
         )
-    try:
-        import onnx
-    except ImportError:
-        raise DataError(
-            "ONNX models are written with the package onnx, which is not installed: pip install onnx."
-        ) from None
-    del onnx
+    require_packages("an ONNX model", {"onnx": "onnx"})
 
 
 def onnx_bytes(exported: Exported) -> bytes:

@@ -96,6 +96,24 @@ def test_mlflow_takes_settings_and_metrics(
     assert not (tmp_path / "model").exists()
 
 
+def test_figures_of_lbfgs_are_kept_and_compared_too(
+    cli: Cli, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlflow").as_uri())
+    runs = tmp_path / "runs"
+    for l2, targets in ((1, ["--track", runs, "--track", "mlflow"]), (9, ["--track", runs])):
+        assert train("--optimizer", "lbfgs", "--l2", l2, *targets).code == 0
+    client = MlflowClient()
+    (run,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    assert run.data.metrics["training_logloss"] > 0
+    names = [file.stem for file in sorted(runs.iterdir())]
+    assert "training logloss" in cli("runs", "--dir", runs, *names).out
+
+
 def test_without_mlflow_the_message_comes_first(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
