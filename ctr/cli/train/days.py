@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ctr.cli.reporting import STOPPED, peak_memory_mb, report, stopping
+from ctr.cli.reporting import STOPPED, bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.cli.tables import metric_lines
 from ctr.cli.train.options import TrainOptions
 from ctr.errors import CtrError, DataError
 from ctr.outputs import printable, replace_file, require_writable
+from ctr.packages import require_packages
 
 if TYPE_CHECKING:
     from ctr.jobs import TrainJob, TrainOutcome
@@ -49,21 +50,17 @@ def _check(job: TrainJob, told: TrainOptions) -> None:
         raise typer.BadParameter(
             "with --progressive-days, each day's hold-out is the next; leave out others."
         )
-    if job.checkpoint is not None or told.track or "-" in job.inputs:
+    if job.checkpoint is not None or told.track or job.quarantine is not None or "-" in job.inputs:
         raise typer.BadParameter(
-            "--progressive-days is several jobs: --checkpoint, --track and standard input (-) are for one."
+            "--progressive-days is several jobs: --checkpoint, --track, --on-bad-rows quarantine and "
+            "standard input (-) are for one."
         )
     if told.report is None:
         return
     if told.report.suffix not in _SUFFIXES:
         raise typer.BadParameter(f"--report {told.report}: give a name that ends in {', '.join(_SUFFIXES)}.")
     require_writable(told.report, make_folders=False)
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise DataError(
-            "--report needs matplotlib, which is not installed: pip install matplotlib."
-        ) from None
+    require_packages("--report", {"matplotlib": "matplotlib"})
 
 
 def _names(outcomes: Sequence[TrainOutcome]) -> list[str]:
@@ -76,7 +73,8 @@ def _names(outcomes: Sequence[TrainOutcome]) -> list[str]:
 def _summary(outcomes: Sequence[TrainOutcome]) -> dict[str, Any]:
     evaluated = [each.holdout for each in outcomes if each.holdout is not None]
     examples = sum(each.examples for each in evaluated)
-    mean = sum(each.logloss * each.examples for each in evaluated) / max(examples, 1)
+    weight = sum(each.weight for each in evaluated)
+    mean = sum(each.logloss * each.weight for each in evaluated) / (weight or 1)
     return {
         "days": [each.to_json() for each in outcomes],
         "next_day": {"examples": examples, "logloss": mean if examples else None},
@@ -97,6 +95,10 @@ def _lines(outcomes: Sequence[TrainOutcome], summary: dict[str, Any]) -> list[st
         of_all = summary["next_day"]
         lines.append(f"mean log loss over their {of_all['examples']:,} examples: {of_all['logloss']:.5f}")
     last = outcomes[-1]
+    for each in outcomes:
+        lines += [
+            f"{printable(each.job.inputs[0])}: {line}" for line in bad_rows_lines(each.bad_rows, None)[:1]
+        ]
     lines += [f"warning: {text}" for each in outcomes[:1] for text in each.warnings]
     if last.stopped:
         kept = f"what was learnt of it so far is in {last.saved_to}"

@@ -103,6 +103,23 @@ def test_a_day_that_fails_leaves_the_model_of_the_days_before(
     assert manifest(model)["training"]["inputs"] == [str(days[1])]
 
 
+def test_bad_rows_are_told_by_day_and_weights_count_in_the_mean(cli: Cli, tmp_path: Path) -> None:
+    spec, summary = tmp_path / "spec.yaml", tmp_path / "summary.json"
+    spec.write_text(SPEC.replace("label: click", "label: click\nweight: w"))
+    days = [tmp_path / f"{name}.csv" for name in ("one", "two", "three")]
+    for day, weight in zip(days, (1, 8, 0.5), strict=True):
+        bad = "7,a,1\n" if weight == 8 else ""
+        day.write_text("click,site,w\n" + f"1,a,{weight}\n0,b,{weight}\n0,a,{weight}\n" * 50 + bad)
+    words = ["train", "--spec", spec, *days, "--model", tmp_path / "model", "--progressive-days"]
+    ran = cli(*words, "--on-bad-rows", "skip", "--json", summary)
+    assert ran.code == 0, ran.err
+    assert f"{days[1]}: skipped 1 bad row" in ran.out
+    facts = json.loads(summary.read_bytes())
+    losses = [each["holdout"]["logloss"] for each in facts["days"][:2]]
+    assert losses[0] != pytest.approx(losses[1], rel=1e-3)
+    assert facts["next_day"] == {"examples": 300, "logloss": pytest.approx((16 * losses[0] + losses[1]) / 17)}
+
+
 def test_the_days_are_plotted(cli: Cli, spec: Path, days: list[Path], tmp_path: Path) -> None:
     words = ["train", "--spec", spec, *days, "--model", tmp_path / "model", "--progressive-days"]
     assert cli(*words, "--report", tmp_path / "days.svg").code == 0
@@ -116,6 +133,7 @@ def test_the_days_are_plotted(cli: Cli, spec: Path, days: list[Path], tmp_path: 
     [
         (["--holdout-fraction", 0.1], "hold-out is the next"),
         (["--track", "runs"], "are for one"),
+        (["--on-bad-rows", "quarantine"], "are for one"),
         (["--report", "days.txt"], "ends in .png"),
         (["--early-stopping", "--epochs", 2], "compares passes on a hold-out"),
     ],
