@@ -109,9 +109,11 @@ def train(
 
 
 def _tuned(job: TrainJob) -> TrainJob:
-    if job.epochs != 1 or job.early_stopping or job.warm_start is not None:
+    begun = job.epochs != 1 or job.early_stopping or job.warm_start is not None
+    if begun or job.negative_rate != 1 or job.pos_weight != 1:
         raise ModelError(
-            "auto chooses the settings of a new model: leave out epochs, early_stopping, warm_start."
+            "auto chooses the settings of a new model of all rows: leave out epochs, early_stopping, "
+            "warm_start, negative_rate and pos_weight."
         )
     with TemporaryDirectory() as scratch:
         return tuned(job, Path(scratch))[0]

@@ -126,6 +126,8 @@ class TrainSetup:
 
 def set_up(job: TrainJob) -> TrainSetup:
     """Open the inputs, and choose what the job leaves open. Raises the errors of the parts."""
+    if job.forget and job.warm_start is None:
+        raise ModelError("forget is of what a warm start has learnt: give one, or leave forget out.")
     begun = None if job.warm_start is None else load_optimizer(job.warm_start)
     optimizer = choose_optimizer(job.optimizer, begun)
     if not optimizer.online:

@@ -120,6 +120,11 @@ def test_wrong_data_and_settings(log: Path) -> None:
         ctr.train(table)
     with pytest.raises(ModelError, match="no setting gamma"):
         ctr.train(table, SPEC, gamma=1.0)
+    with pytest.raises(ModelError, match="what a warm start has learnt"):
+        ctr.train(log, "criteo", forget=0.5)
+    for wrong in ({"epochs": 2}, {"negative_rate": 0.5}, {"pos_weight": 2}):
+        with pytest.raises(ModelError, match="leave out epochs"):
+            ctr.train(log, "criteo", auto=True, **wrong)
     with pytest.raises(ModelError, match="epochs is 0"):
         ctr.train(table, SPEC, epochs=0)
     with pytest.raises(DataError, match="no row"):
