@@ -61,9 +61,11 @@ def require_apart(out: Path | None, inputs: Iterable[Path | str | None]) -> None
 
 
 def require_no_part(out: Path | None, *folders: Path | None) -> None:
-    """Raise DataError if the file `out` would lie in one of `folders`, or in a model or data set."""
+    """Raise DataError if file `out` is a folder, or would lie in one of `folders`, a model or data set."""
     if out is None or str(out) == "-":
         return
+    if out.is_dir():
+        raise DataError(f"{out}: is a folder; give the name of a file.")
     folder = out.resolve().parent
     mine = folder in {each.resolve() for each in folders if each is not None}
     with suppress(OSError, ValueError, KeyError, TypeError):

@@ -23,7 +23,7 @@ from ctr.jobs import (
     tuned,
 )
 from ctr.learn import TrainProgress
-from ctr.model import Model, inputs_of
+from ctr.model import METHODS, Model, inputs_of
 from features import FeatureSpec, spec_of
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ def train(
     >>> model.evaluate(rows).auc
     1.0
     """
+    if calibrate is not None and calibrate not in METHODS:
+        raise ModelError(f"there is no calibration {calibrate!r}: choose from {', '.join(METHODS)}.")
     with ExitStack() as opened:
         inputs = opened.enter_context(inputs_of(data))
         job = TrainJob(

@@ -137,7 +137,7 @@ def explain(
 
     Contributions (weight times value) add up to the log-odds of a click; those of a calibrated model are
     before calibration. A feature that the model has not learnt has the weight 0. Rows of a hashed data set
-    have the texts that `ctr model top` shows: of the model's dictionary, and of the values in FILE.
+    have the texts of the model's dictionary, of the data set's, and of the values in FILE.
 
     Example: `ctr explain --model model tomorrow.tsv --rows 1`
     """

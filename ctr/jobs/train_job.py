@@ -121,5 +121,5 @@ def require_batch(job: TrainJob) -> None:
     if wrong := [option for option, given in told.items() if given]:
         raise ModelError(
             f"lbfgs learns from all examples at once, in the memory of one machine: leave out "
-            f"{', '.join(wrong)}. (--iterations says how long it may take; it uses all cores by itself.)"
+            f"{', '.join(wrong)} (--iterations says how long it may take; it uses all cores by itself)."
         )

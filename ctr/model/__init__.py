@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         save_model,
         update_manifest,
     )
-    from ctr.model.calibration import Calibration, Method
+    from ctr.model.calibration import METHODS, Calibration, Method
     from ctr.model.calibration_fit import Calibrated, calibrate, require_both_labels
     from ctr.model.comparison import Compared, compare
     from ctr.model.evaluation import evaluate

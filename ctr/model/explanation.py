@@ -7,16 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import nan
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from ctr.errors import DataError
 from ctr.model.linear import probabilities_of
 from ctr.model.model import Model
-from ctr.weights import BIAS, FeatureTexts
+from ctr.weights import BIAS, FeatureTexts, with_names
 from features import Batch, Chunk, ExampleSource, Slots, is_dataset, open_source, slot_dtype
 from features.inspect import ShownFeature, show, show_values
+from features.readable import read_dictionary_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +60,9 @@ def explain(model: Model, inputs: Sequence[str], rows: int, values: object = Non
     """The first `rows` rows of raw data, or of a hashed data set.
 
     Of raw rows, the features of windows are left out: they depend on the moment, and are those of no one
-    value. Of hashed rows all are there, with the texts that `Model.weights` gives their slots; a slot without
-    a text stands for itself. Raises DataError for raw data that carries its own features, when there is no
-    row, and as reading does.
+    value. Of hashed rows all are there, with the texts that `Model.weights` gives their slots, or the data
+    set's dictionary; a slot without a text stands for itself. Raises DataError for raw data that carries its
+    own features, when there is no row, and as reading does.
     """
     if len(inputs) == 1 and is_dataset(inputs[0]):
         return _of_hashed(model, inputs[0], rows, values)
@@ -93,7 +96,7 @@ def _of_hashed(model: Model, path: str, rows: int, values: object) -> list[Expla
     if batch is None:
         raise DataError(f"{path}: there is no row to explain.")
     slots = batch.slots[batch.indices] if isinstance(batch, Chunk) else batch.slots
-    names = model.names(values)
+    names = with_names(model.names(values), _dictionary(path))
     texts = [None] * slots.size if names is None else FeatureTexts.of(names).at(slots)[0].to_pylist()
     sizes = [1.0] * slots.size if batch.values is None else batch.values.tolist()
     features = [
@@ -104,6 +107,12 @@ def _of_hashed(model: Model, path: str, rows: int, values: object) -> list[Expla
         _explanation(model, f"{path}, row {number}", features[first:last])
         for number, (first, last) in enumerate(pairwise(batch.indptr.tolist()), 1)
     ]
+
+
+def _dictionary(dataset: str) -> pa.Table | None:
+    """The features that the data set has texts for; None: none."""
+    content = read_dictionary_bytes(Path(dataset))
+    return None if content is None else pa.ipc.open_file(content).read_all()
 
 
 def _of_slot(slot: int, value: float, text: str | None) -> ShownFeature:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ctr.errors import DataError
+from ctr.errors import CtrError, DataError
 
 TABLE = "table.arrow"
 
@@ -38,7 +38,11 @@ def inputs_of(data: object) -> Iterator[list[str]]:
                         writer.write_batch(batch)
             except (OSError, pa.ArrowException) as error:
                 raise DataError(f"the table: it cannot be written to {folder} ({error}).") from None
-            yield [str(path)]
+            try:
+                yield [str(path)]
+            except CtrError as error:  # about rows of the table, whatever file they were read from
+                error.args = tuple(str(each).replace(str(path), "the table") for each in error.args)
+                raise
     else:
         raise DataError(
             "the data: expected a path, a list of paths, an Arrow table, or a frame of pandas (2.2 or"

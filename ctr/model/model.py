@@ -180,6 +180,8 @@ class Model:
         """
         from ctr.model.explanation import explain_row  # which knows models
 
+        if not isinstance(row, Mapping):
+            raise DataError(f"the row: expected a mapping of columns to values, got {type(row).__name__}.")
         return explain_row(self, row)
 
     def dictionary_table(self) -> pa.Table | None:

@@ -127,6 +127,11 @@ def test_wrong_data_and_settings(log: Path) -> None:
             ctr.train(log, "criteo", auto=True, **wrong)
     with pytest.raises(ModelError, match="epochs is 0"):
         ctr.train(table, SPEC, epochs=0)
+    with pytest.raises(ModelError, match=r"no calibration 'sigmoid': choose from isotonic, platt"):
+        ctr.train(table, SPEC, holdout_fraction=0.2, calibrate="sigmoid")
+    odd = table.set_column(table.schema.get_field_index("click"), "click", pa.array([0, 1, 2] * 1_000))
+    with pytest.raises(DataError, match=r"^the table: row 3: column 'click': '2' is no label"):
+        ctr.train(odd, SPEC)
     with pytest.raises(DataError, match="no row"):
         ctr.train(pa.table({"click": pa.array([], pa.int64()), "site": [], "price": []}), SPEC)
 

@@ -108,8 +108,10 @@ def _weight_lines(found: WeightDifference, facts: dict[str, Any], first: Path, s
         (f"only in {second}", "largest_gained"),
         (f"only in {first}", "largest_lost"),
     ):
-        if facts[kind]:
-            lines += [head, *(f"  {line}" for line in _rows(facts[kind]))]
+        if changed := [each for each in facts[kind] if each["change"]]:
+            lines += [head, *(f"  {line}" for line in _rows(changed))]
+        elif facts[kind]:
+            lines.append("no weight has changed")
     return lines
 
 

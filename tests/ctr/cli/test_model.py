@@ -120,6 +120,9 @@ def test_diff(trained: Path, cli: Cli) -> None:
     assert same["correlation"] == pytest.approx(1)
     assert (same["gained"], same["lost"]) == (0, 0)
     assert {row["change"] for row in same["largest_changes"]} == {0}
+    shown = cli("model", "diff", named, named).out
+    assert shown.endswith("no weight has changed\n")
+    assert "largest changes" not in shown
 
 
 def test_diff_of_models_that_hash_differently(trained: Path, cli: Cli, tmp_path: Path) -> None:

@@ -86,6 +86,11 @@ def test_wrong_use_of_tune(cli: Cli, spec: Path, hashed: Path, tmp_path: Path) -
     assert cli("tune", "--spec", spec, spec, "--out", spec).code == 1
     assert cli("tune", hashed, "--out", out, "--holdout-fraction", 1.5).code == 2
     assert cli("tune", hashed, "--out", out, "--report", tmp_path / "trials.pdf").code == 1
+    (tmp_path / "folder").mkdir()
+    done = cli("tune", hashed, "--out", tmp_path / "folder")
+    assert (done.code, "is a folder; give the name of a file" in done.err) == (1, True)
+    assert not done.out
+    (tmp_path / "folder").rmdir()
     few = tmp_path / "few.csv"
     few.write_text("click,site,ad\n1,a,b\n0,a,b\n")
     done = cli("tune", "--spec", spec, few, "--out", out)

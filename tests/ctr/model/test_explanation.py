@@ -93,6 +93,8 @@ def test_a_row_of_a_program(model: Model) -> None:
         model.explain({"price": "much"})
     with pytest.raises(DataError, match="colour"):
         model.explain({"colour": "red"})
+    with pytest.raises(DataError, match=r"a mapping of columns to values, got list"):
+        model.explain([row])
 
 
 def test_rows_of_a_hashed_data_set(log: str, tmp_path: Path, cli: Cli) -> None:
@@ -108,9 +110,10 @@ def test_rows_of_a_hashed_data_set(log: str, tmp_path: Path, cli: Cli) -> None:
     named = explain(models["named"], [str(tmp_path / "named")], 9)
     by_slots = explain(models["plain"], [str(tmp_path / "plain")], 9)
     by_values = explain(models["plain"], [str(tmp_path / "plain")], 9, log)
-    for one, *others in zip(raw, named, by_slots, by_values, strict=True):
+    by_data = explain(models["plain"], [str(tmp_path / "named")], 9)
+    for one, *others in zip(raw, named, by_slots, by_values, by_data, strict=True):
         told = sorted((each.field, each.feature, each.contribution) for each in one.contributions)
-        for other in (others[0], others[2]):
+        for other in (others[0], *others[2:]):
             assert sorted((e.field, e.feature, e.contribution) for e in other.contributions) == told
         assert [each.slot for each in others[1].contributions] == [e.slot for e in others[2].contributions]
         assert {e.feature for e in others[1].contributions if e.slot} == {
