@@ -25,6 +25,7 @@ for name in ("api", "ctr", "features", "ps"):
     assert place.is_relative_to(sys.prefix), place
     assert (place.parent / "py.typed").exists(), name
 tops = {path.parts[0] for path in files("ctr")}
+assert (Path(find_spec("ctr").origin).parent / "report" / "report.html.jinja").exists()
 assert tops == {"api", "ctr", "features", "ps", "..", f"ctr-{version('ctr')}.dist-info"}, tops
 """
 

@@ -97,11 +97,11 @@ class RecordStore:
 
         Raises StoreError as `read` does, and says so if nobody knows whether it was written.
         """
-        with self._writing, self._outage.guard():
+        with self._writing:
             self._number += 1
             attempt = _Attempt(self, names, decide)
             try:
-                while not self._transactions.update([self._head], attempt.reads, attempt.decide):
+                while not self._try(attempt):
                     self._take_turn()
             except StoreError as error:
                 if attempt.is_sent and not isinstance(error.__cause__, ServerError):
@@ -141,12 +141,21 @@ class RecordStore:
             )
         return head[len(self._incarnation) :], values
 
+    def _try(self, attempt: _Attempt) -> bool:
+        with self._outage.guard():
+            return self._transactions.update([self._head], attempt.reads, attempt.decide)
+
     def _take_turn(self) -> None:
         """Wait until nobody else has the turn, and take it."""
         patience = Patience(_TURN_S, _PAUSE_S, longest=_LONGEST_PAUSE)
+        while not self._has_turn():
+            patience.pause(self._no_turn)  # outside of the guard: who waits has met a server that answers
+
+    def _has_turn(self) -> bool:
         take = (b"SET", self._turn, self._id, b"NX", b"PX", b"%d" % _TURN_MS)
-        while self._transactions.ask(self._turn, [take, (b"GET", self._turn)])[1] != self._id:
-            patience.pause(self._no_turn)
+        with self._outage.guard():
+            found = self._transactions.ask(self._turn, [take, (b"GET", self._turn)])
+        return bool(found[1] == self._id)
 
     def _no_turn(self) -> StoreError:
         return StoreError(

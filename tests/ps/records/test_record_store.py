@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ctr.errors import StoreError
-from ps.records import Beginning, Change, RecordStore
+from ps.records import Beginning, Change, RecordStore, record_store
 from ps.servers.embedded import EmbeddedRedis
 from ps.wire import Keys, RecordsPart, parse_redis_url
 from tests.ps.cut_lines import CutLine
@@ -95,6 +95,21 @@ def test_a_writer_whom_others_forestall_takes_a_turn(redis_url: str, shared_redi
         began = monotonic()
         add(store, b"a")
         assert monotonic() - began > 0.2
+
+
+def test_who_gets_no_turn_keeps_nobody_from_reading(
+    redis_url: str, shared_redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_store, "_TURN_S", 0.05)
+    store = opened(redis_url)
+    with shared_redis.servers[0].connect() as client:
+        client.set(KEYS.of_windows(RecordsPart.TURN), b"of another", px=60_000)
+        with pytest.raises(StoreError, match="others have changed the windows"):
+            add(store, b"a")
+        assert store.read([b"a"]) == (b"0", [None])
+        client.delete(KEYS.of_windows(RecordsPart.TURN))
+    add(store, b"a")
+    assert store.read([b"a"]) == (b"1", [b"1"])
 
 
 def test_threads_of_one_store_write_one_after_the_other(redis_url: str) -> None:
