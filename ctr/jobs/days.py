@@ -5,17 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ctr.errors import DataError
+from ctr.errors import DataError, ModelError
 from ctr.jobs.outcome import TrainOutcome
 from ctr.jobs.train import run_train_job
 from ctr.jobs.train_job import TrainJob
+from ctr.learn import choose_optimizer
+from ctr.model import load_optimizer
 from features import input_files, is_dataset, open_source
 
 
 def require_days(job: TrainJob) -> None:
-    """Raise DataError for inputs that are not days of one log: what can be known before any is trained on."""
+    """Raise for inputs that are not days of one log, and an optimizer that keeps nothing of the days before.
+
+    It is what can be known before any is trained on: DataError, and ModelError for the optimizer.
+    """
     if len(job.inputs) < 2:
         raise DataError("one input is one day, with none after it to evaluate on; give two or more.")
+    optimizer = choose_optimizer(
+        job.optimizer, None if job.warm_start is None else load_optimizer(job.warm_start)
+    )
+    if not optimizer.online:
+        raise ModelError(
+            f"{optimizer.name} fits the weights to the rows of one day, keeping nothing of the days before: "
+            "choose ftrl or adagrad, or train on all days at once."
+        )
     of_first = None
     for day in job.inputs:
         if not is_dataset(day):

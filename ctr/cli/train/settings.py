@@ -23,9 +23,10 @@ def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
     names = {option: str(each.name) for each in context.command.params for option in each.opts}
     known = {name: names[f"--{name}"] for name in found if f"--{name}" in names and name != "settings"}
     if unknown := [name for name in found if name not in known]:
-        raise typer.BadParameter(
-            f"{path}: `ctr train` has no option --{unknown[0]}; take it out of `options`."
-        )
+        with_hyphens = unknown[0].replace("_", "-")
+        known_so = with_hyphens != unknown[0] and f"--{with_hyphens}" in names
+        remedy = f"write {with_hyphens}" if known_so else "take it out of `options`"
+        raise typer.BadParameter(f"{path}: `ctr train` has no option --{unknown[0]}; {remedy}.")
     context.default_map = {known[name]: value for name, value in found.items()}
     return path
 

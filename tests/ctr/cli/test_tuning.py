@@ -61,6 +61,7 @@ WRONG = [
     ({"command": "evaluate", "version": 1, "options": {}}, "'evaluate'"),
     ({"command": "train", "version": 9, "options": {}}, "version 9"),
     ({"command": "train", "version": 1, "options": {"alpa": 1}}, "--alpa"),
+    ({"command": "train", "version": 1, "options": {"negative_rate": 0.5}}, "write negative-rate"),
     ({"command": "train", "version": 1, "options": {"settings": "x"}}, "--settings"),
     ({"command": "train", "version": 1, "options": {"alpha": -1}}, "--alpha"),
     ({"command": "train", "version": 1, "options": {"epochs": "many"}}, "--epochs"),

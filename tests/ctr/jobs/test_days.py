@@ -160,6 +160,8 @@ def test_inputs_that_are_no_days_are_refused(cli: Cli, spec: Path, days: list[Pa
     ran = cli("train", tmp_path / "0", tmp_path / "1", *words)
     assert ran.code == 1
     assert "build all days with the spec of the first" in ran.err
+    ran = cli("train", "--spec", spec, *days[:2], *words, "--optimizer", "lbfgs")
+    assert (ran.code, "keeping nothing of the days before" in ran.err) == (1, True)
     assert "one input is one day" in cli("train", "--spec", spec, days[0], *words).err
     assert "nowhere.csv" in cli("train", "--spec", spec, days[0], tmp_path / "nowhere.csv", *words).err
     assert cli("train", "--spec", spec, days[0], "--model", model, "--forget", 0.5).code == 2
