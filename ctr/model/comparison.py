@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ctr.errors import DataError
 from ctr.learn import Float32
 from ctr.metrics import Metrics
-from ctr.model.evaluation import SCORING_ROWS
+from ctr.model.evaluation import batches_beside
 from ctr.model.model import Model
 from ctr.model.slices import Slices
 from ctr.prefetch import Prefetch
@@ -119,16 +119,9 @@ def _batches(
     source: ExampleSource, by: Sequence[str], weighted: bool
 ) -> Iterator[tuple[Batch | Chunk | None, RowTexts | None]]:
     """Batches, with the texts of their rows where these are wanted."""
-    if not by:
-        for batch in source.batches(SCORING_ROWS):
-            yield batch if weighted else replace(batch, weights=None), None
-        return
-    from features import RawSource, batches_with_texts
-
-    assert isinstance(source, RawSource)
-    for scored, texts in batches_with_texts(source, by, SCORING_ROWS):
-        if scored is not None:
-            yield scored if weighted else replace(scored, weights=None), texts
+    for batch, texts in batches_beside(source, by):
+        if batch is not None:
+            yield batch if weighted else replace(batch, weights=None), texts
 
 
 def _add(

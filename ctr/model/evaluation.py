@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from threading import Event
+from typing import TYPE_CHECKING
 
 from ctr.errors import DataError
 from ctr.metrics import Metrics
@@ -12,6 +13,9 @@ from ctr.model.linear import LinearModel
 from ctr.model.model import Model
 from ctr.prefetch import Prefetch, ReaderHangs
 from features import Batch, Chunk, ExampleSource
+
+if TYPE_CHECKING:
+    from features import RowTexts
 
 SCORING_ROWS = 65_536
 """Examples that are scored at a time."""
@@ -58,3 +62,19 @@ def labelled_batches(
             yield batch
     if not found and not (stop is not None and stop.is_set()):
         raise DataError("there is no row to evaluate on: check the input, or the hold-out fraction.")
+
+
+def batches_beside(
+    source: ExampleSource, columns: Sequence[str]
+) -> Iterator[tuple[Batch | Chunk | None, RowTexts | None]]:
+    """Batches to score, with what the rows that were read for each have in these columns, if any are named.
+
+    Raw files were opened with them as `also`; see `features.batches_with_texts`.
+    """
+    if not columns:
+        yield from ((batch, None) for batch in source.batches(SCORING_ROWS))
+        return
+    from features import RawSource, batches_with_texts
+
+    assert isinstance(source, RawSource)
+    yield from batches_with_texts(source, columns, SCORING_ROWS)

@@ -16,12 +16,12 @@ from pyarrow import csv, parquet
 
 from ctr.errors import DataError
 from ctr.learn import Float32
-from ctr.model.evaluation import SCORING_ROWS
+from ctr.model.evaluation import batches_beside
 from ctr.model.linear import probabilities_of
 from ctr.model.model import Model
 from ctr.outputs import replace_file, require_writable
 from ctr.prefetch import Prefetch
-from features import Batch, Chunk, ExampleSource
+from features import ExampleSource
 
 if TYPE_CHECKING:
     from features import RowTexts
@@ -64,7 +64,7 @@ def predict_file(
 
     with (
         _replacing(out, schema) as write,
-        Prefetch(beside.noting(source), depth=2) as batches,
+        Prefetch(batches_beside(source, columns), depth=2) as batches,
     ):
         for batch, texts in batches:
             beside.add(texts)
@@ -106,18 +106,7 @@ class _Beside:
     """The texts of other columns that wait for the predictions of their rows."""
 
     def __init__(self, columns: Sequence[str]) -> None:
-        self._columns = columns
         self._waiting: dict[str, Any] = {name: pa.nulls(0, pa.string()) for name in columns}
-
-    def noting(self, source: ExampleSource) -> Iterator[tuple[Batch | Chunk | None, RowTexts | None]]:
-        """The batches of a pass, with the rows that were read for each."""
-        if not self._columns:
-            yield from ((batch, None) for batch in source.batches(SCORING_ROWS))
-            return
-        from features import RawSource, batches_with_texts
-
-        assert isinstance(source, RawSource)
-        yield from batches_with_texts(source, self._columns, SCORING_ROWS)
 
     def add(self, texts: RowTexts | None) -> None:
         """The rows that were read for a batch."""
