@@ -73,7 +73,7 @@ def suggest(
             on_progress=show,
         )
         with replace_file(out) as partial:
-            partial.write_text(found.yaml, "utf-8")
+            partial.write_text(found.yaml(), "utf-8")
     seconds = perf_counter() - started
     facts = found.to_json() | {"seconds": seconds, "peak_memory_mb": peak_memory_mb()}
     report(_lines(found, out, seconds), facts, json)

@@ -21,13 +21,17 @@ from ctr.cli.options import (
 )
 from ctr.cli.reporting import STOPPED, bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.cli.tables import some
-from ctr.outputs import beside, require_apart, require_no_part, require_writable
+from ctr.outputs import beside, replace_file, require_apart, require_no_part, require_writable
 from ctr.table import table
 
 if TYPE_CHECKING:
+    from ctr.suggest import Suggestion
     from ctr.tune import Tried, Tuned
+    from features import ExampleSource
 
 _SHOWN = 5
+_HELD_OUT = 0.2
+"""Of the rows, at the end, if crosses are to be found without them."""
 
 
 def tune(
@@ -65,6 +69,15 @@ def tune(
     max_epochs: Annotated[
         int, typer.Option(min=1, help="The most passes to try; a trial ends when one more gains nothing.")
     ] = 30,
+    crosses: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Also try up to so many crosses, found as by `ctr features suggest`, without the rows that "
+            "judge them; a spec with those that are worth it is written beside the settings.",
+        ),
+    ] = 0,
     rows: Annotated[
         int | None,
         typer.Option(
@@ -100,6 +113,7 @@ def tune(
 
     - `ctr tune --spec criteo clicks.tsv --out settings.yaml`
     - `ctr train --spec criteo clicks.tsv --settings settings.yaml --model model`
+    - `ctr tune --spec criteo clicks.tsv --crosses 20 --out settings.yaml`
     """
     from ctr.interrupts import stop_requests
     from ctr.progress import progress
@@ -111,7 +125,9 @@ def tune(
     require_optuna()
     if "-" in inputs:
         raise typer.BadParameter("- (standard input) can be read only once; write its rows to a file.")
-    for place in (out, json, plot):
+    _check_crosses(crosses, inputs, spec, on_bad_rows)
+    new_spec = beside(out, ".spec.yaml")
+    for place in (out, json, plot, new_spec if crosses else None):
         require_apart(place, [*inputs, spec])
         require_no_part(place)
     require_writable(out)
@@ -129,6 +145,11 @@ def tune(
             threads=count,
             learns=True,
         )
+        crossed, suggestion = None, None
+        if crosses and spec is not None:
+            holdout_fraction = _HELD_OUT if holdout_fraction is None else holdout_fraction
+            suggestion = _suggested(spec, inputs, source, rows, holdout_fraction, crosses, count)
+            crossed = _with_crosses(suggestion, inputs, count)
         with stop_requests() as stop, progress("tuning") as show:
 
             def on_trial(tried: Sequence[Tried]) -> None:
@@ -138,6 +159,7 @@ def tune(
             found = find(
                 source,
                 out.parent,
+                crossed=crossed,
                 trials=trials,
                 most_epochs=max_epochs,
                 most_rows=rows,
@@ -147,22 +169,81 @@ def tune(
                 stop=stop,
                 on_trial=on_trial,
             )
-        write_settings(out, found.options, found.measured)
+        options: dict[str, object] = {**found.options}
+        if suggestion is not None and found.best.crosses:
+            with replace_file(new_spec) as partial:
+                partial.write_text(suggestion.yaml(found.best.crosses), "utf-8")
+            options["spec"] = str(new_spec)
+        write_settings(out, options, found.measured)
         if plot is not None:
             write_plot(found, plot)
-    summary = found.to_json() | {"workers": count, "peak_memory_mb": peak_memory_mb()}
+    summary = found.to_json() | {"options": options, "workers": count, "peak_memory_mb": peak_memory_mb()}
     report([*_lines(found, out), *bad_rows_lines(source.bad_rows, quarantine)], summary, json)
     if found.stopped:
         raise typer.Exit(STOPPED)
 
 
+def _check_crosses(
+    crosses: int, inputs: Sequence[str], spec: str | Path | None, on_bad_rows: OnBadRows
+) -> None:
+    """Raise BadParameter where crosses cannot be tried."""
+    from features import is_dataset
+
+    if crosses and (spec is None or any(map(is_dataset, inputs))):
+        raise typer.BadParameter(
+            "--crosses needs raw files and --spec: in a hashed data set, fields can no longer be crossed."
+        )
+    if crosses and on_bad_rows is not OnBadRows.FAIL:
+        raise typer.BadParameter("--crosses reads the rows several times, and takes none that are bad.")
+
+
+def _suggested(
+    spec: str | Path,
+    inputs: Sequence[str],
+    source: ExampleSource,
+    rows: int | None,
+    fraction: float,
+    crosses: int,
+    workers: int,
+) -> Suggestion:
+    """Crosses found in the rows that trials learn from; those that they are judged by are not looked at."""
+    from ctr.progress import progress
+    from ctr.suggest import suggest_crosses
+    from features import load_spec
+
+    total = source.count_rows() if rows is None else min(rows, source.count_rows())
+    with progress("trying crosses") as show:
+        return suggest_crosses(
+            load_spec(spec),
+            inputs,
+            most=crosses,
+            stop=total - round(total * fraction),
+            workers=workers,
+            on_progress=show,
+        )
+
+
+def _with_crosses(suggestion: Suggestion, inputs: Sequence[str], workers: int) -> dict[int, ExampleSource]:
+    """The inputs through specs with a quarter, half and all of the crosses suggested."""
+    from features import open_source, spec_of
+
+    most = len(suggestion.chosen)
+    counts = {max(most * quarters // 4, 1) for quarters in (1, 2, 4)} if most else set()
+    return {
+        count: open_source(inputs, spec_of(suggestion.yaml(count)), threads=workers, learns=True)
+        for count in sorted(counts)
+    }
+
+
 def _lines(found: Tuned, out: Path) -> list[str]:
-    heads = ("trial", "log loss", "calibration", "epochs", "alpha", "beta", "l1", "l2")
+    heads = ("trial", "log loss", "calibration", "epochs", "alpha", "beta", "l1", "l2", "crosses")
     shown = [each for each in found.ranked[:_SHOWN] if each.judged.best_pass]
     rows = [heads, *(_row(each) for each in shown)]
+    if not any(each.crosses for each in found.tried):
+        rows = [row[:-1] for row in rows]
     lines = [
         f"tried {some(len(found.tried), 'setting')} in {found.seconds:.1f} s, judged by {found.judged_by}",
-        *table(rows, ">" * len(heads)),
+        *table(rows, ">" * len(rows[0])),
         found.gain,
         f"{out}: the settings of trial {found.best.number}, for `ctr train --settings {out}`",
     ]
@@ -178,4 +259,5 @@ def _row(tried: Tried) -> tuple[str, ...]:
         f"{judged.calibration:.3f}",
         str(judged.best_pass),
         *settings,
+        str(tried.crosses),
     )

@@ -57,16 +57,17 @@ def read_rows(
     source: RawSource,
     values: RawSource,
     most: int,
+    stop: int | None,
     pool: Executor,
     on_progress: Callable[[int, float], None] = lambda rows, fraction: None,
 ) -> Rows:
-    """At most so many rows, spread evenly over all.
+    """At most so many rows, spread evenly over all, or those before `stop`.
 
     `source` has the examples that models learn from, `values` the same rows through `spec_of_values` of its
     spec. Raises DataError and SpecError.
     """
     fields = candidate_fields(source.spec)
-    total = source.count_rows()
+    total = source.count_rows() if stop is None else min(source.count_rows(), stop)
     hashes = np.empty((len(fields), min(total, most)), np.uint32)
     batches, done = [], 0
     for batch, wide in zip(_sampled(source, total, most), _sampled(values, total, most), strict=True):
@@ -91,7 +92,7 @@ def spec_of_values(spec: FeatureSpec) -> FeatureSpec:
 def _sampled(source: RawSource, total: int, most: int) -> Iterator[Batch]:
     """All rows, or `most` of the `total`, spread evenly."""
     at = 0
-    for batch in source.batches(_BLOCK):
+    for batch in source.batches(_BLOCK, stop=total):
         numbers = np.arange(at, at + len(batch) + 1) * min(most, total) // total
         at += len(batch)
         yield batch if total <= most else _rows_of(batch, np.diff(numbers).astype(np.bool_))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,8 @@ _READING = 0.2  # of the time
 class Suggestion:
     """The crosses found, and what they bring."""
 
-    yaml: str
-    """The spec, with the crosses chosen after those that it had."""
-    names: tuple[str, ...]
-    """Of the crosses chosen."""
+    spec: FeatureSpec
+    """As it was."""
     chosen: tuple[Chosen, ...]
     """In the order in which they were taken."""
     rows: int
@@ -37,8 +35,8 @@ class Suggestion:
     rows_in_all: int
     candidates: int
     """Crosses that were scored."""
-    bits: int
-    """Of the new spec: more than before where the crosses have too many features."""
+    features: int
+    """Of the new spec, all in all."""
     alpha: float
     """The base model's learning rate, the best of a few."""
     held_out_loss: float
@@ -50,15 +48,42 @@ class Suggestion:
     left_out: tuple[str, ...]
     """Fields that cannot be crossed, as a row may have any number of their features."""
 
+    @property
+    def names(self) -> list[str]:
+        """Of the crosses chosen."""
+        return self._first(len(self.chosen))[1]
+
+    @property
+    def bits(self) -> int:
+        """Of the new spec: more than before where the crosses have too many features."""
+        return self._first(len(self.chosen))[0].bits
+
+    def yaml(self, count: int | None = None) -> str:
+        """The spec, with the crosses chosen, or so many of them, after those that it had."""
+        chosen = self.chosen[:count]
+        return _yaml(*self._first(len(chosen)), chosen)
+
+    def _first(self, count: int) -> tuple[FeatureSpec, list[str]]:
+        """The spec with the fields of so many crosses, and their names."""
+        chosen = self.chosen[:count]
+        spec = with_crossed_fields(self.spec, {*chain.from_iterable(each.fields for each in chosen)})
+        if chosen:
+            spec = spec.model_copy(update={"bits": _bits(spec.bits, self.features)})
+        return spec, _names(spec, chosen)
+
     def to_json(self) -> dict[str, Any]:
         """All but the spec, as JSON can hold it."""
         crosses = [
             {"name": name, "of": each.fields, "gain_per_1000_rows": each.gain, "standard_error": each.error}
             for name, each in zip(self.names, self.chosen, strict=True)
         ]
-        return {"crosses": crosses} | {
-            name: value for name, value in asdict(self).items() if name not in ("yaml", "names", "chosen")
+        of_rows = {
+            name: getattr(self, name) for name in ("rows", "rows_in_all", "candidates", "bits", "alpha")
         }
+        held_out = {
+            name: getattr(self, name) for name in ("held_out_loss", "held_out_gain", "held_out_error")
+        }
+        return {"crosses": crosses, **of_rows, **held_out, "left_out": self.left_out}
 
 
 def suggest_crosses(
@@ -67,13 +92,14 @@ def suggest_crosses(
     *,
     most: int = MOST_CROSSES,
     rows: int = MOST_ROWS,
+    stop: int | None = None,
     workers: int = 1,
     on_progress: Callable[[int, float], None] = lambda rows, fraction: None,
 ) -> Suggestion:
     """The crosses of the fields of `spec` that lower the log loss of these rows, at most so many.
 
-    Of more rows than `rows`, so many are looked at, spread evenly over all. The outcome depends on neither
-    the number of workers nor their speed. Raises DataError and SpecError.
+    Only rows before `stop` are looked at, if it is given; of more than `rows`, so many, spread evenly. The
+    outcome depends on neither the number of workers nor their speed. Raises DataError and SpecError.
     """
     if datasets := [path for path in inputs if is_dataset(path)]:
         raise DataError(
@@ -91,7 +117,7 @@ def suggest_crosses(
     pool = ThreadPoolExecutor(workers, "suggest")
     try:
         read = read_rows(
-            source, values, rows, pool, lambda done, fraction: on_progress(done, _READING * fraction)
+            source, values, rows, stop, pool, lambda done, fraction: on_progress(done, _READING * fraction)
         )
         known = frozenset(frozenset(of.get(part, part) for part in cross.of) for cross in spec.crosses)
         found = find_crosses(
@@ -103,18 +129,13 @@ def suggest_crosses(
         )
     finally:
         pool.shutdown(cancel_futures=True)
-    new = with_crossed_fields(spec, {*chain.from_iterable(each.fields for each in found.chosen)})
-    if found.chosen:
-        new = new.model_copy(update={"bits": _bits(spec.bits, found.features)})
-    names = _names(new, found.chosen)
     return Suggestion(
-        yaml=_yaml(new, names, found.chosen),
-        names=tuple(names),
+        spec=spec,
         chosen=found.chosen,
         rows=len(read),
         rows_in_all=read.of,
         candidates=found.scored,
-        bits=new.bits,
+        features=found.features,
         alpha=found.alpha,
         held_out_loss=found.loss,
         held_out_gain=found.gain,

@@ -39,6 +39,7 @@ _FIRST: tuple[Mapping[str, float], ...] = (
     {"alpha": 1.0, "beta": 1.0, "l1": 1.0, "l2": 0.1},
 )
 """Tried before all others: about the defaults, and what suits rare features, many rows, and few of both."""
+_CROSSES = "crosses"
 _AHEAD = 8
 """Trials that begin before the first of them is known, for the same outcome with any number of workers."""
 _AT_RANDOM = 12
@@ -53,6 +54,8 @@ class Tried:
     """Of the trial, from 1."""
     settings: Mapping[str, float]
     judged: Judged
+    crosses: int = 0
+    """Of the suggested ones, how many the examples had."""
 
 
 def require_optuna() -> None:
@@ -66,7 +69,7 @@ def require_optuna() -> None:
 
 
 def find_settings(
-    examples: Examples,
+    examples: Mapping[int, Examples],
     folds: Sequence[Fold],
     *,
     trials: int,
@@ -80,32 +83,35 @@ def find_settings(
 ) -> list[Tried]:
     """Try so many settings of FTRL, those that are `fixed` among them; all that were tried, in their order.
 
+    `examples`: the same rows, by how many suggested crosses they have, 0 among them; which is tried, too.
     Trials run on threads, as kernels need no GIL, over one memory map. The same for the same seed, whatever
     the number of workers: results are told to the sampler in the order of the trials, and with a fixed lag.
     After `limit_s` no other trial begins. Once `stop` is set, those that have begun end, and do not count.
     `on_trial` gets all so far after each.
     """
     fixed, ends = dict(fixed or {}), perf_counter() + limit_s
-    study, told = _study(seed), Event() if stop is None else stop
-    waiting: deque[tuple[Asked, Mapping[str, float], Future[Judged]]] = deque()
+    study, told = _study(seed, max(examples)), Event() if stop is None else stop
+    waiting: deque[tuple[Asked, Mapping[str, float], int, Future[Judged]]] = deque()
     done: list[Tried] = []
     ahead = max(_AHEAD, workers)
     with ThreadPoolExecutor(workers, "trial") as pool:
         for number in range(trials + ahead):
             if number >= ahead and waiting:
-                asked, settings, future = waiting.popleft()
+                asked, settings, crosses, future = waiting.popleft()
                 judged = future.result()
                 if told.is_set() and judged.hopeless:
                     break
                 _tell(study, asked, judged)
-                done.append(Tried(len(done) + 1, settings, judged))
+                done.append(Tried(len(done) + 1, settings, judged, crosses))
                 on_trial(done)
             if number < trials and not told.is_set() and perf_counter() < ends:
-                asked = study.ask(_distributions(fixed))
-                settings = {name: _written(name, value) for name, value in asked.params.items()} | fixed
+                asked = study.ask(_distributions(fixed, sorted(examples)))
+                of_asked = dict(asked.params)
+                crosses = of_asked.pop(_CROSSES, 0)
+                settings = {name: _written(name, value) for name, value in of_asked.items()} | fixed
                 best = min((each.judged.cost for each in done), default=inf)
-                run = partial(_run, examples, folds, settings, most_passes, best, told)
-                waiting.append((asked, settings, pool.submit(run)))
+                run = partial(_run, examples[crosses], folds, settings, most_passes, best, told)
+                waiting.append((asked, settings, crosses, pool.submit(run)))
     return done
 
 
@@ -124,7 +130,7 @@ def _run(
         return Judged(hopeless=True)
 
 
-def _study(seed: int) -> Study:
+def _study(seed: int, most_crosses: int) -> Study:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -134,19 +140,22 @@ def _study(seed: int) -> Study:
             seed=seed, multivariate=True, constant_liar=True, n_startup_trials=_AT_RANDOM
         )
     study = optuna.create_study(sampler=sampler)
-    for settings in _FIRST:
-        study.enqueue_trial(dict(settings))
+    for number, settings in enumerate(_FIRST):  # of which the first are the defaults, without crosses
+        study.enqueue_trial(
+            {**settings, _CROSSES: most_crosses if number else 0} if most_crosses else dict(settings)
+        )
     return study
 
 
-def _distributions(fixed: Mapping[str, float]) -> dict[str, Any]:
-    from optuna.distributions import FloatDistribution
+def _distributions(fixed: Mapping[str, float], crosses: Sequence[int]) -> dict[str, Any]:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-    return {
+    found: dict[str, Any] = {
         name: FloatDistribution(low, high, log=True)
         for name, (low, high) in SPACE.items()
         if name not in fixed
     }
+    return found | ({_CROSSES: CategoricalDistribution(crosses)} if len(crosses) > 1 else {})
 
 
 def _written(name: str, value: float) -> float:

@@ -80,6 +80,7 @@ class Tuned:
             "held_out_rows": sum(len(fold.judged) for fold in self.folds),
             "folds": len(self.folds),
             "trials": len(self.tried),
+            "crosses": self.best.crosses,
             "held_out_logloss": best.loss,
             "held_out_calibration": best.calibration,
             "held_out_logloss_of_defaults": self.default_loss,
@@ -97,6 +98,7 @@ class Tuned:
                 {
                     "number": each.number,
                     **each.settings,
+                    "crosses": each.crosses,
                     "epochs": each.judged.best_pass,
                     "logloss": each.judged.loss if isfinite(each.judged.loss) else None,
                     "logloss_by_pass": each.judged.by_pass,
@@ -111,6 +113,7 @@ def tune(
     source: ExampleSource,
     scratch: Path,
     *,
+    crossed: Mapping[int, ExampleSource] | None = None,
     stop_row: int | None = None,
     most_rows: int | None = None,
     fixed: Mapping[str, float] | None = None,
@@ -128,7 +131,8 @@ def tune(
 
     Of more rows than `most_rows` it takes the first ones, and makes 3 passes at most, as each costs time for
     all rows. Raw rows are hashed once, into a data set in a temporary folder in `scratch`; `on_rows` gets how
-    many are. `fraction`: see `folds_of`; the rest: see `find_settings`.
+    many are. `crossed`: raw sources of the same rows with so many suggested crosses each, to be tried, too.
+    `fraction`: see `folds_of`; the rest: see `find_settings`.
 
     Raises DataError, also when no trial came to its end, and KeyboardInterrupt if none did before `stop`.
     """
@@ -137,16 +141,13 @@ def tune(
     started = perf_counter()
     end = min((row for row in (stop_row, most_rows) if row is not None), default=None)
     with scratch_folder(scratch, ".tune-") as folder:
-        data = source
-        if not isinstance(data, DatasetSource):
-            write_dataset(
-                source.batches(BLOCK_ROWS, stop=end), source.spec, folder / "hashed", progress=on_rows
-            )
-            data = DatasetSource(folder / "hashed")
-        examples = Examples.of(data, end)
-        if examples.rows == most_rows:
+        examples = {
+            count: Examples.of(_hashed(each, folder / f"hashed-{count}", end, on_rows), end)
+            for count, each in {0: source, **(crossed or {})}.items()
+        }
+        if examples[0].rows == most_rows:
             most_epochs = min(most_epochs, _EPOCHS_OF_MANY)
-        folds = folds_of(examples.rows, fraction)
+        folds = folds_of(examples[0].rows, fraction)
         hashed = perf_counter()
         tried = find_settings(
             examples,
@@ -161,13 +162,22 @@ def tune(
             on_trial=on_trial,
         )
     found = Tuned(
-        tuple(tried), examples.rows, folds, perf_counter() - hashed, hashed - started, stop.is_set()
+        tuple(tried), examples[0].rows, folds, perf_counter() - hashed, hashed - started, stop.is_set()
     )
     if not any(isfinite(each.judged.loss) for each in tried):
         if stop.is_set():
             raise KeyboardInterrupt
         raise DataError("training diverged under all settings: look for huge values in the data.")
     return found
+
+
+def _hashed(
+    source: ExampleSource, folder: Path, end: int | None, on_rows: Callable[[int], None]
+) -> DatasetSource:
+    if isinstance(source, DatasetSource):
+        return source
+    write_dataset(source.batches(BLOCK_ROWS, stop=end), source.spec, folder, progress=on_rows)
+    return DatasetSource(folder)
 
 
 def described(options: Mapping[str, float]) -> str:

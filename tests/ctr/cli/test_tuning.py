@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -44,6 +45,52 @@ def test_from_raw_rows_to_a_model(cli: Cli, spec: Path, log: Path, tmp_path: Pat
         name: value for name, value in chosen.items() if name != "epochs"
     }
     assert optimizer["passes"] == chosen["epochs"]
+
+
+def test_crosses_are_tried_and_written(cli: Cli, spec: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    crossed, settings, facts, model = (tmp_path / name for name in ("log.csv", "s.yaml", "f.json", "model"))
+    sites, ads = rng.integers(0, 8, 4_000), rng.integers(0, 8, 4_000)
+    clicks = rng.random(4_000) < np.where(rng.random((8, 8)) < 0.5, 0.1, 0.9)[sites, ads]
+    rows = zip(clicks, sites, ads, strict=True)
+    crossed.write_text("click,site,ad\n" + "".join(f"{c:d},s{s},a{a}\n" for c, s, a in rows))
+    words = [
+        "tune",
+        "--spec",
+        spec,
+        crossed,
+        "--out",
+        settings,
+        "--crosses",
+        3,
+        "--trials",
+        6,
+        "--max-epochs",
+        2,
+    ]
+    done = cli(*words, "--json", facts)
+    assert done.code == 0, done.err
+    written, known = yaml.safe_load(settings.read_text()), json.loads(facts.read_text())
+    assert known["options"] == written["options"]
+    assert written["measured"]["crosses"] == 1
+    assert {each["crosses"] for each in known["tried"]} == {0, 1}
+    assert known["tried"][0]["crosses"] == 0
+    assert written["measured"]["held_out_rows"] == 800
+    assert written["measured"]["held_out_logloss"] < 0.4 < written["measured"]["held_out_logloss_of_defaults"]
+    assert "site * ad" in Path(written["options"]["spec"]).read_text()
+    trained = cli("train", crossed, "--settings", settings, "--model", model)
+    assert trained.code == 0, trained.err
+    assert [cross.name for cross in ctr.load_model(model).spec.crosses] == ["site * ad"]
+
+
+def test_crosses_need_raw_rows_that_can_all_be_read(
+    cli: Cli, spec: Path, log: Path, hashed: Path, tmp_path: Path
+) -> None:
+    words = ["--out", tmp_path / "s.yaml", "--crosses", 3]
+    assert "raw files and --spec" in cli("tune", hashed, *words).err
+    skipping = cli("tune", "--spec", spec, log, *words, "--on-bad-rows", "skip")
+    assert (skipping.code, "takes none that are bad" in skipping.err) == (2, True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_line_is_stronger_than_the_file(cli: Cli, hashed: Path, tmp_path: Path) -> None:

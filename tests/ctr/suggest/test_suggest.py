@@ -72,7 +72,7 @@ def test_crosses_that_are_in_the_data_are_found(found: Suggestion) -> None:
 
 def test_the_new_spec_trains_better(found: Suggestion, planted: Path, tmp_path: Path, cli: Cli) -> None:
     new = tmp_path / "new.yaml"
-    new.write_text(found.yaml)
+    new.write_text(found.yaml())
     assert [cross.of for cross in load_spec(new).crosses] == [each.fields for each in found.chosen]
     old = tmp_path / "old.yaml"
     old.write_text(SPEC)
@@ -90,7 +90,7 @@ def test_none_is_found_where_none_is(tmp_path: Path) -> None:
         found = suggest_crosses(parse_spec(SPEC, "spec"), [noise])
         assert not found.chosen
         assert found.held_out_gain == 0
-        assert parse_spec(found.yaml, "new") == parse_spec(SPEC, "spec")
+        assert parse_spec(found.yaml(), "new") == parse_spec(SPEC, "spec")
 
 
 def test_none_is_found_in_a_click_log_without_interactions(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_crosses_that_the_spec_has_are_not_suggested(planted: Path) -> None:
     found = suggest_crosses(spec, [planted])
     assert {frozenset(each.fields) for each in found.chosen} & {frozenset("ab")} == set()
     assert ("c", "d") in {each.fields for each in found.chosen}
-    assert parse_spec(found.yaml, "new").crosses[0].name == "known"
+    assert parse_spec(found.yaml(), "new").crosses[0].name == "known"
 
 
 def test_at_most_so_many(planted: Path) -> None:
@@ -165,15 +165,17 @@ fields:
     assert found.left_out == ("l",)
     proposed = {each.fields for each in found.chosen}
     assert ("a", "b") in proposed or ("a", "b coarse") in proposed
-    new = {field.name: field for field in parse_spec(found.yaml, "new").fields}
+    new = {field.name: field for field in parse_spec(found.yaml(), "new").fields}
     assert new["a"].missing == "feature"
-    again = suggest_crosses(parse_spec(found.yaml, "new"), [file])  # finds its own field, and adds none
-    assert {field.name for field in parse_spec(again.yaml, "again").fields} == new.keys()
+    again = suggest_crosses(parse_spec(found.yaml(), "new"), [file])  # finds its own field, and adds none
+    assert {field.name for field in parse_spec(again.yaml(), "again").fields} == new.keys()
     with ThreadPoolExecutor(1) as pool:
         from features import fit
 
         fitted = fit(spec, [file])
-        read = read_rows(RawSource(fitted, [file]), RawSource(spec_of_values(fitted), [file]), 10_000, pool)
+        read = read_rows(
+            RawSource(fitted, [file]), RawSource(spec_of_values(fitted), [file]), 10_000, None, pool
+        )
     assert read.fields == ("a", "b", "c", "d", "q", "b coarse")
     assert [values.size for values in read.values] == [6, 5, 6, 5, 5, 3]
     missing = [i % 7 == 0 for i in range(6_000)]
@@ -249,7 +251,7 @@ def test_real_clicks_gain_by_the_crosses(tmp_path: Path, cli: Cli) -> None:
     train, test, new = tmp_path / "train.tsv", tmp_path / "test.tsv", tmp_path / "new.yaml"
     train.write_bytes(b"".join(lines[:48_000]))
     test.write_bytes(b"".join(lines[48_000:]))
-    new.write_text(suggest_crosses(load_spec("criteo"), [train], workers=2).yaml)
+    new.write_text(suggest_crosses(load_spec("criteo"), [train], workers=2).yaml())
     assert load_spec(new).bits > load_spec("criteo").bits
     # The second ones were the best of a dozen on the eighths of the first 48,000 rows.
     for settings, most in (

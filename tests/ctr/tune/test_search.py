@@ -17,7 +17,7 @@ from tests.ctr.tune.conftest import ROWS, SPEC
 def found(hashed: Path, **options: object) -> list[Tried]:
     examples = Examples.of(DatasetSource(hashed))
     told = {"trials": 14, "most_passes": 4} | options
-    return find_settings(examples, folds_of(examples.rows), **told)
+    return find_settings({0: examples}, folds_of(examples.rows), **told)
 
 
 def test_the_same_for_a_seed_with_any_number_of_workers(hashed: Path) -> None:
