@@ -65,7 +65,7 @@ def require_no_part(out: Path | None, *folders: Path | None) -> None:
     if out is None or str(out) == "-":
         return
     if out.is_dir():
-        raise DataError(f"{out}: is a folder; give the name of a file.")
+        raise DataError(f"{out}: is a folder; name a file.")
     folder = out.resolve().parent
     mine = folder in {each.resolve() for each in folders if each is not None}
     with suppress(OSError, ValueError, KeyError, TypeError):

@@ -12,7 +12,6 @@ from ctr.cli.model.info import ModelArgument
 from ctr.cli.options import JsonOption, ValuesOption
 from ctr.cli.reporting import report, stopping
 from ctr.cli.tables import size, some
-from ctr.errors import DataError
 from ctr.outputs import printable, require_apart, require_no_part, require_writable
 
 
@@ -62,8 +61,6 @@ def export(
     loaded = load_model(model)
     require_exportable(loaded.spec, chosen, loaded.calibration)
     require_writable(out, make_folders=False)
-    if out.is_dir():
-        raise DataError(f"{out}: is a folder; name a file.")
     with stopping(f"{out} was not written."):
         table = loaded.weights(values)
         write(Exported(loaded.id, loaded.spec, table, loaded.calibration), out, chosen)

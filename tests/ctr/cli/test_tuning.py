@@ -136,7 +136,7 @@ def test_wrong_use_of_tune(cli: Cli, spec: Path, hashed: Path, tmp_path: Path) -
     assert cli("tune", hashed, "--out", out, "--report", tmp_path / "trials.pdf").code == 1
     (tmp_path / "folder").mkdir()
     done = cli("tune", hashed, "--out", tmp_path / "folder")
-    assert (done.code, "is a folder; give the name of a file" in done.err) == (1, True)
+    assert (done.code, "is a folder; name a file" in done.err) == (1, True)
     assert not done.out
     (tmp_path / "folder").rmdir()
     few = tmp_path / "few.csv"
