@@ -11,17 +11,14 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ctr.cli import (
-    building,
     drilling,
     evaluating,
     features,
-    inspection,
     model,
     ps,
     runs,
     scoring,
     serving,
-    suggesting,
     synthesis,
     tuning,
     working,
@@ -60,12 +57,6 @@ app = typer.Typer(
         "- `ctr serve --model model`"
     ),
 )
-features.app.command("build")(building.build)
-features.app.command("init")(inspection.init)
-features.app.command("fit")(inspection.fit)
-features.app.command("check")(inspection.check)
-features.app.command("show")(inspection.show)
-features.app.command("suggest")(suggesting.suggest)
 app.add_typer(features.app, name="features")
 app.add_typer(model.app, name="model")
 app.add_typer(ps.app, name="ps")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctr.cli.features import SpecOption
+from ctr.cli.features.options import SpecOption
 from ctr.cli.options import Inputs, JsonOption
 from ctr.cli.reporting import report
 from ctr.cli.tables import duration, some

@@ -1,4 +1,4 @@
-"""`ctr features describe`, and the group of commands that it is in."""
+"""`ctr features describe`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,6 @@ from ctr.table import table
 if TYPE_CHECKING:
     from features.readable import Collisions
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="markdown", help="Hash raw logs into data sets, and describe them."
-)
-
-
-SpecOption = Annotated[
-    str,
-    typer.Option(
-        metavar="SPEC",
-        help="Feature spec: a YAML file, a folder with a fitted one, or a shipped one by name (criteo, "
-        "avazu, libsvm).",
-        show_default=False,
-    ),
-]
 SAMPLE_ROWS = 100_000
 
 RawOption = Annotated[
@@ -41,7 +27,6 @@ RawOption = Annotated[
 RowsOption = Annotated[int, typer.Option(metavar="N", min=1, help="How many of the raw rows to read.")]
 
 
-@app.command()
 def describe(
     dataset: Annotated[
         Path, typer.Argument(metavar="DIR", help="A hashed data set.", exists=True, show_default=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctr.cli.features import SpecOption
+from ctr.cli.features.options import SpecOption
 from ctr.cli.options import (
     MOST_BAD,
     BadRowsOption,
