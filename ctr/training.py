@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from ctr.defaults import STORE
 from ctr.errors import ModelError
@@ -19,6 +21,7 @@ from ctr.jobs import (
     TrainJob,
     learn_in_memory,
     note_holdout,
+    require_classes,
     set_up,
     tuned,
 )
@@ -102,12 +105,27 @@ def train(
             forget=forget,
             base_rate=base_rate,
         )
+        given = isinstance(data, str | Path | list | tuple)
+        if not given and job.warm_start is None and isinstance(job.spec, FeatureSpec):
+            _require_classes(inputs[0], job.spec)
         if auto:
             job = _tuned(job)
         model = _trained(job, on_progress)
-        if not isinstance(data, str | Path | list | tuple):
+        if not given:
             model.manifest["training"]["inputs"] = ["a table"]
         return model
+
+
+def _require_classes(table: str, spec: FeatureSpec) -> None:
+    """Raise ModelError when all labels of the table in this file are one and the same."""
+    with pa.memory_map(table) as file, pa.ipc.open_file(file) as rows:
+        if spec.label not in rows.schema.names:
+            return  # which is told where the table is opened
+        column = rows.read_all()[spec.label]
+        values = column.unique().to_pylist()
+        with suppress(TypeError, ValueError):  # no label: told where the row is read
+            if len(values) == 1:
+                require_classes(spec, len(column), len(column) if float(values[0]) > 0 else 0)
 
 
 def _tuned(job: TrainJob) -> TrainJob:

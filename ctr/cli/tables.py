@@ -10,6 +10,7 @@ from ctr.table import table
 
 if TYPE_CHECKING:
     from ctr.metrics import MetricSummary
+    from ps import Saturations
 
 
 def metric_lines(evaluated: Mapping[str, MetricSummary]) -> list[str]:
@@ -30,22 +31,9 @@ def reliability_lines(summary: MetricSummary) -> list[str]:
     return ["calibration by tenths of the predictions", *table(rows, ">>>")]
 
 
-def saturation_lines(z: int, n: int) -> list[str]:
+def saturation_lines(found: Saturations) -> list[str]:
     """What to do about numbers that came to the end of their range in Redis, if any did."""
-    if z:
-        return [
-            f"warning: in {z:,} updates a weight could not go as far as training took it, because its sum "
-            f"has a limited range in Redis, and in {n:,} a sum of squared gradients was cut off: training in "
-            "memory would give a better model. Scale large values to about 1 (those of a libsvm file, say), "
-            "or train with --store memory://"
-        ]
-    if n:
-        return [
-            f"note: in {n:,} updates a sum of squared gradients was cut off at its limit in Redis (2**23, or "
-            "2**19 in one update), so that the steps of these features get no smaller. That does no harm to "
-            "features of very many examples; but scale values that are much larger than 1"
-        ]
-    return []
+    return [f"{'warning' if found.z else 'note'}: {found.advice}"] if found.advice else []
 
 
 def some(count: int, noun: str) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import numpy as np
+
 from ctr.errors import ModelError, SpecError
 from ctr.jobs.holdout import Holdout, open_holdout
 from ctr.jobs.train_job import TrainJob, require_batch
@@ -20,6 +22,7 @@ from ctr.learn import (
     base_rate,
     choose_optimizer,
     default_chunk,
+    require_convergence,
     starting_state,
 )
 from ctr.metrics import MetricSummary
@@ -90,8 +93,20 @@ class TrainSetup:
         return self.holdout.evaluate(self.linear(state, self.passes_before + number), stop)
 
     def model(self, state: tuple[Slots, Float32], result: TrainResult) -> Model:
-        """The trained model."""
+        """The trained model.
+
+        Raises ModelError where training diverged, and where it has seen one class only; a warm start may, as
+        its model knows both, and so may what was interrupted.
+        """
+        if self.former is None and not result.interrupted:
+            found = result.progressive.summary()
+            require_classes(self.source.spec, found.examples, found.positives)
+        require_convergence(result.progressive)
         linear, facts = self.linear(state, result.passes), self._facts(result)
+        if not np.isfinite(linear.weights).all():
+            raise ModelError(
+                "training diverged: a weight is not a number. Lower --alpha, or scale large values."
+            )
         return Model.of(self.source.spec, linear, facts, self.dictionary, self.source.windows, state)
 
     def _facts(self, result: TrainResult) -> dict[str, Any]:
@@ -134,6 +149,8 @@ def set_up(job: TrainJob) -> TrainSetup:
         require_batch(job)
     source = open_training(job)
     former = None if job.warm_start is None else load_state(job.warm_start, source.spec)
+    if former is None and isinstance(source, DatasetSource):
+        require_classes(source.spec, source.manifest.rows, source.manifest.positives)
     holdout = open_holdout(job, source)
     stop_row = None if holdout is None else holdout.training_stops
 
@@ -152,6 +169,17 @@ def set_up(job: TrainJob) -> TrainSetup:
     )
     dictionary = source.dictionary() if isinstance(source, DatasetSource) else None
     return TrainSetup(job, source, optimizer, former, holdout, rate, settings, dictionary)
+
+
+def require_classes(spec: FeatureSpec, rows: int, positives: int) -> None:
+    """Raise ModelError when all of so many rows, with so many clicks, are of one class."""
+    if rows and positives in (0, rows):
+        which = "without a click" if positives == 0 else "clicks"
+        where = f"label column {spec.label_column!r}" if spec.label_column else "the labels"
+        raise ModelError(
+            f"{where}: all {rows:,} rows to train on are {which}, and a model takes rows of both classes to "
+            "tell them apart. Check the spec's label, the order of the rows, and the hold-out."
+        )
 
 
 def open_training(job: TrainJob) -> ExampleSource:

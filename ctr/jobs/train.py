@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Event
 
 from ctr.distributed import DistributedFacts
-from ctr.errors import CtrError
+from ctr.errors import CtrError, ModelError
 from ctr.interrupts import stop_requests
 from ctr.jobs.early_stopping import EarlyStopping
 from ctr.jobs.holdout import PassEvaluations, note_holdout
@@ -63,7 +63,7 @@ def _run(job: TrainJob, stop: Event, remains: Remains) -> TrainOutcome:
             empty_store(trained.store, remains)
             remains.began = False
             raise KeyboardInterrupt
-        model = setup.model(trained.state, trained.result)
+        model = _model(setup, trained, told, remains)
         evaluation = _Evaluation()
         if job.calibrate is not None and not trained.result.interrupted:
             model = _calibrate(setup, model, evaluation, after_passes, stop)
@@ -99,6 +99,17 @@ def _learn(
     from ctr.jobs.train_distributed import learn_distributed  # with what training in memory does without
 
     return learn_distributed(setup, after_passes, stop, remains)
+
+
+def _model(setup: TrainSetup, trained: Trained, told: DistributedFacts | None, remains: Remains) -> Model:
+    """The trained model; raises ModelError where it would be nonsense, which no store keeps either."""
+    try:
+        return setup.model(trained.state, trained.result)
+    except ModelError as error:
+        left = empty_store(trained.store, remains)
+        advice = "" if told is None else told.report.saturations.advice
+        words = [str(error), "Nothing was saved.", advice and f"Besides, {advice}.", left]
+        raise ModelError(" ".join(word for word in words if word)) from None
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from ctr.learn.admission import Admission, AdmissionCounts
 from ctr.learn.base_rate import FIRST_ROWS, base_rate, click_rate, starting_state
 from ctr.learn.lbfgs import Lbfgs
-from ctr.learn.learner import WARM_UP_ROWS, Learner, Timings, warm_up
+from ctr.learn.learner import WARM_UP_ROWS, Learner, Timings, require_convergence, warm_up
 from ctr.learn.optimizer import Float32, Float64, Optimizer
 from ctr.learn.optimizers import OPTIMIZERS, choose_optimizer, optimizer_from_json
 from ctr.learn.result import Convergence, Trained, TrainProgress, TrainResult

@@ -16,6 +16,8 @@ from features.batches import localize
 from ps import MemoryStore, Token
 
 WARM_UP_ROWS = 16
+_DIVERGED = 3.0  # times the base rate's log loss, and at least 1 nat
+_LATE_ROWS = 100_000  # that a worker has predicted before it gives a pass up: the first steps may go too far
 
 
 @dataclass(slots=True)
@@ -85,7 +87,7 @@ class Learner:
 
         Returns what it adds to `before`, float32[u, width].
 
-        Raises ModelError when training has diverged.
+        Raises ModelError when training has diverged, see also `require_convergence`.
         """
         state = before.copy()
         copies = 1 + self.safe_adding * (peers - 1)
@@ -102,7 +104,23 @@ class Learner:
         assert chunk.labels is not None
         metrics = self.progressive if first_pass else self.later_passes
         metrics.add(margins, chunk.labels, self.sampling.plain(chunk.weights, chunk.labels))
+        require_convergence(metrics, _LATE_ROWS)
         return delta
+
+
+def require_convergence(metrics: Metrics, rows: int = 1_000) -> None:
+    """Raise ModelError if training has diverged, as at least so many rows show that it predicted.
+
+    That is where its log loss is far above that of always predicting the base rate, which it began with.
+    Rows of one class only, a warm start's, do not tell.
+    """
+    base = metrics.base_logloss
+    if metrics.examples >= rows and base > 0 and not metrics.logloss <= max(_DIVERGED * base, 1.0):
+        raise ModelError(
+            f"training diverged: over {metrics.examples:,} rows its log loss is {metrics.logloss:.3g}, that "
+            f"of always predicting the base rate {base:.3g}. Lower --alpha, scale large values to about 1, "
+            "look for huge weights, or train fewer epochs."
+        )
 
 
 def warm_up(

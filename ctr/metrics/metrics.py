@@ -175,6 +175,11 @@ class Metrics:
         return _ratio(float(self._sums[kernels.LOSS]), float(self._sums[kernels.WEIGHT]))
 
     @property
+    def base_logloss(self) -> float:
+        """Log loss of always predicting the rate of ones so far, NaN without examples; as cheap."""
+        return entropy(_ratio(float(self._sums[kernels.CLICKED]), float(self._sums[kernels.WEIGHT])))
+
+    @property
     def loss_and_weight(self) -> tuple[float, float]:
         """The sums whose ratio is `logloss`."""
         return float(self._sums[kernels.LOSS]), float(self._sums[kernels.WEIGHT])
@@ -185,7 +190,6 @@ class Metrics:
         weight, clicked = float(sums[kernels.WEIGHT]), float(sums[kernels.CLICKED])
         base_rate = _ratio(clicked, weight)
         mean_prediction = _ratio(float(sums[kernels.PREDICTED]), weight)
-        base_logloss = entropy(base_rate)
         used = self._used()
         bins = self._bins[used]
         return MetricSummary(
@@ -193,8 +197,8 @@ class Metrics:
             weight=weight,
             positives=int(sums[kernels.POSITIVES]),
             logloss=self.logloss,
-            base_logloss=base_logloss,
-            normalized_entropy=_ratio(self.logloss, base_logloss),
+            base_logloss=self.base_logloss,
+            normalized_entropy=_ratio(self.logloss, self.base_logloss),
             auc=_auc(bins),
             calibration=_ratio(mean_prediction, base_rate),
             mean_prediction=mean_prediction,

@@ -81,6 +81,10 @@ class WorkerReport:
     saturated_n: int = 0
     bad_rows: BadRows = field(default_factory=BadRows)
 
+    @property
+    def saturations(self) -> Saturations:
+        return Saturations(self.saturated_z, self.saturated_n)
+
     def add(self, other: WorkerReport) -> None:
         self.progressive.merge(other.progressive)
         self.later_passes.merge(other.later_passes)

@@ -21,6 +21,24 @@ class Saturations:
     def __add__(self, other: Saturations) -> Saturations:
         return Saturations(self.z + other.z, self.n + other.n)
 
+    @property
+    def advice(self) -> str:
+        """What that means, and what to do about it; empty if there were none."""
+        if self.z:
+            return (
+                f"in {self.z:,} updates a weight could not go as far as training took it, because its sum "
+                f"has a limited range in Redis, and in {self.n:,} a sum of squared gradients was cut off: "
+                "training in memory would give a better model. Scale large values to about 1 (those of a "
+                "libsvm file, say), or train with --store memory://"
+            )
+        if self.n:
+            return (
+                f"in {self.n:,} updates a sum of squared gradients was cut off at its limit in Redis (2**23, "
+                "or 2**19 in one update), so that the steps of these features get no smaller. That does no "
+                "harm to features of very many examples; but scale values that are much larger than 1"
+            )
+        return ""
+
 
 @dataclass(frozen=True, slots=True)
 class Traffic:

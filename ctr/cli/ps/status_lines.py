@@ -127,7 +127,7 @@ def _job_lines(job: JobStatus) -> list[str]:
             f"data shards: {view.shards:,}, of which {view.begun:,} begun, {view.finished:,} finished, "
             f"{len(view.unfinished):,} unfinished"
         )
-    saturations = saturation_lines(job.saturations.z, job.saturations.n)
+    saturations = saturation_lines(job.saturations)
     return lines + _worker_lines(job) + _rank_lines(job) + saturations
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -102,19 +103,20 @@ def test_a_small_alpha_finds_the_weights_that_it_finds_in_memory(
 def test_values_that_do_not_fit_are_told(cli: Cli, tmp_path: Path, redis_url: str) -> None:
     log = constants(tmp_path, 6_400, "1:100000 2:50000")
     words = ["train", log, "--spec", "libsvm", "--model", tmp_path / "model", "--chunk", 1_000]
-    summary = tmp_path / "summary.json"
-    shown = cli(*words, "--store", f"{redis_url}?model=ads", "--json", summary)
-    assert shown.code == 0
-    counts = json.loads(summary.read_bytes())["moved"]["saturations"]
-    assert counts["z"] > 0
-    assert counts["n"] > 0
-    assert f"warning: in {counts['z']:,} updates a weight could not go as far" in shown.out
-    assert "Scale large values to about 1" in shown.out
+    shown = cli(*words, "--store", f"{redis_url}?model=ads")
+    assert shown.code == 1
+    assert "training diverged" in shown.err
+    assert not (tmp_path / "model").exists()
+    told = re.search(r"in ([\d,]+) updates a weight could not go .* in ([\d,]+) a sum of squared", shown.err)
+    assert told is not None
+    assert all(int(count.replace(",", "")) > 0 for count in told.groups())
+    assert "Scale large values to about 1" in shown.err
 
 
 def test_a_state_that_does_not_fit_is_told(cli: Cli, tmp_path: Path, redis_url: str) -> None:
     log = constants(tmp_path, 6_400, "1:100000 2:50000")
-    assert cli("train", log, "--spec", "libsvm", "--model", tmp_path / "model").code == 0
+    first = ["train", log, "--spec", "libsvm", "--model", tmp_path / "model", "--alpha", 1e-5]
+    assert cli(*first).code == 0
     more = constants(tmp_path, 640, "3:1")
     words = [
         "train",

@@ -1,0 +1,125 @@
+"""What cannot become a model is told, and nothing is saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import ctr
+from ctr.errors import ModelError
+from ctr.learn import require_convergence
+from ctr.metrics import Metrics
+from ctr.model import load_model
+from features import spec_of
+from tests.command_line import Cli
+from tests.ps.redis_servers import needs_redis
+
+SPEC = (
+    "{version: 1, source: {format: delimited}, label: click, bits: 14, fields: ["
+    "{name: site, type: category}, {name: price, type: number, transform: linear}]}"
+)
+
+
+def write(path: Path, clicks: np.ndarray, scale: float = 1) -> Path:
+    """Rows whose prices are of this size, and say nothing."""
+    rng = np.random.default_rng(1)
+    prices = scale * rng.normal(size=clicks.size)
+    rows = zip(clicks, rng.integers(0, 30, clicks.size), prices, strict=True)
+    path.write_text("click,site,price\n" + "".join(f"{c},{s},{p}\n" for c, s, p in rows))
+    path.with_suffix(".yaml").write_text(SPEC)
+    return path
+
+
+def clicks(rows: int) -> np.ndarray:
+    return np.random.default_rng(2).integers(0, 2, rows)
+
+
+class TestDivergence:
+    @pytest.mark.parametrize("store", ["memory://", pytest.param("embedded://", marks=needs_redis)])
+    def test_the_former_model_stays(self, cli: Cli, tmp_path: Path, store: str) -> None:
+        model, calm = tmp_path / "model", write(tmp_path / "calm.csv", clicks(500))
+        words = ["train", "--spec", calm.with_suffix(".yaml"), "--model", model, "--store", store]
+        assert cli(*words, calm).code == 0
+        before = load_model(model).id
+        done = cli(*words, write(tmp_path / "log.csv", clicks(3_000), scale=1e3), "--alpha", 30)
+        assert done.code == 1
+        assert "training diverged: over 3,000 rows its log loss is" in done.err
+        assert "Lower --alpha, scale large values" in done.err
+        assert "Nothing was saved." in done.err
+        assert load_model(model).id == before
+        assert not model.with_suffix(".interrupted").exists()
+
+    def test_a_batch_optimizer_has_no_learning_rate(self, cli: Cli, tmp_path: Path) -> None:
+        log = write(tmp_path / "log.csv", clicks(3_000), scale=1e3)
+        words = ["train", "--spec", log.with_suffix(".yaml"), log, "--model", tmp_path / "model"]
+        assert cli(*words, "--optimizer", "lbfgs").code == 0
+
+    def test_a_long_job_ends_early(self, tmp_path: Path) -> None:
+        rows = 250_000
+        rng = np.random.default_rng(3)
+        table = pa.table({"click": clicks(rows), "site": ["a"] * rows, "price": 1e3 * rng.normal(size=rows)})
+        seen: list[int] = []
+        with pytest.raises(ModelError, match=r"training diverged: over 1[0-9]{2},[0-9]{3} rows"):
+            ctr.train(table, SPEC, alpha=30, epochs=20, on_progress=lambda p: seen.append(p.examples))
+        assert max(seen, default=0) < rows
+
+    def test_what_tells(self) -> None:
+        def of(margins: np.ndarray, labels: np.ndarray) -> Metrics:
+            metrics = Metrics()
+            metrics.add(margins.astype(np.float32), labels.astype(np.float32))
+            return metrics
+
+        labels = clicks(2_000)
+        wrong = 100.0 * (1 - 2 * labels)
+        with pytest.raises(ModelError, match="diverged"):
+            require_convergence(of(wrong, labels))
+        require_convergence(of(wrong[:900], labels[:900]))  # the first steps may go too far
+        require_convergence(of(wrong, labels), rows=2_001)
+        require_convergence(of(wrong / 60, labels))  # bad, and no nonsense
+        require_convergence(of(np.full(2_000, -5.0), np.ones(2_000)))  # of a warm start
+        require_convergence(Metrics())
+
+
+class TestOneClass:
+    @pytest.mark.parametrize("label", [0, 1])
+    def test_it_is_no_model(self, cli: Cli, tmp_path: Path, label: int) -> None:
+        log = write(tmp_path / "log.csv", np.full(200, label))
+        spec, model, hashed = log.with_suffix(".yaml"), tmp_path / "model", tmp_path / "hashed"
+        told = (
+            f"label column 'click': all 200 rows to train on are {'clicks' if label else 'without a click'}"
+        )
+        assert cli("features", "build", "--spec", spec, log, "--out", hashed).code == 0
+        for inputs in (["--spec", spec, log], [hashed]):
+            for optimizer in ("ftrl", "lbfgs"):
+                done = cli("train", *inputs, "--model", model, "--optimizer", optimizer)
+                assert (done.code, told in done.err) == (1, True)
+                assert not model.exists()
+
+    @pytest.mark.parametrize("labels", [[0] * 50, [1.0] * 50, ["0"] * 50, [True] * 50, [-1] * 50])
+    def test_a_table_is_known_before_it_is_read(self, labels: list[object]) -> None:
+        table = pa.table({"click": labels, "site": ["a"] * 50, "price": ["no number"] * 50})
+        with pytest.raises(ModelError, match="label column 'click': all 50 rows"):
+            ctr.train(table, spec_of(SPEC.replace("delimited", "parquet")))
+
+    @needs_redis
+    def test_through_redis(self, cli: Cli, tmp_path: Path, redis_url: str) -> None:
+        log = write(tmp_path / "log.csv", np.zeros(200, int))
+        words = ["train", "--spec", log.with_suffix(".yaml"), log, "--model", tmp_path / "model"]
+        for _ in range(2):  # the first leaves nothing that the second would be refused for
+            done = cli(*words, "--store", f"{redis_url}?model=none")
+            assert done.code == 1
+            assert "all 200 rows to train on are without a click" in done.err
+            assert "ctr ps" not in done.err
+        assert not (tmp_path / "model").exists()
+
+    def test_it_counts_for_a_model_that_knows_both(self, cli: Cli, tmp_path: Path) -> None:
+        first = write(tmp_path / "first.csv", clicks(500))
+        words = ["train", "--spec", first.with_suffix(".yaml"), "--model", tmp_path / "model"]
+        assert cli(*words, first).code == 0
+        for label in (0, 1):
+            second = write(tmp_path / "second.csv", np.full(200, label))
+            assert cli(*words, second, "--warm-start", tmp_path / "model").code == 0
+            assert load_model(tmp_path / "model").manifest["training"]["rows"] == 200
