@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from benchmarks.measure import ctr
 from benchmarks.plan import hashed
 from ctr.defaults import SAFE_ADDING, STALENESS
-from ctr.learn import Learner, choose_optimizer
+from ctr.learn import Learner
+from ctr.optimizers import choose_optimizer
 from features import open_source
 from features.batches import localize
 from ps import DEFAULT_FILTERS, JobBoard, Logged, RedisStore, RedisUrl, Token, WorkerStore, parse_redis_url

@@ -12,7 +12,8 @@ from time import process_time, thread_time
 
 from ctr.cost_model import ChunkSlots, Costs, Workload, chunk_costs
 from ctr.defaults import SAFE_ADDING, STALENESS
-from ctr.learn import Learner, choose_optimizer
+from ctr.learn import Learner
+from ctr.optimizers import choose_optimizer
 from features import Chunk, open_source
 from features.batches import localize
 from ps import DEFAULT_FILTERS, FilterCounts, Pulled, RedisStore, WorkerStore, parse_redis_url

@@ -11,7 +11,8 @@ from scipy import sparse
 from scipy.special import expit
 
 from ctr.errors import ModelError
-from ctr.learn import Optimizer, choose_optimizer, click_rate, starting_state
+from ctr.learn import click_rate, starting_state
+from ctr.optimizers import Optimizer, choose_optimizer
 from features import Chunk
 
 try:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measure import ctr
-from ctr.learn.ftrl import Ftrl
 from ctr.numba_cache import FAST_MATH, njit
+from ctr.optimizers.ftrl import Ftrl
 from features import DatasetSource
 
 ROUNDS = 7

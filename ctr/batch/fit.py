@@ -12,7 +12,7 @@ from ctr.batch.examples import Examples
 from ctr.batch.minimise import Minimum, minimise
 from ctr.batch.objective import Objective, Point
 from ctr.batch.threads import Threads
-from ctr.learn import Float32, Float64, Lbfgs
+from ctr.optimizers import Float32, Float64, Lbfgs
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ctr.batch import history_kernels as kernels
 from ctr.batch.threads import Bounds, Threads
-from ctr.learn import Float64
+from ctr.optimizers import Float64
 
 _STEPS = 10
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ctr.batch import orthant_kernels as orthants
 from ctr.batch.objective import Line, Objective, Point
-from ctr.learn import Float64
+from ctr.optimizers import Float64
 
 _DECREASE, _SLOPE = 1e-4, 0.5  # of Wolfe's conditions
 _MOST_TRIALS = 30

@@ -10,7 +10,7 @@ from ctr.batch import gradient_kernels as kernels
 from ctr.batch import orthant_kernels as orthants
 from ctr.batch.examples import Examples
 from ctr.batch.threads import Threads, equal_blocks
-from ctr.learn import Float64
+from ctr.optimizers import Float64
 
 BLOCK = 1 << 17  # coordinates of vectors that are worked on at a time
 

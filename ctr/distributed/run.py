@@ -22,7 +22,8 @@ from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.coordinator import Coordinator
 from ctr.distributed.result import DistributedFacts
 from ctr.errors import ModelError, StoreError
-from ctr.learn import WARM_UP_ROWS, Float32, Trained, TrainProgress, read_out, warm_up
+from ctr.learn import WARM_UP_ROWS, Trained, TrainProgress, read_out, warm_up
+from ctr.optimizers import Float32
 from ctr.workers import JobDescription, WorkerProcesses, fork_server
 from features import ExampleSource, Slots
 from ps import (

@@ -9,8 +9,8 @@ from ctr.errors import DataError, ModelError
 from ctr.jobs.outcome import TrainOutcome
 from ctr.jobs.train import run_train_job
 from ctr.jobs.train_job import TrainJob
-from ctr.learn import choose_optimizer
 from ctr.model import load_optimizer
+from ctr.optimizers import choose_optimizer
 from features import input_files, is_dataset, open_source
 
 

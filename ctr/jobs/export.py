@@ -9,9 +9,10 @@ from typing import Any
 
 from ctr.distributed import JobPosition, JobStatus, job_status, needed_reports
 from ctr.errors import CtrError, StoreError
-from ctr.learn import Float32, read_out
+from ctr.learn import read_out
 from ctr.metrics import MetricSummary
 from ctr.model import LinearModel, Model, require_model_or_nothing, save_model
+from ctr.optimizers import Float32
 from ctr.outputs import require_writable
 from ctr.workers import JobDescription, PreparedUpdate, WorkerReport, is_of_work
 from features import DatasetSource, Slots

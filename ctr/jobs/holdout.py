@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from ctr.background import Background
 from ctr.errors import DataError, ModelError
 from ctr.jobs.train_job import TrainJob
-from ctr.learn import Float32
 from ctr.metrics import MetricSummary
 from ctr.model import LinearModel, Model, evaluate, update_manifest
+from ctr.optimizers import Float32
 from ctr.progress import progress
 from features import ExampleSource, Slots, open_source
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from ctr.distributed import DistributedFacts
 from ctr.jobs.train_job import TrainJob
-from ctr.learn import Optimizer, TrainResult, TrainSettings
+from ctr.learn import TrainResult, TrainSettings
 from ctr.metrics import MetricSummary
 from ctr.model import Model
+from ctr.optimizers import Optimizer
 from ctr.outputs import printable
 from features import BadRows
 from ps import without_password

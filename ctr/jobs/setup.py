@@ -14,19 +14,17 @@ from ctr.errors import ModelError, SpecError
 from ctr.jobs.holdout import Holdout, open_holdout
 from ctr.jobs.train_job import TrainJob, require_batch
 from ctr.learn import (
-    Float32,
-    Optimizer,
     Sampling,
     TrainResult,
     TrainSettings,
     base_rate,
-    choose_optimizer,
     default_chunk,
     require_convergence,
     starting_state,
 )
 from ctr.metrics import MetricSummary
 from ctr.model import LinearModel, Model, SavedState, load_optimizer, load_state
+from ctr.optimizers import Float32, Optimizer, choose_optimizer
 from ctr.outputs import printable
 from features import DatasetSource, ExampleSource, FeatureSpec, Slots, load_spec, open_source
 from features.spec import learnt_from, learnt_of

@@ -13,19 +13,10 @@ from ctr.batch import Examples, Fit, Point, Threads, fit
 from ctr.errors import DataError
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
-from ctr.learn import (
-    AdmissionCounts,
-    Convergence,
-    Float32,
-    Lbfgs,
-    Sampling,
-    Timings,
-    Trained,
-    TrainProgress,
-    TrainResult,
-)
+from ctr.learn import AdmissionCounts, Convergence, Sampling, Timings, Trained, TrainProgress, TrainResult
 from ctr.metrics import Metrics
 from ctr.model import LinearModel
+from ctr.optimizers import Float32, Lbfgs
 from ctr.prefetch import Prefetch, ReaderHangs
 from features import Chunk, Slots, slot_dtype
 from features.batches import localize

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from ctr.learn.admission_kernels import leave_out
-from ctr.learn.optimizer import Float32
+from ctr.optimizers import Float32
 from features import Chunk, slot_counts
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import ModelError
-from ctr.learn.optimizer import Float32, Optimizer
+from ctr.optimizers import Float32, Optimizer
 from features import ExampleSource, Slots, slot_dtype
 
 FIRST_ROWS = 16_384

@@ -8,9 +8,9 @@ import numpy as np
 
 from ctr.errors import ModelError
 from ctr.learn.admission import EVERYTHING, Admission, AdmissionCounts
-from ctr.learn.optimizer import Float32, Optimizer
 from ctr.learn.sampling import ALL_ROWS, Sampling
 from ctr.metrics import Metrics
+from ctr.optimizers import Float32, Optimizer
 from features import Batch, Chunk, warm_up_localize
 from features.batches import localize
 from ps import MemoryStore, Token

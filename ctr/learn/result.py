@@ -8,8 +8,8 @@ from typing import Any
 
 from ctr.learn.admission import AdmissionCounts
 from ctr.learn.learner import Timings
-from ctr.learn.optimizer import Float32
 from ctr.metrics import Metrics
+from ctr.optimizers import Float32
 from ps import Slots, Store
 
 

@@ -16,11 +16,11 @@ from ctr.errors import DataError, ModelError
 from ctr.learn.admission import Admission
 from ctr.learn.learner import WARM_UP_ROWS, warm_up
 from ctr.learn.learning_curve import LearningCurve
-from ctr.learn.optimizer import Float32, Optimizer
 from ctr.learn.result import TrainProgress, TrainResult
 from ctr.learn.sampling import Sampling
 from ctr.learn.team import Task, Team
 from ctr.metrics import Metrics
+from ctr.optimizers import Float32, Optimizer
 from ctr.prefetch import Prefetch, ReaderHangs
 from features import ExampleSource
 from ps import Slots, Store

@@ -10,7 +10,7 @@ import numpy as np
 
 from ctr.errors import DataError
 from ctr.learn import sampling_kernels as kernels
-from ctr.learn.optimizer import Float32
+from ctr.optimizers import Float32
 from features import Batch, Chunk, ExampleSource
 from features.readers import BadRows
 from features.spec import FeatureSpec

@@ -14,8 +14,8 @@ import numpy as np
 
 from ctr.learn.admission import EVERYTHING, Admission, AdmissionCounts
 from ctr.learn.learner import Learner, Timings
-from ctr.learn.optimizer import Float32, Optimizer
 from ctr.learn.sampling import ALL_ROWS, Sampling
+from ctr.optimizers import Float32, Optimizer
 from features import Batch, Chunk, Slots
 from features.batches import localize
 from ps import Partitions, Store, Token

@@ -28,7 +28,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from ctr.errors import ModelError, SpecError
-from ctr.learn import Float32, Optimizer
 from ctr.model.calibration import Calibration
 from ctr.model.linear import LinearModel
 from ctr.model.manifest import (
@@ -40,6 +39,7 @@ from ctr.model.manifest import (
     read_manifest,
 )
 from ctr.model.model import Model, model_id
+from ctr.optimizers import Float32, Optimizer
 from features import (
     FeatureSpec,
     Slots,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import ModelError
-from ctr.learn import Float32
+from ctr.optimizers import Float32
 
 Float64 = NDArray[np.float64]
 Method = Literal["isotonic", "platt"]

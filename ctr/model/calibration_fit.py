@@ -9,11 +9,11 @@ from threading import Event
 import numpy as np
 
 from ctr.errors import DataError
-from ctr.learn import Float32
 from ctr.metrics import Metrics
 from ctr.model.calibration import Calibration, Float64, Method
 from ctr.model.evaluation import labelled_batches
 from ctr.model.linear import LinearModel
+from ctr.optimizers import Float32
 from features import ExampleSource
 
 BINS = 1 << 16

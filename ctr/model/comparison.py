@@ -14,11 +14,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from ctr.learn import Float32
 from ctr.metrics import Metrics
 from ctr.model.evaluation import batches_beside
 from ctr.model.model import Model
 from ctr.model.slices import Slices
+from ctr.optimizers import Float32
 from ctr.prefetch import Prefetch
 from features import Batch, Chunk, ExampleSource
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ctr.learn import Float32
 from ctr.model import kernels
+from ctr.optimizers import Float32
 from features import Batch, Chunk, Slots
 from features.batches import localize
 

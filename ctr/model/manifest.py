@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ctr.errors import ModelError
-from ctr.learn import Optimizer, optimizer_from_json
+from ctr.optimizers import Optimizer, optimizer_from_json
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "ctr model"

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctr.errors import DataError, ModelError
-from ctr.learn import Float32
 from ctr.metrics import MetricSummary
 from ctr.model.calibration import Calibration
 from ctr.model.linear import LinearModel, probabilities_of
 from ctr.model.manifest import FORMAT, FORMAT_VERSION
+from ctr.optimizers import Float32
 from features import Batch, Chunk, FeatureSpec, Slots, Transform, batch_of, open_source
 from features.windows import ServedHistory, Windows
 

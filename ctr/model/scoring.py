@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from pyarrow import csv, parquet
 
 from ctr.errors import DataError
-from ctr.learn import Float32
 from ctr.model.evaluation import batches_beside
 from ctr.model.linear import probabilities_of
 from ctr.model.model import Model
+from ctr.optimizers import Float32
 from ctr.outputs import replace_file, require_writable
 from ctr.prefetch import Prefetch
 from features import ExampleSource

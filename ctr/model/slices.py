@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ctr.learn import Float32
 from ctr.metrics import Metrics
+from ctr.optimizers import Float32
 
 VALUES_KEPT = 64
 """Values of a column that have metrics of their own. Each takes up to 6 MB."""

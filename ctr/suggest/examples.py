@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.learn import choose_optimizer, starting_state
+from ctr.learn import starting_state
+from ctr.optimizers import choose_optimizer
 from ctr.suggest import kernels
 from ctr.suggest.values import Values
 from features import Batch, Chunk

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from ctr.learn import FIRST_ROWS, Float32, click_rate
+from ctr.learn import FIRST_ROWS, click_rate
+from ctr.optimizers import Float32
 from features import Chunk, DatasetSource
 from features.batches import merge_slots
 

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ctr.errors import CtrError, ModelError
-from ctr.learn import choose_optimizer
+from ctr.optimizers import choose_optimizer
 from ctr.tune.examples import Examples
 from ctr.tune.folds import Fold
 from ctr.tune.trial import Judged, run_trial

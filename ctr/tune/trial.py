@@ -11,8 +11,9 @@ from threading import Event
 import numpy as np
 
 from ctr.errors import ModelError
-from ctr.learn import Float64, Optimizer, starting_state
+from ctr.learn import starting_state
 from ctr.model import chunk_margins
+from ctr.optimizers import Float64, Optimizer
 from ctr.tune.examples import Examples
 from ctr.tune.folds import Fold
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
 from ctr.errors import DataError, ModelError, StoreError
-from ctr.learn import Admission, Optimizer, Sampling, optimizer_from_json
+from ctr.learn import Admission, Sampling
+from ctr.optimizers import Optimizer, optimizer_from_json
 from ctr.stall import STALL_S
 from ctr.workers.data_plan import DataPlan
 from features import DatasetSource, FeatureSpec, input_files, is_dataset, is_uri, open_source

@@ -12,7 +12,8 @@ from threading import Event
 import numpy as np
 
 from ctr.errors import CtrError, StoreError
-from ctr.learn import WARM_UP_ROWS, Admission, choose_optimizer, warm_up
+from ctr.learn import WARM_UP_ROWS, Admission, warm_up
+from ctr.optimizers import choose_optimizer
 from ctr.stall import StallWatch
 from ctr.workers.bsp_worker import BspWorker
 from ctr.workers.description import JobDescription

@@ -22,12 +22,12 @@ from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.result import DistributedFacts
 from ctr.distributed.run import StoreSettings, adopt, train_distributed
 from ctr.errors import StoreError
-from ctr.learn.ftrl import Ftrl
-from ctr.learn.optimizer import Float32
 from ctr.learn.result import Trained, TrainResult
 from ctr.learn.rounds import Rounds, TrainSettings, read_out
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model
+from ctr.optimizers.ftrl import Ftrl
+from ctr.optimizers.optimizer import Float32
 from ctr.synth.log import write_click_log
 from ctr.workers.description import JobDescription, absolute, input_bytes
 from ctr.workers.forking import Forked, fork_server

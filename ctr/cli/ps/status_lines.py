@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from ctr.cli.tables import saturation_lines, size, some
 from ctr.distributed import JobStatus, WorkerStatus
-from ctr.learn import OPTIMIZERS
+from ctr.optimizers import OPTIMIZERS
 from ctr.table import table
 from ps.status import NodeStatus, StoreStatus
 

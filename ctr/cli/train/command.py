@@ -105,7 +105,7 @@ def _chosen(**settings: T | None) -> dict[str, T]:
 def _check(job: TrainJob) -> None:
     """Raise BadParameter for options that do not go together."""
     from ctr.jobs import require_batch
-    from ctr.learn import choose_optimizer
+    from ctr.optimizers import choose_optimizer
 
     if bool(job.holdout) + (job.holdout_fraction is not None) + (job.holdout_where is not None) > 1:
         raise typer.BadParameter("give one of --holdout, --holdout-fraction and --holdout-where.")

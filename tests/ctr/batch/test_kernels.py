@@ -11,7 +11,7 @@ from ctr.batch import Examples, Objective, Threads
 from ctr.batch.history import History
 from ctr.batch.threads import equal_blocks, weighed_blocks
 from features.batches import localize, slice_chunk
-from tests.ctr.learn.test_ftrl import importances_of, labels_of
+from tests.ctr.optimizers.test_ftrl import importances_of, labels_of
 from tests.examples import random_batch, rows_of
 from tests.reference import batch as reference
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from api.app import create_app
 from ctr.distributed.run import StoreSettings, train_distributed
-from ctr.learn.ftrl import Ftrl
 from ctr.learn.rounds import read_out
 from ctr.model.artifact import load_model, load_state
+from ctr.optimizers.ftrl import Ftrl
 from features import DatasetSource
 from features.readable import DICTIONARY
 from ps import parse_redis_url

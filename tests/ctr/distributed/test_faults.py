@@ -17,9 +17,9 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ctr.learn.ftrl import Ftrl
 from ctr.learn.result import TrainResult
 from ctr.learn.rounds import Rounds, TrainSettings, read_out
+from ctr.optimizers.ftrl import Ftrl
 from ctr.workers.description import JobDescription, absolute, input_bytes
 from ctr.workers.report import read_stalls
 from features import FeatureSpec, open_source

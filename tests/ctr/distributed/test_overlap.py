@@ -14,8 +14,8 @@ import pytest
 from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.position import JobPosition
 from ctr.learn import Learner
-from ctr.learn.ftrl import Ftrl
 from ctr.learn.rounds import read_out
+from ctr.optimizers.ftrl import Ftrl
 from ctr.workers.description import JobDescription
 from features.batches import localize
 from ps import DEFAULT_FILTERS, BoardView, Filters, RedisStore, Token, parse_redis_url

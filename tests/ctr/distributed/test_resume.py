@@ -17,8 +17,8 @@ from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.position import JobPosition
 from ctr.errors import CtrError, ModelError, StoreError
 from ctr.learn.base_rate import base_rate, starting_state
-from ctr.learn.ftrl import Ftrl
 from ctr.model.artifact import load_model
+from ctr.optimizers.ftrl import Ftrl
 from ctr.workers.description import JobDescription
 from ctr.workers.heartbeat import Heartbeat
 from ctr.workers.report import WorkerReport

@@ -19,8 +19,8 @@ from ctr.errors import DataError, ModelError, StoreError
 from ctr.jobs.setup import set_up
 from ctr.jobs.train_distributed import describe_job
 from ctr.jobs.train_job import TrainJob
-from ctr.learn.ftrl import Ftrl
 from ctr.learn.learner import Learner
+from ctr.optimizers.ftrl import Ftrl
 from ctr.workers import Consistency
 from ctr.workers.report import Reports
 from ctr.workers.ssp_worker import SspWorker

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from ctr.errors import ModelError
 from ctr.learn.admission import Admission, AdmissionCounts
-from ctr.learn.ftrl import Ftrl
 from ctr.learn.result import TrainResult
 from ctr.learn.rounds import Rounds, TrainSettings, read_out
+from ctr.optimizers.ftrl import Ftrl
 from features import Batch, Chunk, parse_spec, slot_dtype
 from features.batches import localize
 from ps import MemoryStore

@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, ModelError, StoreError
-from ctr.learn.ftrl import Ftrl
 from ctr.learn.result import TrainProgress, TrainResult
 from ctr.learn.rounds import Rounds, TrainSettings, read_out
+from ctr.optimizers.ftrl import Ftrl
 from features import BadRows, Batch, Chunk, FeatureSpec, Slots, parse_spec
 from ps import MemoryStore, Token
 from tests.ctr.sources import BatchSource

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ctr.learn.ftrl import Ftrl
 from ctr.learn.learner import Learner
 from ctr.metrics.metrics import Metrics
 from ctr.model.linear import LinearModel
+from ctr.optimizers.ftrl import Ftrl
 from features import Batch, Chunk, RawSource, load_spec
 from features.batches import localize
 

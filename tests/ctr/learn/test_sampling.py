@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr.errors import DataError, ModelError
-from ctr.learn import Learner, Sampling, TrainSettings, choose_optimizer
+from ctr.learn import Learner, Sampling, TrainSettings
+from ctr.optimizers import choose_optimizer
 from features import Batch, Chunk
 from features.batches import localize
 from tests.reference import sampling as reference

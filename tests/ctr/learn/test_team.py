@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, ModelError
-from ctr.learn.ftrl import Ftrl
 from ctr.learn.learner import Learner
 from ctr.learn.rounds import default_chunk, read_out
 from ctr.learn.team import Task, Team
+from ctr.optimizers.ftrl import Ftrl
 from features import Chunk, Slots
 from features.batches import localize
 from ps import MemoryStore, Partitions, Token

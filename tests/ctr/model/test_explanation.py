@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ctr.errors import DataError
-from ctr.learn.ftrl import Ftrl
 from ctr.model import LinearModel, Model, explain, load_model, save_model
+from ctr.optimizers.ftrl import Ftrl
 from features import FeatureSpec, RawSource, load_spec
 from tests.command_line import Cli
 

@@ -12,8 +12,8 @@ import pytest
 
 import ctr
 from ctr.errors import DataError
-from ctr.learn.ftrl import Ftrl
 from ctr.model import LinearModel, save_model
+from ctr.optimizers.ftrl import Ftrl
 from features import parse_spec
 
 SPEC = """

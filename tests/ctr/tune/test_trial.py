@@ -10,7 +10,7 @@ import pytest
 
 import ctr
 from ctr.errors import DataError
-from ctr.learn import choose_optimizer
+from ctr.optimizers import choose_optimizer
 from ctr.tune import Examples, Judged, folds_of, run_trial
 from features import DatasetSource
 from tests.ctr.tune.conftest import ROWS

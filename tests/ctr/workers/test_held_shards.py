@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ctr.learn import Timings
-from ctr.learn.ftrl import Ftrl
+from ctr.optimizers.ftrl import Ftrl
 from ctr.workers.held_shards import HeldShards, NoChunk, Taken
 from ctr.workers.shard_reader import ShardReader
 from ps import Filters, JobBoard, RedisStore, WorkerStore, parse_redis_url

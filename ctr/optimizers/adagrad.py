@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import ModelError
-from ctr.learn import adagrad_kernels as kernels
-from ctr.learn.optimizer import Float32, Float64, Optimizer, dither_of, scratch_for
+from ctr.optimizers import adagrad_kernels as kernels
+from ctr.optimizers.optimizer import Float32, Float64, Optimizer, dither_of, scratch_for
 from features import Chunk
 from ps import Filters
 

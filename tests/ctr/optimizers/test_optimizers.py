@@ -13,14 +13,15 @@ import pytest
 
 from ctr.cli.train.command import train as train_command
 from ctr.errors import ModelError
-from ctr.learn import OPTIMIZERS, Rounds, TrainSettings, choose_optimizer, optimizer_from_json, read_out
-from ctr.learn.adagrad import AdaGrad
-from ctr.learn.ftrl import Ftrl
+from ctr.learn import Rounds, TrainSettings, read_out
 from ctr.model import load_model, load_state
+from ctr.optimizers import OPTIMIZERS, choose_optimizer, optimizer_from_json
+from ctr.optimizers.adagrad import AdaGrad
+from ctr.optimizers.ftrl import Ftrl
 from ps import MemoryStore
 from tests.command_line import Cli
-from tests.ctr.learn.optimizers_of_tests import Sgd
 from tests.ctr.learn.test_rounds import BITS, spec_of
+from tests.ctr.optimizers.optimizers_of_tests import Sgd
 from tests.ctr.sources import BatchSource
 from tests.examples import random_batch, rows_of
 
@@ -76,7 +77,7 @@ def test_only_the_registry_knows_the_optimizers() -> None:
         for path in (root / package).rglob("*.py")
         if names.search(path.read_text())
     }
-    assert found == {"ctr/learn/adagrad.py", "ctr/learn/ftrl.py", "ctr/learn/optimizers.py"}
+    assert found == {"ctr/optimizers/adagrad.py", "ctr/optimizers/ftrl.py", "ctr/optimizers/registry.py"}
 
 
 def test_a_store_as_wide_as_the_optimizer() -> None:

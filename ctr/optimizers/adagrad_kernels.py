@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.learn.dither_kernels import GOLDEN, LAST_PLACE, unit
 from ctr.numba_cache import FAST_MATH, njit
+from ctr.optimizers.dither_kernels import GOLDEN, LAST_PLACE, unit
 
 SCRATCH_ROWS = 2
 

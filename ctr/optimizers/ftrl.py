@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import ModelError
-from ctr.learn import ftrl_kernels as kernels
-from ctr.learn.optimizer import LARGEST_WEIGHT, Float32, Float64, Optimizer, dither_of, scratch_for
+from ctr.optimizers import ftrl_kernels as kernels
+from ctr.optimizers.optimizer import LARGEST_WEIGHT, Float32, Float64, Optimizer, dither_of, scratch_for
 from features import Chunk
 from ps import LARGEST_N, Filters, fraction_bits
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.learn import Float32, Optimizer
+from ctr.optimizers import Float32, Optimizer
 from features import Chunk
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ctr.errors import ModelError
-from ctr.learn.optimizer import Float32, Float64, Optimizer
+from ctr.optimizers.optimizer import Float32, Float64, Optimizer
 from features import Chunk
 
 

@@ -7,10 +7,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ctr.errors import ModelError
-from ctr.learn.adagrad import AdaGrad
-from ctr.learn.ftrl import Ftrl
-from ctr.learn.lbfgs import Lbfgs
-from ctr.learn.optimizer import Optimizer
+from ctr.optimizers.adagrad import AdaGrad
+from ctr.optimizers.ftrl import Ftrl
+from ctr.optimizers.lbfgs import Lbfgs
+from ctr.optimizers.optimizer import Optimizer
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {each.name: each for each in (Ftrl, AdaGrad, Lbfgs)}
 DEFAULT_OPTIMIZER = Ftrl.name

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ctr.errors import ModelError
-from ctr.learn.ftrl import Ftrl
+from ctr.optimizers.ftrl import Ftrl
 from features import Batch, Chunk
 from features.batches import localize
 from tests.examples import random_batch, rows_of
