@@ -221,14 +221,19 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
         if blocks == 0 and self.fit_intercept:
             rate = click_rate(labels[:_ROWS], None if weights is None else weights[:_ROWS])
             state[-1] = starting_state(optimizer, rate, 1)[1][0]
-        for rows, chunk in self._chunks(X, labels, weights):
-            margins = optimizer.train(chunk, state, number=blocks)
-            if not np.isfinite(margins).all():
-                raise ModelError(
-                    f"training diverged in rows {rows.start} to {rows.stop}: a prediction is not a number. "
-                    "Lower alpha, or scale the features, for instance with MaxAbsScaler."
-                )
-            blocks += 1
+        try:
+            for rows, chunk in self._chunks(X, labels, weights):
+                margins = optimizer.train(chunk, state, number=blocks)
+                if not np.isfinite(margins).all():
+                    raise ModelError(
+                        f"training diverged in rows {rows.start} to {rows.stop}: a prediction is not a "
+                        "number. Lower alpha, or scale the features, for instance with MaxAbsScaler."
+                    )
+                blocks += 1
+        except (ModelError, ValueError):
+            if self._blocks == 0:
+                del self._state  # it has learnt nothing: it is not fitted
+            raise
         self._state, self._optimizer, self._passes, self._blocks = state, optimizer, number, blocks
         learnt = optimizer.weights(state)
         self.coef_, self.intercept_ = learnt[None, :-1], learnt[-1:]
@@ -245,10 +250,20 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
             ends = X.indptr[rows.start : rows.stop + 1]
             nonzero = slice(ends[0], ends[-1])
             indptr, indices = (ends - ends[0]).astype(np.int64), X.indices[nonzero].astype(np.uint32)
-            values = None if (X.data[nonzero] == 1).all() else X.data[nonzero].astype(np.float32)
+            values = None if (X.data[nonzero] == 1).all() else _float32("X", X.data[nonzero])
             if self.fit_intercept:
                 indices = np.insert(indices, indptr[1:], intercept)
                 values = None if values is None else np.insert(values, indptr[1:], np.float32(1))
                 indptr += np.arange(indptr.size)
-            those = None if weights is None else weights[rows].astype(np.float32)
+            those = None if weights is None else _float32("sample_weight", weights[rows])
             yield rows, Chunk(indptr, slots, indices, values, labels[rows], those)
+
+
+def _float32(what: str, numbers: NDArray[Any]) -> NDArray[np.float32]:
+    """The same numbers, as the kernels take them. Raises ValueError for those that are too large for it."""
+    with np.errstate(over="ignore"):
+        found = numbers.astype(np.float32)
+    if not np.isfinite(found).all():
+        worst = numbers[~np.isfinite(found)][0]
+        raise ValueError(f"{what} contains {worst:g}, too large for float32: scale it.")
+    return found

@@ -74,6 +74,11 @@ class TrainJob:
     max_bad_fraction: float | None = None
     """With `skip` and `quarantine`: of the rows of training or the hold-out that may be bad; None: all."""
 
+    def __post_init__(self) -> None:
+        for name, share in (("holdout-fraction", self.holdout_fraction), ("forget", self.forget)):
+            if share is not None and not 0 <= share <= 1:
+                raise ModelError(f"{name} is {share}: give a number from 0 to 1.")
+
     def rows(self, *, held_out: bool) -> RowChoice | None:
         """The rows of the inputs that are kept for evaluation, or the others; None: no condition tells."""
         if self.holdout_where is None:

@@ -188,6 +188,10 @@ class _Tally:
             raise ValueError(f"slots are {chunk.slots.dtype}, a spec of {self.bits} bits has another dtype")
         if chunk.slots.size and int(chunk.slots[-1]) >> self.bits:
             raise ValueError(f"slot {chunk.slots[-1]} is out of range for {self.bits} bits")
+        if chunk.values is not None and not np.isfinite(chunk.values).all():
+            raise ValueError("a value is not finite")
+        if chunk.weights is not None and not (np.isfinite(chunk.weights) & (chunk.weights > 0)).all():
+            raise ValueError("a weight is not finite and above 0")
         labelled = chunk.labels is not None
         if done.labelled not in (None, labelled):
             raise ValueError("some batches have labels and some have none")

@@ -152,6 +152,14 @@ def test_what_cannot_be_learnt(rows: Rows) -> None:
         model.fit(X, y, sample_weight=-np.ones(100))
     with pytest.raises(ValueError, match="NaN"):
         model.fit(np.full((100, 2), np.nan), y)
+    with pytest.raises(ValueError, match="sample_weight contains infinity"):
+        model.fit(X, y, sample_weight=np.full(100, np.inf))
+    with pytest.raises(ValueError, match=r"X contains -1e\+300, too large for float32"):
+        model.fit(np.full((100, 2), -1e300), y)
+    with pytest.raises(ValueError, match=r"sample_weight contains 1e\+39, too large"):
+        model.fit(X, y, sample_weight=np.full(100, 1e39))
+    with pytest.raises(ValueError, match="X contains infinity"):
+        FTRLClassifier().fit(X, y).predict_proba(np.full((1, X.shape[1]), np.inf))
     with pytest.raises(ValueError, match="needs classes"):
         model.partial_fit(X, y)
     model.partial_fit(X, y, classes=[0, 1])
@@ -168,6 +176,11 @@ def test_divergence_is_told_and_leaves_what_was_learnt() -> None:
     with pytest.raises(ModelError, match=r"diverged in rows 0 to 200.*Lower alpha"):
         model.partial_fit(X * 1e30, y)
     assert np.array_equal(model.coef_, before)
+    new = FTRLClassifier()
+    with pytest.raises(ModelError, match="diverged"):
+        new.fit(X * 1e30, y)
+    with pytest.raises(NotFittedError):
+        new.predict(X)
 
 
 def test_examples_of_the_documentation() -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import ctr
-from ctr.errors import ModelError
+from ctr.errors import DataError, ModelError
 from ctr.learn import require_convergence
 from ctr.metrics import Metrics
 from ctr.model import load_model
@@ -123,3 +124,82 @@ class TestOneClass:
             second = write(tmp_path / "second.csv", np.full(200, label))
             assert cli(*words, second, "--warm-start", tmp_path / "model").code == 0
             assert load_model(tmp_path / "model").manifest["training"]["rows"] == 200
+
+
+class TestNotFinite:
+    """NaN is a missing number where fields may lack one; nothing else that is not finite passes."""
+
+    FORMATS = "csv", "parquet", "arrow", "jsonl", "libsvm", "vw"
+    LEAST = "{version: 1, source: {format: vw}, bits: 14}"
+
+    def rows(self, path: Path, number: str, weight: str = "1") -> tuple[Path, str]:
+        """20 rows in the suffix's format, with this number and weight in the third; and their spec."""
+        numbers, weights = ["0.5"] * 20, ["1"] * 20
+        numbers[2], weights[2] = number, weight
+        kind = path.suffix[1:]
+        if kind in ("libsvm", "vw"):
+            lines = [f"{i % 2} 3:{n}" for i, n in enumerate(numbers)]
+            if kind == "vw":
+                lines = [f"{1 - i % 2 * 2} {weights[i]} |a price:{n}" for i, n in enumerate(numbers)]
+            path.write_text("\n".join(lines) + "\n")
+            return path, self.LEAST if kind == "vw" else "libsvm"
+        columns = {"click": [i % 2 for i in range(20)], "site": ["a"] * 20}
+        table = pa.table(columns | {"price": [float(n) for n in numbers], "w": [float(w) for w in weights]})
+        if kind == "parquet":
+            pq.write_table(table, path)
+        elif kind == "arrow":
+            with pa.ipc.new_file(path, table.schema) as file:
+                file.write_table(table)
+        elif kind == "jsonl":
+            names = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
+            path.write_text(
+                "".join(
+                    f'{{"click": {i % 2}, "site": "a", "price": {names.get(n, n)}, "w": {names.get(w, w)}}}\n'
+                    for i, (n, w) in enumerate(zip(numbers, weights, strict=True))
+                )
+            )
+        else:
+            rows = (f"{i % 2},a,{n},{w}\n" for i, (n, w) in enumerate(zip(numbers, weights, strict=True)))
+            path.write_text("click,site,price,w\n" + "".join(rows))
+        source = {"csv": "delimited"}.get(kind, kind)
+        return path, SPEC.replace("delimited", source).replace("label: click", "label: click, weight: w")
+
+    @pytest.mark.parametrize("kind", FORMATS)
+    def test_rows_of_files(self, tmp_path: Path, kind: str) -> None:
+        good, spec = self.rows(tmp_path / f"good.{kind}", "0.5")
+        model = ctr.train(good, spec)
+        wrong = [("inf", "1"), ("-inf", "1")]
+        wrong += [("nan", "1")] if kind in ("libsvm", "vw") else []
+        wrong += [] if kind == "libsvm" else [("0.5", "nan"), ("0.5", "inf"), ("0.5", "-1"), ("0.5", "0")]
+        for number, weight in wrong:
+            bad, _ = self.rows(tmp_path / f"bad.{kind}", number, weight)
+            with pytest.raises(DataError, match=rf"bad\.{kind}:.*\b[34]\b"):
+                ctr.train(bad, spec)
+            with pytest.raises(DataError, match=rf"bad\.{kind}:.*\b[34]\b"):
+                model.evaluate(bad)
+
+    def test_tables_and_rows(self) -> None:
+        columns = {"click": [0, 1] * 10, "site": ["a"] * 20}
+        spec = spec_of(SPEC.replace("delimited", "parquet"))
+        model = ctr.train(pa.table(columns | {"price": [0.5] * 20}), spec)
+        for wrong in (np.inf, -np.inf):
+            table = pa.table(columns | {"price": [0.5, wrong] * 10})
+            for of in (table, table.to_pandas()):
+                for call in (lambda of=of: ctr.train(of, spec), lambda of=of: model.evaluate(of)):
+                    with pytest.raises(DataError, match=r"the table: row 2: column 'price': '-?inf'"):
+                        call()
+                with pytest.raises(DataError, match=r"row 2: column 'price': '-?inf'"):
+                    model.predict(of)
+            with pytest.raises(DataError, match="expected text, a finite number"):
+                model.predict([{"site": "a", "price": wrong}])
+        missing = model.predict([{"site": "a", "price": None}])
+        assert model.predict([{"site": "a", "price": np.nan}]) == missing
+
+    @pytest.mark.parametrize("wrong", [np.nan, np.inf])
+    @pytest.mark.parametrize(
+        "setting", ["alpha", "pos_weight", "negative_rate", "base_rate", "holdout_fraction", "forget"]
+    )
+    def test_settings(self, setting: str, wrong: float) -> None:
+        table = pa.table({"click": [0, 1] * 10, "site": ["a"] * 20, "price": [0.5] * 20})
+        with pytest.raises(ModelError, match=f"is {wrong}"):
+            ctr.train(table, SPEC.replace("delimited", "parquet"), **{setting: wrong})

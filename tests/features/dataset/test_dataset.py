@@ -8,6 +8,7 @@ import resource
 import shutil
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -466,6 +467,9 @@ def test_a_disk_that_refuses_leaves_nothing_half_written(tmp_path: Path, old: bo
         ([random_batch(11)], "a batch of 11 rows"),
         ([random_batch(10, bits=40)], "slots are uint64"),
         ([random_batch(10, bits=23)], "out of range"),
+        ([replace(random_batch(5), values=np.full(random_batch(5).slots.size, np.nan, "f4"))], "not finite"),
+        ([replace(random_batch(5), weights=np.full(5, np.inf, np.float32))], "weight is not finite"),
+        ([replace(random_batch(5), weights=np.zeros(5, np.float32))], "and above 0"),
         ([random_batch(10), Batch(random_batch(10).indptr, random_batch(10).slots)], "some have none"),
     ],
 )
