@@ -1,5 +1,5 @@
 """`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; when named: parameters, plan, board,
-wide, features, peers, predict, lbfgs.
+wide, features, peers, predict, lbfgs, classifier.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks import (
     accuracy,
     board,
+    classifier,
     features,
     lbfgs,
     memory,
@@ -41,6 +42,7 @@ def main() -> None:
             "peers",
             "predict",
             "lbfgs",
+            "classifier",
             [],
         ],
         help="what to measure; default: everything",
@@ -50,6 +52,7 @@ def main() -> None:
     parser.add_argument("--wide-rows", type=int, default=10_000_000, help="rows for wide (10 GB)")
     parser.add_argument("--window-rows", type=int, default=20_000_000, help="rows for windows (600 MB)")
     parser.add_argument("--lbfgs-rows", type=int, default=200_000, help="rows for lbfgs (5 minutes)")
+    parser.add_argument("--fit-rows", type=int, default=1_000_000, help="rows for classifier")
     parser.add_argument("--plan-rows", type=int, default=5_000_000, help="rows for plan (4 GB)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
     parser.add_argument("--folder", type=Path, default=Path("bench-data"), help="for the data (3 GB)")
@@ -85,6 +88,8 @@ def main() -> None:
         predict.measure(options.folder, options.rows, options.rounds)
     if "lbfgs" in kinds:
         lbfgs.measure(options.folder, options.lbfgs_rows)
+    if "classifier" in kinds:
+        classifier.measure(options.fit_rows, options.rounds)
     if "features" in kinds:
         features.measure(options.folder, options.rows, options.rounds, options.window_rows)
     if "peers" in kinds:

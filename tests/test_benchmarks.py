@@ -36,9 +36,19 @@ def test_every_benchmark_runs(
     monkeypatch.setattr(board, "BITS", 22)
     monkeypatch.setattr(board, "WORKERS", 3)
     monkeypatch.setattr(wide, "BITS", 22)
-    kinds = [*benchmarks.KINDS, "features", "wide", "parameters", "plan", "board", "predict", "lbfgs"]
+    kinds = [
+        *benchmarks.KINDS,
+        "features",
+        "wide",
+        "parameters",
+        "plan",
+        "board",
+        "predict",
+        "lbfgs",
+        "classifier",
+    ]
     sizes = "--rows 500 --memory-rows 500 --plan-rows 250 --wide-rows 500 --window-rows 500 --rounds 1"
-    sizes += " --lbfgs-rows 500"
+    sizes += " --lbfgs-rows 500 --fit-rows 500"
     options = sizes.split()
     options += ["--folder", str(tmp_path), "--data", str(tmp_path / "none")]
     monkeypatch.setattr(sys, "argv", ["benchmarks", *kinds, *options])
@@ -56,6 +66,7 @@ def test_every_benchmark_runs(
         "predicted",
         "workers borne",
         "LogisticRegression",
+        "FTRLClassifier is",
         "FeatureHasher",
         "741 pairs",
         "2 workers, 2 Redis",
