@@ -162,7 +162,7 @@ def _svg(draw: Draw, models: Mapping[str, object], *, height: float = _HEIGHT, l
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context(_STYLE):  # type: ignore[arg-type]  # knows its keys one by one
+    with rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         axes = figure.subplots()
         draw(axes)
