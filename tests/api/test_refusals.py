@@ -33,6 +33,9 @@ def small(model: Model) -> Iterator[httpx.Client]:
         ('{"rows": [{"city": [true]}]}', ["rows[0]", "city", "[True]"]),
         ('{"rows": [{"age": "old"}]}', ["rows[0]", "age", "old"]),
         ('{"rows": [{"age": "1 2"}]}', ["rows[0]", "age", "1 2"]),
+        ('{"rows": [{"age": "-inf"}]}', ["rows[0]", "age", "-inf"]),
+        ('{"rows": [{"age": 1e999}]}', ["not JSON"]),
+        ('{"rows": [{"age": Infinity}]}', ["not JSON"]),
         # What is around the rows.
         ('{"rows": [{}, 5]}', ["rows[1]", "a number", "object"]),
         ('{"rows": [null]}', ["rows[0]", "null"]),
