@@ -8,7 +8,6 @@ Imports nothing of ctr, which is not installed there.
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -125,11 +124,32 @@ def vowpal_wabbit(folder: Path, settings: Settings) -> tuple[float, np.ndarray]:
     return max(seconds - start, 1e-3), np.loadtxt(out, usecols=0)
 
 
+VW = """
+import re, runpy, sys
+try:
+    runpy.run_module("vowpalwabbit", run_name="__main__")
+finally:
+    with open("/proc/self/status") as status:
+        print("VmHWM", re.search(r"VmHWM:\\s*(\\d+)", status.read())[1], file=sys.stderr)
+"""
+vw_memory_mb = [0.0]
+
+
 def vw(*words: object) -> float:
-    """Seconds of a run."""
+    """Seconds of a run; its memory is noted."""
     begun = perf_counter()
-    subprocess.run([sys.executable, "-m", "vowpalwabbit", *map(str, words)], check=True, capture_output=True)
-    return perf_counter() - begun
+    done = subprocess.run(
+        [sys.executable, "-c", VW, *map(str, words)], check=True, capture_output=True, text=True
+    )
+    seconds = perf_counter() - begun
+    vw_memory_mb.append(int(done.stderr.split()[-1]) / 1024)
+    return seconds
+
+
+def memory_mb() -> float:
+    """The most that this process has held; getrusage would count the one that started it, too."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def write_vw(x: sparse.csr_matrix, y: np.ndarray, out: Path) -> None:
@@ -211,9 +231,8 @@ def main(peer: str, folder: Path, which: str) -> None:
     for settings in best if which == "best" else [fast]:
         seconds, predictions = fit(folder, settings)
         trials.append({"settings": settings, "seconds": seconds, **judged(predictions, labels)})
-    who = resource.RUSAGE_CHILDREN if peer.startswith("VW") else resource.RUSAGE_SELF
-    memory_mb = resource.getrusage(who).ru_maxrss / 1024
-    print(json.dumps({"version": version(package), "memory_mb": memory_mb, "trials": trials}))
+    held = max(vw_memory_mb) if peer.startswith("VW") else memory_mb()
+    print(json.dumps({"version": version(package), "memory_mb": held, "trials": trials}))
 
 
 if __name__ == "__main__":
