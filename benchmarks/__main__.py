@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
     parser.add_argument("--folder", type=Path, default=Path("bench-data"), help="for the data (3 GB)")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="real data for accuracy")
-    parser.add_argument("--peer-rows", type=int, default=1_000_000, help="synthetic rows for peers (2 GB)")
+    parser.add_argument("--peer-rows", type=int, default=500_000, help="synthetic rows for peers (1 GB)")
     parser.add_argument(
         "--peer-python", type=Path, help="of an environment with the peers; default: a new one"
     )
