@@ -19,13 +19,12 @@ ROUNDS = 7
 CHUNK = 65_536
 PARTS = {
     "read": "waiting for examples, which another thread reads ahead",
-    "unique": "unique slots: none to find, as the data set has them",
     "pull": "the state of a chunk's slots: from the table into the chunk's own",
     "train": "the optimizer: predict and learn, progressive metrics included",
     "push": "the changes: from the chunk's own into the table",
-    "wait": "waiting for other workers",
 }
-"""Of `worker_seconds` in the summary of `ctr train`."""
+"""Of `worker_seconds` in the summary of `ctr train`; a hashed data set has its unique slots, one worker waits
+for none."""
 
 
 @njit(fastmath=FAST_MATH)

@@ -125,7 +125,7 @@ def _ours(case: Case, spec: str, train: Path, test: Path, folder: Path) -> list[
         found.append(
             Result(
                 who,
-                {key: value for key, value in settings.items() if words},
+                {key: value for key, value in settings.items() if words and key != "name"},
                 done["wall"] if words else done["seconds"],
                 *(evaluated[key] for key in ("logloss", "auc", "calibration")),
                 memory_mb=done["peak_memory_mb"],
