@@ -169,11 +169,7 @@ def tune(
                 stop=stop,
                 on_trial=on_trial,
             )
-        options: dict[str, object] = {**found.options}
-        if suggestion is not None and found.best.crosses:
-            with replace_file(new_spec) as partial:
-                partial.write_text(suggestion.yaml(found.best.crosses), "utf-8")
-            options["spec"] = str(new_spec)
+        options = {**found.options, **_written_spec(new_spec, suggestion, found.best.crosses)}
         write_settings(out, options, found.measured)
         if plot is not None:
             write_plot(found, plot)
@@ -233,6 +229,15 @@ def _with_crosses(suggestion: Suggestion, inputs: Sequence[str], workers: int) -
         count: open_source(inputs, spec_of(suggestion.yaml(count)), threads=workers, learns=True)
         for count in sorted(counts)
     }
+
+
+def _written_spec(file: Path, suggestion: Suggestion | None, crosses: int) -> dict[str, str]:
+    """Write the spec with so many crosses, if any, and return the option that names it."""
+    if suggestion is None or not crosses:
+        return {}
+    with replace_file(file) as partial:
+        partial.write_text(suggestion.yaml(crosses), "utf-8")
+    return {"spec": str(file)}
 
 
 def _lines(found: Tuned, out: Path) -> list[str]:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ctr.errors import CtrError, DataError
+from ctr.errors import DataError
 from ctr.outputs import replace_file, require_writable
+from ctr.packages import require_packages
 from ctr.tune.tuning import Tuned
 
 _SUFFIXES = (".png", ".svg")
@@ -15,16 +16,11 @@ _SHOWN = 1.1  # times the best log loss: of what is worse, only that it was trie
 
 
 def require_plot(file: Path) -> None:
-    """Raise DataError for another suffix than .png and .svg, and CtrError where matplotlib is missing."""
+    """Raise DataError for another suffix than .png and .svg, and where matplotlib is missing."""
     if file.suffix not in _SUFFIXES:
         raise DataError(f"{file}: a plot is written as PNG or SVG: give a name that ends in .png or .svg.")
     require_writable(file)
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise CtrError(
-            "the plot of a search needs matplotlib, which is not installed: pip install matplotlib."
-        ) from error
+    require_packages("the plot of a search", {"matplotlib": "matplotlib"})
 
 
 def write_plot(found: Tuned, file: Path) -> None:

@@ -13,8 +13,9 @@ from threading import Event
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from ctr.errors import CtrError, ModelError
+from ctr.errors import ModelError
 from ctr.optimizers import choose_optimizer
+from ctr.packages import require_packages
 from ctr.tune.examples import Examples
 from ctr.tune.folds import Fold
 from ctr.tune.trial import Judged, run_trial
@@ -59,13 +60,8 @@ class Tried:
 
 
 def require_optuna() -> None:
-    """Raise CtrError where it is missing."""
-    try:
-        import optuna  # noqa: F401
-    except ImportError as error:
-        raise CtrError(
-            "the search for settings needs Optuna, which is not installed: pip install 'optuna>=4.0'."
-        ) from error
+    """Raise DataError where it is missing."""
+    require_packages("the search for settings", {"optuna": "'optuna>=4.0'"})
 
 
 def find_settings(
