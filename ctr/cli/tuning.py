@@ -202,7 +202,7 @@ def _suggested(
     crosses: int,
     workers: int,
 ) -> Suggestion:
-    """Crosses found in the rows that trials learn from; those that they are judged by are not looked at."""
+    """Crosses found in the rows that trials learn from; of the others, a spec that learns sees values."""
     from ctr.progress import progress
     from ctr.suggest import suggest_crosses
     from features import load_spec

@@ -16,25 +16,12 @@ from ctr.metrics import Metrics
 from ctr.model import probabilities_of
 from features import open_source
 from tests.command_line import Cli
+from tests.ctr.jobs.test_early_stopping import spec
 from tests.ps.redis_servers import needs_redis
 
-SPEC = """
-version: 1
-source: {format: delimited}
-label: click
-bits: 16
-fields:
-  - {name: site, type: category}
-  - {name: user, type: category}
-"""
+__all__ = ["spec"]
+
 METHODS = ("isotonic", "platt")
-
-
-@pytest.fixture(scope="module")
-def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("spec") / "spec.yaml"
-    path.write_text(SPEC)
-    return path
 
 
 @pytest.fixture(scope="module")
