@@ -20,8 +20,7 @@ _ENOUGH = 100  # rows to tell an id by
 _NEARLY_ALL = 0.98  # of the values that are there
 _FEW = 32  # distinct numbers that are rather names of something
 _CODES_FROM, _FEW_CODES = 50, 0.05
-_EDGES = 15
-_LONG_TAIL = 10.0  # the 99th percentile of counts over their median
+_EDGES = 31
 _LABELS = re.compile(
     r"(is_?)?(click|clicked|label|target|y|attributed|converted|conversion|install(ed)?)", re.I
 )
@@ -180,12 +179,14 @@ def _is_list(column: _Column, mark: str) -> bool:
 
 
 def _buckets(column: _Column) -> dict[str, Any]:
-    """The transform of a column of numbers; none if they are codes: whole, far from 0, and not many."""
+    """The transform of a column of numbers; none if they are codes: whole, far from 0, and not many.
+
+    Buckets of equally many values, also where the tail is long. Beside log-squared buckets, the log loss of
+    later rows is 0.29% lower on four parts of Criteo (16,000 to 36,000 rows; 15 edges: 0.37%), 0.10% on three
+    synthetic logs of 40,000 and 0.06% on one of 400,000, where 15 edges cost 0.17%.
+    """
     values = np.array([float(text) for text in column.there if is_number(text)])
-    median, high = np.quantile(values, [0.5, 0.99])
     whole = (values == np.floor(values)).all()
-    if whole and values.min() >= -1 and high > _LONG_TAIL * max(median, 1):
-        return {"transform": "log"}
     if whole and values.min() >= _CODES_FROM and column.distinct < _FEW_CODES * len(column.there):
         return {}
     found = np.quantile(values, np.arange(1, _EDGES + 1) / (_EDGES + 1))
