@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from ctr.cli.app import main
+from ctr.cli.app import start
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, words: Sequence[object]) -> int
     monkeypatch.setattr(sys, "argv", ["ctr", *map(str, words)])
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
-        main()
+        start()
     except SystemExit as stop:
         return int(stop.code or 0)
     finally:

@@ -13,6 +13,8 @@ from types import ModuleType
 
 import pytest
 
+from ctr.numba_cache import SOURCE_NAMES
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("api", "ctr", "features", "ps")
 NUMBA_CACHE = "ctr.numba_cache"
@@ -90,6 +92,10 @@ def test_kernels_import_only_numpy_numba_and_kernels() -> None:
     for name in kernels():
         ours = {other for other in imports(name) if other.partition(".")[0] not in allowed}
         assert ours <= {NUMBA_CACHE, *kernels()}, name
+
+
+def test_the_cache_knows_the_sources_of_all_kernels() -> None:
+    assert not [name for name in kernels() if not f"{name}.py".endswith(SOURCE_NAMES)]
 
 
 def test_kernels_are_compiled_with_our_cache() -> None:

@@ -33,6 +33,15 @@ import numpy as np
 from ctr import caller_kernels
 print(caller_kernels.parity(np.uint64(0)))
 """
+COMPILE = """
+import numba, numpy as np
+from ctr.synth.kernels import mix
+assert mix(np.uint64(3)) == {expected}
+(loaded,) = mix.overloads.values()
+assert loaded.library._shared_module is None
+negative = numba.njit(lambda x: ~mix(x))
+print(~negative(np.uint64(3)) & (2**64 - 1), len(mix.stats.cache_misses))
+"""
 CALL_WHEN_TOLD = """
 import os
 import time
@@ -142,6 +151,18 @@ def test_a_kernel_is_compiled_again_when_one_that_it_calls_has_changed(copy: Cop
     assert len(caches(copy.folder)) == 2
 
 
+def test_a_kernel_from_the_cache_can_be_part_of_one_that_is_compiled(copy: Copy) -> None:
+    expected = copy.run("import numpy as np; from ctr.synth.kernels import mix; print(mix(np.uint64(3)))")
+    assert copy.run(COMPILE.format(expected=expected)).split() == [expected, "0"]
+
+
+def test_a_kernel_in_a_file_that_the_cache_does_not_look_at_is_refused(copy: Copy) -> None:
+    (copy.folder / "ctr" / "caller_kernels.py").rename(copy.folder / "ctr" / "caller.py")
+    result = copy.start("import ctr.caller")
+    with pytest.raises(AssertionError, match="holds kernels: name it"):
+        printed(result)
+
+
 def test_outdated_kernels_are_removed_unless_a_process_may_still_run_on_them(copy: Copy) -> None:
     kept, removed, other = (
         copy.folder / "ctr" / "__pycache__" / name for name in ("kernels-1", "kernels-2", "other")
@@ -152,7 +173,7 @@ def test_outdated_kernels_are_removed_unless_a_process_may_still_run_on_them(cop
         (folder / "kernel.nbi").write_bytes(b"compiled")
     for folder in (removed, other):
         os.utime(folder, (long_ago, long_ago))
-    copy.run("import ctr.caller_kernels")
+    copy.run()
     assert (kept.exists(), removed.exists(), other.exists()) == (True, False, True)
 
 

@@ -305,8 +305,8 @@ def test_version(cli: Cli) -> None:
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys; sys.argv = ['ctr', '--help']\n"
-        "from ctr.cli.app import main\n"
-        "try: main()\n"
+        "from ctr.cli.commands import run\n"
+        "try: run()\n"
         "except SystemExit: pass\n"
         "heavy = {'numba', 'numpy', 'pyarrow', 'scipy', 'fastapi', 'pydantic'} & set(sys.modules)\n"
         "assert not heavy, heavy"
@@ -405,11 +405,11 @@ def test_a_full_disk_leaves_the_old_model(cli: Cli, click_log: Path, tmp_path: P
 def test_a_second_start_compiles_nothing(cli: Cli, short_log: Path, tmp_path: Path) -> None:
     code = """
 from numba.core import event
-from ctr.cli.app import main
+from ctr.cli.app import start
 
 with event.install_recorder("numba:compile") as recorder:
     try:
-        main()
+        start()
     except SystemExit as stop:
         assert not stop.code
 print(f"events: {len(recorder.buffer)}")
