@@ -44,7 +44,7 @@ REPORT_SCHEMA = pa.schema(
         pa.field("report", pa.large_binary(), nullable=False),
     ]
 )
-_FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)
+_FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 _REMEDY = "restore the folder from a copy, or train from the beginning"
 
 

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from ctr.cli import (
-    drilling,
-    evaluating,
-    features,
-    model,
-    ps,
-    runs,
-    scoring,
-    serving,
-    synthesis,
-    tuning,
-    working,
-)
 from ctr.cli.reporting import stopping
-from ctr.cli.train import train
 from ctr.errors import CtrError, SpecError
 from ctr.interrupts import interrupt_on_signals
 
@@ -41,35 +28,22 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
 
 
-app = typer.Typer(
-    name="ctr",
-    cls=_Commands,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    add_completion=False,
-    help=(
-        "From raw click logs to a served click-through-rate model.\n\n"
-        "Sparse logistic regression over hashed features, trained online.\n\n"
-        "A first run, without any data of your own:\n\n"
-        "- `ctr synth --rows 500000 --out clicks.tsv`\n"
-        "- `ctr train --spec criteo clicks.tsv --model model --holdout-fraction 0.1`\n"
-        "- `ctr serve --model model`"
-    ),
-)
-app.add_typer(features.app, name="features")
-app.add_typer(model.app, name="model")
-app.add_typer(ps.app, name="ps")
-app.command("synth")(synthesis.synth)
-app.command("train")(train)
-app.command("tune")(tuning.tune)
-app.command("drill")(drilling.drill)
-app.command("worker")(working.worker)
-app.command("evaluate")(evaluating.evaluate)
-app.command("predict")(scoring.predict)
-app.command("explain")(scoring.explain)
-app.command("serve")(serving.serve)
-app.command("runs")(runs.runs)
+_MODULES = {
+    "features": "features",
+    "model": "model",
+    "ps": "ps",
+    "synth": "synthesis",
+    "train": "train",
+    "tune": "tuning",
+    "drill": "drilling",
+    "worker": "working",
+    "evaluate": "evaluating",
+    "predict": "scoring",
+    "explain": "scoring",
+    "serve": "serving",
+    "runs": "runs",
+}
+"""Where in `ctr.cli` each command is, in the order of help: a function of its name, or `app`, of several."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -80,7 +54,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
@@ -90,15 +63,42 @@ def _options(
 
 
 @cache
-def command_line() -> Any:
-    """All commands with their options, which Typer takes 20 ms to put together."""
+def command_line(name: str | None = None) -> Any:
+    """The commands with their options: all, or only the one of that name.
+
+    To load them all takes 15 ms, and Typer 20 to put them together.
+    """
+    app = typer.Typer(
+        name="ctr",
+        cls=_Commands,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+        add_completion=False,
+        help=(
+            "From raw click logs to a served click-through-rate model.\n\n"
+            "Sparse logistic regression over hashed features, trained online.\n\n"
+            "A first run, without any data of your own:\n\n"
+            "- `ctr synth --rows 500000 --out clicks.tsv`\n"
+            "- `ctr train --spec criteo clicks.tsv --model model --holdout-fraction 0.1`\n"
+            "- `ctr serve --model model`"
+        ),
+    )
+    app.callback()(_options)
+    for each in _MODULES if name is None else (name,):
+        module = import_module(f"ctr.cli.{_MODULES[each]}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=each)
+        else:
+            app.command(each)(getattr(module, each))
     return get_command(app)
 
 
 def run() -> NoReturn:
     """Run the command line; exit 0 when all went well, 2 on wrong use, 1 when a job failed."""
     try:
-        sys.exit(command_line()(prog_name="ctr", standalone_mode=False))
+        name = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in _MODULES else None
+        sys.exit(command_line(name)(prog_name="ctr", standalone_mode=False))
     except _WrongUse as error:
         _fail(_wrong_use(error), 2)
     except typer.Abort:  # an answer of no

@@ -21,7 +21,7 @@ FORMAT_VERSION: Final = 1
 class OptimizerEntry(BaseModel):
     """An optimizer's `to_json`, and the passes that it made."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True, defer_build=True)
 
     passes: Annotated[int, Field(ge=1)]
 
@@ -41,7 +41,7 @@ class OptimizerEntry(BaseModel):
 class TrainingEntry(BaseModel):
     """What of its training a model's state goes on with."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=True)
 
     chunks: Annotated[int, Field(ge=0, lt=1 << 62)] = 0
     lineage: list[dict[str, Any]] = []
@@ -50,7 +50,7 @@ class TrainingEntry(BaseModel):
 class ManifestEntries(BaseModel):
     """What a manifest must say to be used; it says more."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, defer_build=True)
 
     id: str
     spec_fingerprint: str

@@ -28,7 +28,7 @@ _OWN_NAME = re.compile(
         ]
     )
 )
-_FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+_FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True, populate_by_name=True)
 _Count = Annotated[int, Field(ge=0)]
 _Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 from features.spec.yaml_text import Place
 
 # Strict: YAML reads `no` as a bool and `1.0` as a float; a silent cast would hide the slip.
-FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)
+FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 Name = Annotated[str, Field(min_length=1)]
 # Strict tuples would refuse the lists that YAML yields.
