@@ -102,7 +102,7 @@ def crowded_fields(transform: Transform, blocks: Iterator[Block]) -> list[str]:
     fields = [field for field in transform.spec.fields if type(field) is NumberField]
     if not fields:
         return []
-    distinct: dict[str, NDArray[np.float64]] = {field.name: np.empty(0) for field in fields}
+    met: dict[str, list[NDArray[np.float64]]] = {field.name: [np.empty(0)] for field in fields}
     rows = 0
     for block in _first_rows(blocks):
         cells = block.cells
@@ -110,11 +110,11 @@ def crowded_fields(transform: Transform, blocks: Iterator[Block]) -> list[str]:
         for field in fields:
             column = transform.columns.index(column_of(field))
             found = Column.of(cells, block.status, column, slice(None)).numbers
-            distinct[field.name] = np.union1d(distinct[field.name], found.values[found.present])
+            met[field.name].append(found.values[found.present])
     return [
         text
         for field in fields
-        for text in _crowd(field, distinct[field.name], transform.learnt(field), rows)
+        for text in _crowd(field, np.unique(np.concatenate(met[field.name])), transform.learnt(field), rows)
     ]
 
 
