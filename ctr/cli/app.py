@@ -19,8 +19,8 @@ def main() -> None:
     try:
         start()
     except SystemExit as end:
-        if sys.getprofile() is None:  # which would have something to say
-            _end(end.code)
+        if isinstance(end.code, int | None) and sys.getprofile() is None:  # neither has something to say
+            _end(end.code or 0)
         raise
 
 
@@ -78,8 +78,8 @@ def _look_for_cycles_later() -> None:
     gc.set_threshold(400_000)
 
 
-def _end(code: object) -> None:
-    """End the process with the code of a `SystemExit`, as `multiprocessing` ends its own.
+def _end(code: int) -> None:
+    """End the process with this code, as `multiprocessing` ends its own.
 
     Python would take everything apart: 30 ms, or 100 in a fork, which copies what it shares. It is left to do
     so where output cannot be written, as on a full disk, and says so.
@@ -90,7 +90,7 @@ def _end(code: object) -> None:
         for stream in (sys.stdout, sys.stderr):
             with suppress(BrokenPipeError):  # nobody reads it any more
                 stream.flush()
-        os._exit(code if isinstance(code, int) else int(code is not None))
+        os._exit(code)
 
 
 def _forked(line: int) -> bool:
