@@ -21,17 +21,18 @@ class Report(Protocol):
 
 
 @contextmanager
-def progress(what: str, size: int = 0) -> Iterator[Report]:
+def progress(what: str, size: int = 0, before: int = 0) -> Iterator[Report]:
     """Show the progress of a job on standard error until the `with` block ends.
 
-    `size`, in bytes, is that of all input, if the job reads it from beginning to end.
+    `size`, in bytes, is that of all input, if the job reads it from beginning to end; `before`: so many of
+    the rows that it will tell of were done earlier, and say nothing of its speed.
     """
-    with (_bar if sys.stderr.isatty() else _lines)(what, size) as report:
+    with (_bar if sys.stderr.isatty() else _lines)(what, size, before) as report:
         yield report
 
 
 @contextmanager
-def _bar(what: str, size: int) -> Iterator[Report]:
+def _bar(what: str, size: int, before: int) -> Iterator[Report]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -48,12 +49,12 @@ def _bar(what: str, size: int) -> Iterator[Report]:
         yield lambda rows, fraction, logloss=None, later_pass=False: bar.update(
             task,
             completed=fraction,
-            facts=_facts(rows, size * fraction, monotonic() - started, logloss, later_pass),
+            facts=_facts(rows, before, size * fraction, monotonic() - started, logloss, later_pass),
         )
 
 
 @contextmanager
-def _lines(what: str, size: int) -> Iterator[Report]:
+def _lines(what: str, size: int, before: int) -> Iterator[Report]:
     started = monotonic()
     due = started + _FIRST_PLAIN_S
 
@@ -63,17 +64,20 @@ def _lines(what: str, size: int) -> Iterator[Report]:
         if now < due or not rows:
             return
         due = now + _PLAIN_EVERY_S
-        left = f", {(now - started) * (1 - fraction) / fraction:.0f} s left" if fraction > 0 else ""
-        facts = _facts(rows, size * fraction, now - started, logloss, later_pass)
+        own = fraction * max(rows - before, 0) / rows  # as its rows are about equally long
+        left = f", {(now - started) * (1 - fraction) / own:.0f} s left" if own > 0 else ""
+        facts = _facts(rows, before, size * fraction, now - started, logloss, later_pass)
         sys.stderr.write(f"{what}: {fraction:.0%}, {facts}{left}\n")
         sys.stderr.flush()
 
     yield report
 
 
-def _facts(rows: int, read: float, seconds: float, logloss: float | None, later_pass: bool) -> str:
+def _facts(
+    rows: int, before: int, read: float, seconds: float, logloss: float | None, later_pass: bool
+) -> str:
     seconds = max(seconds, 1e-9)
-    facts = f"{rows:,} rows, {rows / seconds:,.0f} rows/s"
+    facts = f"{rows:,} rows, {max(rows - before, 0) / seconds:,.0f} rows/s"
     if read:
         facts += f", {read / seconds / 1e6:,.0f} MB/s"
     name = "training loss" if later_pass else "log loss"

@@ -18,6 +18,16 @@ _MOST_ROWS = 2048
 _MOST_CELLS = 1 << 17
 
 
+class UnfitColumnError(DataError):
+    """A column of a type that its field does not take."""
+
+    def __init__(self, problem: str, column: str, *, lists: bool) -> None:
+        super().__init__(problem)
+        self.column = column
+        self.lists = lists
+        """Whether fields of several values take it."""
+
+
 class Origin(Protocol):
     """Where the rows of a block stand, for messages."""
 

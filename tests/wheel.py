@@ -51,7 +51,7 @@ def main(wheel: Path) -> None:
         print(run(ctr, "--version").strip(), "from", wheel)
         run(python, "-m", "ctr", "--help")
         run(ctr, "synth", "--rows", 2_000, "--out", "clicks.tsv")
-        for spec in ("criteo", "avazu", "libsvm"):
+        for spec in ("criteo", "avazu", "libsvm", "vw"):
             run(python, "-c", f"from features import load_spec; load_spec({spec!r})")
         run(ctr, "train", "--spec", "criteo", "clicks.tsv", "--model", "model")
         run(ctr, "evaluate", "clicks.tsv", "--model", "model")

@@ -64,12 +64,21 @@ def check_inputs(inputs: list[str] | None) -> list[str] | None:
     return inputs
 
 
+_RAW_INPUTS = (
+    "Raw files, perhaps compressed: paths, folders, patterns such as `'logs/day=*/*.csv'`, URIs such as"
+    " s3://bucket/logs, or - for standard input."
+)
+
+RawInputs = Annotated[
+    list[str],
+    typer.Argument(metavar="INPUT", help=_RAW_INPUTS, callback=check_inputs, show_default=False),
+]
+
 Inputs = Annotated[
     list[str],
     typer.Argument(
         metavar="INPUT",
-        help="Raw files, perhaps compressed: paths, folders, patterns such as `'logs/day=*/*.csv'`, "
-        "URIs such as s3://bucket/logs, or - for standard input. Or one hashed data set.",
+        help=f"{_RAW_INPUTS} Or one hashed data set.",
         callback=check_inputs,
         show_default=False,
     ),
@@ -79,7 +88,7 @@ SpecOption = Annotated[
     str | None,
     typer.Option(
         metavar="SPEC",
-        help="Feature spec: a YAML file, or a shipped one by name (criteo, avazu, libsvm). "
+        help="Feature spec: a YAML file, or a shipped one by name (criteo, avazu, libsvm, vw). "
         "A hashed data set carries its own.",
     ),
 ]

@@ -154,7 +154,8 @@ def _write(portion: Portion, draft: DatasetDraft, shuffle: int | None) -> None:
     """Write its rows, in random order if `shuffle` is a seed."""
     source, before = portion.source, portion.unfinished.done
     read = 0 if before.rows or shuffle is not None else sum(file.size for file in source.files)
-    with progress("hashing the hold-out" if portion.held_out else "hashing", read) as show:
+    what = "hashing the hold-out" if portion.held_out else "hashing"
+    with progress(what, read, before.rows) as show:
         if shuffle is None:
             batches: Iterable[Batch] = source.batches(BLOCK_ROWS, before.position)
             rows = draft.write(

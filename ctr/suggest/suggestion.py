@@ -98,8 +98,9 @@ def suggest_crosses(
 ) -> Suggestion:
     """The crosses of the fields of `spec` that lower the log loss of these rows, at most so many.
 
-    Only rows before `stop` are looked at, if it is given; of more than `rows`, so many, spread evenly. The
-    outcome depends on neither the number of workers nor their speed. Raises DataError and SpecError.
+    Only rows before `stop` are looked at, if it is given; of more than `rows`, so many, spread evenly.
+    Features of windows take no part, as they are those of no one row. The outcome depends on neither the
+    number of workers nor their speed. Raises DataError and SpecError.
     """
     if datasets := [path for path in inputs if is_dataset(path)]:
         raise DataError(
@@ -111,7 +112,7 @@ def suggest_crosses(
             "standard input can be read only once, and this takes several passes; write its rows to a file."
         )
     of = candidate_fields(spec)
-    fitted = fit(spec, inputs)
+    fitted = fit(spec.of_fields(spec.fields), inputs)
     source = RawSource(fitted, inputs, threads=workers)
     values = RawSource(spec_of_values(fitted), inputs, threads=workers)
     pool = ThreadPoolExecutor(workers, "suggest")

@@ -14,6 +14,7 @@ from features.inputs.input_file import InputFile, LocalFile
 from features.inputs.remote import RemoteFile, is_uri, list_remote
 from features.inputs.standard_input import NAME, StandardInput
 
+_MANIFEST, _SPEC = "manifest.json", "features.yaml"  # of folders that ctr wrote
 _HIDDEN = (".", "_")  # such as .part-0.crc, _SUCCESS and _temporary
 
 
@@ -57,6 +58,11 @@ def _files_of(text: str) -> Sequence[InputFile]:
     path = Path(text)
     if not path.is_dir():
         return [LocalFile(path)]
+    if (path / _MANIFEST).is_file() and (path / _SPEC).is_file():
+        raise DataError(
+            f"{text}: this is a hashed data set, a model or a fitted spec, and raw files are needed; give"
+            " those that it was made from."
+        )
     found = list(_below(path))
     if not found:
         raise DataError(f"{text}: there is no data file in this folder; check the path.")

@@ -124,7 +124,7 @@ def _reason(text: str, *, of_gcs: bool) -> str:
     text = re.sub(r" \(Request ID: [^)]*\)| error_info=.*", "", text.splitlines()[0].rstrip("."))
     credentials, where = _S3_CREDENTIALS, "AWS_REGION and AWS_ENDPOINT_URL"
     if of_gcs:
-        credentials, where = _GCS_CREDENTIALS, "CLOUD_STORAGE_EMULATOR_ENDPOINT, if that is set"
+        credentials, where = _GCS_CREDENTIALS, "CLOUD_STORAGE_EMULATOR_ENDPOINT if that is set"
     if _NO_TOKEN in text:
         return f"there are no credentials for Google Cloud Storage; give {credentials}"
     if "NO_SUCH_BUCKET" in text:
@@ -135,7 +135,7 @@ def _reason(text: str, *, of_gcs: bool) -> str:
             " allow: to list the bucket and get objects"
         )
     if any(word in text for word in _UNREACHED):
-        return f"the server cannot be reached ({text}); check the network, {where}"
+        return f"the server cannot be reached ({text}); check the network, and {where}"
     return f"cannot be read ({text})"
 
 

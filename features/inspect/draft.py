@@ -28,8 +28,8 @@ _NAMES = re.compile(
     r"(^|_)(ids?|code|zip|ip|hash|type|cat|category|bin|os|device|app|channel|site|domain)($|_|\d)", re.I
 )
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?(Z|[-+]\d\d:?\d\d)?")
+_DATE = len("2017-11-06")
 _UNIX = re.compile(r"1\d{9}(\.\d+)?")
-_UNITS = "\x1f"  # between the elements of a list that came as one
 _SPLITS = ("|", ";", " ", ",")
 _WORDS = 4.0  # a cell, from which it is text
 _HEAD = """\
@@ -48,6 +48,8 @@ class _Column:
     there: Sequence[str]
     """The texts that are not missing."""
     distinct: int
+    lists: bool
+    """Whether values are lists, whose elements are apart."""
 
     @property
     def remark(self) -> str:
@@ -64,10 +66,10 @@ def draft_spec(where: str, *, label: str | None = None) -> str:
     `label` names the column of the label; None: that with a usual name, or else the only one of two kinds of
     labels. Raises DataError when there is none, and as reading does.
     """
-    sample = read_sample(input_files([where])[0], SAMPLE_ROWS)
-    columns = [_column(name, texts) for name, texts in sample.columns.items()]
+    sample = read_sample(input_files([where]), SAMPLE_ROWS)
+    columns = [_column(name, texts, name in sample.lists) for name, texts in sample.columns.items()]
     chosen = _label_of(where, columns, label)
-    fields, left_out = [], []
+    fields, left_out = [], [f"#   {name}: of a type that no field reads" for name in sample.unread]
     for column in columns:
         if column.name == chosen:
             continue
@@ -105,9 +107,9 @@ def _flow(field: dict[str, Any]) -> str:
     ).strip()
 
 
-def _column(name: str, texts: Sequence[str]) -> _Column:
+def _column(name: str, texts: Sequence[str], lists: bool) -> _Column:
     there = [text for text in texts if text.lower() not in {"", "nan"}]
-    return _Column(name, texts, there, len(set(there)))
+    return _Column(name, texts, there, len(set(there)), lists)
 
 
 def _label_of(where: str, columns: Sequence[_Column], wanted: str | None) -> str:
@@ -134,6 +136,8 @@ def _label_of(where: str, columns: Sequence[_Column], wanted: str | None) -> str
 def _useless(column: _Column, rows: int) -> str:
     if column.distinct <= 1:
         return "the same in every row" if column.distinct else "missing in every row"
+    if column.lists:
+        return ""
     whole = column.nearly_all(lambda text: "." not in text)
     always_new = column.distinct == len(column.there) > 0.9 * rows and rows >= _ENOUGH
     if always_new and whole and not _is_time(column) and not column.nearly_all(lambda text: " " in text):
@@ -148,6 +152,9 @@ def _is_time(column: _Column) -> bool:
 def _fields_of(column: _Column) -> list[dict[str, Any]]:
     base: dict[str, Any] = {"name": column.name}
     own = {} if len(column.there) == len(column.texts) else {"missing": "feature"}
+    if column.lists:
+        return [base | {"type": "list"} | own]
+    parts = ("hour", "weekday") if any(len(text) > _DATE for text in column.there) else ("weekday",)
     if _is_time(column) or ("time" in column.name.lower() and column.nearly_all(_UNIX.fullmatch)):
         form = {} if _is_time(column) else {"format": "unix"}
         return [
@@ -159,13 +166,11 @@ def _fields_of(column: _Column) -> list[dict[str, Any]]:
                 **form,
                 **own,
             }
-            for part in ("hour", "weekday")
+            for part in parts
         ]
     if column.nearly_all(is_number) and column.distinct > _FEW and not _NAMES.search(column.name):
         buckets = _buckets(column)
         return [base | ({"type": "number"} | buckets if buckets else {"type": "category"}) | own]
-    if any(_UNITS in text for text in column.there):
-        return [base | {"type": "list"}]
     split = next((mark for mark in _SPLITS if _is_list(column, mark)), None)
     if split == " " and np.mean([text.count(" ") + 1 for text in column.there]) >= _WORDS:
         return [base | {"type": "text", "words": [1]}]

@@ -1,16 +1,17 @@
-"""`Sample`: the first rows of a raw file whose layout nobody has described yet."""
+"""`Sample`: the first rows of raw files whose layout nobody has described yet."""
 
 from __future__ import annotations
 
 import csv
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from ctr.errors import DataError
-from features.block import blocks_of
+from features.block import Reader, UnfitColumnError, blocks_of
 from features.inputs import InputFile
 from features.readers import format_of, open_reader
 from features.spec import FeatureSpec, Source
@@ -30,27 +31,92 @@ class Sample:
     """How the file is laid out."""
     columns: dict[str, list[str]]
     """By name, the text of each row; empty where a value is missing."""
+    lists: frozenset[str] = frozenset()
+    """Those of them whose values are lists; their elements are apart in the text."""
+    unread: Sequence[str] = ()
+    """Other columns, such as of objects: of types that no field reads."""
 
     @property
     def rows(self) -> int:
         return len(next(iter(self.columns.values())))
 
 
-def read_sample(file: InputFile, rows: int) -> Sample:
-    """The first `rows` rows. Raises DataError for a file that is no table, such as libsvm, or is empty."""
-    source = _source_of(file)
-    with closing(open_reader(file, _bare_spec(source), "ignored")) as reader:
-        names = list(dict.fromkeys(reader.columns))
-        columns: dict[str, list[str]] = {name: [] for name in names}
-        for block in blocks_of(reader, names):
-            good = [row for row in range(len(block.cells)) if block.status[row] == 0]
-            for column, name in enumerate(names):
-                columns[name] += (block.cells.text(row, column) for row in good)
-            if len(columns[names[0]]) >= rows:
+@dataclass(slots=True)
+class _Shapes:
+    """The columns that are more than one value a row, as far as they are known."""
+
+    lists: set[str] = field(default_factory=set)
+    unread: set[str] = field(default_factory=set)
+
+    def add(self, column: str, *, lists: bool) -> None:
+        """Of an `UnfitColumnError`; what is taken as a list and does not fit either cannot be read."""
+        (self.lists if lists and column not in self.lists else self.unread).add(column)
+
+
+def read_sample(files: Sequence[InputFile], rows: int) -> Sample:
+    """The first `rows` rows, laid out as those of the first file.
+
+    Raises DataError for a file that is no table, such as libsvm, or is empty.
+    """
+    source = _source_of(files[0])
+    shapes = _shapes_of_json(files[0]) if source.format == "jsonl" else _Shapes()
+    while True:
+        try:
+            columns = _first_rows(files, source, shapes, rows)
+        except UnfitColumnError as error:
+            shapes.add(error.column, lists=error.lists)
+        else:
+            break
+    if not any(columns.values()):
+        raise DataError(
+            f"{files[0]}: no row can be split into columns that a field can read; is it"
+            f" {'delimited text' if source.format == 'delimited' else 'a table of plain values'}?"
+        )
+    return Sample(source, columns, frozenset(shapes.lists - shapes.unread), sorted(shapes.unread))
+
+
+def _first_rows(
+    files: Sequence[InputFile], source: Source, shapes: _Shapes, rows: int
+) -> dict[str, list[str]]:
+    """The texts of the columns that can be read."""
+    columns: dict[str, list[str]] = {}
+    spec = _bare_spec(source, shapes.lists)
+    for file in files:
+        with closing(open_reader(file, spec, "ignored")) as reader:
+            columns = columns or {name: [] for name in reader.columns if name not in shapes.unread}
+            if not columns or _take_rows(reader, columns, rows):
                 break
-    if not columns[names[0]]:
-        raise DataError(f"{file}: no row can be split into its columns; is it delimited text?")
-    return Sample(source, {name: texts[:rows] for name, texts in columns.items()})
+    return {name: texts[:rows] for name, texts in columns.items()}
+
+
+def _take_rows(reader: Reader, columns: dict[str, list[str]], rows: int) -> bool:
+    """Adds those of one file; whether there are enough now."""
+    for block in blocks_of(reader, list(columns)):
+        good = [row for row in range(len(block.cells)) if block.status[row] == 0]
+        for column, texts in enumerate(columns.values()):
+            texts.extend(block.cells.text(row, column) for row in good)
+        if any(len(texts) >= rows for texts in columns.values()):
+            return True
+    return False
+
+
+def _shapes_of_json(file: InputFile) -> _Shapes:
+    """Of the first rows; those that are no JSON are left to the reader."""
+    shapes = _Shapes()
+    for line in _first_lines(file, as_json=True):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        for name, value in row.items() if isinstance(row, dict) else ():
+            nested = isinstance(value, dict) or (
+                isinstance(value, list) and any(isinstance(each, dict | list) for each in value)
+            )
+            if nested:
+                shapes.unread.add(name)
+            elif isinstance(value, list):
+                shapes.lists.add(name)
+    return shapes
 
 
 def is_number(text: str) -> bool:
@@ -58,15 +124,16 @@ def is_number(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None
 
 
-def _bare_spec(source: Source) -> FeatureSpec:
-    """A spec that says no more than how a file is laid out."""
+def _bare_spec(source: Source, lists: Collection[str] = ()) -> FeatureSpec:
+    """A spec that says no more than how a file is laid out, and which columns are lists."""
     name = source.columns[0] if source.columns else "label"
     other = source.columns[1] if len(source.columns) > 1 else "field"
+    fields = [{"name": each, "type": "list"} for each in lists] or [{"name": other, "type": "category"}]
     spec = {
         "version": 1,
         "source": source.to_yaml(),
-        "label": name,
-        "fields": [{"name": other, "type": "category"}],
+        "label": "\n" if lists else name,  # the name of none of them
+        "fields": fields,
     }
     return FeatureSpec.model_validate(spec)
 
@@ -98,8 +165,8 @@ def _source_of(file: InputFile) -> Source:
     return Source(format="delimited", delimiter=delimiter, quote=quote, header=False, columns=names)
 
 
-def _first_lines(file: InputFile) -> list[str]:
-    with closing(TextFile(file)) as text:
+def _first_lines(file: InputFile, *, as_json: bool = False) -> list[str]:
+    with closing(TextFile(file, json=as_json)) as text:
         there = text.lines
         raw = there.text(there.begin, there.end)
     return [line.decode("utf-8", "replace") for line in islice(raw.splitlines(), _HEAD_LINES)]

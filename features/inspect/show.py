@@ -17,8 +17,8 @@ from features.first_pass import fit
 from features.inputs import input_files
 from features.readable import Naming
 from features.readers import open_reader
-from features.spec import FeatureSpec, column_of
-from features.text import Cells
+from features.spec import FeatureSpec, column_of, columns_of
+from features.text import BETWEEN_ELEMENTS, Cells
 from features.transform import Transform
 
 NONE = "none"
@@ -61,7 +61,7 @@ def show(spec: FeatureSpec, inputs: Sequence[str], rows: int) -> list[ShownRow]:
     if not spec.fields:
         raise DataError(f"{spec.source.format} data carries its own features: there are no fields to show.")
     spec = fit(spec, inputs).of_fields(spec.fields)
-    columns = list(dict.fromkeys(column_of(field) for field in spec.fields))
+    columns = list(dict.fromkeys(column for field in spec.fields for column in columns_of(field)))
     naming = Naming(spec, columns)
     found = list(islice(_rows(spec, naming, columns, inputs), rows))
     if not found:
@@ -106,7 +106,7 @@ def _row(spec: FeatureSpec, naming: Naming, columns: Sequence[str], block: Block
 def _named(spec: FeatureSpec, naming: Naming, columns: Sequence[str], cells: Cells, place: str) -> ShownRow:
     """The one row of `cells`, which is good."""
     named = naming.of(cells, np.zeros(1, np.uint8))
-    texts = {field.name: cells.text(0, columns.index(column_of(field))) for field in spec.fields}
+    texts = {field.name: _cell(cells, columns.index(column_of(field))) for field in spec.fields}
     shown = []
     for number, name in enumerate(naming.names):
         _, hashes, values = named.features[number]
@@ -116,3 +116,8 @@ def _named(spec: FeatureSpec, naming: Naming, columns: Sequence[str], cells: Cel
         for feature, slot, value in zip(said or [NONE], slots or [None], each, strict=True):
             shown.append(ShownFeature(name, texts.get(name, ""), feature, slot, value))
     return ShownRow(place, tuple(shown))
+
+
+def _cell(cells: Cells, column: int) -> str:
+    """The text of the one row; elements of a list that came as one have commas between them."""
+    return cells.text(0, column).replace(BETWEEN_ELEMENTS.decode(), ", ")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from features.batches import BatchBuilder
 from features.columns import Arrays, Column, Words
-from features.spec import Cross, FeatureSpec, InputField, column_of, learnt_of
+from features.spec import Cross, FeatureSpec, InputField, columns_of, learnt_of
 from features.steps import STEPS
 from features.text import Cells, hash_bytes
 from features.transform import Transform
@@ -48,7 +48,10 @@ class Naming:
         fields = {field.name: field for field in spec.all_fields}
         crosses = {cross.name: cross for cross in spec.crosses}
         self.names = (*fields, *crosses)
-        self.fields = [_FieldTexts(field, spec, columns.index(column_of(field))) for field in fields.values()]
+        self.fields = [
+            _FieldTexts(field, spec, [columns.index(column) for column in columns_of(field)])
+            for field in fields.values()
+        ]
         self.crosses = list(crosses.values())
         self._transforms = [_alone(spec, [field]) for field in fields.values()]
         self._transforms += [
@@ -115,9 +118,12 @@ class NamedRows:
         """The texts of a field's features in a row."""
         texts = self._naming.fields[number]
         bounds, hashes, _ = self.features[number]
-        at = int(self._rows[row]), texts.place
-        cell = self._cells.buffer[self._cells.starts[at] : self._cells.ends[at]].tobytes()
-        return texts.of(cell.decode("utf-8", "replace"), hashes[bounds[row] : bounds[row + 1]].tolist())
+        cells = [self._cell(int(self._rows[row]), place) for place in texts.places]
+        return texts.of(cells, hashes[bounds[row] : bounds[row + 1]].tolist())
+
+    def _cell(self, row: int, place: int) -> str:
+        cell = self._cells.buffer[self._cells.starts[row, place] : self._cells.ends[row, place]]
+        return cell.tobytes().decode("utf-8", "replace")
 
     def _combination(self, cross: Cross, row: int, nth: int) -> str:
         """The values of the n-th combination in a row, in the order of `write_bag_crosses`."""
@@ -137,24 +143,25 @@ class NamedRows:
 class _FieldTexts:
     """The texts of a field's features."""
 
-    def __init__(self, field: InputField, spec: FeatureSpec, place: int) -> None:
-        self.place = place
-        """The column of its cells."""
+    def __init__(self, field: InputField, spec: FeatureSpec, places: Sequence[int]) -> None:
+        self.places = places
+        """The columns of its cells, its own first."""
         learnt = learnt_of(spec) or {}
         arrays = {array: learnt[f"{field.name}/{array}"] for array in field.learns}
         texts = STEPS[field.step].texts or _plain_texts
-        self._texts: Callable[[str], Sequence[str]] = lru_cache(_TEXTS_KEPT)(
-            lambda text: texts(field, text, arrays)
+        self._texts: Callable[..., Sequence[str]] = lru_cache(_TEXTS_KEPT)(
+            lambda text, *beside: texts(field, text, arrays, *beside)
         )
         self._constant = field.constant
         self._missing = hash_bytes(b"", hash_bytes(field.name.encode(), spec.seed))
 
-    def of(self, cell: str, hashes: list[int]) -> Sequence[str]:
-        """One text for each of the features that the cell has."""
+    def of(self, cells: Sequence[str], hashes: list[int]) -> Sequence[str]:
+        """One text for each of the features that a row has by these cells."""
         if hashes == [self._missing]:
             return [MISSING]
+        cell, *beside = cells
         for text in (cell, self._constant):
-            found = self._texts(text) if text else []
+            found = self._texts(text, *beside) if text else []
             if len(found) == len(hashes):
                 return found
         return [f"#{hashed:016x}" for hashed in hashes]  # of a step that does not tell them

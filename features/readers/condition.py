@@ -32,7 +32,8 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 _QUOTED = r'"[^"]*"' + r"|'[^']*'"
 _TERM = re.compile(
-    rf"\s*(?P<column>{_QUOTED}|[^\"'=<>!]+?)\s*(?P<sign>==|!=|<=|>=|=|<|>)\s*(?P<value>.*?)\s*", re.DOTALL
+    rf"\s*(?P<column>{_QUOTED}|[^\"'=<>!]+?)\s*(?P<sign>==|!=|<=|>=|=|<|>)(?!\s*[=<>!])\s*(?P<value>.*?)\s*",
+    re.DOTALL,
 )
 _WORD = re.compile(rf"({_QUOTED})|\s(and|or)(?=\s|$)", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")

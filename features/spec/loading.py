@@ -17,7 +17,7 @@ _FILES = frozenset({MANIFEST, SPEC, LEARNT})
 
 
 def load_spec(name_or_path: str | Path) -> FeatureSpec:
-    """The spec that ships under that name (`criteo`, `avazu`, `libsvm`), or else that file's or folder's.
+    """The spec of that name that ships (`criteo`, `avazu`, `libsvm`, `vw`), or else that file's or folder's.
 
     A folder is a fitted spec, a hashed data set or a model: its spec has learnt what it needs. Raises
     SpecError when there is none or it is wrong.

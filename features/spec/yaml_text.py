@@ -125,11 +125,11 @@ _EXPECTED = {
     "model_type": "a mapping of keys to values",
     "model_attributes_type": "a mapping of keys to values",
     "dict_type": "a mapping of keys to values",
-    "too_short": "a list of two or more",
     "string_unicode": "text that is valid Unicode",
     "int_parsing_size": "a smaller number",
     "recursion_loop": "a value that does not contain itself",
 }
+_BOUNDS = {"ge": "at least", "le": "at most", "gt": "above", "lt": "below"}
 _KINDS = {"seq": "a list", "str": "text", "int": "a number", "float": "a number", "null": "nothing"}
 _LONGEST = 80
 
@@ -190,8 +190,11 @@ def _complaint(detail: ErrorDetails, vocabulary: Mapping[str, Sequence[str]], da
         return (*place, "type"), f"expected {context['expected_tags']}, got {_shown(context['tag'])}"
     if kind == "literal_error":
         return place, f"expected {context['expected']}, got {_shown(met)}"
-    if kind in ("greater_than_equal", "less_than_equal"):
-        bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
-        return place, f"must be {bound}, got {_shown(met)}"
+    if (bound := next((name for name in _BOUNDS if name in context), None)) is not None:
+        limit = str(context[bound]).removesuffix(".0")
+        return place, f"must be {_BOUNDS[bound]} {limit}, got {_shown(met)}"
+    if kind == "too_short":
+        least = {1: "one", 2: "two"}.get(context["min_length"], context["min_length"])
+        return place, f"expected a list of {least} or more, got {_shown(met)}"
     expected = _EXPECTED.get(kind, "another kind of value")
     return place, f"expected {expected}, got {_shown(met)}"

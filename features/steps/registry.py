@@ -72,9 +72,10 @@ class Step:
     `step_kernels` does, tile by tile, as it parses and hashes."""
     fit: Callable[[Any], Fit | Arrays] | None = None
     """Begins a first pass for a field, or tells what it learns without one; None if it learns nothing."""
-    texts: Callable[[Any, str, Arrays], Sequence[str]] | None = None
-    """(field, value, what it learnt) -> for people, a text for each of the value's features, in their order;
-    None: the number of its bucket, or else the value itself, for its only one."""
+    texts: Callable[..., Sequence[str]] | None = None
+    """(field, value, what it learnt, values of the columns beside its own) -> for people, a text for each of
+    the value's features, in their order; None: the number of its bucket, or else the value itself, for its
+    only one."""
 
 
 STEPS: dict[str, Step] = {}

@@ -35,11 +35,12 @@ def texts_of_linear(field: LinearField, text: str, learnt: Arrays) -> Sequence[s
     return ["(number)"]
 
 
-def texts_of_times(field: TimeField, text: str, learnt: Arrays) -> Sequence[str]:
-    """The hour, the day or the age; no text for an age that depends on another column."""
+def texts_of_times(field: TimeField, text: str, learnt: Arrays, since: str = "") -> Sequence[str]:
+    """The hour, the day or the age, which may be that since the time of another column."""
+    column = Column.repeated(text, 1)
     if field.since_column is not None:
-        return []
-    words, present, _ = words_of_times(field, Column.repeated(text, 1), 0, learnt)
+        column.beside = {field.since_column: Column.repeated(since, 1)}
+    words, present, _ = words_of_times(field, column, 0, learnt)
     if not present[0]:
         return []
     bucket = int(words[0].astype("int64"))

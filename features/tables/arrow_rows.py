@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.block import Block, require_columns, rows_per_block
+from features.block import Block, UnfitColumnError, require_columns, rows_per_block
 from features.spec import FeatureSpec
 from features.text import Cells, CodedCells, CodedColumns, Texts
 
@@ -115,10 +115,12 @@ class ArrowPiece:
         try:
             text = text_of_column(column)
         except pa.ArrowException:
-            raise DataError(
+            raise UnfitColumnError(
                 f"{self.where}: column {name!r} has the type {column.type}, which has no text; expected"
                 f" strings, numbers, booleans, times or lists of them; leave it out of the"
-                " spec, or write its parts as columns."
+                " spec, or write its parts as columns.",
+                name,
+                lists=False,
             ) from None
         _, offset_buffer, data_buffer = text.buffers()
         bounds = np.frombuffer(offset_buffer, np.int64)[text.offset : text.offset + len(text) + 1]
@@ -139,9 +141,11 @@ def require_typed(path: object, schema: pa.Schema, columns: Sequence[str], spec:
     for name in columns:
         kind = schema.field(name).type
         if is_list(kind) and name not in spec.list_columns:
-            raise DataError(
+            raise UnfitColumnError(
                 f"{path}: column {name!r} holds lists ({kind}), but its field takes one value; give the field"
-                f" a type of several values in the spec, such as type: list, or write one value a row."
+                f" a type of several values in the spec, such as type: list, or write one value a row.",
+                name,
+                lists=True,
             )
 
 

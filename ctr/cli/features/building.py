@@ -14,14 +14,14 @@ from ctr.cli.features.options import SpecOption
 from ctr.cli.options import (
     MOST_BAD,
     BadRowsOption,
-    Inputs,
     JsonOption,
     MaxBadFraction,
     OnBadRows,
+    RawInputs,
     taking,
 )
 from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
-from ctr.cli.tables import size
+from ctr.cli.tables import size, some
 from ctr.errors import SpecError
 from ctr.outputs import require_apart, require_no_part
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class BuildOptions:
     """What the command line says."""
 
-    inputs: Inputs
+    inputs: RawInputs
     spec: SpecOption
     out: Annotated[
         Path,
@@ -204,16 +204,16 @@ def _summary(
         "peak_memory_mb": peak_memory_mb(),
     }
     speed = f"in {seconds:.2f} s ({rows / seconds:,.0f} rows/s)"
-    lines = [f"hashed {manifest.rows:,} rows into {portions[-1].out} {speed}"]
+    lines = [f"hashed {some(manifest.rows, 'row')} into {portions[-1].out} {speed}"]
     if held_out:
         facts["holdout"] = held_out[0]
         lines = [
-            f"hashed {manifest.rows:,} rows into {portions[-1].out}, and {manifests[0].rows:,} that are held"
-            f" out into {portions[0].out}, {speed}"
+            f"hashed {some(manifest.rows, 'row')} into {portions[-1].out}, and {manifests[0].rows:,} that are"
+            f" held out into {portions[0].out}, {speed}"
         ]
     if (windows := source.windows) is not None:
         facts["windows"] = {"keys": windows.keys, "bytes": windows.bytes}
-        lines.append(f"its windows know {windows.keys:,} keys, in {size(windows.bytes)}")
+        lines.append(f"its windows know {some(windows.keys, 'key')}, in {size(windows.bytes)}")
     return facts, lines
 
 

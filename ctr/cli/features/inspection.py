@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ctr.cli.features.options import SpecOption
-from ctr.cli.options import Inputs, JsonOption
+from ctr.cli.options import JsonOption, RawInputs
 from ctr.cli.reporting import report
 from ctr.cli.tables import duration, some
 from ctr.errors import DataError
@@ -16,7 +16,7 @@ from ctr.outputs import replace_file, require_apart, require_no_part, require_wr
 from ctr.table import table
 
 if TYPE_CHECKING:
-    from features.inspect import Check
+    from features.inspect import Check, ShownFeature
 
 _CHECK_ROWS, _SHOW_ROWS = 200_000, 3
 
@@ -55,7 +55,7 @@ def init(
 
 
 def fit(
-    inputs: Inputs,
+    inputs: RawInputs,
     spec: SpecOption,
     out: Annotated[
         Path,
@@ -91,7 +91,7 @@ def fit(
 
 
 def check(
-    inputs: Inputs,
+    inputs: RawInputs,
     spec: SpecOption,
     rows: Annotated[
         int, typer.Option(min=2, help="How many of the first rows to look at.", show_default=True)
@@ -148,12 +148,14 @@ def _time_lines(found: Check) -> list[str]:
 
 
 def show(
-    inputs: Inputs,
+    inputs: RawInputs,
     spec: SpecOption,
     rows: Annotated[int, typer.Option(min=1, max=1_000, help="How many of the first rows.")] = _SHOW_ROWS,
     json: JsonOption = None,
 ) -> None:
-    """Show what becomes of a few rows: text, feature, slot.
+    """Show what becomes of a few rows: text, feature, slot, and value where not all values are 1.
+
+    Features of windows are left out, as they come of the rows before.
 
     Example: `ctr features show --spec ads.yaml clicks.csv --rows 2`
     """
@@ -165,10 +167,14 @@ def show(
     found = look(load_spec(spec), inputs, rows)
     lines: list[str] = []
     for row in found:
-        shown = [("field", "text", "feature", "slot")]
-        shown += [
-            (each.field, each.text, each.feature, "" if each.slot is None else f"{each.slot:,}")
-            for each in row.features
-        ]
-        lines += [row.place, *(f"  {line}" for line in table(shown, "<<<>"))]
+        shown = [("field", "text", "feature", "slot"), *map(_shown, row.features)]
+        if any(each.value != 1 for each in row.features):
+            values = ["value", *("" if each.slot is None else f"{each.value:.6g}" for each in row.features)]
+            shown = [(*line, value) for line, value in zip(shown, values, strict=True)]
+        lines += [row.place, *(f"  {line}" for line in table(shown, "<<<>>"))]
     report(lines, {"rows": [row.to_json() for row in found]}, json)
+
+
+def _shown(feature: ShownFeature) -> tuple[str, ...]:
+    slot = "" if feature.slot is None else f"{feature.slot:,}"
+    return feature.field, feature.text, feature.feature, slot

@@ -11,7 +11,7 @@ SpecOption = Annotated[
     typer.Option(
         metavar="SPEC",
         help="Feature spec: a YAML file, a folder with a fitted one, or a shipped one by name (criteo, "
-        "avazu, libsvm).",
+        "avazu, libsvm, vw).",
         show_default=False,
     ),
 ]

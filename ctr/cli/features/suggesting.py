@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ctr.cli.features.options import SpecOption
-from ctr.cli.options import Inputs, JsonOption
+from ctr.cli.options import JsonOption, RawInputs
 from ctr.cli.reporting import peak_memory_mb, report, stopping
 from ctr.errors import DataError
 from ctr.outputs import replace_file, require_apart, require_no_part, require_writable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def suggest(
-    inputs: Inputs,
+    inputs: RawInputs,
     spec: SpecOption,
     out: Annotated[
         Path,

@@ -77,6 +77,17 @@ def test_the_hold_out_is_shown_after_every_pass(cli: Cli, tmp_path: Path) -> Non
     assert "other workers" not in cli(*words).out
 
 
+def test_rows_that_were_done_before_make_nothing_faster(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctr.progress._FIRST_PLAIN_S", -1.0)
+    times = iter([0.0, 10.0])
+    monkeypatch.setattr("ctr.progress.monotonic", lambda: next(times))
+    with progress("hashing", before=700) as report:
+        report(800, 0.8)
+    assert capsys.readouterr().err == "hashing: 80%, 800 rows, 10 rows/s, 20 s left\n"
+
+
 def test_losses_of_later_passes_are_called_training_loss(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,18 @@ def test_rows_out_of_the_order_of_time(cli: Cli, tmp_path: Path) -> None:
     ]
 
 
+def test_values_are_shown_where_not_all_are_1(cli: Cli, tmp_path: Path) -> None:
+    log, spec = write_log(tmp_path), tmp_path / "ads.yaml"
+    spec.write_text(
+        "version: 1\nsource: {format: delimited}\nlabel: click\nfields:\n"
+        "  - {name: site, type: category}\n"
+        "  - {name: price, type: number, transform: linear}\n"
+    )
+    shown = cli("features", "show", "--spec", spec, log, "--rows", 2).out.splitlines()
+    assert shown[1].split() == ["field", "text", "feature", "slot"]  # 0 is no feature
+    assert [line.split()[-1] for line in shown[5:]] == ["value", "1", "0.25"]
+
+
 def test_a_misspelt_column_of_json_lines(cli: Cli, tmp_path: Path) -> None:
     log, spec = tmp_path / "clicks.jsonl", tmp_path / "ads.yaml"
     log.write_text("".join(json.dumps({"click": k % 2, "price": k, "site": "a"}) + "\n" for k in range(200)))

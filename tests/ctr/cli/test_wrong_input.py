@@ -112,6 +112,19 @@ def test_a_spec_whose_columns_the_file_lacks(cli: Cli, tmp_path: Path) -> None:
     assert "log.csv" in done.err
 
 
+@pytest.mark.parametrize("command", ["build", "fit", "check", "show", "init"])
+def test_a_folder_that_ctr_wrote_is_not_raw_data(cli: Cli, tmp_path: Path, model: Path, command: str) -> None:
+    log, spec, hashed, out = (tmp_path / name for name in ("good.csv", "spec.yaml", "hashed", "out"))
+    assert cli("features", "build", "--spec", spec, log, "--out", hashed).code == 0
+    options: list[object] = [] if command == "init" else ["--spec", spec]
+    options += [] if command in ("check", "show") else ["--out", out]
+    for folder in (hashed, model):
+        done = cli("features", command, folder, *options)
+        assert done.code == 1
+        assert f"{folder}: this is a hashed data set, a model or a fitted spec, and raw files" in done.err
+        assert not out.exists()
+
+
 def test_an_unknown_spec_names_the_shipped_ones(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(CSV)
     done = cli("train", "--spec", "criteoo", tmp_path / "log.csv", "--model", tmp_path / "model")

@@ -202,6 +202,15 @@ def test_margins_do_not_know_the_label_of_their_row(planted: Path) -> None:
     assert (before[501:] != after[501:]).any()
 
 
+def test_windows_take_no_part_and_stay_in_the_spec(planted: Path) -> None:
+    window = "windows:\n- {name: w, key: [f], time: a, format: unix, spans: [1h], features: [count]}\n"
+    spec = parse_spec(SPEC + window + "crosses: [f * w.count.1h]\n", "spec")
+    found = suggest_crosses(spec, [planted], most=1, workers=2)
+    again = parse_spec(found.yaml(), "again")
+    assert again.windows == spec.windows
+    assert [set(cross.of) for cross in again.crosses] == [{"f", "w.count.1h"}, {"a", "b"}]
+
+
 def test_wrong_use_is_refused(tmp_path: Path, planted: Path, cli: Cli) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 
 from ctr.errors import DataError
 from features import FeatureSpec, RawSource, parse_spec
@@ -85,6 +87,39 @@ def test_parquet(tmp_path: Path) -> None:
     )
     spec = drafted(str(tmp_path / "log.parquet"))
     assert (spec.source.format, spec.label, len(spec.fields)) == ("parquet", "click", 1)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "feather"])
+def test_lists_are_read_and_objects_left_out(tmp_path: Path, suffix: str) -> None:
+    path, rows = tmp_path / f"log.{suffix}", range(40)
+    log = {
+        "click": [k % 2 for k in rows],
+        "tags": [[] if k % 5 == 0 else ["a", "b"][: 1 + k % 2] for k in rows],
+        "one": [[f"v{k % 3}"] for k in rows],
+        "user": [{"id": k} for k in rows],
+        "pairs": [[[k, k]] for k in rows],
+    }
+    if suffix == "jsonl":
+        lines = [dict(zip(log, row, strict=True)) for row in zip(*log.values(), strict=True)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    elif suffix == "parquet":
+        pq.write_table(pa.table(log), path)
+    else:
+        feather.write_feather(pa.table(log), path)
+    spec = drafted(str(path))
+    assert {f.name: (f.type, f.missing) for f in spec.fields} == {
+        "tags": ("list", "feature"),
+        "one": ("list", "skip"),
+    }
+    assert spec.source.ignore == ("pairs", "user")
+
+
+def test_rows_come_from_as_many_files_as_it_takes(tmp_path: Path) -> None:
+    for day in ("2017-11-06", "2017-11-07"):
+        (tmp_path / f"day={day}").mkdir()
+        write(tmp_path / f"day={day}" / "log.csv", {k: columns()[k][:50] for k in ("click", "site")})
+    spec = drafted(str(tmp_path))
+    assert [field.name for field in spec.fields] == ["site", "day weekday"]  # a date tells no hour
 
 
 def test_the_label_by_name(tmp_path: Path) -> None:

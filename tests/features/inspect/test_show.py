@@ -59,6 +59,32 @@ def test_it_is_what_training_reads(log: str) -> None:
         assert sorted(slots) == sorted([0] + [e.slot for e in shown.features if e.slot is not None])
 
 
+def test_an_age_that_another_column_begins(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(
+        "click,at,born\n1,2017-11-06,2017-11-01\n0,2017-11-06,2017-11-07\n0,2017-11-06,\n"
+    )
+    age = {"column": "at", "type": "time", "transform": "age_days", "since_column": "born"}
+    fields = [age | {"name": "age"}, age | {"name": "aged", "edges": [0, 7], "missing": "feature"}]
+    told = {"version": 1, "source": {"format": "delimited"}, "label": "click", "fields": fields}
+    found = show(FeatureSpec.model_validate(told), [str(tmp_path / "log.csv")], 3)
+    assert [[each.feature for each in row.features] for row in found] == [
+        ["5 days", "[0, 7) days"],
+        ["-1 days", "[-inf, 0) days"],
+        ["none", "(missing)"],
+    ]
+
+
+def test_elements_of_a_list_are_apart(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text('{"click": 1, "tags": ["red", "new", "red"]}\n')
+    told = {"version": 1, "source": {"format": "jsonl"}, "label": "click"}
+    spec = FeatureSpec.model_validate(told | {"fields": [{"name": "tags", "type": "list"}]})
+    (row,) = show(spec, [str(tmp_path / "log.jsonl")], 3)
+    assert [(each.text, each.feature, each.value) for each in row.features] == [
+        ("red, new, red", "red", 2.0),
+        ("red, new, red", "new", 1.0),
+    ]
+
+
 def test_what_cannot_be_shown(log: str) -> None:
     with pytest.raises(DataError, match="no fields to show"):
         show(load_spec("libsvm"), [log], 1)

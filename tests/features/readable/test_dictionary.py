@@ -201,6 +201,21 @@ def test_what_is_read_of_every_kind_of_text(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_an_age_that_another_column_begins(tmp_path: Path) -> None:
+    field = "{name: age, column: at, type: time, transform: age_days, since_column: born}"
+    text = (
+        "{version: 1, source: {format: delimited}, label: y, bias: false,"
+        f" fields: [{{name: s, type: category}}, {field}], crosses: [s * age]}}"
+    )
+    (tmp_path / "log.csv").write_text("y,s,at,born\n1,a,2017-11-06,2017-11-01\n0,a,2017-11-06,\n")
+    source = RawSource(parse_spec(text, "test"), [tmp_path / "log.csv"])
+    dictionary = Dictionary(source.spec, source.columns, 9)
+    source.watch = dictionary.add
+    list(source.batches(10))
+    found = {row["feature"]: row["count"] for row in dictionary.table().to_pylist()}
+    assert found == {"s=a": 2, "age=5 days": 1, "s * age=a * 5 days": 1}
+
+
 def test_libsvm_features_are_named_by_their_index(tmp_path: Path) -> None:
     (tmp_path / "log.libsvm").write_text("1 7:1 9:0.5\n-1 7:2 3:0\n")
     source = RawSource(load_spec("libsvm"), [tmp_path / "log.libsvm"])

@@ -100,7 +100,22 @@ def test_steps_learn_from_the_chosen_rows_only(tmp_path: Path) -> None:
     assert fit(spec, [path]).fingerprint != fit(spec, [part]).fingerprint
 
 
-@pytest.mark.parametrize("text", ["", "at", "at >=", "= 3", "at >= 1 and", "at ~ 3", "a = 1 or or b = 2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "at",
+        "at >=",
+        "= 3",
+        "at >= 1 and",
+        "at ~ 3",
+        "a = 1 or or b = 2",
+        "a => 3",
+        "a >> 3",
+        "a <> 3",
+        "a = = 3",
+    ],
+)
 def test_what_is_no_condition(text: str) -> None:
     with pytest.raises(SpecError, match="is no comparison; write such as"):
         Condition.parse(text)

@@ -36,7 +36,7 @@ def changed(old: str, new: str) -> FeatureSpec:
     return parse_spec(GOOD.replace(old, new), "my.yaml")
 
 
-@pytest.mark.parametrize(("name", "fields"), [("criteo", 40), ("avazu", 23), ("libsvm", 1)])
+@pytest.mark.parametrize(("name", "fields"), [("criteo", 40), ("avazu", 23), ("libsvm", 1), ("vw", 1)])
 def test_shipped_specs_load_and_survive_a_round_trip(name: str, fields: int) -> None:
     spec = load_spec(name)
     assert spec.features_per_example == fields
@@ -81,6 +81,7 @@ GOLDEN = {
     "criteo": "c96f1f9f1b7897f98f2b9ff5034eee00aa1160d425497dbf75aa88539034739d",
     "avazu": "e5e92a327ca9e97c3e73c21b2e847ad929b4be5a0c0349cd8d391f72339a96cf",
     "libsvm": "1f1dec4b7e50a63e62d95f51cf89243a19cfea447be1b3d03d614d18b46304d4",
+    "vw": "bc6509c9287bb5b2aa827dccb441ed069cc5a87f21a8879d7d8f7d2c11b83d3f",
 }
 
 
@@ -176,6 +177,7 @@ fields:
         ),
         ("of: [a, b]", "of: [a, c]", r"my\.yaml:13: crosses\[0\]\.of\[1\]: there is no field 'c'"),
         ("of: [a, b]", "of: [a]", r"crosses\[0\]\.of: expected a list of two or more"),
+        ("18446744073709551615", "18446744073709551616", r"seed: .*18446744073709551615"),
         ("of: [a, b]", "of: [a, a]", r"crosses\[0\]\.of\[1\]: 'a' is there twice"),
         ("name: axb", "name: a", r"crosses\[0\]\.name: 'a' is the name of a field"),
         ("header: false, ", "", r"source\.columns: the header names the columns"),
@@ -274,7 +276,7 @@ def test_libsvm_has_no_columns() -> None:
 
 
 def test_a_spec_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"no feature spec 'kriteo'.*avazu, criteo, libsvm"):
+    with pytest.raises(SpecError, match=r"no feature spec 'kriteo'.*avazu, criteo, libsvm, vw"):
         load_spec("kriteo")
     with pytest.raises(SpecError, match=r"a folder without features\.yaml"):
         load_spec(tmp_path)

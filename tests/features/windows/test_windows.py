@@ -229,6 +229,8 @@ def test_rows_without_key_or_time_have_no_features_and_texts_that_are_no_times_a
             "spans: [1h], features: [sum]",
             r"features\[0\]: expected 'count', 'clicks', 'rate' or 'since_last'",
         ),
+        ("spans: [1h], features: []", r"features: expected a list of one or more, got \[\]"),
+        ("spans: [1h], features: [count], strength: 0", "strength: must be above 0, got 0"),
         ("spans: [1h], features: [count], every: 1", "every: there is no such key; remove it"),
     ],
 )
