@@ -20,13 +20,12 @@ from ctr.jobs import (
     Remains,
     TrainJob,
     learn_in_memory,
-    note_holdout,
     require_classes,
     set_up,
     tuned,
 )
 from ctr.learn import TrainProgress
-from ctr.model import METHODS, Model, inputs_of
+from ctr.model import Model, inputs_of, note_holdout, require_method
 from features import FeatureSpec, spec_of
 
 if TYPE_CHECKING:
@@ -80,8 +79,8 @@ def train(
     >>> model.evaluate(rows).auc
     1.0
     """
-    if calibrate is not None and calibrate not in METHODS:
-        raise ModelError(f"there is no calibration {calibrate!r}: choose from {', '.join(METHODS)}.")
+    if calibrate is not None:
+        require_method(calibrate)
     with ExitStack() as opened:
         inputs = opened.enter_context(inputs_of(data))
         job = TrainJob(
@@ -154,8 +153,7 @@ def _trained(job: TrainJob, on_progress: Callable[[TrainProgress], None]) -> Mod
     if job.calibrate is not None:
         fitted = setup.holdout.calibrate(model.linear, job.calibrate, stop)
         assert fitted is not None
-        model = model.calibrated(fitted.calibration)
-        note_holdout(model, fitted.after.summary(), holdout_uncalibrated=fitted.before.summary())
-    elif (summary := setup.holdout.evaluate(model.linear, stop)) is not None:
+        return fitted.of(model)
+    if (summary := setup.holdout.evaluate(model.linear, stop)) is not None:
         note_holdout(model, summary)
     return model

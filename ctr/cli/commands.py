@@ -38,6 +38,7 @@ _MODULES = {
     "drill": "drilling",
     "worker": "working",
     "evaluate": "evaluating",
+    "calibrate": "calibrating",
     "predict": "scoring",
     "explain": "scoring",
     "serve": "serving",

@@ -146,6 +146,13 @@ JsonOption = Annotated[
 ]
 
 
+class Calibrate(StrEnum):
+    """How probabilities are fitted to rows."""
+
+    ISOTONIC = "isotonic"
+    PLATT = "platt"
+
+
 class Consistency(StrEnum):
     """How far workers may be apart."""
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ctr.jobs.days import require_days, train_by_days
     from ctr.jobs.early_stopping import EarlyStopping
     from ctr.jobs.export import export_model
-    from ctr.jobs.holdout import PassEvaluations, note_holdout
+    from ctr.jobs.holdout import PassEvaluations
     from ctr.jobs.outcome import TrainOutcome
     from ctr.jobs.remains import Remains
     from ctr.jobs.saving import require_places

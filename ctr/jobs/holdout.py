@@ -13,7 +13,7 @@ from ctr.background import Background
 from ctr.errors import DataError, ModelError
 from ctr.jobs.train_job import TrainJob
 from ctr.metrics import MetricSummary
-from ctr.model import LinearModel, Model, evaluate, update_manifest
+from ctr.model import LinearModel, Model, evaluate, note_holdout, update_manifest
 from ctr.optimizers import Float32
 from ctr.progress import progress
 from features import ExampleSource, Slots, open_source
@@ -71,13 +71,6 @@ class Holdout:
                 on_rows=lambda rows: report(rows, self.source.fraction_read),
                 stop=stop,
             )
-
-
-def note_holdout(model: Model, summary: MetricSummary, **others: MetricSummary) -> None:
-    """Put what the hold-out says, and these other metrics, into a model's manifest."""
-    metrics = {"holdout": summary, **others}
-    model.manifest["metrics"] |= {name: each.to_json() for name, each in metrics.items()}
-    model.manifest["calibration"] = summary.to_json()["calibration"]
 
 
 def open_holdout(job: TrainJob, source: ExampleSource) -> Holdout | None:

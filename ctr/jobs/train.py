@@ -12,7 +12,7 @@ from ctr.distributed import DistributedFacts
 from ctr.errors import CtrError, ModelError
 from ctr.interrupts import stop_requests
 from ctr.jobs.early_stopping import EarlyStopping
-from ctr.jobs.holdout import PassEvaluations, note_holdout
+from ctr.jobs.holdout import PassEvaluations
 from ctr.jobs.outcome import TrainOutcome
 from ctr.jobs.remains import Remains
 from ctr.jobs.saving import empty_store, require_places, save_or_rescue
@@ -141,9 +141,7 @@ def _calibrate(
         return model
     found.calibrated = True
     found.holdout, found.uncalibrated = fitted.after.summary(), fitted.before.summary()
-    model = model.calibrated(fitted.calibration)
-    note_holdout(model, found.holdout, holdout_uncalibrated=found.uncalibrated)
-    return model
+    return fitted.of(model)
 
 
 def _evaluate(

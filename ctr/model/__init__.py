@@ -14,9 +14,15 @@ if TYPE_CHECKING:
         update_manifest,
     )
     from ctr.model.calibration import METHODS, Calibration, Method
-    from ctr.model.calibration_fit import Calibrated, calibrate, require_both_labels
+    from ctr.model.calibration_fit import (
+        Calibrated,
+        calibrate,
+        require_both_labels,
+        require_method,
+        require_uncalibrated,
+    )
     from ctr.model.comparison import Compared, compare
-    from ctr.model.evaluation import evaluate
+    from ctr.model.evaluation import evaluate, note_holdout
     from ctr.model.explanation import Contribution, Explanation, explain, explain_row
     from ctr.model.inputs import inputs_of
     from ctr.model.linear import LinearModel, chunk_margins, probabilities_of

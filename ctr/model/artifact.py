@@ -174,6 +174,20 @@ def dictionary_of(model: Model) -> bytes | None:
     return bytes(_content(model.folder, model.manifest, DICTIONARY))
 
 
+def state_of(model: Model) -> tuple[Slots, Float32]:
+    """The optimizer's state in the folder that `model` was loaded from.
+
+    Raises ModelError when it is not the one that was saved with the model.
+    """
+    assert model.folder is not None
+    return _state(model.folder, _content(model.folder, model.manifest, _STATE), model.spec.bits)
+
+
+def _state(path: Path, content: mmap.mmap, bits: int) -> tuple[Slots, Float32]:
+    tensors = _tensors(path / _STATE, content, {"slots": (slot_dtype(bits), 1), "state": (np.float32, 2)})
+    return tensors["slots"], tensors["state"]
+
+
 def _calibration(path: Path, manifest: Mapping[str, Any], content: mmap.mmap | None) -> Calibration | None:
     if content is None:
         return None
@@ -224,9 +238,7 @@ def load_state(path: Path, spec: FeatureSpec) -> SavedState:
             f"{path}: the model was trained with the transform {manifest['spec_fingerprint'][:12]}, this job "
             f"uses {spec.fingerprint[:12]}; use the model's own {SPEC} as --spec, or start afresh."
         )
-    wanted = {"slots": (slot_dtype(spec.bits), 1), "state": (np.float32, 2)}
-    tensors = _tensors(path / _STATE, files[_STATE], wanted)
-    slots, state = tensors["slots"], tensors["state"]
+    slots, state = _state(path, files[_STATE], spec.bits)
     entries = ManifestEntries.model_validate(manifest)
     optimizer, passes = entries.optimizer.optimizer, entries.optimizer.passes
     if state.shape[1] != optimizer.width:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from threading import Event
 
 import numpy as np
 
-from ctr.errors import DataError
+from ctr.errors import DataError, ModelError
 from ctr.metrics import Metrics
-from ctr.model.calibration import Calibration, Float64, Method
-from ctr.model.evaluation import labelled_batches
+from ctr.model.calibration import METHODS, Calibration, Float64, Method
+from ctr.model.evaluation import labelled_batches, note_holdout
+from ctr.model.kept_margins import KeptMargins
 from ctr.model.linear import LinearModel
+from ctr.model.model import Model
 from ctr.optimizers import Float32
 from features import ExampleSource
 
@@ -68,8 +71,8 @@ def fit_calibration(method: Method, rows: MarginHistogram) -> Calibration:
 
 def _one_label(clicks: int, rows: int) -> str:
     return (
-        f"calibration needs rows with and without a click in both halves of the hold-out, but one of them "
-        f"has {clicks:,} clicks in {rows:,} rows; hold more rows out."
+        f"calibration needs rows with and without a click among both the even and the odd ones, but "
+        f"one of them has {clicks:,} clicks in {rows:,} rows; calibrate on more rows."
     )
 
 
@@ -149,6 +152,19 @@ class Calibrated:
     after: Metrics
     """Each half of the rows (even and odd ones) under a map that was fitted on the other half."""
 
+    def of(self, model: Model) -> Model:
+        """The model with this calibration; its manifest has both metrics."""
+        found = model.calibrated(self.calibration)
+        note_holdout(found, self.after.summary(), holdout_uncalibrated=self.before.summary())
+        return found
+
+    def of_saved(self, model: Model, inputs: Sequence[str]) -> Model:
+        """The same of a model that was there before; the manifest also names it, and these inputs."""
+        facts = {**self.calibration.facts, "inputs": list(inputs), "of_model": model.id}
+        found = replace(self, calibration=replace(self.calibration, facts=facts)).of(model)
+        found.manifest["created"] = datetime.now(UTC).isoformat(timespec="seconds")
+        return found
+
 
 def calibrate(
     model: LinearModel,
@@ -159,37 +175,45 @@ def calibrate(
     on_rows: Callable[[int], None] = lambda _: None,
     stop: Event | None = None,
 ) -> Calibrated | None:
-    """Calibrate `model` on the rows of `source` from `start` on, which are read twice; None when stopped.
+    """Calibrate `model` on the rows of `source` from `start` on; None when stopped.
 
     Raises DataError when a half of them lacks clicks, or has nothing else.
     """
     halves = MarginHistogram(), MarginHistogram()
     before, after = Metrics(), Metrics()
-    rows = 0
-    for batch in labelled_batches(source, start=start, stop=stop):
-        margins, labels, weights = model.margins(batch), batch.labels, batch.weights
-        assert labels is not None
-        before.add(margins, labels, weights)
-        for half, part in zip(halves, _halves(rows), strict=True):
-            half.add(margins[part], labels[part], None if weights is None else weights[part])
-        rows += len(batch)
-        on_rows(rows)
-    if stop is not None and stop.is_set():
-        return None
-    by_other = [fit_calibration(method, half) for half in reversed(halves)]
-    calibration = fit_calibration(method, halves[0].merged(halves[1]))
-    rows = 0
-    for batch in labelled_batches(source, start=start, stop=stop):
-        margins = model.margins(batch)
-        for one, part in zip(by_other, _halves(rows), strict=True):
-            margins[part] = one(margins[part])
-        assert batch.labels is not None
-        after.add(margins, batch.labels, batch.weights)
-        rows += len(batch)
-        on_rows(before.examples + rows)
-    if stop is not None and stop.is_set():
-        return None
-    return Calibrated(calibration, before, after)
+    with KeptMargins() as kept:
+        for batch in labelled_batches(source, start=start, stop=stop):
+            margins, labels, weights = model.margins(batch), batch.labels, batch.weights
+            assert labels is not None
+            for half, part in zip(halves, _halves(before.examples), strict=True):
+                half.add(margins[part], labels[part], None if weights is None else weights[part])
+            before.add(margins, labels, weights)
+            kept.add(margins, labels, weights)
+            on_rows(before.examples)
+        if stop is not None and stop.is_set():
+            return None
+        by_other = [fit_calibration(method, half) for half in reversed(halves)]
+        for margins, labels, weights in kept.batches():
+            for one, part in zip(by_other, _halves(after.examples), strict=True):
+                margins[part] = one(margins[part])
+            after.add(margins, labels, weights)
+    return Calibrated(fit_calibration(method, halves[0].merged(halves[1])), before, after)
+
+
+def require_method(method: object) -> None:
+    """Raise ModelError unless there is this method of calibration."""
+    if method not in METHODS:
+        raise ModelError(f"there is no calibration {method!r}: choose from {', '.join(METHODS)}.")
+
+
+def require_uncalibrated(model: Model, remedy: str) -> None:
+    """Raise ModelError for a model that has a calibration already."""
+    if model.calibration is not None:
+        entry = model.manifest["calibrated"]
+        raise ModelError(
+            f"{model.folder or 'the model'}: it is calibrated already ({entry['method']}, on "
+            f"{entry['rows']:,} rows); {remedy} puts a new calibration in the place of that one."
+        )
 
 
 def require_both_labels(source: ExampleSource, start: int) -> None:

@@ -8,7 +8,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from ctr.errors import DataError
-from ctr.metrics import Metrics
+from ctr.metrics import Metrics, MetricSummary
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model
 from ctr.prefetch import Prefetch, ReaderHangs
@@ -39,6 +39,14 @@ def evaluate(
         metrics.add(model.margins(batch), batch.labels, batch.weights)
         on_rows(metrics.examples)
     return metrics
+
+
+def note_holdout(model: Model, summary: MetricSummary, **others: MetricSummary) -> None:
+    """Put what the hold-out says, and these other metrics, into a model's manifest."""
+    metrics = {"holdout": summary, **others}
+    found = {name: each.to_json() for name, each in metrics.items()}
+    model.manifest["metrics"] = {**model.manifest["metrics"], **found}
+    model.manifest["calibration"] = summary.to_json()["calibration"]
 
 
 def labelled_batches(

@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctr.errors import DataError, ModelError
+from ctr.errors import DataError
 from ctr.metrics import MetricSummary
-from ctr.model.calibration import Calibration
+from ctr.model.calibration import Calibration, Method
 from ctr.model.linear import LinearModel, probabilities_of
 from ctr.model.manifest import FORMAT, FORMAT_VERSION
 from ctr.optimizers import Float32
+from ctr.outputs import printable
 from features import Batch, Chunk, FeatureSpec, Slots, Transform, batch_of, open_source
 from features.windows import ServedHistory, Windows
 
@@ -144,6 +145,26 @@ class Model:
         with inputs_of(data) as inputs:
             return evaluate(self, open_source(inputs, self.spec)).summary()
 
+    def calibrate(self, data: object, method: Method, *, replace: bool = False) -> Model:
+        """The same model with its probabilities fitted to labelled rows that it was not trained on.
+
+        `data` as for `evaluate`; `method` is "isotonic" or "platt". What the rows say of the model, before
+        and after, is in `manifest["metrics"]`. `replace`: put the new calibration in the place of one that
+        the model has. Raises ModelError for a calibrated model otherwise, and DataError for what is no such
+        data, a bad row, and rows that were all clicked, or none.
+        """
+        from ctr.model.calibration_fit import calibrate, require_method, require_uncalibrated
+        from ctr.model.inputs import inputs_of
+
+        require_method(method)
+        if not replace:
+            require_uncalibrated(self, "replace=True")
+        with inputs_of(data) as inputs:
+            fitted = calibrate(self.linear, open_source(inputs, self.spec), method)
+        assert fitted is not None  # nothing stops it
+        given = isinstance(data, str | Path | list | tuple)
+        return fitted.of_saved(self, [printable(each) for each in inputs] if given else ["a table"])
+
     def weights(self, values: object = None) -> pa.Table:
         """What the model has learnt: a table with a row per weight that is not 0, by slot.
 
@@ -191,26 +212,26 @@ class Model:
         """
         import pyarrow as pa
 
-        content = self.dictionary
-        if content is None and self.folder is not None:
-            from ctr.model.artifact import dictionary_of
-
-            content = dictionary_of(self)
+        content = self._dictionary()
         return None if content is None else pa.ipc.open_file(content).read_all()
 
+    def _dictionary(self) -> bytes | None:
+        if self.dictionary is not None or self.folder is None:
+            return self.dictionary
+        from ctr.model.artifact import dictionary_of
+
+        return dictionary_of(self)
+
     def save(self, path: str | Path) -> None:
-        """Write the model, which was just trained, as the folder `path`; a model that was there is replaced.
+        """Write the model as the folder `path`; a model that was there is replaced.
 
-        Raises ModelError when `path` is something else, when the disk refuses, and for a model that was
-        loaded: its folder can be copied.
+        Of a model that was loaded, the rest is read in its folder. Raises ModelError when another model has
+        taken that folder's place, when `path` is something else than a model, and when the disk refuses.
         """
-        from ctr.model.artifact import save_model
+        from ctr.model.artifact import save_model, state_of
 
-        if self.state is None:
-            raise ModelError(
-                "this model was loaded, without what training would go on from; copy its folder instead."
-            )
-        save_model(self, Path(path), self.state)
+        state = state_of(self) if self.state is None else self.state
+        save_model(replace(self, dictionary=self._dictionary()), Path(path), state)
 
     def with_shared(self, history: ServedHistory) -> Model:
         """The same model, which asks `history` instead of windows of its own."""

@@ -131,7 +131,11 @@ def _weights(model: Model, facts: dict[str, Any]) -> str:
 
 
 def _calibration(entry: dict[str, Any]) -> str:
-    others = [f"{name.replace('_', ' ')} {value}" for name, value in entry.items() if name != "method"]
+    others = [
+        f"{name.replace('_', ' ')} {' '.join(value) if isinstance(value, list) else value}"
+        for name, value in entry.items()
+        if name != "method"
+    ]
     return ", ".join([entry["method"], *others])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from ctr.cli.options import (
     MOST_BAD,
     MOST_SECONDS,
     BadRowsOption,
+    Calibrate,
     Consistency,
     Inputs,
     JsonOption,
@@ -44,13 +44,6 @@ def _weight(value: float) -> float:
     if not 0 < value < math.inf:
         raise typer.BadParameter(f"{value:g} is not a weight: give a number above 0, such as 5.")
     return value
-
-
-class Calibrate(StrEnum):
-    """Of `--calibrate`."""
-
-    ISOTONIC = "isotonic"
-    PLATT = "platt"
 
 
 @dataclass(frozen=True, slots=True)

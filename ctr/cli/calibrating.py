@@ -1,0 +1,105 @@
+"""`ctr calibrate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import typer
+
+from ctr.cli.options import (
+    MOST_BAD,
+    BadRowsOption,
+    Calibrate,
+    Inputs,
+    JsonOption,
+    MaxBadFraction,
+    ModelOption,
+    OnBadRows,
+)
+from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
+from ctr.cli.tables import metric_lines
+from ctr.outputs import beside, printable, require_apart, require_no_part, require_writable
+
+
+def calibrate(
+    inputs: Inputs,
+    model: ModelOption,
+    method: Annotated[
+        Calibrate,
+        typer.Option(
+            help="isotonic (any rising curve; needs some thousand clicks) or platt (a line in log-odds).",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for the calibrated model; a model that is there is replaced.",
+            show_default=False,
+        ),
+    ],
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Put a new calibration in the place of one that the model has."),
+    ] = False,
+    on_bad_rows: BadRowsOption = OnBadRows.FAIL,
+    max_bad_fraction: MaxBadFraction = MOST_BAD,
+    json: JsonOption = None,
+) -> None:
+    """Fit the probabilities of a trained model to labelled rows.
+
+    Give rows that the model was not trained on. Its weights stay as they are; the calibrated model is a new
+    one, whose manifest names the model it was made of and these inputs. It is `--calibrate` of `ctr train`
+    for a model that is there already.
+
+    Example: `ctr calibrate --model model tomorrow.tsv --method platt --out calibrated`
+    """
+    from ctr.model import calibrate as fit
+    from ctr.model import load_model, require_model_or_nothing, require_uncalibrated
+    from ctr.progress import progress
+    from features import open_source
+
+    require_apart(json, inputs)
+    require_no_part(json, model, out)
+    require_model_or_nothing(out)
+    require_writable(out)
+    loaded = load_model(model)
+    if not replace:
+        require_uncalibrated(loaded, "--replace")
+    quarantine = beside(out, ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
+    source = open_source(
+        inputs,
+        loaded.spec,
+        on_bad_rows=on_bad_rows.value,
+        quarantine=quarantine,
+        max_bad_fraction=max_bad_fraction,
+    )
+    started = perf_counter()
+    with stopping(f"{out} was not written."), progress("calibrating") as show:
+        fitted = fit(
+            loaded.linear, source, method.value, on_rows=lambda rows: show(rows, source.fraction_read)
+        )
+        assert fitted is not None  # only an interrupt stops it
+        found = fitted.of_saved(loaded, [printable(each) for each in inputs])
+        found.save(out)
+    before, after = fitted.before.summary(), fitted.after.summary()
+    lines = [
+        *metric_lines({"not calibrated": before, "calibrated": after}),
+        "(calibrated: each half of the rows by what the other half says; the model has what both say)",
+        f"model {found.id} is in {out}: model {loaded.id}, calibrated on {after.examples:,} rows",
+        *bad_rows_lines(source.bad_rows, quarantine),
+    ]
+    facts = {
+        "model": found.id,
+        "saved_to": printable(out),
+        "calibrated": found.manifest["calibrated"],
+        "holdout": after.to_json(),
+        "holdout_uncalibrated": before.to_json(),
+        "bad_rows": source.bad_rows.count,
+        "seconds": perf_counter() - started,
+        "peak_memory_mb": peak_memory_mb(),
+    }
+    report(lines, facts, json)
