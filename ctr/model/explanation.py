@@ -19,7 +19,7 @@ from ctr.model.model import Model
 from ctr.weights import BIAS, FeatureTexts, with_names
 from features import Batch, Chunk, ExampleSource, Slots, is_dataset, open_source, slot_dtype
 from features.inspect import ShownFeature, show, show_values
-from features.readable import read_dictionary_bytes
+from features.readable import read_dictionary_bytes, window_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +76,20 @@ def explain(model: Model, inputs: Sequence[str], rows: int, values: object = Non
 
 
 def explain_row(model: Model, row: Mapping[str, object]) -> Explanation:
-    """A row as `Model.predict` takes it, with the features of windows at this moment, by their slots."""
+    """A row as `Model.predict` takes it, with the features of windows at this moment.
+
+    Of these, crosses are named by their slots.
+    """
     shown, batch = show_values(model.spec, row), model.transform.apply_rows([row])
     features = _with_bias(model, shown.features)
     named = Counter(each.slot for each in features)
     values = [1.0] * batch.slots.size if batch.values is None else batch.values.tolist()
-    for slot, value in zip(batch.slots.tolist(), values, strict=True):
+    texts = _texts(window_names(model.spec), batch.slots)
+    for slot, value, text in zip(batch.slots.tolist(), values, texts, strict=True):
         if named[slot]:
             named[slot] -= 1
         else:
-            features.append(_of_slot(slot, value, None))
+            features.append(_of_slot(slot, value, text))
     return _explanation(model, shown.place, features)
 
 
@@ -97,7 +101,7 @@ def _of_hashed(model: Model, path: str, rows: int, values: object) -> list[Expla
         raise DataError(f"{path}: there is no row to explain.")
     slots = batch.slots[batch.indices] if isinstance(batch, Chunk) else batch.slots
     names = with_names(model.names(values), _dictionary(path))
-    texts = [None] * slots.size if names is None else FeatureTexts.of(names).at(slots)[0].to_pylist()
+    texts = _texts(names, slots)
     sizes = [1.0] * slots.size if batch.values is None else batch.values.tolist()
     features = [
         ShownFeature(BIAS, "", BIAS, 0) if model.spec.bias and slot == 0 else _of_slot(slot, value, text)
@@ -113,6 +117,14 @@ def _dictionary(dataset: str) -> pa.Table | None:
     """The features that the data set has texts for; None: none."""
     content = read_dictionary_bytes(Path(dataset))
     return None if content is None else pa.ipc.open_file(content).read_all()
+
+
+def _texts(names: pa.Table | None, slots: Slots) -> list[str | None]:
+    """Of each slot, or None."""
+    if names is None:
+        return [None] * slots.size
+    found: list[str | None] = FeatureTexts.of(names).at(slots)[0].to_pylist()
+    return found
 
 
 def _of_slot(slot: int, value: float, text: str | None) -> ShownFeature:

@@ -172,9 +172,9 @@ class Model:
         null; ` | ` stands between those of features that share a slot) and `count` (int64: how often it
         occurred in the data of training, or null).
 
-        Texts are those of the dictionary of the data set that the model was trained on, if it has one, and
-        of `values`: raw rows, as paths or as a table (see `ctr.model.inputs_of`), which need no label and may
-        lack columns.
+        Texts are those of the dictionary of the data set that the model was trained on, if it has one, of
+        `values`: raw rows, as paths or as a table (see `ctr.model.inputs_of`), which need no label and may
+        lack columns; and those of the buckets of windows.
 
         Raises DataError and ModelError when dictionary or values cannot be read.
         """
@@ -186,8 +186,9 @@ class Model:
         """The texts that `weights` gives, as columns `slot`, `feature` and `count`; None: none are known."""
         from ctr.model.inputs import inputs_of
         from ctr.weights import names_of_values, with_names
+        from features.readable import window_names
 
-        known = self.dictionary_table()
+        known = with_names(self.dictionary_table(), window_names(self.spec))
         if values is None:
             return known
         with inputs_of(values) as inputs:

@@ -4,3 +4,4 @@ from features.readable.collisions import CollisionCounter, Collisions, bits_for,
 from features.readable.dictionary import Dictionary
 from features.readable.file import DICTIONARY, dictionary_bytes, read_dictionary, read_dictionary_bytes
 from features.readable.naming import Naming
+from features.readable.window_names import window_names

@@ -2,3 +2,4 @@
 
 from features.steps.numbers import buckets_of
 from features.steps.registry import STEPS, Fit, Step, register_step
+from features.steps.texts import log_bounds

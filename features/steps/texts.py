@@ -25,9 +25,14 @@ def texts_of_number(field: NumberField, text: str, learnt: Arrays) -> Sequence[s
         low, high = [-math.inf, *edges, math.inf][bucket : bucket + 2]
     elif field.transform == "width":
         low, high = low * (field.width or 1.0), high * (field.width or 1.0)
-    elif bucket >= 2:  # of log: see `log_bucket`
-        low, high = max(math.exp(math.sqrt(bucket - 2)), 2.0), math.exp(math.sqrt(bucket - 1))
+    elif bucket >= 2:  # of log
+        low, high = log_bounds(bucket)
     return [f"[{low:.6g}, {high:.6g})"]
+
+
+def log_bounds(bucket: int) -> tuple[float, float]:
+    """From where to where a bucket of at least 2 goes: see `log_bucket`."""
+    return max(math.exp(math.sqrt(bucket - 2)), 2.0), math.exp(math.sqrt(bucket - 1))
 
 
 def texts_of_linear(field: LinearField, text: str, learnt: Arrays) -> Sequence[str]:

@@ -141,9 +141,11 @@ def test_windows_whose_time_is_no_field(tmp_path: Path, cli: Cli) -> None:
     loaded, row = load_model(model), {"site": "s1", "at": 1800}
     found = loaded.explain(row)
     assert found.prediction == pytest.approx(loaded.predict([row])[0], abs=1e-6)
-    assert len([each for each in found.contributions if each.feature.startswith("slot ")]) == 2
+    assert [e.feature for e in found.contributions if e.field == "w.count.1h"] == ["[10, 12) rows of site"]
+    assert len([each for each in found.contributions if each.feature.startswith("slot ")]) == 1  # the cross
     hashed_row = cli("explain", "--model", model, hashed, "--rows", 1).out
     assert "windows left out" not in hashed_row
+    assert "[0, 1) rows of site" in hashed_row
 
 
 def test_what_cannot_be_explained(tmp_path: Path) -> None:
