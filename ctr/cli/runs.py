@@ -115,6 +115,8 @@ def _compared(runs: Sequence[Run]) -> list[str]:
         for name in ("logloss", "normalized_entropy", "auc", "calibration"):
             for part in ("progressive", "training", "holdout"):
                 told[f"{part} {name}"] = (run.summary.get(part) or {}).get(name)
+        for number, day in enumerate(run.summary.get("days", ()), 1):
+            told[f"after day {number}, logloss"] = (day["holdout"] or {}).get("logloss")
         entries.append(told)
     keys = [key for key in differing(entries) if any(each.get(key) is not None for each in entries)]
     rows = [("", *(run.name for run in runs))]

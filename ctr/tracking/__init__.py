@@ -6,6 +6,7 @@ from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
     from ctr.tracking.comparison import differing, flat
+    from ctr.tracking.days import run_of_days
     from ctr.tracking.runs import Run, read_runs
     from ctr.tracking.trackers import Tracker, open_trackers
 

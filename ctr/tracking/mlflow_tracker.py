@@ -53,11 +53,12 @@ class MlflowTracker:
                     }
                 )
                 self._mlflow.log_metrics({k: float(v) for k, v in metrics.items() if isinstance(v, Real)})
-                for each in summary["holdout_by_pass"]:
-                    by_pass = {
-                        f"holdout_{name}": float(each[name]) for name in _METRICS if each[name] is not None
-                    }
-                    self._mlflow.log_metrics(by_pass, step=each["pass"])
+                points = [("holdout", each["pass"], each) for each in summary["holdout_by_pass"]]
+                days = enumerate(summary.get("days", ()), 1)
+                points += [("next_day", day, each["holdout"]) for day, each in days if each["holdout"]]
+                for what, step, each in points:
+                    known = {f"{what}_{name}": each[name] for name in _METRICS if each[name] is not None}
+                    self._mlflow.log_metrics(known, step=step)
         except Exception as error:
             raise self._failed(error) from error
         return f"MLflow, run {run.info.run_id}"

@@ -172,14 +172,11 @@ def _check_pipe(job: TrainJob) -> None:
 
 def _run(job: TrainJob, told: TrainOptions) -> None:
     """Run the job and report its outcome."""
-    from ctr.cli.train.outcome import outcome_lines
+    from ctr.cli.train.outcome import outcome_lines, tracked
     from ctr.jobs import run_train_job
+    from ctr.tracking import open_trackers
 
-    trackers = []
-    if told.track:
-        from ctr.tracking import open_trackers
-
-        trackers = open_trackers(told.track)
+    trackers = open_trackers(told.track or [])
     with stopping("Nothing was written."):
         if told.auto:
             job, found = tune_first(job, told)
@@ -190,7 +187,6 @@ def _run(job: TrainJob, told: TrainOptions) -> None:
         lines.append(share_of_tuning(found, outcome))
         summary["auto"] = found.to_json()
     report(lines, summary, told.json)
-    for tracker in trackers:
-        typer.echo(f"tracked in {tracker.keep(summary)}", err=True)
+    tracked(summary, trackers)
     if outcome.stopped:
         raise typer.Exit(STOPPED)

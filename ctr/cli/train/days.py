@@ -11,6 +11,7 @@ import typer
 from ctr.cli.reporting import STOPPED, bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.cli.tables import metric_lines
 from ctr.cli.train.options import TrainOptions
+from ctr.cli.train.outcome import tracked
 from ctr.errors import CtrError, DataError
 from ctr.outputs import printable, replace_file, require_writable
 from ctr.packages import require_packages
@@ -25,9 +26,11 @@ def train_by_days(job: TrainJob, told: TrainOptions) -> None:
     """Run the job day by day, and report what each day came to."""
     from ctr.jobs import require_days
     from ctr.jobs import train_by_days as run
+    from ctr.tracking import open_trackers, run_of_days
 
     _check(job, told)
     require_days(job)
+    trackers = open_trackers(told.track or [])
     outcomes: list[TrainOutcome] = []
     try:
         with stopping(f"{job.model} is the model of the days before, if there were any."):
@@ -39,6 +42,8 @@ def train_by_days(job: TrainJob, told: TrainOptions) -> None:
         raise
     summary = _summary(outcomes)
     report(_lines(outcomes, summary), summary, told.json)
+    run_as_one = run_of_days(summary["days"], job.forget)
+    tracked({**run_as_one, "peak_memory_mb": summary["peak_memory_mb"]}, trackers)
     if told.report is not None:
         _plot(outcomes, told.report)
     if outcomes[-1].stopped:
@@ -50,10 +55,10 @@ def _check(job: TrainJob, told: TrainOptions) -> None:
         raise typer.BadParameter(
             "with --progressive-days, each day's hold-out is the next; leave out others."
         )
-    if job.checkpoint is not None or told.track or job.quarantine is not None or "-" in job.inputs:
+    if job.checkpoint is not None or job.quarantine is not None or "-" in job.inputs:
         raise typer.BadParameter(
-            "--progressive-days is several jobs: --checkpoint, --track, --on-bad-rows quarantine and "
-            "standard input (-) are for one."
+            "--progressive-days is several jobs: --checkpoint, --on-bad-rows quarantine and standard "
+            "input (-) are for one."
         )
     if told.report is None:
         return

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from ctr.cli.reporting import bad_rows_lines
 from ctr.cli.tables import metric_lines, saturation_lines, some
 from ctr.cli.train.advice import advice
 from ctr.jobs import TrainOutcome
+
+if TYPE_CHECKING:
+    from ctr.tracking import Tracker
 
 
 def outcome_lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
@@ -29,6 +35,12 @@ def outcome_lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
     if outcome.left_in_store is not None:
         lines.append(f"warning: {outcome.left_in_store}")
     return lines
+
+
+def tracked(summary: dict[str, Any], trackers: Sequence[Tracker]) -> None:
+    """Keep the summary, and say where."""
+    for tracker in trackers:
+        typer.echo(f"tracked in {tracker.keep(summary)}", err=True)
 
 
 def _evaluation_lines(outcome: TrainOutcome) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,42 @@ def test_bad_rows_are_told_by_day_and_weights_count_in_the_mean(cli: Cli, tmp_pa
     assert facts["next_day"] == {"examples": 300, "logloss": pytest.approx((16 * losses[0] + losses[1]) / 17)}
 
 
+def test_days_are_tracked_as_one_run(
+    cli: Cli, spec: Path, days: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, told, model = tmp_path / "runs", tmp_path / "told.json", tmp_path / "model"
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlflow").as_uri())
+    targets = ["--track", "mlflow"] if find_spec("mlflow") else []
+    words = ["train", "--spec", spec, *days, "--model", model, "--progressive-days", "--track", runs]
+    assert cli(*words, "--forget", 0.5, "--json", told, *targets).code == 0
+    assert cli(*words, "--forget", 0.1).code == 0
+    facts = json.loads(told.read_bytes())
+    first, second = sorted(runs.iterdir())
+    kept = json.loads(first.read_bytes())
+    assert (kept["model"], kept["examples"], kept["settings"]["forget"]) == (facts["model"], 3 * ROWS, 0.5)
+    assert kept["inputs"] == [str(day) for day in days]
+    assert kept["holdout_inputs"] == [str(day) for day in days[1:]]
+    assert [day["holdout"] for day in kept["days"]] == [day["holdout"] for day in facts["days"]]
+    assert kept["holdout"]["logloss"] == pytest.approx(facts["next_day"]["logloss"])
+    both = [facts["days"][number]["holdout"] for number in (0, 1)]
+    expected = sum(day["mean_prediction"] for day in both) / sum(day["base_rate"] for day in both)
+    assert kept["holdout"]["calibration"] == pytest.approx(expected)
+    listed = cli("runs", "--dir", runs).out
+    assert f"{kept['holdout']['logloss']:.5f}" in listed
+    assert "forget=0.5" in listed
+    assert "after day 2, logloss" in cli("runs", "--dir", runs, first.stem, second.stem).out
+    if targets:
+        from mlflow import MlflowClient
+
+        client = MlflowClient()
+        (run,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
+        points = client.get_metric_history(run.info.run_id, "next_day_logloss")
+        assert [(each.step, each.value) for each in points] == [
+            (number, pytest.approx(day["logloss"])) for number, day in enumerate(both, 1)
+        ]
+
+
 def test_the_days_are_plotted(cli: Cli, spec: Path, days: list[Path], tmp_path: Path) -> None:
     words = ["train", "--spec", spec, *days, "--model", tmp_path / "model", "--progressive-days"]
     assert cli(*words, "--report", tmp_path / "days.svg").code == 0
@@ -132,7 +169,6 @@ def test_the_days_are_plotted(cli: Cli, spec: Path, days: list[Path], tmp_path: 
     ("words", "told"),
     [
         (["--holdout-fraction", 0.1], "hold-out is the next"),
-        (["--track", "runs"], "are for one"),
         (["--on-bad-rows", "quarantine"], "are for one"),
         (["--report", "days.txt"], "ends in .png"),
         (["--early-stopping", "--epochs", 2], "compares passes on a hold-out"),
