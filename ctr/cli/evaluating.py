@@ -106,8 +106,9 @@ def evaluate(
     quarantine = beside_input(inputs[0], ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
     sources = _sources(
         inputs,
-        [_unweighted(model.spec) if unweighted else model.spec for model in loaded],
+        loaded,
         by,
+        unweighted,
         on_bad_rows,
         quarantine,
         max_bad_fraction,
@@ -136,28 +137,32 @@ def evaluate(
 
 def _sources(
     inputs: list[str],
-    specs: Sequence[FeatureSpec],
+    models: Sequence[Model],
     by: Sequence[str],
+    unweighted: bool,
     on_bad_rows: OnBadRows,
     quarantine: Path | None,
     max_bad_fraction: float,
 ) -> list[ExampleSource]:
     """The rows as each model wants them. The first source keeps the bad ones, and has the columns `by`."""
+    from ctr.model import naming
     from features import open_source
 
     first_only = on_bad_rows, quarantine, tuple(by)
     others = (OnBadRows.FAIL if on_bad_rows is OnBadRows.FAIL else OnBadRows.SKIP), None, ()
-    return [
-        open_source(
-            inputs,
-            spec,
-            on_bad_rows=do.value,
-            quarantine=file,
-            max_bad_fraction=max_bad_fraction,
-            also=also,
-        )
-        for spec, (do, file, also) in zip(specs, chain([first_only], repeat(others)), strict=False)
-    ]
+    sources: list[ExampleSource] = []
+    for model, (do, file, also) in zip(models, chain([first_only], repeat(others)), strict=False):
+        with naming(model, others=len(models) > 1):
+            source = open_source(
+                inputs,
+                _unweighted(model.spec) if unweighted else model.spec,
+                on_bad_rows=do.value,
+                quarantine=file,
+                max_bad_fraction=max_bad_fraction,
+                also=also,
+            )
+        sources.append(source)
+    return sources
 
 
 def _unweighted(spec: FeatureSpec) -> FeatureSpec:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         require_method,
         require_uncalibrated,
     )
-    from ctr.model.comparison import Compared, compare
+    from ctr.model.comparison import Compared, compare, naming
     from ctr.model.evaluation import evaluate, note_holdout
     from ctr.model.explanation import Contribution, Explanation, explain, explain_row
     from ctr.model.inputs import inputs_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from math import nan, sqrt
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ctr.errors import DataError
+from ctr.errors import CtrError, DataError
 from ctr.metrics import Metrics
 from ctr.model.evaluation import batches_beside
 from ctr.model.model import Model
@@ -83,6 +83,17 @@ class Compared:
     """By column."""
 
 
+@contextmanager
+def naming(model: Model, *, others: bool) -> Iterator[None]:
+    """Let an error about what `model` reads say which model that is, where there are others."""
+    try:
+        yield
+    except CtrError as error:
+        if not others:
+            raise
+        raise type(error)(f"model {model.folder or model.id}: {error}") from error
+
+
 def compare(
     models: Sequence[Model],
     sources: Sequence[ExampleSource],
@@ -102,7 +113,10 @@ def compare(
     found = [Compared(slices={column: Slices() for column in by}) for _ in models]
     rows = 0
     with ExitStack() as opened:
-        passes = [_batches(each, by if i == 0 else (), weighted) for i, each in enumerate(sources)]
+        passes = [
+            _batches(model, source, () if i else by, weighted, others=len(models) > 1)
+            for i, (model, source) in enumerate(zip(models, sources, strict=True))
+        ]
         read = [opened.enter_context(Prefetch(each, depth=2)) for each in passes]
         for batches in zip_longest(*read, fillvalue=(None, None)):
             texts = batches[0][1]
@@ -116,12 +130,13 @@ def compare(
 
 
 def _batches(
-    source: ExampleSource, by: Sequence[str], weighted: bool
+    model: Model, source: ExampleSource, by: Sequence[str], weighted: bool, *, others: bool
 ) -> Iterator[tuple[Batch | Chunk | None, RowTexts | None]]:
     """Batches, with the texts of their rows where these are wanted."""
-    for batch, texts in batches_beside(source, by):
-        if batch is not None:
-            yield batch if weighted else replace(batch, weights=None), texts
+    with naming(model, others=others):
+        for batch, texts in batches_beside(source, by):
+            if batch is not None:
+                yield batch if weighted else replace(batch, weights=None), texts
 
 
 def _add(

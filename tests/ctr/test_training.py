@@ -81,9 +81,13 @@ def test_it_can_be_saved_and_trained_on(log: Path, tmp_path: Path, cli: Cli) -> 
         assert more.manifest["training"]["chunks"] == 2
     with pytest.raises(ModelError, match="trained with the transform"):
         ctr.train(table, SPEC.replace("buckets: 8", "buckets: 7"), warm_start=tmp_path / "model")
-    with pytest.raises(ModelError, match="was loaded"):
-        loaded.save(tmp_path / "other")
-    assert cli("evaluate", "--model", tmp_path / "model", log).code == 0
+    loaded.save(tmp_path / "other")
+    for file in (tmp_path / "model").iterdir():
+        assert (tmp_path / "other" / file.name).read_bytes() == file.read_bytes()
+    more.save(tmp_path / "model")
+    with pytest.raises(ModelError, match="is not the file that was saved"):
+        loaded.save(tmp_path / "third")
+    assert cli("evaluate", "--model", tmp_path / "other", log).code == 0
 
 
 def test_other_data_can_be_held_out(log: Path) -> None:

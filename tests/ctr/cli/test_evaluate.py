@@ -114,3 +114,21 @@ def test_rows_count_alike_where_that_is_wanted(cli: Cli, tmp_path: Path) -> None
     assert weighted[0] == sum(w for *_, w in rows)
     assert plain[0][0] == 900
     assert plain[0] == plain[1] == plain[2] != weighted
+
+
+def test_an_error_about_one_of_several_models_names_it(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    log, spec = folder / "log.csv", tmp_path / "spec.yaml"
+    other_bits = SPEC.replace("bits: 12", "bits: 13")
+    ctr.train(log, other_bits).save(tmp_path / "bits")
+    numbers = tmp_path / "numbers.csv"
+    numbers.write_text("click,site,device\n" + "1,1,a\n0,2,a\n" * 50)
+    ctr.train(numbers, SPEC.replace("type: category", "type: number, transform: log")).save(tmp_path / "number")
+    spec.write_text(SPEC)
+    assert cli("features", "build", "--spec", spec, log, "--out", tmp_path / "hashed").code == 0
+    for data, second in ((tmp_path / "hashed", "bits"), (log, "number")):
+        done = cli("evaluate", "--model", folder / "one", "--model", tmp_path / second, data)
+        assert done.code in (1, 2)
+        assert done.err.startswith(f"error: model {tmp_path / second}: "), done.err
+        alone = cli("evaluate", "--model", tmp_path / second, data)
+        assert alone.err.removeprefix("error: ") in done.err
+        assert "error: model " not in alone.err
