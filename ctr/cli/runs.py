@@ -40,8 +40,8 @@ def runs(
     """List the runs that `ctr train --track runs` has kept, or compare some of them.
 
     The figures are those of the hold-out, or, marked with a star, of progressive validation (of L-BFGS: the
-    training rows). Log losses of different rows say nothing about each other: a comparison names the inputs
-    where they differ.
+    training rows). Settings that differ are shown, blank where an optimizer has none of that name. Log losses
+    of different rows say nothing about each other: a comparison names the inputs where they differ.
 
     Examples:
 
@@ -82,46 +82,51 @@ def _listed(runs: Sequence[Run]) -> list[str]:
 
     settings = [flat(run.summary["settings"]) for run in runs]
     keys = differing(settings)
-    rows: list[tuple[str, ...]] = [
-        ("run", "examples", "log loss", "AUC", "calibration", "settings that differ")
-    ]
+    rows: list[tuple[str, ...]] = [("run", "examples", "log loss", "AUC", "calibration", *keys)]
     for run, mine in zip(runs, settings, strict=True):
         star = "" if run.summary["holdout"] else "*"
         figures = (_figure(run.metrics[name]) for name in ("logloss", "auc", "calibration"))
-        told = " ".join(f"{key}={_text(mine[key])}" for key in keys if key in mine)
+        told = (_text(mine[key]) if key in mine else "" for key in keys)
         logloss, *others = figures
-        rows.append((run.name, f"{run.summary['examples']:,}", logloss + (star or " "), *others, told))
-    return table(rows, "<>>>><")
+        rows.append((run.name, f"{run.summary['examples']:,}", logloss + (star or " "), *others, *told))
+    return table(rows, "<>>>>" + ">" * len(keys))
 
 
 _SIDE_BY_SIDE = (
-    "created",
-    "inputs",
-    "holdout_inputs",
-    "settings",
-    "workers",
-    "store",
-    "best_pass",
-    "seconds",
+    ("created", "inputs", "holdout_inputs"),
+    ("settings",),
+    ("workers", "store", "best_pass", "seconds"),
 )
+"""What of a run is compared, in the order in which it is shown."""
 
 
 def _compared(runs: Sequence[Run]) -> list[str]:
     from ctr.tracking import differing, flat
 
-    entries = []
-    for run in runs:
-        told = flat({key: run.summary[key] for key in _SIDE_BY_SIDE if key in run.summary})
-        for name in ("logloss", "normalized_entropy", "auc", "calibration"):
-            for part in ("progressive", "training", "holdout"):
-                told[f"{part} {name}"] = (run.summary.get(part) or {}).get(name)
-        for number, day in enumerate(run.summary.get("days", ()), 1):
-            told[f"after day {number}, logloss"] = (day["holdout"] or {}).get("logloss")
-        entries.append(told)
-    keys = [key for key in differing(entries) if any(each.get(key) is not None for each in entries)]
+    groups = [
+        [flat({key: run.summary[key] for key in names if key in run.summary}) for run in runs]
+        for names in _SIDE_BY_SIDE
+    ]
     rows = [("", *(run.name for run in runs))]
-    rows += [(key, *(_text(each.get(key)) for each in entries)) for key in keys]
+    for entries in (*groups, [_metrics(run) for run in runs]):
+        rows += [
+            (key, *(_text(each[key]) if key in each else "" for each in entries))
+            for key in differing(entries)
+        ]
     return table(rows, "<" + ">" * len(runs))
+
+
+def _metrics(run: Run) -> dict[str, float | None]:
+    """What there is of a run, by what it was measured on."""
+    found = {}
+    for part in ("progressive", "training", "holdout"):
+        if metrics := run.summary.get(part):
+            for name in ("logloss", "normalized_entropy", "auc", "calibration"):
+                found[f"{part} {name}"] = metrics[name]
+    for number, day in enumerate(run.summary.get("days", ()), 1):
+        if metrics := day["holdout"]:
+            found[f"after day {number}, logloss"] = metrics["logloss"]
+    return found
 
 
 def _text(value: Any) -> str:

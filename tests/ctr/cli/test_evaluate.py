@@ -122,7 +122,8 @@ def test_an_error_about_one_of_several_models_names_it(cli: Cli, folder: Path, t
     ctr.train(log, other_bits).save(tmp_path / "bits")
     numbers = tmp_path / "numbers.csv"
     numbers.write_text("click,site,device\n" + "1,1,a\n0,2,a\n" * 50)
-    ctr.train(numbers, SPEC.replace("type: category", "type: number, transform: log")).save(tmp_path / "number")
+    of_numbers = SPEC.replace("type: category", "type: number, transform: log")
+    ctr.train(numbers, of_numbers).save(tmp_path / "number")
     spec.write_text(SPEC)
     assert cli("features", "build", "--spec", spec, log, "--out", tmp_path / "hashed").code == 0
     for data, second in ((tmp_path / "hashed", "bits"), (log, "number")):

@@ -144,7 +144,7 @@ def test_days_are_tracked_as_one_run(
     assert kept["holdout"]["calibration"] == pytest.approx(expected)
     listed = cli("runs", "--dir", runs).out
     assert f"{kept['holdout']['logloss']:.5f}" in listed
-    assert "forget=0.5" in listed
+    assert [line.split()[-1] for line in listed.splitlines()] == ["forget", "0.5", "0.1"]
     assert "after day 2, logloss" in cli("runs", "--dir", runs, first.stem, second.stem).out
     if targets:
         from mlflow import MlflowClient

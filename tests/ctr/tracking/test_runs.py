@@ -34,10 +34,9 @@ def test_runs_are_listed_and_compared(cli: Cli, train: Train, tmp_path: Path) ->
     assert [json.loads(file.read_bytes())["settings"]["alpha"] for file in files] == [0.05, 0.5]
     listed = cli("runs", "--dir", runs, "--sort", "logloss", "--json", told)
     assert listed.code == 0
-    first, second = listed.out.splitlines()[1:]
+    head, first, second = listed.out.splitlines()
     assert first.startswith(files[1].stem)
-    assert first.endswith("alpha=0.5")
-    assert second.endswith("alpha=0.05")
+    assert [line.split()[-1] for line in (head, first, second)] == ["alpha", "0.5", "0.05"]
     kept = json.loads(told.read_bytes())["runs"]
     assert [each["name"] for each in kept] == [files[1].stem, files[0].stem]
     assert f"{kept[0]['holdout']['logloss']:.5f}" in first
@@ -112,6 +111,26 @@ def test_figures_of_lbfgs_are_kept_and_compared_too(
     assert run.data.metrics["training_logloss"] > 0
     names = [file.stem for file in sorted(runs.iterdir())]
     assert "training logloss" in cli("runs", "--dir", runs, *names).out
+
+
+def test_settings_of_other_optimizers_are_left_blank(cli: Cli, train: Train, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    for words in (["--optimizer", "lbfgs"], ["--alpha", 0.3], ["--optimizer", "adagrad"]):
+        assert train(*words, "--track", runs).code == 0
+    head, lbfgs, *others = cli("runs", "--dir", runs).out.splitlines()
+    keys = head.split()[6:]  # behind run, examples, log loss, AUC and calibration
+    assert sorted(keys) == ["alpha", "beta", "iterations", "l2", "name", "tolerance"]
+    for line, name, alpha, iterations in ((lbfgs, "lbfgs", "", "200"), (others[0], "ftrl", "0.3", "")):
+        for key, told in (("name", name), ("alpha", alpha), ("iterations", iterations)):
+            end = head.index(f" {key}") + 1 + len(key)
+            assert line.ljust(end)[:end].endswith(f" {told}"), (key, line)
+    names = [file.stem for file in sorted(runs.iterdir())]
+    lines = cli("runs", "--dir", runs, *names).out.splitlines()
+    settings = [line for line in lines if line.startswith("settings.")]
+    assert len(settings) == len({line.split()[0] for line in settings}) == 6
+    assert lines.index(settings[-1]) - lines.index(settings[0]) == 5  # side by side
+    (iterations_of,) = (line for line in settings if line.startswith("settings.iterations"))
+    assert iterations_of.split() == ["settings.iterations", "200"]
 
 
 def test_without_mlflow_the_message_comes_first(
