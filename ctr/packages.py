@@ -1,19 +1,32 @@
-"""`require_packages`: a clear word about what is not installed, before any work is done."""
+"""`require_packages`: a clear word about what is not installed, or broken, before any work is done."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
+from importlib import import_module
 
 from ctr.errors import DataError
 
 
 def require_packages(what: str, packages: Mapping[str, str], *, otherwise: str = "") -> None:
-    """Raise DataError unless the modules are there that `what` needs: by module, what pip calls its package.
+    """Raise DataError unless the modules that `what` needs can be imported: by module, what pip calls its
+    package.
 
     `otherwise`: what can be done without them.
     """
-    missing = [package for module, package in packages.items() if find_spec(module) is None]
+    missing = []
+    for module, package in packages.items():
+        try:
+            import_module(module)
+        except Exception as error:  # a package that is half there raises anything
+            if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
+                missing.append(package)
+                continue
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise DataError(
+                f"{what} needs {package}, which is installed but cannot be imported ({said}): pip install "
+                f"--force-reinstall {package}{otherwise}."
+            ) from error
     if missing:
         named, is_ = " and ".join(missing), "are" if len(missing) > 1 else "is"
         raise DataError(

@@ -15,7 +15,7 @@ from ctr.outputs import replace_file
 from ctr.packages import require_packages
 from ctr.report.mass import UNKNOWN, weight_mass
 
-_NEEDED = {"jinja2": "Jinja2", "matplotlib": "matplotlib"}
+_NEEDED = {"jinja2": "Jinja2", "matplotlib.figure": "matplotlib"}
 _FIELDS_SHOWN = 20
 _SLICES_SHOWN = 20
 _SETTINGS = ("rows", "examples", "epochs", "workers", "chunk", "admit", "base_rate", "forget")

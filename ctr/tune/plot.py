@@ -20,7 +20,7 @@ def require_plot(file: Path) -> None:
     if file.suffix not in _SUFFIXES:
         raise DataError(f"{file}: a plot is written as PNG or SVG: give a name that ends in .png or .svg.")
     require_writable(file)
-    require_packages("the plot of a search", {"matplotlib": "matplotlib"})
+    require_packages("the plot of a search", {"matplotlib.figure": "matplotlib"})
 
 
 def write_plot(found: Tuned, file: Path) -> None:

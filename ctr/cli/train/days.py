@@ -65,7 +65,7 @@ def _check(job: TrainJob, told: TrainOptions) -> None:
     if told.report.suffix not in _SUFFIXES:
         raise typer.BadParameter(f"--report {told.report}: give a name that ends in {', '.join(_SUFFIXES)}.")
     require_writable(told.report, make_folders=False)
-    require_packages("--report", {"matplotlib": "matplotlib"})
+    require_packages("--report", {"matplotlib.figure": "matplotlib"})
 
 
 def _names(outcomes: Sequence[TrainOutcome]) -> list[str]:
