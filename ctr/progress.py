@@ -7,16 +7,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isnan
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 _FIRST_PLAIN_S, _PLAIN_EVERY_S = 1.0, 5.0
 
 
 class Report(Protocol):
-    """Called by a job with what it has done so far."""
+    """Called by a job with what it has done so far.
+
+    A job that does not know when it ends says NaN for the fraction.
+    """
 
     def __call__(
-        self, rows: int, fraction: float, logloss: float | None = None, later_pass: bool = False
+        self,
+        rows: int,
+        fraction: float,
+        logloss: float | None = None,
+        later_pass: bool = False,
+        iteration: int | None = None,
+        objective: float | None = None,
     ) -> None: ...
 
 
@@ -40,17 +49,21 @@ def _bar(what: str, size: int, before: int) -> Iterator[Report]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.percentage:3.0f}%"),
+        TextColumn("{task.fields[share]}"),
         TextColumn("{task.fields[facts]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=1.0, facts="")
-        yield lambda rows, fraction, logloss=None, later_pass=False: bar.update(
-            task,
-            completed=fraction,
-            facts=_facts(rows, before, size * fraction, monotonic() - started, logloss, later_pass),
-        )
+        task = bar.add_task(what, total=1.0, facts="", share="  0%")
+
+        def report(rows: int, fraction: float, *others: Any, **named: Any) -> None:
+            facts = _facts(rows, before, size * fraction, monotonic() - started, *others, **named)
+            if isnan(fraction):
+                bar.update(task, total=None, facts=facts, share="")
+            else:
+                bar.update(task, completed=fraction, facts=facts, share=f"{fraction:4.0%}")
+
+        yield report
 
 
 @contextmanager
@@ -58,7 +71,7 @@ def _lines(what: str, size: int, before: int) -> Iterator[Report]:
     started = monotonic()
     due = started + _FIRST_PLAIN_S
 
-    def report(rows: int, fraction: float, logloss: float | None = None, later_pass: bool = False) -> None:
+    def report(rows: int, fraction: float, *others: Any, **named: Any) -> None:
         nonlocal due
         now = monotonic()
         if now < due or not rows:
@@ -66,19 +79,30 @@ def _lines(what: str, size: int, before: int) -> Iterator[Report]:
         due = now + _PLAIN_EVERY_S
         own = fraction * max(rows - before, 0) / rows  # as its rows are about equally long
         left = f", {(now - started) * (1 - fraction) / own:.0f} s left" if own > 0 else ""
-        facts = _facts(rows, before, size * fraction, now - started, logloss, later_pass)
-        sys.stderr.write(f"{what}: {fraction:.0%}, {facts}{left}\n")
+        facts = _facts(rows, before, size * fraction, now - started, *others, **named)
+        share = "" if isnan(fraction) else f"{fraction:.0%}, "
+        sys.stderr.write(f"{what}: {share}{facts}{left}\n")
         sys.stderr.flush()
 
     yield report
 
 
 def _facts(
-    rows: int, before: int, read: float, seconds: float, logloss: float | None, later_pass: bool
+    rows: int,
+    before: int,
+    read: float,
+    seconds: float,
+    logloss: float | None = None,
+    later_pass: bool = False,
+    iteration: int | None = None,
+    objective: float | None = None,
 ) -> str:
     seconds = max(seconds, 1e-9)
-    facts = f"{rows:,} rows, {max(rows - before, 0) / seconds:,.0f} rows/s"
-    if read:
+    speed = f"{max(rows - before, 0) / seconds:,.0f} rows/s"
+    facts = f"{rows:,} rows, {speed}"
+    if iteration is not None:
+        facts = f"iteration {iteration:,}, objective {objective:,.2f}, {speed}"
+    if read > 0:
         facts += f", {read / seconds / 1e6:,.0f} MB/s"
     name = "training loss" if later_pass else "log loss"
     return facts if logloss is None or isnan(logloss) else f"{facts}, {name} {logloss:.5f}"

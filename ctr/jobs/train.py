@@ -93,7 +93,7 @@ def _learn(
                 after_passes,
                 stop,
                 remains,
-                lambda p: report(p.examples, p.fraction, p.logloss, p.later_pass),
+                lambda p: report(p.examples, p.fraction, p.logloss, p.later_pass, p.iteration, p.objective),
             )
         return trained, None
     from ctr.jobs.train_distributed import learn_distributed  # with what training in memory does without

@@ -47,11 +47,10 @@ def learn_in_batch(
         examples = Examples.of_chunks(chunks, threads)
         chunks.clear()
         remains.begin()
-        every = len(examples) / optimizer.iterations
 
         def report(number: int, point: Point) -> None:
             loss = point.losses / max(examples.weight, 1e-30)
-            on_progress(TrainProgress(number * len(examples), number * every / len(examples), loss, True))
+            on_progress(TrainProgress(number * len(examples), float("nan"), loss, True, number, point.value))
 
         found = fit(
             examples, optimizer, begun.weights_at(examples.slots), threads, stop=stop, on_iteration=report

@@ -20,11 +20,15 @@ class TrainProgress:
     examples: int
     """Without those of before a resumption."""
     fraction: float
-    """Of the whole job, 0 to 1."""
+    """Of the whole job, 0 to 1; NaN for a batch optimizer, which ends when it has converged."""
     logloss: float
     """Over the examples of this pass so far: progressive in a first pass; NaN before any."""
     later_pass: bool
     """Whether these examples have been learnt before: then it is training loss, no measure of quality."""
+    iteration: int | None = None
+    """Of a batch optimizer, from 1."""
+    objective: float | None = None
+    """What that minimises: see `Convergence.objective`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
+from math import nan
 from pathlib import Path
 
 import numpy as np
@@ -99,3 +101,23 @@ def test_losses_of_later_passes_are_called_training_loss(
     first, second = capsys.readouterr().err.splitlines()
     assert ", log loss 0.50000" in first
     assert ", training loss 0.25000" in second
+
+
+def test_a_job_without_a_known_end_names_its_iterations(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctr.progress._FIRST_PLAIN_S", -1.0)
+    with progress("training") as report:
+        report(3_000, nan, 0.25, True, 12, 1234.567)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("training: iteration 12, objective 1,234.57, ")
+    assert "%" not in line
+    assert " left" not in line
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress("training") as report:
+        report(3_000, nan, 0.25, True, 12, 1234.567)
+    shown = capsys.readouterr().err
+    assert "iteration 12, objective 1,234.57" in shown
+    assert "%" not in shown.partition("objective")[2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import isnan
 from pathlib import Path
 from threading import Event
 
@@ -120,6 +121,10 @@ def test_what_was_learnt_until_a_stop_is_kept(rows: Path, tmp_path: Path) -> Non
 
     def after_two(progress: TrainProgress) -> None:
         seen.append(progress.logloss)
+        assert progress.iteration == len(seen)
+        assert progress.objective is not None
+        assert progress.objective > 3_000 * progress.logloss  # the weights of rows, and the penalty
+        assert isnan(progress.fraction)  # it may end at any time
         if len(seen) == 2:
             stop.set()
 
