@@ -2,6 +2,10 @@
 
 SAFE_ADDING = 0.75
 """How far several workers allow for each other's updates."""
+MOST_BAD = 0.01
+"""The share of bad rows above which a job fails that skips them."""
+MOST_POS_WEIGHT = 1e6
+"""How many clicks one may count as: beyond, and below its inverse, all predictions are certainties."""
 STALENESS = 2
 """Chunks that a worker may be ahead of the slowest, with `ssp`."""
 STORE = "memory://"

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from ctr.defaults import STORE
-from ctr.errors import ModelError
+from ctr.defaults import MOST_BAD, STORE
+from ctr.errors import DataError, ModelError
 from ctr.jobs import (
     EarlyStopping,
     PassEvaluations,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ctr.model import Method
 
 _NOWHERE = Path("model")  # nothing is written
+_SKIPPING = 'pass on_bad_rows="skip"'
 
 
 def train(
@@ -51,6 +52,8 @@ def train(
     negative_rate: float = 1.0,
     pos_weight: float = 1.0,
     base_rate: float | None = None,
+    on_bad_rows: Literal["fail", "skip"] = "fail",
+    max_bad_fraction: float = MOST_BAD,
     warm_start: str | Path | None = None,
     forget: float = 0.0,
     on_progress: Callable[[TrainProgress], None] = lambda _: None,
@@ -66,7 +69,8 @@ def train(
     `l1`, `l2`; the others are options of `ctr train`, where they are explained. `auto` finds `epochs` and the
     settings that are not given by a search of about half a minute (it needs Optuna). With `early_stopping`,
     the model is that of the pass which is best on the hold-out; `calibrate` ("isotonic" or "platt") fits its
-    probabilities to the hold-out. Nothing is printed, and no signal is handled.
+    probabilities to the hold-out. With `on_bad_rows="skip"`, rows that cannot be read are left out, and
+    counted in `model.manifest["training"]["bad_rows"]`. Nothing is printed, and no signal is handled.
     What the hold-out says is in `model.manifest["metrics"]`. Raises the errors of `ctr train`.
 
     >>> import ctr, pyarrow as pa
@@ -81,8 +85,10 @@ def train(
     """
     if calibrate is not None:
         require_method(calibrate)
+    if on_bad_rows not in ("fail", "skip"):
+        raise DataError(f'on_bad_rows is {on_bad_rows!r}: choose "fail" or "skip".')
     with ExitStack() as opened:
-        inputs = opened.enter_context(inputs_of(data))
+        inputs = opened.enter_context(inputs_of(data, skipping=_SKIPPING))
         job = TrainJob(
             inputs=inputs,
             spec=spec_of(spec) if isinstance(spec, str | Path) else spec,
@@ -97,12 +103,14 @@ def train(
             pos_weight=pos_weight,
             optimizer=settings if optimizer is None else {"name": optimizer, **settings},
             store=STORE,
-            holdout=() if holdout is None else opened.enter_context(inputs_of(holdout)),
+            holdout=() if holdout is None else opened.enter_context(inputs_of(holdout, skipping=_SKIPPING)),
             holdout_fraction=holdout_fraction,
             holdout_where=holdout_where,
             warm_start=None if warm_start is None else Path(warm_start),
             forget=forget,
             base_rate=base_rate,
+            on_bad_rows=on_bad_rows,
+            max_bad_fraction=max_bad_fraction,
         )
         given = isinstance(data, str | Path | list | tuple)
         if not given and job.warm_start is None and isinstance(job.spec, FeatureSpec):
@@ -148,6 +156,7 @@ def _trained(job: TrainJob, on_progress: Callable[[TrainProgress], None]) -> Mod
     if early is not None:
         trained = early.best_of(setup, trained, passes)
     model = setup.model(trained.state, trained.result)
+    model.manifest["training"]["bad_rows"] = setup.source.bad_rows.count
     if setup.holdout is None:
         return model
     if job.calibrate is not None:

@@ -20,7 +20,16 @@ from features.inputs import InputFile, StandardInput, input_files
 from features.lines import Labels
 from features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece
 from features.preview import absent_columns, crowded_fields, kind_of_labels, require_wanted
-from features.readers import EARLY_ROWS, ELSEWHERE, BadRows, Quarantine, RowChoice, open_reader, require_few
+from features.readers import (
+    EARLY_ROWS,
+    ELSEWHERE,
+    SKIPPING,
+    BadRows,
+    Quarantine,
+    RowChoice,
+    open_reader,
+    require_few,
+)
 from features.spec import FeatureSpec
 from features.text import Cells
 from features.threads import in_order
@@ -271,9 +280,7 @@ class RawSource:
     def _note_bad(self, start: int, block: Block, bad: NDArray[np.int64], position: int) -> None:
         """Deals with bad rows of a block whose first row has this position."""
         if self._on_bad_rows == "fail":
-            raise DataError(
-                f"{self._describe(block, int(bad[0]))}; fix the row or use --on-bad-rows skip or quarantine."
-            )
+            raise DataError(f"{self._describe(block, int(bad[0]))}; fix the row or {SKIPPING}.")
         new = self.bad_rows.add(start, position + bad, lambda i: self._describe(block, int(bad[i])))
         if self._quarantine is not None and new.size:
             self._quarantine.keep(block.origin.raw(int(row)) for row in bad[new])

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from ctr.cli.options import (
-    MOST_BAD,
     BadRowsOption,
     Calibrate,
     Inputs,
@@ -20,6 +19,7 @@ from ctr.cli.options import (
 )
 from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.cli.tables import metric_lines
+from ctr.defaults import MOST_BAD
 from ctr.outputs import beside, printable, require_apart, require_no_part, require_writable
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctr.cli.options import MOST_BAD, BadRowsOption, Inputs, JsonOption, MaxBadFraction, OnBadRows
+from ctr.cli.options import BadRowsOption, Inputs, JsonOption, MaxBadFraction, OnBadRows
 from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
+from ctr.defaults import MOST_BAD
 from ctr.outputs import beside_input, printable, require_apart, require_no_part, require_writable
 
 if TYPE_CHECKING:

@@ -124,8 +124,6 @@ MaxBadFraction = Annotated[
         "are always allowed, if they are at most half of the rows.",
     ),
 ]
-MOST_BAD = 0.01
-"""Where nothing else is asked for."""
 
 
 def _check_json(path: Path | None) -> Path | None:

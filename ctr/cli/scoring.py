@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ctr.cli.options import (
-    MOST_BAD,
     BadRowsOption,
     Inputs,
     JsonOption,
@@ -19,6 +18,7 @@ from ctr.cli.options import (
     ValuesOption,
 )
 from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
+from ctr.defaults import MOST_BAD
 from ctr.outputs import beside, require_apart, require_no_part
 from ctr.table import table
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ctr.cli.options import (
-    MOST_BAD,
     BadRowsOption,
     Inputs,
     JsonOption,
@@ -21,6 +20,7 @@ from ctr.cli.options import (
 )
 from ctr.cli.reporting import STOPPED, bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.cli.tables import some
+from ctr.defaults import MOST_BAD
 from ctr.outputs import beside, replace_file, require_apart, require_no_part, require_writable
 from ctr.table import table
 

@@ -99,7 +99,7 @@ class TrainSetup:
         if self.former is None and not result.interrupted:
             found = result.progressive.summary()
             require_classes(self.source.spec, found.examples, found.positives)
-        require_convergence(result.progressive)
+        require_convergence(result.progressive, pos_weight=self.settings.pos_weight)
         linear, facts = self.linear(state, result.passes), self._facts(result)
         if not np.isfinite(linear.weights).all():
             raise ModelError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ctr.defaults import CHECKPOINT_EVERY_S, SAFE_ADDING, STALENESS, STORE
+from ctr.defaults import CHECKPOINT_EVERY_S, MOST_POS_WEIGHT, SAFE_ADDING, STALENESS, STORE
 from ctr.errors import ModelError
 from ctr.outputs import beside
 from ctr.stall import STALL_S
@@ -78,6 +78,11 @@ class TrainJob:
         for name, share in (("holdout-fraction", self.holdout_fraction), ("forget", self.forget)):
             if share is not None and not 0 <= share <= 1:
                 raise ModelError(f"{name} is {share}: give a number from 0 to 1.")
+        if not 1 / MOST_POS_WEIGHT <= self.pos_weight <= MOST_POS_WEIGHT:
+            raise ModelError(
+                f"pos-weight is {self.pos_weight:g}: give a number from {1 / MOST_POS_WEIGHT:g} to "
+                f"{MOST_POS_WEIGHT:,.0f}, such as 5."
+            )
 
     def rows(self, *, held_out: bool) -> RowChoice | None:
         """The rows of the inputs that are kept for evaluation, or the others; None: no condition tells."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
@@ -104,17 +105,18 @@ class Learner:
         assert chunk.labels is not None
         metrics = self.progressive if first_pass else self.later_passes
         metrics.add(margins, chunk.labels, self.sampling.plain(chunk.weights, chunk.labels))
-        require_convergence(metrics, _LATE_ROWS)
+        require_convergence(metrics, _LATE_ROWS, self.sampling.pos_weight)
         return delta
 
 
-def require_convergence(metrics: Metrics, rows: int = 1_000) -> None:
+def require_convergence(metrics: Metrics, rows: int = 1_000, pos_weight: float = 1.0) -> None:
     """Raise ModelError if training has diverged, as at least so many rows show that it predicted.
 
-    That is where its log loss is far above that of always predicting the base rate, which it began with.
-    Rows of one class only, a warm start's, do not tell.
+    That is where its log loss is far above that of always predicting the base rate, which it began with: its
+    odds times `pos_weight`, which metrics do not count. Rows of one class only, a warm start's, do not tell.
     """
-    base = metrics.base_logloss
+    base, rate = metrics.base_logloss, metrics.base_rate
+    base += math.log1p((pos_weight - 1) * rate) - rate * math.log(pos_weight)
     if metrics.examples >= rows and base > 0 and not metrics.logloss <= max(_DIVERGED * base, 1.0):
         raise ModelError(
             f"training diverged: over {metrics.examples:,} rows its log loss is {metrics.logloss:.3g}, that "

@@ -175,9 +175,14 @@ class Metrics:
         return _ratio(float(self._sums[kernels.LOSS]), float(self._sums[kernels.WEIGHT]))
 
     @property
+    def base_rate(self) -> float:
+        """The rate of ones so far, NaN without examples; as cheap."""
+        return _ratio(float(self._sums[kernels.CLICKED]), float(self._sums[kernels.WEIGHT]))
+
+    @property
     def base_logloss(self) -> float:
-        """Log loss of always predicting the rate of ones so far, NaN without examples; as cheap."""
-        return entropy(_ratio(float(self._sums[kernels.CLICKED]), float(self._sums[kernels.WEIGHT])))
+        """Log loss of always predicting that rate; as cheap."""
+        return entropy(self.base_rate)
 
     @property
     def loss_and_weight(self) -> tuple[float, float]:
@@ -187,8 +192,7 @@ class Metrics:
     def summary(self) -> MetricSummary:
         """All metrics of what has been counted so far; takes milliseconds."""
         sums = self._sums
-        weight, clicked = float(sums[kernels.WEIGHT]), float(sums[kernels.CLICKED])
-        base_rate = _ratio(clicked, weight)
+        weight, base_rate = float(sums[kernels.WEIGHT]), self.base_rate
         mean_prediction = _ratio(float(sums[kernels.PREDICTED]), weight)
         used = self._used()
         bins = self._bins[used]

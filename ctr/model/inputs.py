@@ -10,17 +10,31 @@ from pathlib import Path
 import pyarrow as pa
 
 from ctr.errors import CtrError, DataError
+from features.readers import SKIPPING
 
 TABLE = "table.arrow"
 
 
 @contextmanager
-def inputs_of(data: object) -> Iterator[list[str]]:
+def inputs_of(data: object, *, skipping: str = "") -> Iterator[list[str]]:
     """`data` is a path, folder, pattern or URI, a list of those, or a table that gives itself as Arrow.
 
     A table is written to a temporary file for the block: so it is read as files are, in bounded memory.
-    Raises DataError for what is none of these, and when there is no room for the file.
+    `skipping`: how a program says that a bad row is to be left out, which an error about one tells; "": it
+    cannot. Raises DataError for what is none of these, and when there is no room for the file.
     """
+    try:
+        with _paths(data) as paths:
+            yield paths
+    except CtrError as error:
+        said = f" or {skipping}" if skipping else ""
+        for flag, argument in ((f" or {SKIPPING}", said), ("--max-bad-fraction", "max_bad_fraction")):
+            error.args = tuple(str(each).replace(flag, argument) for each in error.args)
+        raise
+
+
+@contextmanager
+def _paths(data: object) -> Iterator[list[str]]:
     if isinstance(data, str | Path):
         yield [str(data)]
     elif isinstance(data, list | tuple) and data and all(isinstance(each, str | Path) for each in data):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ctr.lazy import lazy_face
-from features.readers.bad_rows import EARLY_ROWS, BadRows, Quarantine, require_few, too_many
+from features.readers.bad_rows import EARLY_ROWS, SKIPPING, BadRows, Quarantine, require_few, too_many
 from features.readers.opening import format_of, open_reader
 
 if TYPE_CHECKING:

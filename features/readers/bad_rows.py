@@ -105,6 +105,10 @@ class BadRows:
         return bad
 
 
+SKIPPING = "use --on-bad-rows skip or quarantine"
+"""What an error about a bad row advises."""
+
+
 def too_many(bad: int, rows: int, most: float) -> bool:
     """Whether more than the fraction `most` of so many rows are bad.
 

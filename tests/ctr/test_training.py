@@ -144,3 +144,24 @@ def test_the_example_in_the_docstring() -> None:
     found = doctest.testmod(ctr.training)
     assert found.attempted >= 5
     assert found.failed == 0
+
+
+def test_bad_rows_are_told_in_the_words_of_a_program(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("click,site,price\n" + "1,a,1\n0,b,2\n" * 50 + "7,a,1\n")
+    table, spec = csv.read_csv(path), SPEC.replace("transform: quantiles, buckets: 8", "transform: log")
+    for data in (path, table):
+        for given in ({"data": data}, {"data": table.slice(0, 100), "holdout": data}):
+            with pytest.raises(DataError, match=r'fix the row or pass on_bad_rows="skip"\.$'):
+                ctr.train(**given, spec=spec)
+        model = ctr.train(data, spec, on_bad_rows="skip")
+        assert model.manifest["training"]["bad_rows"] == 1
+        assert model.manifest["training"]["examples"] == 100
+        with pytest.raises(DataError, match=r"; fix the row\.$"):
+            model.evaluate(data)
+    path.write_text("click,site,price\n" + "1,a,1\n0,b,2\n7,a,1\n" * 50)
+    with pytest.raises(DataError, match=r"more than max_bad_fraction 0.01"):
+        ctr.train(path, spec, on_bad_rows="skip")
+    assert ctr.train(path, spec, on_bad_rows="skip", max_bad_fraction=0.5).manifest["training"]["rows"] > 99
+    with pytest.raises(DataError, match='"fail" or "skip"'):
+        ctr.train(path, spec, on_bad_rows="quarantine")  # type: ignore[arg-type]

@@ -12,7 +12,6 @@ import typer
 
 from ctr.cli.features.options import SpecOption
 from ctr.cli.options import (
-    MOST_BAD,
     BadRowsOption,
     JsonOption,
     MaxBadFraction,
@@ -22,6 +21,7 @@ from ctr.cli.options import (
 )
 from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.cli.tables import size, some
+from ctr.defaults import MOST_BAD
 from ctr.errors import SpecError
 from ctr.outputs import require_apart, require_no_part
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Annotated
 import typer
 
 from ctr.cli.options import (
-    MOST_BAD,
     MOST_SECONDS,
     BadRowsOption,
     Calibrate,
@@ -26,7 +24,7 @@ from ctr.cli.options import (
     store_url,
 )
 from ctr.cli.train.settings import SettingsOption
-from ctr.defaults import CHECKPOINT_EVERY_S, SAFE_ADDING, STALENESS, STORE
+from ctr.defaults import CHECKPOINT_EVERY_S, MOST_BAD, MOST_POS_WEIGHT, SAFE_ADDING, STALENESS, STORE
 from ctr.stall import STALL_S
 
 _in_redis = partial(typer.Option, rich_help_panel="Parameters in Redis")
@@ -41,8 +39,11 @@ def _probability(value: float) -> float:
 
 
 def _weight(value: float) -> float:
-    if not 0 < value < math.inf:
-        raise typer.BadParameter(f"{value:g} is not a weight: give a number above 0, such as 5.")
+    if not 1 / MOST_POS_WEIGHT <= value <= MOST_POS_WEIGHT:
+        raise typer.BadParameter(
+            f"{value:g} is no weight of clicks: give a number from {1 / MOST_POS_WEIGHT:g} to "
+            f"{MOST_POS_WEIGHT:,.0f}, such as 5."
+        )
     return value
 
 

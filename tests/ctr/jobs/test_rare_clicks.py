@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ctr
+from ctr.errors import ModelError
 from features import BLOCK_ROWS, RawSource, load_spec, write_dataset
 from tests.command_line import Cli
 from tests.ps.redis_servers import needs_redis
@@ -163,6 +164,8 @@ def test_lbfgs_learns_from_these_rows_too(log: Path, hashed: Path) -> None:
         ("--pos-weight", "-1"),
         ("--pos-weight", "0"),
         ("--pos-weight", "inf"),
+        ("--pos-weight", "1e30"),
+        ("--pos-weight", "1e-30"),
         ("--calibrate", "beta"),
     ],
 )
@@ -172,7 +175,19 @@ def test_values_that_mean_nothing_are_wrong_use(
     found = cli("train", log, "--spec", spec, "--model", tmp_path / "model", option, value)
     assert found.code == 2
     assert option in found.err
+    assert "base rate" not in found.err
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("weight", [1e30, 1e-30, 0, float("nan")])
+def test_a_program_is_told_what_is_wrong_with_its_weight(weight: float, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"pos-weight is .*: give a number from 1e-06 to 1,000,000"):
+        ctr.train(tmp_path / "not-there.csv", SPEC, pos_weight=weight)
+
+
+@pytest.mark.parametrize("weight", [1e6, 1e-6])
+def test_the_largest_and_the_smallest_weight_train(weight: float, log: Path) -> None:
+    assert np.isfinite(ctr.train(log, SPEC, pos_weight=weight).predict([{"site": "s1", "ad": "a2"}])).all()
 
 
 @pytest.mark.parametrize("weight", ["nan", "inf", "-1", "0"])

@@ -82,6 +82,13 @@ class TestDivergence:
         require_convergence(of(wrong / 60, labels))  # bad, and no nonsense
         require_convergence(of(np.full(2_000, -5.0), np.ones(2_000)))  # of a warm start
         require_convergence(Metrics())
+        rare = (np.arange(2_000) % 100 == 0).astype(np.float32)
+        too_high = np.full(2_000, np.log(1_000 / 99))  # as clicks that weigh 1,000 each have it
+        require_convergence(of(too_high, rare), pos_weight=1_000)
+        with pytest.raises(ModelError, match="diverged"):
+            require_convergence(of(too_high, rare))
+        with pytest.raises(ModelError, match="diverged"):
+            require_convergence(of(100.0 * (1 - 2 * rare), rare), pos_weight=1_000)
 
 
 class TestOneClass:
