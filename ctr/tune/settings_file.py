@@ -33,7 +33,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         entry = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise DataError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())}).") from None
-    if not isinstance(entry, dict) or not isinstance(entry.get("options"), dict):
+    if not (isinstance(entry, dict) and "command" in entry and isinstance(entry.get("options"), dict)):
         raise DataError(f"{path}: is no file of settings, which has `command` and `options`; see `ctr tune`.")
     if (command := entry.get("command")) != COMMAND:
         raise DataError(f"{path}: has settings for the command {command!r}, not for {COMMAND!r}.")

@@ -10,6 +10,8 @@ from threading import Event
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from ctr.errors import DataError
 from ctr.tune.examples import Examples
 from ctr.tune.folds import Fold, folds_of
@@ -134,7 +136,8 @@ def tune(
     many are. `crossed`: raw sources of the same rows with so many suggested crosses each, to be tried, too.
     `fraction`: see `folds_of`; the rest: see `find_settings`.
 
-    Raises DataError, also when no trial came to its end, and KeyboardInterrupt if none did before `stop`.
+    Raises DataError, also when all rows are of one class, and when no trial came to its end, and
+    KeyboardInterrupt if none did before `stop`.
     """
     require_optuna()
     stop = Event() if stop is None else stop
@@ -145,6 +148,7 @@ def tune(
             count: Examples.of(_hashed(each, folder / f"hashed-{count}", end, on_rows), end)
             for count, each in {0: source, **(crossed or {})}.items()
         }
+        _require_classes(examples[0])
         if examples[0].rows == most_rows:
             most_epochs = min(most_epochs, _EPOCHS_OF_MANY)
         folds = folds_of(examples[0].rows, fraction)
@@ -169,6 +173,19 @@ def tune(
             raise KeyboardInterrupt
         raise DataError("training diverged under all settings: look for huge values in the data.")
     return found
+
+
+def _require_classes(examples: Examples) -> None:
+    """Raise DataError when all of the examples are clicks, or none is."""
+    labels, _ = examples.labels([range(examples.rows)])
+    clicks = np.count_nonzero(labels)
+    if clicks in (0, examples.rows):
+        which = "clicks" if clicks else "without a click"
+        raise DataError(
+            f"all {examples.rows:,} rows to search with are {which}, and settings are found on rows of both "
+            "classes. Check the spec's label, and whether the rows are sorted (`ctr features build "
+            "--shuffle 0` mixes them)."
+        )
 
 
 def _hashed(

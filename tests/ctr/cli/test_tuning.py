@@ -114,6 +114,7 @@ WRONG = [
     ({"command": "train", "version": 1, "options": {"epochs": "many"}}, "--epochs"),
     ({"command": "train", "version": 1, "options": {}, "more": 1}, "'more'"),
     ([1], "no file of settings"),
+    ({"options": {"alpha": 0.1}}, "no file of settings"),
     ("{", "cannot be read as YAML"),
 ]
 

@@ -106,6 +106,19 @@ class TestOneClass:
                 assert (done.code, told in done.err) == (1, True)
                 assert not model.exists()
 
+    @pytest.mark.parametrize("label", [0, 1])
+    def test_no_settings_are_searched_on_it(self, cli: Cli, tmp_path: Path, label: int) -> None:
+        pytest.importorskip("optuna")
+        log = write(tmp_path / "log.csv", np.full(200, label))
+        words, settings = ["--spec", log.with_suffix(".yaml"), log], tmp_path / "settings.yaml"
+        for command in (["tune", "--out", settings], ["train", "--auto", "--model", tmp_path / "model"]):
+            done = cli(*command, *words)
+            assert done.code == 1
+            told = f"all 200 rows to search with are {'clicks' if label else 'without a click'}"
+            assert told in done.err, done.err
+        assert not settings.exists()
+        assert not (tmp_path / "model").exists()
+
     @pytest.mark.parametrize("labels", [[0] * 50, [1.0] * 50, ["0"] * 50, [True] * 50, [-1] * 50])
     def test_a_table_is_known_before_it_is_read(self, labels: list[object]) -> None:
         table = pa.table({"click": labels, "site": ["a"] * 50, "price": ["no number"] * 50})
