@@ -19,7 +19,7 @@ from ctr.model.model import Model
 from ctr.weights import BIAS, FeatureTexts, with_names
 from features import Batch, Chunk, ExampleSource, Slots, is_dataset, open_source, slot_dtype
 from features.inspect import ShownFeature, show, show_values
-from features.readable import read_dictionary_bytes, window_names
+from features.readable import read_dictionary_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def explain_row(model: Model, row: Mapping[str, object]) -> Explanation:
     features = _with_bias(model, shown.features)
     named = Counter(each.slot for each in features)
     values = [1.0] * batch.slots.size if batch.values is None else batch.values.tolist()
-    texts = _texts(window_names(model.spec), batch.slots)
+    texts = _texts(model.window_names(), batch.slots)
     for slot, value, text in zip(batch.slots.tolist(), values, texts, strict=True):
         if named[slot]:
             named[slot] -= 1

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from ctr.model.explanation import Explanation
 
 
+_SEEN_BY_WINDOWS = 4
+"""So many times the rows of training at most, as some of theirs may be held out, or of earlier data."""
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """A trained model: weights, and the transform they were trained with.
@@ -186,13 +190,20 @@ class Model:
         """The texts that `weights` gives, as columns `slot`, `feature` and `count`; None: none are known."""
         from ctr.model.inputs import inputs_of
         from ctr.weights import names_of_values, with_names
-        from features.readable import window_names
 
-        known = with_names(self.dictionary_table(), window_names(self.spec))
+        known = with_names(self.dictionary_table(), self.window_names())
         if values is None:
             return known
         with inputs_of(values) as inputs:
             return with_names(known, names_of_values(self.spec, inputs))
+
+    def window_names(self) -> pa.Table | None:
+        """The same of the features that its windows can give; None: it has no windows."""
+        from features.readable import window_names
+
+        training = self.manifest.get("training", {})
+        rows = [each.get("rows") or 0 for each in (training, *training.get("lineage", ()))]
+        return window_names(self.spec, _SEEN_BY_WINDOWS * (sum(rows) or 1e6))
 
     def explain(self, row: Mapping[str, object]) -> Explanation:
         """What each feature of a row adds to its prediction: `contributions`, the most telling first.

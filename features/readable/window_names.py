@@ -12,8 +12,6 @@ from features.steps import log_bounds
 from features.text import hash_bytes
 from features.transform import seed_of
 
-_MOST = 2.0**32
-"""Rows or clicks of one key. There are some 500 buckets up to it."""
 _UNITS = {
     "count": "rows of",
     "clicks": "clicks of",
@@ -22,11 +20,12 @@ _UNITS = {
 }
 
 
-def window_names(spec: FeatureSpec) -> pa.Table | None:
+def window_names(spec: FeatureSpec, most_rows: float) -> pa.Table | None:
     """All buckets of the spec's window features, such as `ip.count.1h=[3, 5) rows of ip`; None: no windows.
 
-    Columns `slot`, `feature` and `count`, as in a dictionary; `count` is null, as no rows are read. Crosses
-    with features of windows are not among them.
+    Buckets of more rows or clicks than `most_rows` are left out: one that cannot occur would be one more text
+    of a slot that it shares. Columns `slot`, `feature` and `count`, as in a dictionary; `count` is null, as no
+    rows are read. Crosses with features of windows are not among them.
     """
     if not spec.windows:
         return None
@@ -34,7 +33,7 @@ def window_names(spec: FeatureSpec) -> pa.Table | None:
     for window in spec.windows:
         for field in window.fields:
             seed = seed_of(field.name, spec)
-            for bucket, low, high in _buckets(window, field):
+            for bucket, low, high in _buckets(window, field, most_rows):
                 hashed = hash_bytes(bucket.to_bytes(8, "little"), seed)
                 slots.append(max(hashed & ((1 << spec.bits) - 1), 1))
                 unit = f"{_UNITS[field.kind]} {', '.join(window.key)}"
@@ -45,7 +44,7 @@ def window_names(spec: FeatureSpec) -> pa.Table | None:
     return pa.table([pa.array(each, type_) for each, type_ in zip(columns, types, strict=True)], names)
 
 
-def _buckets(window: Window, field: WindowField) -> Iterator[tuple[int, float, float]]:
+def _buckets(window: Window, field: WindowField, most_rows: float) -> Iterator[tuple[int, float, float]]:
     """The number of each, and from where to where it goes: see `write_features`."""
     if field.kind == "rate":
         bounds = [0.0, *window.rate_edges, math.inf]
@@ -54,8 +53,8 @@ def _buckets(window: Window, field: WindowField) -> Iterator[tuple[int, float, f
     decays = field.span is not None and field.span.startswith("half_")
     whole = field.kind != "since_last" and not decays
     scale = 10.0 if decays else 1.0
-    most = window.expires / 1e6 if field.kind == "since_last" else _MOST * scale
-    for bucket in range(3 + int(math.log(most) ** 2)):
+    most = window.expires / 1e6 if field.kind == "since_last" else most_rows * scale
+    for bucket in range(3 + int(math.log(max(most, 1.0)) ** 2)):
         low, high = (bucket, bucket + 1) if bucket < 2 else log_bounds(bucket)
         if whole:  # of some buckets no whole number is in
             low, high = math.ceil(low), math.ceil(high)

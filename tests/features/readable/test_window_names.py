@@ -41,7 +41,7 @@ def texts_of(rows: list[str], folder: Path) -> list[dict[str, str]]:
     """The windows' features of each row: interval and unit, by the name of the feature."""
     (folder / "log.csv").write_text("\n".join(["click,site,ad,at", *rows]) + "\n")
     spec = FeatureSpec.model_validate(SPEC)
-    names = window_names(spec)
+    names = window_names(spec, 1e4)
     assert names is not None
     known = dict(zip(names["slot"].to_pylist(), names["feature"].to_pylist(), strict=True))
     (batch,) = RawSource(spec, [str(folder / "log.csv")], windows=Windows(spec)).batches(10_000)
@@ -89,12 +89,21 @@ def test_clicks_and_rates(tmp_path: Path) -> None:
     assert last["w.rate.1d"].endswith(") clicks per row of site, ad")
 
 
+def test_buckets_that_cannot_occur_are_left_out() -> None:
+    few, many = (window_names(FeatureSpec.model_validate(SPEC), rows) for rows in (100, 1e9))
+    assert few is not None
+    assert many is not None
+    assert few.num_rows < many.num_rows / 2
+    last = [text for text in few["feature"].to_pylist() if text.startswith("w.count.1d")][-1]
+    assert float(last.split("[")[1].split(",")[0]) <= 100 < float(last.split(", ")[1].split(")")[0])
+
+
 def test_a_spec_without_windows_has_none() -> None:
-    assert window_names(load_spec("criteo")) is None
+    assert window_names(load_spec("criteo"), 1e4) is None
 
 
 def test_slots_are_of_the_specs_bits() -> None:
-    names = window_names(FeatureSpec.model_validate({**SPEC, "bits": 4}))
+    names = window_names(FeatureSpec.model_validate({**SPEC, "bits": 4}), 1e4)
     assert isinstance(names, pa.Table)
     slots = names["slot"].to_numpy()
     assert slots.min() >= 1
