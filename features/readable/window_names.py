@@ -24,8 +24,8 @@ def window_names(spec: FeatureSpec, most_rows: float) -> pa.Table | None:
     """All buckets of the spec's window features, such as `ip.count.1h=[3, 5) rows of ip`; None: no windows.
 
     Buckets of more rows or clicks than `most_rows` are left out: one that cannot occur would be one more text
-    of a slot that it shares. Columns `slot`, `feature` and `count`, as in a dictionary; `count` is null, as no
-    rows are read. Crosses with features of windows are not among them.
+    of a slot that it shares. Columns are `slot`, `feature` and `count`, as in a dictionary; `count` is null,
+    as no rows are read. Crosses with features of windows are not among them.
     """
     if not spec.windows:
         return None
