@@ -89,7 +89,8 @@ def absent_columns(
     found = []
     for name in absent if rows else ():
         near = get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"they have {', '.join(map(repr, list(known)[:8]))}"
+        others = ", ".join(map(repr, list(known)[:8])) or "no column that can be read"
+        hint = f"did you mean {near[0]!r}?" if near else f"they have {others}"
         found.append(
             f"column {name!r}, {why}, has no value in the first"
             f" {'row' if rows == 1 else f'{rows:,} rows'}; {hint}"

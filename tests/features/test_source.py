@@ -252,6 +252,8 @@ def test_a_column_that_no_row_has(tmp_path: Path) -> None:
     odd = json_lines(tmp_path / "odd.jsonl", [{"y": 1, "a": 2, "b": 3, "hour": 1}])
     (warning,) = RawSource(spec, [odd]).warnings()
     assert warning.endswith("has no value in the first row; they have 'y', 'a', 'b', 'hour'")
+    other = write(tmp_path / "other.jsonl", "y,hour\n1,2\n")
+    assert RawSource(spec, [other]).warnings()[0].endswith("; they have no column that can be read")
     late = json_lines(tmp_path / "late.jsonl", [*rows, {"y": 1, "publisher_site": "b"}])
     null = json_lines(tmp_path / "null.jsonl", [{"y": 1, "publisher_site": None, "hour": None}])
     for files in ([late], [log, late], [null], [log, null]):

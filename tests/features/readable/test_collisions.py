@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xxhash
 
+from ctr.errors import DataError
 from features import collisions, parse_spec
 from features.readable import bits_for, share_colliding
 
@@ -45,6 +46,13 @@ def test_the_features_that_share_a_slot_are_counted(tmp_path: Path, bits: int) -
     assert both.actual == pytest.approx(both.expected, rel=0.1, abs=5)
     assert found.bits_wanted == bits_for(len(slots))
     assert found.to_json()["fields"][2]["name"] == "a * b"
+
+
+def test_rows_of_other_data_are_no_sample(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("y,a,b\nno,1,2\nno,3\n")
+    spec = parse_spec(SPEC.format(bits=9).replace("delimited", "jsonl"), "test")
+    with pytest.raises(DataError, match=r"no row can be read: .*log\.csv:1: .*; give raw rows such as"):
+        collisions(spec, [tmp_path / "log.csv"])
 
 
 def test_bits_for_less_than_one_percent() -> None:
