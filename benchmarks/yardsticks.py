@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from statistics import mean
+from threading import get_native_id
 from time import process_time, thread_time
 
 from ctr.cost_model import ChunkSlots, Costs, Workload, chunk_costs
@@ -19,12 +21,8 @@ from features.batches import localize
 from ps import DEFAULT_FILTERS, FilterCounts, Pulled, RedisStore, WorkerStore, parse_redis_url
 from ps.servers import EmbeddedRedis
 
-YARDSTICK_BITS = {True: 22, False: 24}
-"""Of chunks whose slots travel as ranges, and of those whose slots travel one by one."""
-CHUNK = {True: 40_000, False: 262_144}
-"""Examples, at most: about as many as a job's have, as larger chunks miss the processor's caches more."""
 CHUNKS = 8
-"""As many as a job of one worker has at least: what only the first takes counts as much."""
+"""At most: as many as a job of one worker has at least. What only the first takes counts as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,53 +53,54 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Yardsticks:
-    """Of this machine at this moment."""
+    """Of this machine at this moment, for chunks of some data, of some size, in some processes at once.
 
-    longer: dict[bool, Spent]
-    """How many times as long as by `Costs` work takes, where slots travel as ranges and where not.
-
-    They differ: ranges take memory's speed, slots one by one the processor's.
+    They differ: what fits no cache takes memory's speed, the rest the processor's.
     """
+
+    longer: Spent
+    """How many times as long as by `Costs` work takes."""
     strings_ns: float
     """A Redis's time for each byte of a new model's strings, which the kernel's pages decide."""
+    queued: float
+    """How long a thread that trains waits for a core, over how long it works."""
 
-    def costs(self, *, ranged: bool) -> Costs:
-        """Those of the cost model, on this machine."""
-        longer = self.longer[ranged]
+    def costs(self, *, alone: bool) -> Costs:
+        """Those of the cost model, on this machine; `alone`: measured in one process."""
+        longer = self.longer
         slower = Costs().slower(training=longer.training, requests=longer.requests, servers=longer.servers)
-        return replace(slower, allocate_ns=self.strings_ns)
+        measured = replace(slower, allocate_ns=self.strings_ns)
+        # Processes at once wait for one another, too: that all cores are in use is another cost.
+        return replace(measured, queued=self.queued) if alone else measured
 
     @staticmethod
     def between(*some: Yardsticks) -> Yardsticks:
         """The means of several."""
         return Yardsticks(
-            longer={ranged: Spent.mean(*(each.longer[ranged] for each in some)) for ranged in YARDSTICK_BITS},
+            longer=Spent.mean(*(each.longer for each in some)),
             strings_ns=mean(each.strings_ns for each in some),
+            queued=mean(each.queued for each in some),
         )
 
 
-def measure_yardsticks(pool: ProcessPoolExecutor, at_once: int, data: dict[int, Path]) -> Yardsticks:
-    """Measure in so many processes at the same time, which share cores and memory as those of a job do.
-
-    `data` is the same rows hashed to each of `YARDSTICK_BITS`.
-    """
-    return Yardsticks.between(*pool.map(_measure, [data] * at_once))
+def measure_yardsticks(pool: ProcessPoolExecutor, at_once: int, data: Path, chunk: int) -> Yardsticks:
+    """Measure in so many processes at the same time, which share cores and memory as workers of a job do."""
+    return Yardsticks.between(*pool.map(_measure, [data] * at_once, [chunk] * at_once))
 
 
-def _measure(data: dict[int, Path]) -> Yardsticks:
+def _measure(data: Path, chunk: int) -> Yardsticks:
     """Read, pull, train and push some chunks, as a worker does, with a Redis that nobody else uses."""
-    longer, strings_s, strings_bytes = {}, 0.0, 0
-    for ranged, bits in YARDSTICK_BITS.items():
-        with (
-            EmbeddedRedis() as server,  # a new one: its memory comes from the kernel, as in a job
-            closing(RedisStore(parse_redis_url(server.url), bits=bits, width=2)) as store,
-        ):
-            began = _server_s(server)
-            store.make_strings()
-            strings_s += _server_s(server) - began
-            strings_bytes += 8 << bits
-            longer[ranged] = _play(server, store, _chunks(data[bits], CHUNK[ranged]))
-    return Yardsticks(longer, 1e9 * strings_s / strings_bytes)
+    source = open_source([data], None)
+    with (
+        EmbeddedRedis() as server,  # a new one: its memory comes from the kernel, as in a job
+        closing(RedisStore(parse_redis_url(server.url), bits=source.spec.bits, width=2)) as store,
+    ):
+        began = _server_s(server)
+        store.make_strings()
+        strings_s = _server_s(server) - began
+        count = min(CHUNKS, -(-source.count_rows() // chunk))
+        longer, queued = _play(server, store, map(localize, islice(source.batches(chunk), count)), count)
+    return Yardsticks(longer, 1e9 * strings_s / (8 << source.spec.bits), queued)
 
 
 def _server_s(server: EmbeddedRedis) -> float:
@@ -110,14 +109,18 @@ def _server_s(server: EmbeddedRedis) -> float:
     return float(facts["used_cpu_user"] + facts["used_cpu_sys"])
 
 
-def _chunks(data: Path, most: int) -> Iterator[Chunk]:
-    source = open_source([data], None)
-    rows = min(most, source.count_rows() // CHUNKS)
-    return map(localize, source.batches(rows))
+def _waited_s() -> float:
+    """How long this thread was able to work, and had no core."""
+    return int(Path(f"/proc/self/task/{get_native_id()}/schedstat").read_text().split()[1]) / 1e9
 
 
-def _play(server: EmbeddedRedis, store: RedisStore, chunks: Iterator[Chunk]) -> Spent:
-    """How many times as long as by `Costs` chunks take, while the next is pulled and the last one pushed."""
+def _play(
+    server: EmbeddedRedis, store: RedisStore, chunks: Iterator[Chunk], count: int
+) -> tuple[Spent, float]:
+    """How many times as long as by `Costs` chunks take, while the next is pulled and the last one pushed.
+
+    And how long training waits for a core, over how long it takes.
+    """
     optimizer, learner, reading = choose_optimizer({}), Learner(SAFE_ADDING), [0.0]
     filters = {"filters": DEFAULT_FILTERS, "staleness": STALENESS, "filter_updates": optimizer.filter_updates}
     with closing(WorkerStore(store, "yardstick", **filters)) as worker, ThreadPoolExecutor(1) as puller:
@@ -130,35 +133,37 @@ def _play(server: EmbeddedRedis, store: RedisStore, chunks: Iterator[Chunk]) -> 
 
         worker.begin(0)
         training, rows, server_s, worker_s = 0.0, 0, _server_s(server), process_time()
+        waited_s = _waited_s()
         coming = puller.submit(pull, 0)
-        for number in range(CHUNKS):
+        for number in range(count):
             chunk, pulled = coming.result()
-            if number + 1 < CHUNKS:
+            if number + 1 < count:
                 coming = puller.submit(pull, number + 1)
             began = thread_time()
             state = worker.complete(pulled)
             delta = learner.learn(chunk, state, optimizer, number=number, first_pass=True, peers=1)
-            worker.push(pulled, state, delta, number, last=number + 1 == CHUNKS)
+            worker.push(pulled, state, delta, number, last=number + 1 == count)
             training += thread_time() - began
             rows += len(chunk)
+        queued = (_waited_s() - waited_s) / training
         worker.flush()
         training += reading[0]
         requests = process_time() - worker_s - training
         spent = Spent(training, requests, _server_s(server) - server_s)
-        return spent.over(_expected(store.bits, rows, pulled.dense, worker.counts))
+        return spent.over(_expected(store.bits, rows, count, pulled.dense, worker.counts)), queued
 
 
-def _expected(bits: int, rows: int, ranged: bool, counts: FilterCounts) -> Spent:
+def _expected(bits: int, rows: int, chunks: int, ranged: bool, counts: FilterCounts) -> Spent:
     """What all chunks take by the cost model, for the slots that were counted."""
     found = ChunkSlots(
-        unique=counts.wanted / CHUNKS,
+        unique=counts.wanted / chunks,
         ranged=ranged,
-        cached=counts.from_cache / CHUNKS,
-        absent=counts.absent / CHUNKS,
-        pulled=counts.pulled / CHUNKS,
-        added=counts.pushed / CHUNKS,
-        logged=(counts.deferred_small + counts.named) / CHUNKS,
+        cached=counts.from_cache / chunks,
+        absent=counts.absent / chunks,
+        pulled=counts.pulled / chunks,
+        added=counts.pushed / chunks,
+        logged=(counts.deferred_small + counts.named) / chunks,
     )
     job = Workload(features=counts.wanted, examples=rows, workers=1, nodes=1, bits=bits, cores=1)
-    one = chunk_costs(job, rows // CHUNKS, found, Costs())
-    return Spent(CHUNKS * (one.read_s + one.train_s), CHUNKS * one.requests_s, CHUNKS * one.store_s)
+    one = chunk_costs(job, rows // chunks, found, Costs())
+    return Spent(chunks * (one.read_s + one.train_s), chunks * one.requests_s, chunks * one.store_s)

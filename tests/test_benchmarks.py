@@ -12,6 +12,8 @@ from benchmarks import __main__ as benchmarks
 from benchmarks import board, lbfgs, measure, parameters, plan, startup, wide
 from benchmarks.peers import cases, learners, limits
 from benchmarks.peers import run as peers_run
+from benchmarks.yardsticks import Spent, Yardsticks
+from ctr.cost_model import Workload
 
 
 @pytest.mark.timeout(900)  # some thirty jobs, many with workers and servers of their own
@@ -32,6 +34,7 @@ def test_every_benchmark_runs(
     monkeypatch.setattr(parameters, "WORKERS", 2)
     monkeypatch.setattr(plan, "BITS", (22,))
     monkeypatch.setattr(plan, "CASES", [(1, 1)])
+    monkeypatch.setattr(plan, "ATTEMPTS", 1)  # others are at work: tests
     monkeypatch.setattr(lbfgs, "BITS", 18)
     monkeypatch.setattr(board, "BITS", 22)
     monkeypatch.setattr(board, "WORKERS", 3)
@@ -62,7 +65,7 @@ def test_every_benchmark_runs(
         "left out",
         "weights/s",
         "2 Redis",
-        "servers' costs, slots one by one",
+        "others had",
         "predicted",
         "workers borne",
         "LogisticRegression",
@@ -73,6 +76,18 @@ def test_every_benchmark_runs(
         "scoring hashed data",
     ):
         assert figure in out
+
+
+def test_a_case_of_the_plan_is_measured_again_while_others_are_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yardsticks = Yardsticks(longer=Spent(1, 1, 1), strings_ns=0.5, queued=0.1)
+    shares = iter([0.5, 0.2, 0.02, 0.9, 0.4, 0.6, 0.0])
+    monkeypatch.setattr(plan, "_measure", lambda *_: plan._Measured(1e6, yardsticks, next(shares)))
+    job = Workload(features=1, examples=1, workers=1, nodes=1, bits=22)
+    assert plan._quietest(job, tmp_path, tmp_path).others == 0.02
+    assert plan._quietest(job, tmp_path, tmp_path).others == 0.4
+    assert plan._quietest(job, tmp_path, tmp_path).others == 0.0
 
 
 @pytest.mark.usefixtures("benchmarks_here")

@@ -74,8 +74,8 @@ class Costs:
     )
     own_log_ram: float = _cost(20, "bytes per entry", "what a worker has in logs that are not folded yet")
     own_log_entries: int = _cost(1 << 25, "entries", "with so many there, a worker defers no more")
-    pull_us: float = _cost(0.39, "us per slot", "a Redis's time of a pull one by one")
-    push_us: float = _cost(0.65, "us per slot", "a Redis's time of a push one by one")
+    pull_us: float = _cost(0.55, "us per slot", "a Redis's time of a pull one by one")
+    push_us: float = _cost(1.2, "us per slot", "a Redis's time of a push one by one")
     log_us: float = _cost(0.015, "us per entry", "a Redis's time of appending to a log")
     range_read_ns: float = _cost(0.35, "ns per byte", "a Redis's time of reading whole ranges")
     range_write_ns: float = _cost(0.8, "ns per byte", "a Redis's time of reading and writing whole ranges")
@@ -86,10 +86,15 @@ class Costs:
     pull_string_us: float = _cost(1, "us per string", "a Redis's time, fixed part of a pull")
     push_string_us: float = _cost(2, "us per string", "a Redis's time, fixed part of a push")
     news_string_us: float = _cost(1, "us per string", "a Redis's time, fixed part of reading its log")
-    worker_pull_us: float = _cost(0.06, "us per slot", "a worker's time of a pull one by one")
-    worker_push_us: float = _cost(0.09, "us per slot", "a worker's time of a push one by one")
+    worker_pull_us: float = _cost(0.11, "us per slot", "a worker's time of a pull one by one")
+    worker_push_us: float = _cost(0.19, "us per slot", "a worker's time of a push one by one")
     worker_log_us: float = _cost(0.025, "us per entry", "a worker's time of appending to a log")
-    worker_range_ns: float = _cost(0.6, "ns per byte", "a worker's time of reading and writing whole ranges")
+    own_log_us: float = _cost(
+        0.018,
+        "us per entry",
+        "a worker's time of merging what it has in logs, whenever that doubles; half are new pages of memory",
+    )
+    worker_range_ns: float = _cost(1.25, "ns per byte", "a worker's time of reading and writing whole ranges")
     worker_pull_partition_us: float = _cost(27, "us per partition", "a worker's time, fixed part of a pull")
     worker_push_partition_us: float = _cost(69, "us per partition", "a worker's time, fixed part of a push")
     worker_news_partition_us: float = _cost(25, "us per partition", "a worker's time, fixed part of its logs")
@@ -120,6 +125,11 @@ class Costs:
     )
     cores_busy: float = _cost(
         0.9, "of the cores", "in use when they set the pace, as threads wait for one another now and then"
+    )
+    queued: float = _cost(
+        0.2,
+        "of its time",
+        "a thread that always works waits for a core, where threads are more: others wake up on its own",
     )
     startup_s: float = _cost(2, "s", "start of processes and loading of compiled code, roughly")
 

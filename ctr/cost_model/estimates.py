@@ -133,10 +133,12 @@ def _pass_times(
     active = workload.active_workers
     most_chunks = min(ceil(chunks / active), chunks)  # of one worker
     share = busiest_share(workload.partitions, workload.nodes)
+    busy = _busy_cores(workload, costs)
+    queueing = 1 + costs.queued if busy is not None else 1.0
     times = {
-        Bound.STORE: chunks * one.store_s * share,
-        Bound.WORKER: most_chunks * max(one.train_s, one.read_s),
-        Bound.REQUESTS: most_chunks * one.requests_s + take_over_s,
+        Bound.STORE: chunks * one.store_s * share * queueing,
+        Bound.WORKER: most_chunks * max(one.train_s, one.read_s) * queueing,
+        Bound.REQUESTS: (most_chunks * one.requests_s + take_over_s) * queueing,
         Bound.NETWORK: 0.0,
         Bound.CORES: 0.0,
     }
@@ -144,12 +146,39 @@ def _pass_times(
         wider = max(one.out_bytes, one.in_bytes)  # links are full duplex
         times[Bound.NETWORK] = max(chunks * share, most_chunks) * wider * _byte_s(workload)
     else:
-        work = chunks * (one.train_s + one.read_s + one.requests_s + one.store_s)
-        # A worker has three threads that work. With a core for each it is the busiest that counts.
-        threads = 3 * active + workload.nodes
-        busy = workload.cores * costs.cores_busy if workload.cores < threads else threads
-        times[Bound.CORES] = work / busy
+        times[Bound.CORES] = chunks * _work_s(one) / (busy or _threads(workload))
     return times
+
+
+def _work_s(one: ChunkCosts) -> float:
+    """What a chunk takes of all processors."""
+    return one.train_s + one.read_s + one.requests_s + one.store_s
+
+
+def _threads(workload: Workload) -> int:
+    """That work: three of each worker, and those of servers. With a core for each the busiest counts."""
+    return 3 * workload.active_workers + workload.nodes
+
+
+def _busy_cores(workload: Workload, costs: Costs) -> float | None:
+    """Cores in use at a time, where all is on one machine with fewer of them than threads; else None."""
+    if workload.cores is None or workload.cores >= _threads(workload):
+        return None
+    return workload.cores * costs.cores_busy
+
+
+def _fill_s(workload: Workload, one: ChunkCosts, bound: Bound, costs: Costs) -> float:
+    """What the pace leaves out: one chunk is read, pulled, trained and pushed with nothing beside it."""
+    share = busiest_share(workload.partitions, workload.nodes)
+    path_s = one.read_s + one.train_s + one.requests_s + one.store_s * share
+    if bound is Bound.CORES:  # of which some are in use even then, by one thread of each worker
+        return path_s * max(1 - workload.active_workers / (_busy_cores(workload, costs) or 1.0), 0.0)
+    paced_s = {
+        Bound.STORE: one.store_s * share,
+        Bound.WORKER: max(one.train_s, one.read_s),
+        Bound.REQUESTS: one.requests_s,
+    }
+    return path_s - paced_s.get(bound, 0.0)
 
 
 def estimate(workload: Workload, costs: Costs | None = None) -> Estimate:
@@ -164,7 +193,7 @@ def estimate(workload: Workload, costs: Costs | None = None) -> Estimate:
     bound = max(times, key=times.__getitem__)
     chunks = workload.examples / chunk
     most_chunks = min(ceil(chunks / workload.active_workers), chunks)
-    fill_s = min(one.train_s + one.read_s, max(one.store_s * share, one.requests_s))
+    fill_s = _fill_s(workload, one, bound, costs)
     allocate_s = _allocated(workload) * SLOT_BYTES * costs.allocate_ns * _NS * share
     training_s = workload.passes * times[bound] + fill_s
     startup_s = costs.startup_s + allocate_s
@@ -211,8 +240,9 @@ def _worker_ram(workload: Workload, chunk: int, found: ChunkSlots, costs: Costs)
     examples = chunk * (workload.features_per_example * costs.feature_ram + costs.example_ram)
     chunks = costs.chunk_copies * (examples + found.unique * costs.unique_ram)
     unfolded = _unfolded(workload, chunk, found, costs) / workload.active_workers
-    own_log = min(unfolded, costs.own_log_entries) * costs.own_log_ram
-    return costs.worker_ram + chunks + own_log + min(workload.slots, 1 << PRESENCE_BITS) / 8
+    return (
+        costs.worker_ram + chunks + unfolded * costs.own_log_ram + min(workload.slots, 1 << PRESENCE_BITS) / 8
+    )
 
 
 def _unfolded(workload: Workload, chunk: int, found: ChunkSlots, costs: Costs) -> float:
@@ -236,5 +266,5 @@ def _redis_ram(workload: Workload, chunk: int, found: ChunkSlots, costs: Costs) 
     if found.ranged:
         in_flight = workload.slots * SLOT_BYTES * costs.range_request_ram
     else:
-        in_flight = (found.pulled + found.added) * costs.request_ram + found.logged * costs.log_entry
+        in_flight = (found.pulled + found.added) * costs.request_ram + found.entries * costs.log_entry
     return state, in_flight * workload.active_workers

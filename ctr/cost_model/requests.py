@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, log2
 from typing import Final
 
 from ctr.cost_model.costs import Costs
@@ -13,6 +13,8 @@ from ctr.cost_model.workload import MEASURED_CHUNK, MEASURED_FEATURES, Workload
 SLOT_BYTES: Final = 8
 RANGES_TOGETHER: Final = 16 << 20
 """Bytes of ranges that a push has in work on a node at a time, as in `ps.redis.pushes`."""
+OWN_LOG_BEHIND: Final = 4
+"""Pushes that a worker still keeps, before their entries go to its own log, as in `ps.client.push_queue`."""
 MOST_REPEATS: Final = 2
 """Of a push of a range, before it goes on one by one, as in `ps.redis.string_push`."""
 _US, _NS = 1e-6, 1e-9
@@ -43,7 +45,21 @@ class ChunkCosts:
 
 def logged_entries(workload: Workload, chunk: int, found: ChunkSlots) -> float:
     """Entries that a pass appends to logs."""
-    return found.logged * workload.examples / chunk
+    return found.entries * workload.examples / chunk
+
+
+def own_log_moves(workload: Workload, chunk: int, found: ChunkSlots, costs: Costs) -> float:
+    """How often a worker moves an entry of its own log, on average over the job.
+
+    The log is kept as sorted runs, of which two are merged when they are about alike: whenever it doubles, an
+    entry moves once, and half of those of the last time have yet to. What is folded is moved no more.
+    """
+    pushes = workload.passes * workload.examples / chunk / workload.active_workers - OWN_LOG_BEHIND
+    of_log = workload.slots / costs.fold_density / workload.active_workers
+    together = min(pushes, of_log / max(found.entries, 1.0))
+    if together <= 1:
+        return 0.0
+    return pushes / (pushes + OWN_LOG_BEHIND) * (log2(together) - 0.5)
 
 
 def folds(workload: Workload, entries: float, costs: Costs) -> float:
@@ -121,7 +137,7 @@ def _one_by_one(
     workload: Workload, chunk: int, found: ChunkSlots, costs: Costs, train_s: float, read_s: float
 ) -> ChunkCosts:
     # Every worker hears of every entry, and of all bitmaps after a fold.
-    heard = found.logged * workload.active_workers
+    heard = found.entries * workload.active_workers
     per_chunk = chunk / workload.examples
     times = folds(workload, logged_entries(workload, chunk, found), costs)
     folded = times * workload.slots * per_chunk
@@ -131,12 +147,13 @@ def _one_by_one(
     p, s = workload.partitions, workload.strings
     fixed_s += (p * costs.news_partition_us + s * costs.news_string_us) * _US
     worker_fixed_s += (p * costs.worker_news_partition_us + s * costs.worker_news_string_us) * _US
-    store_us = found.pulled * costs.pull_us + found.added * costs.push_us + found.logged * costs.log_us
+    store_us = found.pulled * costs.pull_us + found.added * costs.push_us + found.entries * costs.log_us
     store_ns = folded * SLOT_BYTES * costs.range_write_ns + news_bytes * costs.range_read_ns
     worker_us = found.pulled * costs.worker_pull_us + found.added * costs.worker_push_us
-    worker_us += found.logged * costs.worker_log_us + found.unique * costs.find_us + heard * costs.hear_us
+    worker_us += found.entries * costs.worker_log_us + found.unique * costs.find_us + heard * costs.hear_us
+    worker_us += found.entries * own_log_moves(workload, chunk, found, costs) * costs.own_log_us
     worker_ns = folded * SLOT_BYTES * costs.worker_range_ns + bitmaps * costs.hear_fold_ns
-    log_bytes = found.logged * costs.log_entry
+    log_bytes = found.entries * costs.log_entry
     return ChunkCosts(
         store_s=store_us * _US + store_ns * _NS + fixed_s,
         partitions_s=fixed_s,

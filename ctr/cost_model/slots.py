@@ -37,6 +37,13 @@ class ChunkSlots:
     """Whose changes are added to the state at once."""
     logged: float
     """Whose changes go to logs."""
+    named: float = 0.0
+    """Of those that are added, the ones that logs name, as nobody had pushed them."""
+
+    @property
+    def entries(self) -> float:
+        """Of logs."""
+        return self.logged + self.named
 
 
 def chunk_slots(workload: Workload, chunk: int, costs: Costs) -> ChunkSlots:
@@ -59,7 +66,22 @@ def chunk_slots(workload: Workload, chunk: int, costs: Costs) -> ChunkSlots:
     stateful = folded * known + (1 - folded) * min(costs.ever_added * added * begun, known)
     absent = (unique - share * known - (1 - share) * stateful) * _told_apart(workload)
     cached = share * known
-    return ChunkSlots(unique, False, cached, absent, unique - cached - absent, added, unique - added)
+    logged = (unique - added) * _deferring(workload, (unique - added) / chunk, costs)
+    named = min(unique - added - logged, absent)
+    pulled = unique - cached - absent
+    return ChunkSlots(unique, False, cached, absent, pulled, unique - logged, logged, named)
+
+
+def _deferring(workload: Workload, per_example: float, costs: Costs) -> float:
+    """The share of the job in which a worker defers: not once its own log has become too long.
+
+    From then on it is about as long as logs that are folded now and then let it be, half of the longest.
+    """
+    folded = 0.5 * workload.slots / costs.fold_density / workload.active_workers
+    if folded <= costs.own_log_entries:
+        return 1.0
+    of_worker = per_example * workload.examples * workload.passes / workload.active_workers
+    return min(costs.own_log_entries / max(of_worker, 1.0), 1.0)
 
 
 def _folded(workload: Workload, entries: float, costs: Costs) -> float:

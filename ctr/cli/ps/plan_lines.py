@@ -160,6 +160,7 @@ def _assumption_lines(costs: Costs) -> list[str]:
         *table(rows, "><"),
         "and: features are spread evenly over partitions, partitions at random over nodes; reading, pulling,",
         "training and pushing overlap; links run at their full rate in both directions, without latency",
-        "(nothing was measured over a network); filters are the default ones; no worker waits for another;",
-        "no request is repeated, and no checkpoint is written",
+        "(nothing was measured over a network); filters are the default ones; no worker waits for another,",
+        "no server fails, and no checkpoint is written",
+        "not in the estimate: what others do on the same cores, and disks that are slower than training",
     ]

@@ -14,11 +14,14 @@ from redis.crc import key_slot
 
 from ctr.cost_model import LEAST_ROUNDS, Bound, Costs, Workload, default_bits, estimate, variants
 from ctr.cost_model.estimates import busiest_share
-from ctr.cost_model.requests import MOST_REPEATS, RANGES_TOGETHER
+from ctr.cost_model.requests import MOST_REPEATS, OWN_LOG_BEHIND, RANGES_TOGETHER, own_log_moves
+from ctr.cost_model.slots import chunk_slots
 from ctr.cost_model.workload import LARGEST_STRING_BITS, LEAST_PARTITIONS, MOST_STRING_BITS
 from ctr.learn.rounds import default_chunk
+from ps.client import push_queue
+from ps.client.own_log import OwnLog
+from ps.redis import Logged, pushes, string_push
 from ps.redis import layout as redis_layout
-from ps.redis import pushes, string_push
 from ps.wire.keys import Keys
 from ps.wire.resp_kernels import pull_size, push_size
 
@@ -49,6 +52,7 @@ def test_the_layout_is_that_of_the_store() -> None:
     assert LEAST_PARTITIONS == redis_layout.LEAST_PARTITIONS
     assert pushes._MOST_AT_A_TIME == RANGES_TOGETHER
     assert string_push.OPTIMISTIC == MOST_REPEATS
+    assert push_queue._LEAST_KEPT == OWN_LOG_BEHIND
     assert Costs().near_density == redis_layout.NEAR_DENSITY
     assert Costs().far_density == redis_layout.FAR_DENSITY
     assert default_chunk(2, lambda: 2 * LEAST_ROUNDS * 1_000, in_memory=False) == 1_000
@@ -163,12 +167,53 @@ def test_memory() -> None:
 
 
 def test_folds_cost_servers_and_workers() -> None:
+    roomy = {"own_log_entries": 1 << 30}  # for logs that are not folded
     longer = estimate(workload(**{**FOLDED, "examples": 2 * FOLDED["examples"]}))
-    once, spared = estimate(workload(**FOLDED)), estimate(workload(**FOLDED), Costs(fold_density=1))
+    once = estimate(workload(**FOLDED), Costs(**roomy))
+    spared = estimate(workload(**FOLDED), Costs(fold_density=1, **roomy))
     assert once.store_s > spared.store_s
     assert once.requests_s > spared.requests_s
     assert once.bytes_in > spared.bytes_in
     assert longer.state_ram == pytest.approx(once.state_ram)
+
+
+def test_a_worker_whose_own_log_is_full_adds_what_it_would_have_deferred() -> None:
+    """So a job of twice the length logs as much on its own account, and its servers have more to do."""
+    own = {"features": 10**9, "bits": 34, "chunk": 1 << 20}
+    short, long = (estimate(workload(**own, examples=n)) for n in (10**8, 2 * 10**8))
+    roomy = estimate(workload(**own, examples=10**8), Costs(own_log_entries=1 << 40))
+    assert long.logged_slots == pytest.approx(short.logged_slots / 2, rel=0.05)
+    assert long.added_slots + long.logged_slots == pytest.approx(long.unique_slots)
+    assert short.store_s > 4 * roomy.store_s
+    assert short.added_slots > 5 * roomy.added_slots
+
+
+@pytest.mark.parametrize("pushes", [8, 20, 48, 104])
+def test_entries_of_a_workers_own_log_move_as_often_as_counted(pushes: int) -> None:
+    strings = redis_layout.Layout.of(20).strings
+    log, runs, moved = OwnLog(strings), [], 0
+    for number in range(pushes - OWN_LOG_BEHIND):
+        slots = np.arange(number * 10, (number + 1) * 10, dtype=np.uint32)
+        log.put(Logged(slots, np.ones(10, np.int64)), np.full(strings.count, -1, np.int64))
+        runs.append(10)
+        while len(runs) > 1 and runs[-2] <= 2 * runs[-1]:
+            runs[-2:] = [runs[-2] + runs[-1]]
+            moved += runs[-1]
+        assert [slots.size for slots, *_ in log._runs] == runs
+    job = workload(features=10**7, examples=pushes * 65_536, bits=28)
+    expected = own_log_moves(job, job.chunk, chunk_slots(job, job.chunk, Costs()), Costs())
+    assert expected == pytest.approx(moved / (pushes * 10), rel=0.25)
+
+
+def test_a_thread_waits_for_a_core_where_there_are_fewer_than_threads() -> None:
+    """So the busiest worker of two cores takes longer by that, and that of four does not."""
+    job = {"features": 10**7, "examples": 10**7, "bits": 28, "chunk": 524_288}
+    few, enough = (
+        [estimate(workload(**job, cores=cores), Costs(queued=queued)).worker_s for queued in (0, 0.5)]
+        for cores in (2, 4)
+    )
+    assert few[1] == pytest.approx(1.5 * few[0])
+    assert enough[0] == enough[1] == few[0]
 
 
 def test_larger_chunks_save_what_is_fixed_per_partition() -> None:
