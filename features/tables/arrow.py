@@ -89,4 +89,7 @@ class ArrowReader:
 
     def _unreadable(self, error: Exception) -> DataError:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        return DataError(f"{self._path}: cannot be read as an Arrow file or stream ({reason}).")
+        return DataError(
+            f"{self._path}: cannot be read as an Arrow file or stream ({reason}); if it was cut short, fetch"
+            " it again."
+        )

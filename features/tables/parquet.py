@@ -148,4 +148,6 @@ class ParquetReader:
                 f"{self._path}: cannot be read as a Parquet file, for it does not begin like one ({reason});"
                 f" rename it to .csv or .tsv if it is text, decompress it if it is compressed."
             )
-        return DataError(f"{self._path}: cannot be read as a Parquet file ({reason}).")
+        return DataError(
+            f"{self._path}: cannot be read as a Parquet file ({reason}); if it was cut short, fetch it again."
+        )
