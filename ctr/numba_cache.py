@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+import numba.extending
 from llvmlite import binding  # type: ignore[import-untyped,unused-ignore]  # what Numba itself links with
 from numba.core import caching, codegen
 from numba.core.runtime import _nrt_python  # type: ignore[attr-defined]  # in C
@@ -63,6 +64,12 @@ def njit(*, cache: bool = False, **options: Any) -> Callable[[_Function], _Funct
 
 def _nothing() -> None:
     """What a kernel does before its first call."""
+
+
+def intrinsic(code: Callable[..., Any], in_python: Callable[..., Any]) -> Any:
+    """Instructions of LLVM for kernels, in plain Python where kernels are (`NUMBA_DISABLE_JIT=1`)."""
+    disabled: bool = numba.config.DISABLE_JIT  # type: ignore[attr-defined,unused-ignore]  # set from outside
+    return in_python if disabled else numba.extending.intrinsic(code)
 
 
 @cache

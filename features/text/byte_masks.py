@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]  # what Numba itself compiles with
-from numba import config, types
-from numba.extending import intrinsic
+from numba import types
 from numpy.typing import NDArray
+
+from ctr.numba_cache import intrinsic
 
 _BYTES = ir.VectorType(ir.IntType(8), 64)
 _LANES = ir.VectorType(ir.IntType(32), 64)
@@ -58,13 +59,7 @@ def _count_bits_in_python(mask: np.uint64) -> np.uint64:
     return np.uint64(int(mask).bit_count())
 
 
-def _as_intrinsic(code: Any, in_python: Any) -> Any:
-    """The intrinsic; its plain form where kernels run as Python, with `NUMBA_DISABLE_JIT=1`."""
-    disabled: bool = config.DISABLE_JIT  # type: ignore[attr-defined,unused-ignore]  # set from the environment
-    return in_python if disabled else intrinsic(code)
-
-
-equal_bytes: Callable[[NDArray[np.uint8], np.intp | int, np.uint8], np.uint64] = _as_intrinsic(
+equal_bytes: Callable[[NDArray[np.uint8], np.intp | int, np.uint8], np.uint64] = intrinsic(
     _equal_bytes, _equal_bytes_in_python
 )
 """In kernels: bit `i` tells whether `buffer[index + i] == byte`, for `i` in 0..63.
@@ -72,8 +67,8 @@ equal_bytes: Callable[[NDArray[np.uint8], np.intp | int, np.uint8], np.uint64] =
 The caller sees to it that those 64 bytes exist: nothing is checked.
 """
 
-lowest_bit: Callable[[np.uint64], np.uint64] = _as_intrinsic(_lowest_bit, _lowest_bit_in_python)
+lowest_bit: Callable[[np.uint64], np.uint64] = intrinsic(_lowest_bit, _lowest_bit_in_python)
 """In kernels: the place of the lowest bit set in a mask; 64 if none is."""
 
-count_bits: Callable[[np.uint64], np.uint64] = _as_intrinsic(_count_bits, _count_bits_in_python)
+count_bits: Callable[[np.uint64], np.uint64] = intrinsic(_count_bits, _count_bits_in_python)
 """In kernels: how many bits of a mask are set."""

@@ -13,12 +13,11 @@ import ctypes
 from typing import Any
 
 import numpy as np
-from numba import config, types
-from numba.extending import intrinsic
+from numba import types
 from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
+from ctr.numba_cache import intrinsic, njit
 
 Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]
@@ -44,8 +43,7 @@ def _pointer_in_python(address: np.uint64) -> Any:
     return ctypes.c_void_p(int(address))
 
 
-_disabled: bool = config.DISABLE_JIT  # type: ignore[attr-defined,unused-ignore]  # set from the environment
-_pointer: Any = _pointer_in_python if _disabled else intrinsic(_pointer_code)
+_pointer: Any = intrinsic(_pointer_code, _pointer_in_python)
 
 
 @njit(nogil=True, cache=True, inline="always")

@@ -1,0 +1,110 @@
+"""The two numbers of a slot's state, moved as one, and fetched before they are needed.
+
+They are 8 adjacent bytes: one load and one store instead of two each, and a load that finds what the last
+example has stored still on its way to the cache, which it cannot if that was stored in two pieces. While an
+example is learnt, the state that later ones need comes from memory: of 39 features over a state of 8 MB,
+FTRL's training takes 0.60 of the time, over one that is in the L2 cache 0.93. Its bits stay as they are.
+
+Numba has no form for either, so these are instructions of LLVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]  # what Numba itself compiles with
+from numba import types
+from numpy.typing import NDArray
+
+from ctr.numba_cache import intrinsic, njit
+
+_Float32 = NDArray[np.float32]
+
+AHEAD = 80
+"""Features from one that is copied to one that is prefetched, two examples of Criteo's: 40 take 1.05 of the
+time, and 160 as long as 80."""
+
+_INT32 = ir.IntType(32)
+_BYTES = ir.IntType(8).as_pointer()
+_WORD = ir.IntType(64)
+_PAIR = ir.VectorType(ir.FloatType(), 2)
+
+
+def _is_state(array: Any) -> bool:
+    """Whether pairs of an array of this type are adjacent, one after the other."""
+    return isinstance(array, types.Array) and array.layout == "C" and array.dtype == types.float32
+
+
+def _place(context: Any, builder: Any, array: tuple[Any, Any], index: Any, kind: Any) -> Any:
+    """A pointer to an array's pair, for a load or a store of this kind."""
+    data = context.make_array(array[0])(context, builder, array[1]).data
+    return builder.bitcast(builder.gep(builder.bitcast(data, _WORD.as_pointer()), [index]), kind)
+
+
+def _prefetch_code(typing_context: Any, state: Any, index: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = _place(context, builder, (signature.args[0], arguments[0]), arguments[1], _BYTES)
+        type_of_it = ir.FunctionType(ir.VoidType(), [_BYTES, _INT32, _INT32, _INT32])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [_BYTES], type_of_it)
+        # To be read, to stay in all caches, data: as to be written, it takes as long.
+        builder.call(prefetch, [place, *(ir.Constant(_INT32, number) for number in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return (types.void(state, types.intp), emit) if _is_state(state) else None
+
+
+def _copy_code(typing_context: Any, state: Any, index: Any, row: Any, j: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, target = (
+            _place(context, builder, (signature.args[k], arguments[k]), arguments[k + 1], _WORD.as_pointer())
+            for k in (0, 2)
+        )
+        builder.store(builder.load(source, align=4), target, align=4)
+        return context.get_dummy_value()
+
+    fit = _is_state(state) and _is_state(row)
+    return (types.void(state, types.intp, row, types.intp), emit) if fit else None
+
+
+def _add_code(typing_context: Any, state: Any, index: Any, first: Any, second: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = _place(context, builder, (signature.args[0], arguments[0]), arguments[1], _PAIR.as_pointer())
+        pair = ir.Constant(_PAIR, ir.Undefined)
+        for number, change in enumerate(arguments[2:]):
+            pair = builder.insert_element(pair, change, ir.Constant(_INT32, number))
+        builder.store(builder.fadd(builder.load(place, align=4), pair), place, align=4)
+        return context.get_dummy_value()
+
+    return (types.void(state, types.intp, types.float32, types.float32), emit) if _is_state(state) else None
+
+
+def _prefetch_in_python(state: _Float32, index: int) -> None:
+    pass
+
+
+def _copy_in_python(state: _Float32, index: int, row: _Float32, j: int) -> None:
+    row[2 * j : 2 * j + 2] = state[index]
+
+
+def _add_in_python(state: _Float32, index: int, first: np.float32, second: np.float32) -> None:
+    state[index] += np.array([first, second], np.float32)
+
+
+_prefetch: Callable[[_Float32, int], None] = intrinsic(_prefetch_code, _prefetch_in_python)
+_copy_pair: Callable[[_Float32, int, _Float32, int], None] = intrinsic(_copy_code, _copy_in_python)
+
+add_pair: Callable[[_Float32, int, np.float32, np.float32], None] = intrinsic(_add_code, _add_in_python)
+"""In kernels: add two numbers to a slot's, float32[u, 2]. Nothing is checked."""
+
+
+@njit(nogil=True, cache=True, inline="always")
+def gather_pairs(state: _Float32, indices: NDArray[np.uint32], first: int, m: int, row: _Float32) -> None:
+    """Copy the pairs of `indices[first : first + m]` to `row`, in turns, and prefetch later ones."""
+    ahead = first + AHEAD if first + m + AHEAD <= indices.size else first
+    # Slices: else each index is checked for being negative, which takes 1.1 of the training's time.
+    local, later = indices[first : first + m], indices[ahead : ahead + m]
+    for j in range(m):
+        _prefetch(state, later[j])
+        _copy_pair(state, local[j], row, j)
