@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import FAST_MATH, njit
 from ctr.optimizers.dither_kernels import GOLDEN, LAST_PLACE, unit
+from ctr.optimizers.pair_kernels import add_pair, gather_pairs
 
 SCRATCH_ROWS = 2
 
@@ -43,21 +44,19 @@ def train(
     from `penalised` on. `scratch` is float32[2, longest example]; the rest is as in FTRL's `train`.
     """
     one, zero = np.float32(1), np.float32(0)
-    w, n = scratch[0], scratch[1]
+    wn = scratch[:2].reshape(-1)  # w and n in turns
     penalties = l1 > 0 or l2 > 0
     for e in range(labels.size):
         first = indptr[e]
         m = indptr[e + 1] - first
         local = indices[first : first + m]
         margin = zero
+        gather_pairs(state, indices, first, m, wn)
         for j in range(m):
-            i = local[j]
-            w[j] = state[i, 0]
-            n[j] = state[i, 1]
             if values is None:
-                margin += w[j]
+                margin += wn[2 * j]
             else:
-                margin += w[j] * values[first + j]
+                margin += wn[2 * j] * values[first + j]
         margins[e] = margin
         loss_slope = one / (one + np.exp(-margin)) - labels[e]
         if weights is not None:
@@ -67,22 +66,21 @@ def train(
         for j in range(m):
             g = loss_slope if values is None else loss_slope * values[first + j]
             gg = g * g * copies
-            eta = copies * alpha / (beta + np.sqrt(n[j] + gg))
-            n[j] = gg
-            rounding = last_place * unit(w[j])
+            eta = copies * alpha / (beta + np.sqrt(wn[2 * j + 1] + gg))
+            w = wn[2 * j]
+            wn[2 * j + 1] = gg
+            rounding = last_place * unit(w)
             if penalties:
                 most = eta * l1 if local[j] >= penalised else zero
                 shrink = eta * l2 if local[j] >= penalised else zero
-                kept = w[j] - eta * g
+                kept = w - eta * g
                 # From the step, not from the new weight: that would be rounded, and the dither of no use.
-                moved = (min(max(-kept, -most), most) - eta * g - shrink * w[j]) / (one + shrink) + rounding
-                w[j] = -w[j] if abs(kept) <= most else moved
+                moved = (min(max(-kept, -most), most) - eta * g - shrink * w) / (one + shrink) + rounding
+                wn[2 * j] = -w if abs(kept) <= most else moved
             else:
-                w[j] = rounding - eta * g
+                wn[2 * j] = rounding - eta * g
         for j in range(m):
-            i = local[j]
-            state[i, 0] += w[j]
-            state[i, 1] += n[j]
+            add_pair(state, local[j], wn[2 * j], wn[2 * j + 1])
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
