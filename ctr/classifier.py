@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -10,10 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.special import expit
 
+from ctr.classifier_rows import ROWS, Rows, only_ones
 from ctr.errors import ModelError
 from ctr.learn import click_rate, starting_state
 from ctr.optimizers import Optimizer, choose_optimizer
-from features import Chunk
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
     from sklearn.utils import Tags
 
     Matrix = ArrayLike | sparse.spmatrix | sparse.sparray
-
-_ROWS = 16_384
-"""That are made ready, and trained, at a time; those of the first decide where the intercept starts."""
 
 
 class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # has no types
@@ -107,10 +103,10 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
         """
         if not isinstance(self.epochs, int | np.integer) or self.epochs < 1:
             raise ValueError(f"epochs is {self.epochs!r}: give a whole number of at least 1.")
-        X, labels, weights, self.classes_ = self._checked(X, y, sample_weight, reset=True)
+        rows, self.classes_ = self._checked(X, y, sample_weight, reset=True)
         self._forget()
         for number in range(1, self.epochs + 1):
-            self._learn(X, labels, weights, number)
+            self._learn(rows, number)
         return self
 
     def partial_fit(
@@ -127,7 +123,7 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
         first = not hasattr(self, "_state")
         if first and classes is None:
             raise ValueError("the first call of partial_fit needs classes=[...], both of them.")
-        X, labels, weights, named = self._checked(X, y, sample_weight, reset=first, classes=classes)
+        rows, named = self._checked(X, y, sample_weight, reset=first, classes=classes)
         if first:
             self.classes_ = named
             self._forget()
@@ -135,7 +131,7 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
             raise ValueError(
                 f"classes={classes!r} are not {self.classes_.tolist()}, those of the first call."
             )
-        self._learn(X, labels, weights, self._passes)
+        self._learn(rows, self._passes)
         return self
 
     def decision_function(self, X: Matrix) -> NDArray[np.float64]:
@@ -181,20 +177,24 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
         *,
         reset: bool,
         classes: ArrayLike | None = None,
-    ) -> tuple[Any, NDArray[Any], NDArray[np.float64] | None, NDArray[Any]]:
-        """Rows, labels, weights and classes, once all is known to be right."""
+    ) -> tuple[Rows, NDArray[Any]]:
+        """Rows and classes, once all is known to be right."""
         self._chosen()
         numbers = np.float64, np.float32
-        rows, labels = validate_data(self, X, y, accept_sparse="csr", dtype=numbers, reset=reset)
-        check_classification_targets(labels)
+        unclear = not only_ones(X)  # whether they are finite
+        found, labels = validate_data(
+            self, X, y, accept_sparse="csr", dtype=numbers, reset=reset, ensure_all_finite=unclear
+        )
+        few = _without_repeats(labels)
+        check_classification_targets(few)
         if classes is None and hasattr(self, "_state") and not reset:
             classes = self.classes_
         if classes is not None:
             named = np.unique(np.asarray(classes))
-            if unknown := np.setdiff1d(labels, named).tolist():
+            if unknown := np.setdiff1d(few, named).tolist():
                 raise ValueError(f"y has {unknown}, which classes={named.tolist()} does not name.")
         else:
-            named = np.unique(labels)
+            named = np.unique(few)
         if named.size > 2:
             raise ValueError(
                 "Only binary classification is supported. The type of the target is "
@@ -206,27 +206,27 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
             )
         weights = None
         if sample_weight is not None:
-            weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
-        return rows, labels, weights, named
+            weights = _check_sample_weight(sample_weight, found, dtype=np.float64, ensure_non_negative=True)
+        return Rows(sparse.csr_matrix(found), labels, weights, ones=not unclear), named
 
     def _forget(self) -> None:
         self._state = np.zeros((self.n_features_in_ + 1, 2), np.float32)
         self._optimizer, self._passes, self._blocks = self._chosen(), 1, 0
 
-    def _learn(self, X: Any, y: NDArray[Any], weights: NDArray[np.float64] | None, number: int) -> None:
+    def _learn(self, rows: Rows, number: int) -> None:
         """The `number`-th pass over the rows. What it changes is kept only if all of it goes well."""
-        labels = (y == self.classes_[1]).astype(np.float32)
+        labels, weights = (rows.y == self.classes_[1]).astype(np.float32), rows.weights
         optimizer, blocks = self._chosen().in_pass(number), self._blocks
         state = optimizer.adopt(self._state.copy(), self._optimizer)
         if blocks == 0 and self.fit_intercept:
-            rate = click_rate(labels[:_ROWS], None if weights is None else weights[:_ROWS])
+            rate = click_rate(labels[:ROWS], None if weights is None else weights[:ROWS])
             state[-1] = starting_state(optimizer, rate, 1)[1][0]
         try:
-            for rows, chunk in self._chunks(X, labels, weights):
+            for those, chunk in rows.chunks(labels, self.fit_intercept):
                 margins = optimizer.train(chunk, state, number=blocks)
                 if not np.isfinite(margins).all():
                     raise ModelError(
-                        f"training diverged in rows {rows.start} to {rows.stop}: a prediction is not a "
+                        f"training diverged in rows {those.start} to {those.stop}: a prediction is not a "
                         "number. Lower alpha, or scale the features, for instance with MaxAbsScaler."
                     )
                 blocks += 1
@@ -238,32 +238,11 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
         learnt = optimizer.weights(state)
         self.coef_, self.intercept_ = learnt[None, :-1], learnt[-1:]
 
-    def _chunks(
-        self, X: Any, labels: NDArray[np.float32], weights: NDArray[np.float64] | None
-    ) -> Iterator[tuple[slice, Chunk]]:
-        """The rows in chunks whose slots are features, with the intercept as one more at the end of each."""
-        intercept = self.n_features_in_
-        slots = np.arange(intercept + 1, dtype=np.uint32)
-        X = sparse.csr_matrix(X)
-        for first in range(0, labels.size, _ROWS):
-            rows = slice(first, min(first + _ROWS, labels.size))
-            ends = X.indptr[rows.start : rows.stop + 1]
-            nonzero = slice(ends[0], ends[-1])
-            indptr, indices = (ends - ends[0]).astype(np.int64), X.indices[nonzero].astype(np.uint32)
-            values = None if (X.data[nonzero] == 1).all() else _float32("X", X.data[nonzero])
-            if self.fit_intercept:
-                indices = np.insert(indices, indptr[1:], intercept)
-                values = None if values is None else np.insert(values, indptr[1:], np.float32(1))
-                indptr += np.arange(indptr.size)
-            those = None if weights is None else _float32("sample_weight", weights[rows])
-            yield rows, Chunk(indptr, slots, indices, values, labels[rows], those)
 
-
-def _float32(what: str, numbers: NDArray[Any]) -> NDArray[np.float32]:
-    """The same numbers, as the kernels take them. Raises ValueError for those that are too large for it."""
-    with np.errstate(over="ignore"):
-        found = numbers.astype(np.float32)
-    if not np.isfinite(found).all():
-        worst = numbers[~np.isfinite(found)][0]
-        raise ValueError(f"{what} contains {worst:g}, too large for float32: scale it.")
-    return found
+def _without_repeats(labels: NDArray[Any]) -> NDArray[Any]:
+    """The labels, each once if they are two numbers: to find that out takes np.unique 25 times as long."""
+    if labels.dtype.kind in "biuf":
+        ends = np.unique([labels.min(), labels.max()])
+        if ((labels == ends[0]) | (labels == ends[-1])).all():
+            return ends
+    return labels

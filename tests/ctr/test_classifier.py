@@ -101,6 +101,19 @@ def test_dense_and_sparse_and_labels_of_any_kind(rows: Rows) -> None:
     assert not np.array_equal(FTRLClassifier().fit(numbers, y).coef_, one.coef_)
 
 
+def test_blocks_of_ones_and_of_other_numbers(rows: Rows) -> None:
+    """Whatever a matrix counts its columns with, and how precise its numbers are."""
+    X, y = rows[0][:20_000].copy(), rows[1][:20_000]
+    X.data[-7:] = 0.5  # of the second block
+    found = FTRLClassifier().fit(X, y)
+    dense = FTRLClassifier().fit(X.toarray(), y)
+    assert np.array_equal(found.coef_, dense.coef_)
+    other = X.astype(np.float32)
+    other.indptr, other.indices = other.indptr.astype(np.int64), other.indices.astype(np.int64)
+    assert np.array_equal(found.coef_, FTRLClassifier().fit(other, y).coef_)
+    assert not np.array_equal(found.coef_, FTRLClassifier().fit(X.ceil(), y).coef_)
+
+
 def test_what_scikit_learn_does_with_estimators(rows: Rows) -> None:
     X, y = rows[0][:2_000], rows[1][:2_000]
     search = GridSearchCV(FTRLClassifier(), {"alpha": [0.001, 0.1]}, scoring="neg_log_loss", cv=2).fit(X, y)
@@ -152,6 +165,11 @@ def test_what_cannot_be_learnt(rows: Rows) -> None:
         model.fit(X, y, sample_weight=-np.ones(100))
     with pytest.raises(ValueError, match="NaN"):
         model.fit(np.full((100, 2), np.nan), y)
+    for broken, told in ((np.nan, "X contains NaN"), (np.inf, "X contains infinity")):
+        numbers = X.astype(np.float64)
+        numbers.data[-1] = broken
+        with pytest.raises(ValueError, match=told):
+            model.fit(numbers, y)
     with pytest.raises(ValueError, match="sample_weight contains infinity"):
         model.fit(X, y, sample_weight=np.full(100, np.inf))
     with pytest.raises(ValueError, match=r"X contains -1e\+300, too large for float32"):

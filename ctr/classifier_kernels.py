@@ -1,0 +1,39 @@
+"""Numba loops over the rows of a sparse matrix that `FTRLClassifier` learns from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
+
+_AT_ONCE = 4096
+"""Numbers that are looked at before it is decided whether to go on: a loop that may end is not vectorised."""
+
+
+@njit(nogil=True, cache=True)
+def all_ones(numbers: NDArray[np.floating]) -> bool:
+    """Whether each of `numbers` is 1, so that all are finite, too."""
+    for first in range(0, numbers.size, _AT_ONCE):
+        others = 0
+        for number in numbers[first : first + _AT_ONCE]:
+            others += number != 1
+        if others:
+            return False
+    return True
+
+
+@njit(nogil=True, cache=True)
+def append_to_rows(
+    ends: NDArray[np.signedinteger], items: NDArray[Any], last: Any, out: NDArray[Any]
+) -> None:
+    """Copy rows, `items[ends[r] : ends[r + 1]]` and so on, to `out`, each with `last` at its end."""
+    for r in range(ends.size - 1):
+        row = items[ends[r] : ends[r + 1]]
+        first = ends[r] - ends[0] + r
+        place = out[first : first + row.size]
+        for j in range(row.size):
+            place[j] = row[j]
+        out[first + row.size] = last

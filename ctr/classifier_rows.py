@@ -1,0 +1,77 @@
+"""What `FTRLClassifier` learns from: the rows of a sparse matrix, and chunks made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from ctr import classifier_kernels as kernels
+from features import Chunk
+
+ROWS = 16_384
+"""That are made ready, and trained, at a time; those of the first decide where the intercept starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A matrix, labels and weights, all of them known to be finite."""
+
+    X: Any
+    """A csr_matrix of float64 or float32."""
+    y: NDArray[Any]
+    weights: NDArray[np.float64] | None
+    ones: bool
+    """Whether it is known that X has no other numbers."""
+
+    def chunks(self, labels: NDArray[np.float32], intercept: bool) -> Iterator[tuple[slice, Chunk]]:
+        """The rows in chunks whose slots are features, the last one the intercept's, which each row may have.
+
+        Raises ValueError for numbers that are too large for float32.
+        """
+        features = self.X.shape[1]
+        slots = np.arange(features + 1, dtype=np.uint32)
+        ends, columns, numbers = self.X.indptr, self.X.indices, self.X.data
+        for first in range(0, labels.size, ROWS):
+            rows = slice(first, min(first + ROWS, labels.size))
+            nonzero = slice(ends[rows.start], ends[rows.stop])
+            indptr = (ends[rows.start : rows.stop + 1] - nonzero.start).astype(np.int64)
+            values = weights = None
+            if not (self.ones or kernels.all_ones(numbers[nonzero])):
+                values = _float32("X", numbers[nonzero])
+            if self.weights is not None:
+                weights = _float32("sample_weight", self.weights[rows])
+            if intercept:
+                indices = _with_last(indptr, columns[nonzero], np.uint32(features))
+                values = None if values is None else _with_last(indptr, values, np.float32(1))
+                indptr += np.arange(indptr.size)
+            else:
+                indices = columns[nonzero].astype(np.uint32)
+            yield rows, Chunk(indptr, slots, indices, values, labels[rows], weights)
+
+
+def only_ones(X: Any) -> bool:
+    """Whether this is a sparse matrix of ones, which needs no other look at its numbers."""
+    csr = isinstance(X, sparse.csr_matrix | sparse.csr_array)
+    return csr and X.dtype in (np.float64, np.float32) and kernels.all_ones(X.data)
+
+
+def _with_last(indptr: NDArray[np.int64], items: NDArray[Any], last: np.float32 | np.uint32) -> NDArray[Any]:
+    """Rows of items, each with one more at its end, as an array of that one's type."""
+    out = np.empty(items.size + indptr.size - 1, type(last))
+    kernels.append_to_rows(indptr, items, last, out)
+    return out
+
+
+def _float32(what: str, numbers: NDArray[Any]) -> NDArray[np.float32]:
+    """The same numbers, as the kernels take them. Raises ValueError for those that are too large for it."""
+    with np.errstate(over="ignore"):
+        found = numbers.astype(np.float32)
+    if not np.isfinite(found).all():
+        worst = numbers[~np.isfinite(found)][0]
+        raise ValueError(f"{what} contains {worst:g}, too large for float32: scale it.")
+    return found
