@@ -35,7 +35,8 @@ def click_rate(labels: Float32, weights: NDArray[np.floating] | None) -> float:
     """
     each = np.ones(labels.size) if weights is None else weights.astype(np.float64)
     average = each.mean() or 1.0  # of weights that are all 0
-    return float((each @ labels + average / 2) / (each.sum() + average))
+    clicks = (each * labels).sum()  # `each @ labels` wakes the threads of BLAS, for longer than both take
+    return float((clicks + average / 2) / (each.sum() + average))
 
 
 def starting_state(optimizer: Optimizer, rate: float, bits: int) -> tuple[Slots, Float32]:
