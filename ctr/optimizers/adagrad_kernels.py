@@ -17,7 +17,7 @@ from ctr.numba_cache import FAST_MATH, njit
 from ctr.optimizers.dither_kernels import GOLDEN, LAST_PLACE, unit
 from ctr.optimizers.pair_kernels import add_pair, gather_pairs
 
-SCRATCH_ROWS = 2
+SCRATCH_ROWS = 1
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
@@ -41,10 +41,10 @@ def train(
     """One pass over a chunk: predict, then learn, example by example.
 
     `state` float32[u, 2], a slot's weight and `n`, is trained in place. Penalties are for the local indices
-    from `penalised` on. `scratch` is float32[2, longest example]; the rest is as in FTRL's `train`.
+    from `penalised` on. `scratch` is float32[1, 2 * longest example]; the rest is as in FTRL's `train`.
     """
     one, zero = np.float32(1), np.float32(0)
-    wn = scratch[:2].reshape(-1)  # w and n in turns
+    wn = scratch[0]  # w and n in turns
     penalties = l1 > 0 or l2 > 0
     for e in range(labels.size):
         first = indptr[e]

@@ -26,7 +26,7 @@ from ctr.numba_cache import FAST_MATH, njit
 from ctr.optimizers.dither_kernels import GOLDEN, LAST_PLACE, unit
 from ctr.optimizers.pair_kernels import add_pair, gather_pairs
 
-SCRATCH_ROWS = 4
+SCRATCH_ROWS = 3
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
@@ -99,14 +99,14 @@ def train(
     """One pass of sequential FTRL over a chunk: predict, then learn, example by example.
 
     `state` float32[u, 2] is trained in place, `margins` float32[n] receives the log-odds of each example
-    from before it was learnt, `scratch` float32[4, longest example] is overwritten. An example's gradient
+    from before it was learnt, `scratch` float32[3, 2 * longest example] is overwritten. An example's gradient
     counts as that of `copies` equal examples at the same state. `dither` is where the sequence starts that
     decides how sums are rounded. `values` and `weights` may be None: Numba compiles their branches away.
     """
     rate = np.float32(1) / alpha
     base = beta * rate + l2
     one = np.float32(1)
-    zn, root, w = scratch[:2].reshape(-1), scratch[2], scratch[3]  # z and n in turns
+    zn, root, w = scratch[0], scratch[1], scratch[2]  # z and n in turns
     for e in range(labels.size):
         first = indptr[e]
         m = indptr[e + 1] - first

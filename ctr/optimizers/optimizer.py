@@ -109,9 +109,9 @@ class Optimizer(ABC):
 
 
 def scratch_for(chunk: Chunk, rows: int) -> Float32:
-    """Rows as long as the chunk's longest example, for kernels to overwrite."""
+    """Rows for kernels to overwrite, of two numbers for each feature of the chunk's longest example."""
     longest = int(np.diff(chunk.indptr).max(initial=0))
-    return np.empty((rows, max(longest, _SCRATCH_WIDTH)), np.float32)
+    return np.empty((rows, max(2 * longest, _SCRATCH_WIDTH)), np.float32)
 
 
 def dither_of(state: Float32, number: int) -> np.uint32:
