@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.measure import ctr
 from features import Batch, RawSource, load_spec
+from features.inspect import draft_spec
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Case:
 
     name: str
     spec: str
+    """Its name, or `DRAFTED`."""
     file: str
     train_rows: int | None
     """The first rows train, the rest tests; None: the test rows are in `test_file`."""
@@ -35,8 +37,10 @@ class Case:
     """For files that are sorted by label."""
 
 
+DRAFTED = "what `ctr features init` writes"
 CASES = (
     Case("criteo", "criteo", "criteo_60k.tsv.gz", 48_000, 0.1),
+    Case("criteo, drafted spec", DRAFTED, "criteo_60k.tsv.gz", 48_000, 0.1),
     Case("criteo, 4 x 2,000", "criteo", "criteo_60k.tsv.gz", 48_000, 0.1, ("--workers=4", "--chunk=2000")),
     Case("avazu", "avazu", "avazu_10k.csv.gz", 8_000, 0.3, ("--epochs=10",)),
     Case("a9a", "libsvm", "a9a.libsvm.gz", 26_000, 0.1, ("--epochs=3", "--alpha=0.2", "--l2=3")),
@@ -56,10 +60,10 @@ CASES = (
 def measure(data: Path, folder: Path) -> None:
     """Print log loss and AUC of both sides for every case whose file is in `data`."""
     heads = f"{'ctr':>20}{'ctr --auto':>20}{'scikit-learn':>20}"
-    print(f"\n{'test log loss / AUC':20}{heads}   ratios of log losses")
+    print(f"\n{'test log loss / AUC':23}{heads}   ratios of log losses")
     for case in CASES:
         if not (data / case.file).exists():
-            print(f"  {case.name:20} {data / case.file} is not there: left out")
+            print(f"  {case.name:21} {data / case.file} is not there: left out")
             continue
         train, test = split(data, folder, case)
         sides = [ours(case, train, test, folder), ours(case, train, test, folder, ("--auto",))]
@@ -67,7 +71,7 @@ def measure(data: Path, folder: Path) -> None:
         losses = [loss for loss, _ in sides]
         columns = "".join(f"{loss:12.5f} {auc:7.5f}" for loss, auc in sides)
         ratios = "  ".join(f"{loss / losses[-1]:.4f}" for loss in losses[:-1])
-        print(f"  {case.name:18}{columns}   {ratios}")
+        print(f"  {case.name:21}{columns}   {ratios}")
 
 
 def split(data: Path, folder: Path, case: Case) -> tuple[Path, Path]:
@@ -87,6 +91,15 @@ def split(data: Path, folder: Path, case: Case) -> tuple[Path, Path]:
     return train, test
 
 
+def spec_of(case: Case, train: Path) -> str:
+    """Its name, or the path of the one drafted for these rows."""
+    if case.spec != DRAFTED:
+        return case.spec
+    drafted = train.with_name("drafted.yaml")
+    drafted.write_text(draft_spec(str(train)))
+    return str(drafted)
+
+
 def ours(
     case: Case, train: Path, test: Path, folder: Path, options: Sequence[str] | None = None
 ) -> tuple[float, float]:
@@ -94,10 +107,10 @@ def ours(
     options = case.options if options is None else options
     model, hashed = folder / "real.model", folder / "real.hashed"
     if case.shuffle:
-        ctr("features", "build", "--spec", case.spec, train, "--out", hashed, "--shuffle", 0)
+        ctr("features", "build", "--spec", spec_of(case, train), train, "--out", hashed, "--shuffle", 0)
         ctr("train", hashed, "--model", model, *options)
     else:
-        ctr("train", "--spec", case.spec, train, "--model", model, *options)
+        ctr("train", "--spec", spec_of(case, train), train, "--model", model, *options)
     evaluated = ctr("evaluate", "--model", model, test)
     return evaluated["logloss"], evaluated["auc"]
 
@@ -107,7 +120,7 @@ def peers(case: Case, train: Path, test: Path) -> tuple[float, float]:
     from sklearn.linear_model import LogisticRegression  # takes longer to load than all the rest
     from sklearn.metrics import log_loss, roc_auc_score
 
-    spec = load_spec(case.spec)
+    spec = load_spec(spec_of(case, train))
 
     def read(path: Path) -> Batch:
         return next(RawSource(spec, [path]).batches(1_000_000))

@@ -13,8 +13,10 @@ from scipy import sparse
 from benchmarks.measure import ctr
 from benchmarks.peers.rare_log import SPEC, write_log
 from features import RawSource, load_spec
+from features.inspect import draft_spec
 
 RARE_ROWS = 100_000
+DRAFTED = "what `ctr features init` writes"
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,10 @@ def _real(
         paths = folder / f"train{suffix}", folder / f"test{suffix}"
         for path, part in zip(paths, (body[:rows], others), strict=True):
             path.write_bytes(b"".join(head + part))
+        if spec == DRAFTED:
+            drafted = folder / "drafted.yaml"
+            drafted.write_text(draft_spec(str(paths[0])))
+            return str(drafted), *paths
         return spec, *paths
 
     return make
@@ -82,6 +88,12 @@ def cases(rows: int) -> list[Case]:
             "criteo",
             _real("criteo_60k.tsv.gz", "criteo", 48_000),
             "Criteo's display advertising challenge: the first rows of its log, in the order of time.",
+        ),
+        Case(
+            "criteo, drafted spec",
+            _real("criteo_60k.tsv.gz", DRAFTED, 48_000),
+            "The same rows with other features, those of the spec that `ctr features init` writes for them: "
+            "numbers in buckets of equally many rows.",
         ),
         Case("avazu", _real("avazu_10k.csv.gz", "avazu", 8_000), "Avazu's challenge: an hour of its log."),
         Case("a9a", _real("a9a.libsvm.gz", "libsvm", 26_000), "Census income, few and dense features."),

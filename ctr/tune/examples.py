@@ -80,7 +80,9 @@ class Examples:
 
     def base_rate(self, wanted: Iterable[range]) -> float | None:
         """Where the bias starts when these rows are learnt; None where there is no bias."""
-        if not self.biased:
-            return None
+        return self.click_rate(wanted) if self.biased else None
+
+    def click_rate(self, wanted: Iterable[range]) -> float:
+        """Of the first of the wanted rows, as training takes it for all."""
         labels, weights = self.labels(wanted)
         return click_rate(labels[:FIRST_ROWS], weights[:FIRST_ROWS])

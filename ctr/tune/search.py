@@ -26,20 +26,21 @@ if TYPE_CHECKING:
 
 SPACE: Mapping[str, tuple[float, float]] = {
     "alpha": (0.003, 3.0),
-    "beta": (0.1, 3.0),
+    "beta": (0.1, 3.0),  # from so much of its default, which depends on the rate of clicks
     "l1": (0.001, 3.0),
     "l2": (0.001, 30.0),
 }
-"""Where each setting of FTRL is looked for, on a logarithmic scale; McMahan et al. have beta at 1."""
+"""Where each setting of FTRL is looked for, on a logarithmic scale."""
 _PENALTIES = ("l1", "l2")
 _NO_PENALTY = 0.003
 _FIRST: tuple[Mapping[str, float], ...] = (
-    {"alpha": 0.1, "beta": 1.0, "l1": 0.001, "l2": 0.001},
-    {"alpha": 0.03, "beta": 1.0, "l1": 0.001, "l2": 1.0},
-    {"alpha": 0.2, "beta": 1.0, "l1": 0.001, "l2": 3.0},
-    {"alpha": 1.0, "beta": 1.0, "l1": 1.0, "l2": 0.1},
+    {"alpha": 0.1, "l1": 0.001, "l2": 0.001},
+    {"alpha": 0.03, "l1": 0.001, "l2": 1.0},
+    {"alpha": 0.2, "l1": 0.001, "l2": 3.0},
+    {"alpha": 1.0, "l1": 1.0, "l2": 0.1},
 )
-"""Tried before all others: about the defaults, and what suits rare features, many rows, and few of both."""
+"""Tried before all others, with the default beta: the defaults, and what suits rare features, many rows, and
+few of both."""
 _CROSSES = "crosses"
 _AHEAD = 8
 """Trials that begin before the first of them is known, for the same outcome with any number of workers."""
@@ -86,7 +87,11 @@ def find_settings(
     `on_trial` gets all so far after each.
     """
     fixed, ends = dict(fixed or {}), perf_counter() + limit_s
-    study, told = _study(seed, max(examples)), Event() if stop is None else stop
+    rate = examples[0].click_rate([range(examples[0].rows)])
+    beta = float(choose_optimizer({}, click_rate=rate).to_json()["beta"])
+    space = {**SPACE, "beta": (SPACE["beta"][0] * beta, SPACE["beta"][1])}
+    space = {name: limits for name, limits in space.items() if name not in fixed}
+    study, told = _study(seed, max(examples), beta), Event() if stop is None else stop
     waiting: deque[tuple[Asked, Mapping[str, float], int, Future[Judged]]] = deque()
     done: list[Tried] = []
     ahead = max(_AHEAD, workers)
@@ -101,7 +106,7 @@ def find_settings(
                 done.append(Tried(len(done) + 1, settings, judged, crosses))
                 on_trial(done)
             if number < trials and not told.is_set() and perf_counter() < ends:
-                asked = study.ask(_distributions(fixed, sorted(examples)))
+                asked = study.ask(_distributions(space, sorted(examples)))
                 of_asked = dict(asked.params)
                 crosses = of_asked.pop(_CROSSES, 0)
                 settings = {name: _written(name, value) for name, value in of_asked.items()} | fixed
@@ -126,7 +131,7 @@ def _run(
         return Judged(hopeless=True)
 
 
-def _study(seed: int, most_crosses: int) -> Study:
+def _study(seed: int, most_crosses: int, beta: float) -> Study:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -136,20 +141,19 @@ def _study(seed: int, most_crosses: int) -> Study:
             seed=seed, multivariate=True, constant_liar=True, n_startup_trials=_AT_RANDOM
         )
     study = optuna.create_study(sampler=sampler)
-    for number, settings in enumerate(_FIRST):  # of which the first are the defaults, without crosses
+    for number, first in enumerate(_FIRST):  # of which the first are the defaults, without crosses
+        settings = {**first, "beta": beta}
         study.enqueue_trial(
-            {**settings, _CROSSES: most_crosses if number else 0} if most_crosses else dict(settings)
+            {**settings, _CROSSES: most_crosses if number else 0} if most_crosses else settings
         )
     return study
 
 
-def _distributions(fixed: Mapping[str, float], crosses: Sequence[int]) -> dict[str, Any]:
+def _distributions(space: Mapping[str, tuple[float, float]], crosses: Sequence[int]) -> dict[str, Any]:
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
     found: dict[str, Any] = {
-        name: FloatDistribution(low, high, log=True)
-        for name, (low, high) in SPACE.items()
-        if name not in fixed
+        name: FloatDistribution(low, high, log=True) for name, (low, high) in space.items()
     }
     return found | ({_CROSSES: CategoricalDistribution(crosses)} if len(crosses) > 1 else {})
 

@@ -20,6 +20,7 @@ from ctr.tune.folds import Fold
 EARLY = (0.25, 0.5)
 """Of the first pass, after which settings are judged, too."""
 _MORE_STEPS = 8
+_PARTS = 100
 PASS_COST = 1e-4
 """The share of the log loss that a pass has to gain to be worth its time.
 
@@ -40,6 +41,8 @@ class Judged:
     """Whether it was given up before its end."""
     rows: int = 0
     """That were learnt, in all folds and passes."""
+    parts: list[list[float]] = field(default_factory=list)
+    """As `losses`, what each of some 100 parts of the rows held out, in their order, adds to it."""
     calibration: float = float("nan")
     """Of the best pass: the mean of the predictions by the rate of clicks."""
 
@@ -54,9 +57,20 @@ class Judged:
         return [loss * (1 + PASS_COST * number) for number, loss in enumerate(self.by_pass, 1)]
 
     @property
+    def first_pass(self) -> Judged:
+        """What it would be had it ended there."""
+        until = len(EARLY) + 1
+        return Judged(self.losses[:until], rows=self.rows, parts=self.parts[:until])
+
+    @property
     def best_pass(self) -> int:
         """From 1; 0 if none came to its end."""
         return int(np.argmin(self.costs)) + 1 if self.by_pass else 0
+
+    @property
+    def best_parts(self) -> list[float]:
+        """What each part of the rows held out adds to the log loss after the best pass."""
+        return self.parts[len(EARLY) + self.best_pass - 1]
 
     @property
     def cost(self) -> float:
@@ -93,9 +107,11 @@ def run_trial(
             return judged
         for run in runs:
             judged.rows += run.learn(start, end)
-        sums = np.sum([run.judge() for run in runs], axis=0)
+        told = [run.judge(_PARTS // len(runs)) for run in runs]
+        sums = np.sum([each for each, _ in told], axis=0)
         loss = float(sums[0] / sums[1])
         judged.losses.append(loss)
+        judged.parts.append((np.concatenate([parts for _, parts in told]) / sums[1]).tolist())
         if loss == judged.loss:
             judged.calibration = float(sums[2] / sums[3]) if sums[3] else float("nan")
         gain = before - loss
@@ -132,8 +148,11 @@ class _Run:
             self._chunks += 1
         return last - first
 
-    def judge(self) -> Float64:
-        """Sums over the rows held out: loss, weight, what is predicted and what was clicked."""
+    def judge(self, count: int) -> tuple[Float64, Float64]:
+        """Sums over the rows held out: loss, weight, what is predicted and what was clicked.
+
+        And the losses of so many parts of them, float64[count].
+        """
         weights = self._optimizer.in_pass(self._pass).weights(self._state)
         margins = []
         for block, part in self._examples.parts([self._fold.judged]):
@@ -142,10 +161,10 @@ class _Run:
         m = np.concatenate(margins).astype(np.float64)
         if not np.isfinite(m).all():
             raise ModelError("training diverged: a prediction is not a number.")
-        losses = np.logaddexp(0, m) - labels * m
-        return np.array(
-            [counts @ losses, counts.sum(), counts @ (1 / (1 + np.exp(-m))), counts @ labels], np.float64
-        )
+        losses = counts * (np.logaddexp(0, m) - labels * m)
+        sums = [losses.sum(), counts.sum(), counts @ (1 / (1 + np.exp(-m))), counts @ labels]
+        parts = [part.sum() for part in np.array_split(losses, count)]
+        return np.array(sums, np.float64), np.array(parts, np.float64)
 
 
 def _cut(ranges: Sequence[range], first: int, last: int) -> Iterator[range]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf, isfinite
+from dataclasses import dataclass, replace
+from math import inf, isfinite, sqrt
 from pathlib import Path
 from threading import Event
 from time import perf_counter
@@ -28,7 +28,7 @@ class Tuned:
     """What a search has found."""
 
     tried: tuple[Tried, ...]
-    """In their order; the first are about the defaults."""
+    """In their order; the first is the defaults."""
     rows: int
     """That were used: to learn from and to judge by."""
     folds: tuple[Fold, ...]
@@ -45,8 +45,21 @@ class Tuned:
 
     @property
     def best(self) -> Tried:
-        """The lowest log loss of the rows held out."""
-        return self.ranked[0]
+        """The lowest log loss of the rows held out, or one pass with the defaults if `kept`."""
+        first = self.tried[0]
+        return replace(first, judged=first.judged.first_pass) if self.kept else self.ranked[0]
+
+    @property
+    def kept(self) -> bool:
+        """Whether nothing beats one pass with the defaults by more than the noise of the rows held out.
+
+        Which is the standard error of the difference of both, from that of a hundred parts of the rows.
+        """
+        best, first = self.ranked[0].judged, self.tried[0].judged.first_pass
+        if not first.by_pass:
+            return False
+        gains = np.subtract(first.best_parts, best.best_parts)
+        return bool(gains.sum() <= gains.std(ddof=1) * sqrt(gains.size))
 
     @property
     def default_loss(self) -> float | None:
@@ -64,6 +77,8 @@ class Tuned:
     def gain(self) -> str:
         """The best log loss beside that of the defaults, in words."""
         best, default = self.best.judged.loss, self.default_loss
+        if self.kept:
+            return f"log loss {best:.5f} with the default settings: nothing beat them by more than its noise"
         if default is None:
             return f"log loss {best:.5f}; the default settings diverge"
         return f"log loss {best:.5f}; with the default settings {default:.5f} ({best / default - 1:+.2%})"
@@ -82,6 +97,7 @@ class Tuned:
             "held_out_rows": sum(len(fold.judged) for fold in self.folds),
             "folds": len(self.folds),
             "trials": len(self.tried),
+            "kept_defaults": self.kept,
             "crosses": self.best.crosses,
             "held_out_logloss": best.loss,
             "held_out_calibration": best.calibration,

@@ -58,7 +58,7 @@ def tune_first(job: TrainJob, told: TrainOptions) -> tuple[TrainJob, Tuned]:
     seconds = found.hashing_s + found.seconds
     lines = (
         f"auto: {described(found.options)}",
-        f"auto: the best of {len(found.tried)} trials in {seconds:.1f} s, judged by {found.judged_by}:",
+        f"auto: {len(found.tried)} trials in {seconds:.1f} s, judged by {found.judged_by}:",
         f"auto: {found.gain}",
     )
     for line in lines:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from threading import Event
 
+import numpy as np
 import pytest
 
 from ctr.errors import CtrError, DataError
@@ -76,3 +77,33 @@ def test_without_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(CtrError, match="pip install 'optuna"):
         require_optuna()
+
+
+def noise(tmp_path: Path, rows: int, site_says: float) -> RawSource:
+    """Rows of 20 sites, of which half are clicked more often by so much, and ads that say nothing."""
+    rng = np.random.default_rng(3)
+    sites, ads = rng.integers(0, 20, rows), rng.integers(0, 200, rows)
+    clicks = rng.random(rows) < 0.3 + site_says * (sites % 2)
+    lines = (f"{int(click)},s{site},a{ad}\n" for click, site, ad in zip(clicks, sites, ads, strict=True))
+    (tmp_path / "noise.csv").write_text("click,site,ad\n" + "".join(lines))
+    return RawSource(parse_spec(SPEC, "spec"), [tmp_path / "noise.csv"])
+
+
+def test_the_defaults_stay_where_nothing_beats_them_by_more_than_its_noise(tmp_path: Path) -> None:
+    options = {"trials": 4, "most_epochs": 2, "fixed": {"alpha": 0.1, "l1": 0.0, "l2": 0.0, "beta": 1.0}}
+    same = tune(noise(tmp_path, 300, 0.0), tmp_path, **options)
+    assert same.kept
+    assert same.options == {"epochs": 1, "alpha": 0.1, "beta": 1.0, "l1": 0.0, "l2": 0.0}
+    assert "nothing beat them by more than its noise" in same.gain
+    assert same.best.judged.loss == same.default_loss
+    better = tune(noise(tmp_path, 3_000, 0.6), tmp_path, trials=12, most_epochs=4)
+    assert not better.kept
+    assert better.best.judged.loss < better.default_loss
+
+
+def test_the_search_starts_at_the_beta_that_suits_the_clicks(tmp_path: Path) -> None:
+    lines = "".join(f"{int(n % 100 == 0)},s{n % 7},a{n % 11}\n" for n in range(2_000))
+    (tmp_path / "rare.csv").write_text("click,site,ad\n" + lines)
+    source = RawSource(parse_spec(SPEC, "spec"), [tmp_path / "rare.csv"])
+    found = tune(source, tmp_path, trials=1, most_epochs=1)
+    assert found.tried[0].settings["beta"] == pytest.approx(0.25)

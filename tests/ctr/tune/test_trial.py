@@ -95,3 +95,12 @@ def test_it_ends_when_told_to(examples: Examples) -> None:
     stop.set()
     found = judged(examples, stop=stop)
     assert (found.losses, found.best_pass, found.loss) == ([], 0, inf)
+
+
+def test_its_parts_add_up_to_the_log_loss(examples: Examples) -> None:
+    for fraction, count in ((0.2, 100), (None, 100)):
+        found = judged(examples, fraction)
+        assert [len(parts) for parts in found.parts] == [count] * len(found.losses)
+        assert [sum(parts) for parts in found.parts] == pytest.approx(found.losses)
+        assert found.first_pass.by_pass == found.by_pass[:1]
+        assert sum(found.first_pass.best_parts) == pytest.approx(found.by_pass[0])
