@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 
 import numpy as np
 
@@ -35,7 +34,7 @@ class _Measured:
     examples_per_second: float
     yardsticks: Yardsticks
     others: float
-    """The share of all cores that somebody else had meanwhile."""
+    """The share of all cores that somebody else had during the job: it is predicted for what they left."""
 
 
 def measure(folder: Path, rows: int, rounds: int) -> None:
@@ -43,7 +42,8 @@ def measure(folder: Path, rows: int, rounds: int) -> None:
 
     The model's costs are those of one machine. Here they are taken to be as much larger as training, workers'
     requests and servers' work take longer on chunks of the same size, which is measured just before and just
-    after each case: a shared machine's speed changes within minutes.
+    after each case: a shared machine's speed changes within minutes. Cores that others use meanwhile are not
+    there for the job, nor for its prediction.
     """
     log = folder / f"plan-{rows}.tsv"
     if not log.exists():
@@ -80,14 +80,14 @@ def _quietest(job: Workload, data: Path, folder: Path) -> _Measured:
 
 
 def _measure(job: Workload, data: Path, folder: Path) -> _Measured:
-    busy_s, own_s, began = _busy_s(), _own_s(), perf_counter()
     with ProcessPoolExecutor(job.workers, mp_context=get_context("spawn")) as pool:
         before = measure_yardsticks(pool, job.workers, data, job.chunk)
+        busy_s = _busy_s()
         ran = train(data, folder, job.nodes, job.workers)
+        others_s = max(_busy_s() - busy_s - ran["cpu"], 0.0)
         after = measure_yardsticks(pool, job.workers, data, job.chunk)
     assert ran["settings"]["chunk"] == job.chunk
-    others_s = _busy_s() - busy_s - (_own_s() - own_s)
-    others = max(others_s, 0.0) / ((perf_counter() - began) * (job.cores or 1))
+    others = min(others_s / (ran["wall"] * (job.cores or 1)), 0.95)
     return _Measured(ran["examples_per_second"], Yardsticks.between(before, after), others)
 
 
@@ -96,11 +96,6 @@ def _busy_s() -> float:
     user, nice, system, _idle, _waiting, *more = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     stolen = more[:3]  # by interrupts, and by other machines; what comes then is of users
     return sum(map(int, (user, nice, system, *stolen))) / os.sysconf("SC_CLK_TCK")
-
-
-def _own_s() -> float:
-    """Those of this process, and of all that it started and that have ended."""
-    return sum(os.times()[:4])
 
 
 def _print(
@@ -120,7 +115,7 @@ def _print(
     print(f"  {'':24} {'predicted':>12} {'measured':>12} examples/s   ratio (asked 0.8 to 1.2)")
     for case, some in cases.items():
         job = jobs[case]
-        costs = [each.yardsticks.costs(alone=job.workers == 1) for each in some]
+        costs = [each.yardsticks.costs(each.others) for each in some]
         guesses = [estimate(job, each).examples_per_second for each in costs]
         rates = [each.examples_per_second for each in some]
         ratio = median(guess / rate for guess, rate in zip(guesses, rates, strict=True))

@@ -63,15 +63,14 @@ class Yardsticks:
     strings_ns: float
     """A Redis's time for each byte of a new model's strings, which the kernel's pages decide."""
     queued: float
-    """How long a thread that trains waits for a core, over how long it works."""
+    """How long a thread that trains waits for a core, over how long it works: beside what the model takes it
+    to, as it tells more of others than of the job where they are at work."""
 
-    def costs(self, *, alone: bool) -> Costs:
-        """Those of the cost model, on this machine; `alone`: measured in one process."""
+    def costs(self, others: float) -> Costs:
+        """Those of the cost model, on this machine, where others have this share of all cores."""
         longer = self.longer
         slower = Costs().slower(training=longer.training, requests=longer.requests, servers=longer.servers)
-        measured = replace(slower, allocate_ns=self.strings_ns)
-        # Processes at once wait for one another, too: that all cores are in use is another cost.
-        return replace(measured, queued=self.queued) if alone else measured
+        return replace(slower, allocate_ns=self.strings_ns, cores_busy=slower.cores_busy * (1 - others))
 
     @staticmethod
     def between(*some: Yardsticks) -> Yardsticks:
