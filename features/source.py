@@ -32,7 +32,7 @@ from features.readers import (
 )
 from features.spec import FeatureSpec
 from features.text import Cells
-from features.threads import in_order
+from features.threads import Crew, in_order
 from features.transform import Transform
 from features.windows import Windows
 
@@ -119,6 +119,8 @@ class RawSource:
         self.blocks_read = 0
         self.bad_rows = BadRows()
         self._threads = threads if self.windows is None else 1
+        self.crew: Crew | None = None
+        """What does the work of several threads, if they are not to be the source's own."""
         self._kept: OpenPieces | None = None
         self.watch: Callable[[Cells, NDArray[np.uint8]], None] | None = None
         """Is given the rows of a pass in order: the cells of `columns`, and which rows are bad."""
@@ -217,7 +219,9 @@ class RawSource:
                 break
         else:
             return
-        yield from in_order(lambda each: each.hashed(self._transform, self._no_click), pieces, self._threads)
+        yield from in_order(
+            lambda each: each.hashed(self._transform, self._no_click), pieces, self.crew or self._threads
+        )
 
     def _wanted(self, start: int, stop: int | None) -> Iterator[PlacedPiece]:
         """The rows `start..stop-1`, piece by piece."""

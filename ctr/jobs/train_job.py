@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from ctr.errors import ModelError
 from ctr.outputs import beside
 from ctr.stall import STALL_S
 from ctr.workers import Consistency
+from features.threads import cores
 
 if TYPE_CHECKING:
     from ctr.model import Method
@@ -99,8 +99,8 @@ class TrainJob:
 
     @property
     def reading_threads(self) -> int:
-        """How many threads make examples of raw rows: as many as train here, if there are cores for them."""
-        return min(self.workers, os.cpu_count() or 1) if self.in_memory else 1
+        """How many threads train in memory and make examples of raw rows: as many as workers, or as cores."""
+        return min(self.workers, cores()) if self.in_memory else 1
 
     @property
     def quarantine(self) -> Path | None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Event
+from typing import TYPE_CHECKING
 
 from ctr.jobs.holdout import PassEvaluations, State
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.learn import Rounds, Trained, TrainProgress, read_out
+from features import DatasetSource
+from features.threads import Crew
 from ps import Token, open_store
+
+if TYPE_CHECKING:
+    from features import ExampleSource
 
 
 def learn_in_memory(
@@ -30,6 +36,9 @@ def learn_in_memory(
         after_passes.add(number, state)
         after_passes.wait()
 
+    threads = setup.job.reading_threads
+    crew = Crew(threads, "worker") if threads > 1 else None
+    _share(setup.source, crew)
     try:
         initial = setup.initial_state()
         if initial is not None:
@@ -46,9 +55,22 @@ def learn_in_memory(
             on_progress=on_progress,
             stop=stop,
             on_pass=None if setup.holdout is None else evaluate,
+            crew=crew,
         ).train()
         state = read_out(store)
         store.drop()
         return Trained(result, state)
     finally:
+        _share(setup.source, None)
+        if crew is not None:
+            crew.close()
         store.close()
+
+
+def _share(source: ExampleSource, crew: Crew | None) -> None:
+    """Those who train make examples of raw rows, too, if there are several; a data set has none to make."""
+    if not isinstance(source, DatasetSource):
+        from features import RawSource  # which a job over a data set does without
+
+        if isinstance(source, RawSource):
+            source.crew = crew

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from itertools import chain, count, islice
+from itertools import count, islice
 from threading import Event
 from time import perf_counter
 from uuid import uuid4
@@ -23,6 +23,7 @@ from ctr.metrics import Metrics
 from ctr.optimizers import Float32, Optimizer
 from ctr.prefetch import Prefetch, ReaderHangs
 from features import ExampleSource
+from features.threads import Crew
 from ps import Slots, Store
 from ps.partitions import no_slots
 
@@ -129,6 +130,8 @@ class Rounds:
     """Gets the number of each pass, from 1, that is over while another follows, and everything that the store
     holds then. (Where two passes share a round of several workers, it is after that round.) Training waits
     for it; its time does not count."""
+    crew: Crew | None = None
+    """The threads of several workers, if they do other work, too."""
     _waited_s: float = field(default=0.0, init=False)
     """For `on_pass`."""
     _team: Team = field(init=False)
@@ -138,6 +141,8 @@ class Rounds:
     _rows: int = field(default=0, init=False)
     """Of the first pass."""
     _chunks: int = field(default=0, init=False)
+    _failure: Exception | None = field(default=None, init=False)
+    """Of the reader."""
     _epoch: int = field(default=0, init=False)
     """That is being read."""
     _passes: int = field(init=False)
@@ -152,6 +157,7 @@ class Rounds:
             settings.safe_adding,
             self._admission,
             self._sampling,
+            self.crew,
         )
 
     @property
@@ -172,25 +178,35 @@ class Rounds:
         warm_up(sample, self.store.bits, self.optimizer, told.safe_adding, self._admission)
         started = perf_counter()
         try:
-            with Prefetch(self._tasks(), 2 * self.settings.workers, self.stop) as tasks, self._team:
+            with self._team, Prefetch(self._tasks(), 2 * self.settings.workers, self.stop) as tasks:
                 clock, reported = 0, started
-                while not self.stop.is_set() and (first := next(tasks, None)) is not None:
-                    if first.number > self._passes:
+                several = self.settings.workers > 1
+                begun = self._team.begin(self._deal(tasks, clock))
+                while begun and self._failure is None and not self.stop.is_set():
+                    first, last = begun[0].task.number, begun[-1].task.number
+                    if first > self._passes:
                         self._end_pass(self._passes)
-                    others = islice(tasks, self._workers(clock) - 1)
-                    dealt = self._team.learn(chain([first], others), clock, first_pass=self._first_pass)
-                    if first.number < dealt[-1].number:
-                        self._end_pass(first.number)
+                    following = self._deal(tasks, clock + 1) if several else ()
+                    coming = self._team.learn(begun, clock, first_pass=self._first_pass, following=following)
+                    if first < last:
+                        self._end_pass(first)
                     clock += 1
-                    self._examples += sum(task.rows for task in dealt)
-                    self._rows += sum(task.rows for task in dealt if task.number == self._first_pass)
-                    self._chunks += len(dealt)
-                    self._passes = dealt[-1].number
+                    self._examples += sum(each.task.rows for each in begun)
+                    self._rows += sum(
+                        each.task.rows for each in begun if each.task.number == self._first_pass
+                    )
+                    self._chunks += len(begun)
+                    self._passes = last
                     self._curve.add(learner.progressive for learner in self._team.learners)
                     if (now := perf_counter()) - reported > self.progress_every_s:
                         self.on_progress(self._progress())
                         reported = now
-                interrupted = self.stop.is_set() and next(tasks, None) is not None
+                    begun = coming
+                    if not several and not self.stop.is_set():
+                        begun = self._team.begin(self._deal(tasks, clock))
+                if self._failure is not None:
+                    raise self._failure
+                interrupted = self.stop.is_set() and (next(tasks, None) is not None or bool(begun))
         except ReaderHangs:
             interrupted = True
         seconds = perf_counter() - started - self._waited_s
@@ -209,6 +225,13 @@ class Rounds:
             interrupted=interrupted,
             learning_curve=self._curve.points(),
         )
+
+    def _deal(self, tasks: Iterator[Task], clock: int) -> Iterator[Task]:
+        """The tasks of a round. What keeps it from being whole is raised when the one before is over."""
+        try:
+            yield from islice(tasks, self._workers(clock))
+        except Exception as error:  # noqa: BLE001  (see `train`)
+            self._failure = error
 
     def _workers(self, clock: int) -> int:
         """How many workers a round has.
@@ -237,7 +260,7 @@ class Rounds:
             first = 0
             for examples in self.source.batches(self.settings.chunk, stop=self.stop_row):
                 kept = self._sampling.apply(examples, first)
-                yield Task(kept, optimizer, number, next(chunks), len(examples))
+                yield Task(self._team.prepare(kept), optimizer, number, next(chunks), len(examples))
                 first += len(examples)
 
     @staticmethod

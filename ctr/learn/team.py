@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from threading import Lock
 from time import perf_counter
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from ctr.learn.sampling import ALL_ROWS, Sampling
 from ctr.optimizers import Float32, Optimizer
 from features import Batch, Chunk, Slots
 from features.batches import localize
+from features.threads import Crew, cores
 from ps import Partitions, Store, Token
 
 T = TypeVar("T")
@@ -28,7 +30,7 @@ U = TypeVar("U")
 class Task:
     """One chunk to train, and the optimizer's settings in its pass."""
 
-    examples: Batch | Chunk
+    examples: Batch | Chunk | Future[Chunk]
     optimizer: Optimizer
     number: int
     """Of the pass, from 1."""
@@ -39,7 +41,9 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pulled:
+class Begun:
+    """A task whose chunk is there, with the state that it is to be trained on."""
+
     task: Task
     chunk: Chunk
     state: Float32
@@ -53,10 +57,11 @@ class _Worker:
 
 
 class Team:
-    """`workers` threads. Leaving the `with` block ends them.
+    """`workers`, and the threads that do their work. Leaving the `with` block ends them.
 
-    In a round every worker trains a chunk on the same state. Then each adds what all of them have learnt, in
-    their order, to partitions of its own. So what a round comes to does not depend on how fast a thread is.
+    In a round every worker trains a chunk on the same state. Then what all of them have learnt is added, in
+    their order, share by share: each has partitions of its own, and for the next round their state is taken
+    right away. So what a round comes to does not depend on how fast a thread is.
     """
 
     def __init__(
@@ -67,20 +72,26 @@ class Team:
         safe_adding: float,
         admission: Admission = EVERYTHING,
         sampling: Sampling = ALL_ROWS,
+        crew: Crew | None = None,
     ) -> None:
-        """`job`: as in the tokens of what is pushed."""
+        """`job`: as in the tokens of what is pushed. `crew`: the threads, if they are not its own."""
         self._store = store
         self._job = job
         self._admission = admission
         self._partitions = Partitions(store.bits, store.applied(job, 0).size)
         self._workers = [_Worker(Learner(safe_adding, admission, sampling)) for _ in range(workers)]
-        self._pool = ThreadPoolExecutor(workers, "worker")
+        self._shared = Timings()  # of what no worker does alone
+        self._lock = Lock()
+        self._owned = crew is None and workers > 1
+        self._crew = Crew(min(workers, cores()), "worker") if self._owned else crew
+        """None: one worker, which works in the caller's thread."""
 
     def __enter__(self) -> Team:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown()
+        if self._owned and self._crew is not None:
+            self._crew.close()
 
     @property
     def learners(self) -> list[Learner]:
@@ -93,6 +104,7 @@ class Team:
         sums = Timings()
         for worker in self._workers:
             sums.add(worker.timings)
+        sums.add(self._shared)
         return sums
 
     @property
@@ -103,36 +115,72 @@ class Team:
             sums.add(learner.admissions)
         return sums
 
-    def learn(self, tasks: Iterable[Task], clock: int, *, first_pass: int) -> list[Task]:
-        """Learn a round, the `clock`-th, of at most one task per worker; return its tasks.
+    def prepare(self, examples: Batch | Chunk) -> Batch | Chunk | Future[Chunk]:
+        """The examples of a coming task, localized as soon as there is nothing else to do.
 
-        A worker starts as soon as its task is there. `first_pass`: the number of that pass.
-
-        Raises the errors of `tasks` and of `Learner.learn`, then nothing is pushed, and of the store.
+        One worker does it itself: what reads for it has more to do than it has.
         """
-        pulled = self._together(self._pull, tasks)
-        peers = len(pulled)
-        deltas = self._together(partial(self._train, peers=peers, first_pass=first_pass), pulled)
-        shares = self._share([each.chunk.slots for each in pulled])
-        self._together(partial(self._push, clock, pulled, deltas), shares)
-        return [each.task for each in pulled]
+        if self._crew is None or isinstance(examples, Chunk):
+            return examples
+        return self._crew.ahead(self._localize, examples)
 
-    def _pull(self, at: int, task: Task) -> _Pulled:
+    def begin(self, tasks: Iterable[Task]) -> list[Begun]:
+        """The round of these tasks, at most one per worker. A worker starts as soon as its task is there.
+
+        Raises the errors of `tasks`.
+        """
+        return self._together(self._pull, tasks)
+
+    def learn(
+        self, begun: list[Begun], clock: int, *, first_pass: int, following: Iterable[Task] = ()
+    ) -> list[Begun]:
+        """Learn a round, the `clock`-th; return the one of the `following` tasks, begun.
+
+        They are asked for while this one trains. `first_pass`: the number of that pass.
+
+        Raises the errors of `Learner.learn` and of `following`, then nothing is pushed, and of the store.
+        """
+        step = partial(self._train, peers=len(begun), first_pass=first_pass)
+        training = [self._start(step, at, each) for at, each in enumerate(begun)]
+        try:
+            coming = [self._room(task) for task in following]
+        finally:
+            wait(training)
+        deltas = [each.result() for each in training]
+        exchange = partial(self._exchange, clock, begun, deltas, coming)
+        self._together(exchange, self._share([each.chunk.slots for each in begun + coming]))
+        return coming
+
+    def _localize(self, examples: Batch | Chunk) -> Chunk:
+        started = perf_counter()
+        chunk = localize(examples)
+        self._count(Timings(unique=perf_counter() - started))
+        return chunk
+
+    def _chunk(self, task: Task) -> Chunk:
+        return task.examples.result() if isinstance(task.examples, Future) else localize(task.examples)
+
+    def _room(self, task: Task) -> Begun:
+        """The task with room for its state."""
+        chunk = self._chunk(task)
+        return Begun(task, chunk, np.empty((chunk.slots.size, self._store.width), np.float32))
+
+    def _pull(self, at: int, task: Task) -> Begun:
         timings = self._workers[at].timings
         started = perf_counter()
-        chunk = localize(task.examples)
+        chunk = self._chunk(task)
         found = perf_counter()
         state = self._store.pull(chunk.slots)
         timings.unique += found - started
         timings.pull += perf_counter() - found
-        return _Pulled(task, chunk, state)
+        return Begun(task, chunk, state)
 
-    def _train(self, at: int, pulled: _Pulled, *, peers: int, first_pass: int) -> Float32:
-        worker, task = self._workers[at], pulled.task
+    def _train(self, at: int, begun: Begun, *, peers: int, first_pass: int) -> Float32:
+        worker, task = self._workers[at], begun.task
         started = perf_counter()
         delta = worker.learner.learn(
-            pulled.chunk,
-            pulled.state,
+            begun.chunk,
+            begun.state,
             task.optimizer,
             number=task.chunk,
             first_pass=task.number == first_pass,
@@ -141,40 +189,60 @@ class Team:
         worker.timings.train += perf_counter() - started
         return delta
 
-    def _push(
-        self, clock: int, pulled: list[_Pulled], deltas: list[Float32], at: int, shares: list[slice]
+    def _exchange(
+        self,
+        clock: int,
+        begun: list[Begun],
+        deltas: list[Float32],
+        coming: list[Begun],
+        _at: int,
+        shares: list[slice],
     ) -> None:
+        """Add what was learnt in some partitions, and take their state for the next round."""
         started = perf_counter()
-        for worker, (before, delta, share) in enumerate(zip(pulled, deltas, shares, strict=True)):
-            # Every partition is in one worker's shares: it gets the updates in order, and each of them once.
+        for worker, (before, delta, share) in enumerate(zip(begun, deltas, shares, strict=False)):
+            # Every partition is in one share: it gets the updates in order, and each of them once.
             token = Token(self._job, worker, clock)
             slots, added, state = before.chunk.slots[share], delta[share], before.state[share]
             if self._admission.probability < 1:  # what is left out takes no memory
                 changed = np.logical_or.reduce([column != 0 for column in added.T])
                 slots, added, state = slots[changed], added[changed], state[changed]
             self._store.push(slots, added, token, state)
-        self._workers[at].timings.push += perf_counter() - started
+        pushed = perf_counter()
+        for after, share in zip(coming, shares[len(begun) :], strict=True):
+            after.state[share] = self._store.pull(after.chunk.slots[share])
+        self._count(Timings(push=pushed - started, pull=perf_counter() - pushed))
+
+    def _count(self, timings: Timings) -> None:
+        with self._lock:
+            self._shared.add(timings)
 
     def _share(self, slots: list[Slots]) -> list[list[slice]]:
-        """Per worker, what it pushes of each update to these slots: that to its partitions.
+        """Of each share, where the slots of its partitions are in each of these lists.
 
-        The workers have about as many slots to push as each other.
+        The shares have about as many slots as each other.
         """
+        count = len(self._workers)
         cuts = np.array([self._partitions.cuts(each) for each in slots])
         below = cuts.sum(axis=0)
-        wanted = np.arange(1, len(slots)) * below[-1] // len(slots)
+        wanted = np.arange(1, count) * below[-1] // count
         bounds = [0, *np.searchsorted(below, wanted), self._partitions.count]
         edges = cuts[:, bounds].T.tolist()
         return [[slice(*ends) for ends in zip(*each, strict=True)] for each in pairwise(edges)]
 
+    def _start(self, step: Callable[[int, T], U], at: int, item: T) -> Future[U]:
+        if self._crew is not None:
+            return self._crew.urgent(step, at, item)
+        done: Future[U] = Future()
+        done.set_result(step(at, item))
+        return done
+
     def _together(self, step: Callable[[int, T], U], items: Iterable[T]) -> list[U]:
-        """What `step` gives each worker for its item: all at the same time, from when the item is there."""
-        if len(self._workers) == 1:
-            return [step(at, item) for at, item in enumerate(items)]
+        """What `step` gives for each item, with its number: all at the same time, from when it is there."""
         running: list[Future[U]] = []
         try:
             for at, item in enumerate(items):
-                running.append(self._pool.submit(step, at, item))
+                running.append(self._start(step, at, item))
         finally:
             wait(running)
         return [each.result() for each in running]

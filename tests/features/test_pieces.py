@@ -22,7 +22,7 @@ from features.batches import Batch
 from features.lines.delimited import DelimitedReader
 from features.source import RawSource
 from features.spec import FORMATS, parse_spec
-from features.threads import in_order
+from features.threads import Crew, in_order
 
 SPEC = """
 version: 1
@@ -221,3 +221,46 @@ def test_in_order_fails_in_order() -> None:
         with pytest.raises(DataError, match=message):
             found.extend(in_order(partial(half, bad=bad), items(), 4))
         assert found == wanted
+
+
+def test_a_crew_begins_what_is_urgent_first() -> None:
+    begun: list[str] = []
+    free = threading.Event()
+    with Crew(1) as crew:
+        crew.ahead(free.wait, 60)
+        ahead = [crew.ahead(begun.append, f"ahead {i}") for i in range(2)]
+        urgent = [crew.urgent(begun.append, f"urgent {i}") for i in range(2)]
+        free.set()
+        for each in ahead + urgent:
+            each.result()
+    assert begun == ["urgent 0", "urgent 1", "ahead 0", "ahead 1"]
+
+
+def test_a_crew_that_ends_cancels_what_has_not_begun() -> None:
+    running, free = threading.Event(), threading.Event()
+
+    def work() -> int:
+        running.set()
+        free.wait(60)
+        return 1
+
+    with Crew(1) as crew:
+        begun = crew.ahead(work)
+        assert running.wait(60)
+        waiting = crew.urgent(print)
+        threading.Timer(0.05, free.set).start()
+    assert begun.result() == 1
+    assert waiting.cancelled()
+    with pytest.raises(RuntimeError, match="ended"):
+        crew.ahead(print)
+
+
+def test_a_crew_that_does_other_work_too_gives_the_same_batches(paths: list[Path]) -> None:
+    alone, shared = (RawSource(spec_of(paths), paths, on_bad_rows="skip", threads=2) for _ in range(2))
+    expected = list(alone.batches(100))
+    with Crew(2) as crew:
+        shared.crew = crew
+        others = [crew.urgent(sum, range(1_000)) for _ in range(20)]
+        found = list(shared.batches(100))
+        assert {each.result() for each in others} == {499_500}
+    require_equal(found, expected)

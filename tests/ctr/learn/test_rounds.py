@@ -226,7 +226,8 @@ def test_one_worker_is_untouched_by_safe_adding() -> None:
     )
 
 
-def test_stopping_keeps_whole_rounds() -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_stopping_keeps_whole_rounds(workers: int) -> None:
     batch = random_batch(1_000)
     stop = threading.Event()
     store = MemoryStore(bits=BITS, width=Ftrl.width)
@@ -242,12 +243,12 @@ def test_stopping_keeps_whole_rounds() -> None:
 
     request = stop
     source = StopsItself(batch, spec_of(BITS))
-    result = Rounds(source, store, Ftrl(), TrainSettings(chunk=50), stop=stop).train()
+    result = Rounds(source, store, Ftrl(), TrainSettings(workers, chunk=50), stop=stop).train()
     assert result.interrupted
     assert result.examples < 1_000
     assert result.examples % 50 == 0
     if result.examples:
-        expected, _ = run(batch, chunk=50, stop_row=result.examples)
+        expected, _ = run(batch, workers=workers, chunk=50, stop_row=result.examples)
         assert state_of(store) == state_of(expected)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from threading import Event
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_a_round_adds_what_each_worker_learns_alone(workers: int, count: int, bi
         delta = np.full((start.slots.size, 2), 0.3, np.float32)
         store.push(start.slots, delta, Token("start", 0, 0))
     with Team(stores[0], "job", workers, 0.75) as team:
-        team.learn(tasks(examples), CLOCK, first_pass=1)
+        team.learn(team.begin(tasks(examples)), CLOCK, first_pass=1)
 
     learners = [Learner(0.75) for _ in examples]
     updates = [
@@ -65,11 +66,11 @@ def test_a_round_adds_what_each_worker_learns_alone(workers: int, count: int, bi
 def test_a_round_that_is_pushed_again_is_not_added_again(workers: int) -> None:
     examples, store = chunks(workers), MemoryStore(BITS, 2)
     with Team(store, "job", workers, 0.75) as team:
-        team.learn(tasks(examples), CLOCK, first_pass=1)
+        team.learn(team.begin(tasks(examples)), CLOCK, first_pass=1)
         once = read_out(store)[1]
-        team.learn(tasks(examples), CLOCK, first_pass=1)
+        team.learn(team.begin(tasks(examples)), CLOCK, first_pass=1)
         assert np.array_equal(read_out(store)[1], once)
-        team.learn(tasks(examples), CLOCK + 1, first_pass=1)
+        team.learn(team.begin(tasks(examples)), CLOCK + 1, first_pass=1)
         assert not np.array_equal(read_out(store)[1], once)
 
 
@@ -99,7 +100,7 @@ def test_every_worker_pushes_partitions_of_its_own(spread: int) -> None:
         labels = np.ones(slots.size, np.float32)
         examples.append(Chunk(np.arange(slots.size + 1), slots, indices, labels=labels))
     with Team(Noting(16, 2), "job", 3, 0.75) as team:
-        team.learn(tasks(examples), CLOCK, first_pass=1)
+        team.learn(team.begin(tasks(examples)), CLOCK, first_pass=1)
     for worker, chunk in enumerate(examples):
         shares = pushed[worker]
         assert len(shares) == 3
@@ -128,7 +129,7 @@ def test_a_worker_starts_when_its_chunk_is_there() -> None:
             assert pulled.wait(60)
 
     with Team(Noting(BITS, 2), "job", 2, 0.75) as team:
-        assert len(team.learn(one_after_the_other(), CLOCK, first_pass=1)) == 2
+        assert len(team.begin(one_after_the_other())) == 2
 
 
 def test_an_error_of_the_reader_leaves_the_store_as_it_was() -> None:
@@ -138,9 +139,37 @@ def test_an_error_of_the_reader_leaves_the_store_as_it_was() -> None:
         yield from tasks(chunks(2))
         raise DataError("clicks.tsv:17: torn")
 
-    with Team(store, "job", 3, 0.75) as team, pytest.raises(DataError, match="torn"):
-        team.learn(torn(), CLOCK, first_pass=1)
+    with Team(store, "job", 3, 0.75) as team:
+        with pytest.raises(DataError, match="torn"):
+            team.begin(torn())
+        with pytest.raises(DataError, match="torn"):
+            team.learn(team.begin(tasks(chunks(3))), CLOCK, first_pass=1, following=torn())
     assert read_out(store)[0].size == 0
+
+
+@pytest.mark.parametrize("bits", [BITS, 34])
+@pytest.mark.parametrize(("workers", "count"), [(1, 1), (2, 2), (3, 2), (5, 5)])
+def test_the_next_round_begins_with_all_that_this_one_adds(workers: int, count: int, bits: int) -> None:
+    """The one that has been begun ahead is as the one that is begun when all is over."""
+    store, examples = MemoryStore(bits, 2), tasks(chunks(2 * count, bits))
+    with Team(store, "job", workers, 0.75) as team:
+        begun = team.begin(examples[:count])
+        coming = team.learn(begun, CLOCK, first_pass=1, following=examples[count:])
+        assert [each.task for each in coming] == examples[count:]
+        for each in coming:
+            assert np.array_equal(each.state, store.pull(each.chunk.slots))
+            assert each.state.any()
+
+
+def test_examples_are_localized_ahead_for_several_workers() -> None:
+    batch = random_batch(200, bits=BITS)
+    for workers in (1, 2):
+        with Team(MemoryStore(BITS, 2), "job", workers, 0.75) as team:
+            prepared = Task(team.prepare(batch), Ftrl(), number=1, chunk=0, rows=200)
+            [begun] = team.begin([prepared])
+            assert isinstance(prepared.examples, Future) == (workers == 2)
+        assert np.array_equal(begun.chunk.slots, localize(batch).slots)
+        assert team.timings.unique > 0
 
 
 def test_a_worker_that_fails_fails_the_round_and_nothing_is_pushed() -> None:
@@ -148,7 +177,7 @@ def test_a_worker_that_fails_fails_the_round_and_nothing_is_pushed() -> None:
     assert examples[3].values is not None
     examples[3].values[:] = 1e30
     with Team(store, "job", 4, 0.75) as team, pytest.raises(ModelError, match="diverged"):
-        team.learn(tasks(examples), CLOCK, first_pass=1)
+        team.learn(team.begin(tasks(examples)), CLOCK, first_pass=1)
     assert read_out(store)[0].size == 0
 
 
