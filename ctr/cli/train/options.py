@@ -77,7 +77,7 @@ class TrainOptions:
             help="Examples that a worker trains on between reading the shared weights and adding its change "
             "to them. Default in memory: 65,536; for several workers a 25th of their rows where that would "
             "leave fewer than 6 rounds. Through Redis: an 8th of the rows, at most 524,288; for several "
-            "workers a 12th of their rows, at most 131,072, or a 24th, at most 524,288; in any case a 32nd, "
+            "workers a 12th of their rows, at most 524,288; in any case a 32nd, "
             "at most 1,048,576, where that is more.",
         ),
     ] = None
