@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 RATE = 0.002
 TEST_SHARE = 4
-"""Of 100,000 rows, as many as are learnt from, 200 are positive, give or take 7%: too few to tell how well a mean
-prediction fits."""
+"""Of 100,000 rows, as many as are learnt from, 200 are positive, give or take 7%: too few to tell how well a
+mean prediction fits."""
 _START = datetime(2017, 11, 6)
 _DAYS = 10
 SPEC = """

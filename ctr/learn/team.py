@@ -129,7 +129,8 @@ class Team:
 
         Raises the errors of `tasks`.
         """
-        return self._together(self._pull, tasks)
+        # The crew must not wait for a chunk: it may be the crew's to make it.
+        return self._together(self._pull, ((task, self._chunk(task)) for task in tasks))
 
     def learn(
         self, begun: list[Begun], clock: int, *, first_pass: int, following: Iterable[Task] = ()
@@ -158,21 +159,18 @@ class Team:
         return chunk
 
     def _chunk(self, task: Task) -> Chunk:
-        return task.examples.result() if isinstance(task.examples, Future) else localize(task.examples)
+        return task.examples.result() if isinstance(task.examples, Future) else self._localize(task.examples)
 
     def _room(self, task: Task) -> Begun:
         """The task with room for its state."""
         chunk = self._chunk(task)
         return Begun(task, chunk, np.empty((chunk.slots.size, self._store.width), np.float32))
 
-    def _pull(self, at: int, task: Task) -> Begun:
-        timings = self._workers[at].timings
+    def _pull(self, at: int, localized: tuple[Task, Chunk]) -> Begun:
         started = perf_counter()
-        chunk = self._chunk(task)
-        found = perf_counter()
+        task, chunk = localized
         state = self._store.pull(chunk.slots)
-        timings.unique += found - started
-        timings.pull += perf_counter() - found
+        self._workers[at].timings.pull += perf_counter() - started
         return Begun(task, chunk, state)
 
     def _train(self, at: int, begun: Begun, *, peers: int, first_pass: int) -> Float32:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
-from threading import Event
+from threading import Event, Timer
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ctr.learn.team import Task, Team
 from ctr.optimizers.ftrl import Ftrl
 from features import Chunk, Slots
 from features.batches import localize
+from features.threads import Crew
 from ps import MemoryStore, Partitions, Token
 from tests.examples import random_batch
 
@@ -170,6 +171,17 @@ def test_examples_are_localized_ahead_for_several_workers() -> None:
             assert isinstance(prepared.examples, Future) == (workers == 2)
         assert np.array_equal(begun.chunk.slots, localize(batch).slots)
         assert team.timings.unique > 0
+
+
+@pytest.mark.timeout(60)
+def test_a_round_begins_though_nothing_is_localized_yet() -> None:
+    """Workers do not wait for their chunks in the threads that make them."""
+    batch, busy = random_batch(200, bits=BITS), Event()
+    with Crew(1) as crew, Team(MemoryStore(BITS, 2), "job", 2, 0.75, crew=crew) as team:
+        crew.urgent(busy.wait, 60)
+        coming = [Task(team.prepare(batch), Ftrl(), number=1, chunk=chunk, rows=200) for chunk in range(2)]
+        Timer(0.2, busy.set).start()
+        assert len(team.begin(coming)) == 2
 
 
 def test_a_worker_that_fails_fails_the_round_and_nothing_is_pushed() -> None:
