@@ -155,13 +155,7 @@ def set_up(job: TrainJob) -> TrainSetup:
     def rows() -> int:
         return source.count_rows() if stop_row is None else stop_row
 
-    rate = None
-    if begun is None:
-        measured = base_rate(source, stop_row)
-        optimizer, rate = (
-            choose_optimizer(job.optimizer, click_rate=measured),
-            _started(job, source, measured),
-        )
+    rate = _base_rate(job, source, stop_row)
     settings = TrainSettings(
         job.workers,
         _chunk(job, rows),
@@ -213,17 +207,18 @@ def _spec(job: TrainJob) -> FeatureSpec | None:
     return of_model if learnt_from(spec, of_model) else spec
 
 
-def _started(job: TrainJob, source: ExampleSource, measured: float) -> float | None:
-    """The base rate of a new model; None where there is no bias, and where another start is resumed."""
+def _base_rate(job: TrainJob, source: ExampleSource, stop_row: int | None) -> float | None:
     if not source.spec.bias:
         if job.base_rate is not None:
             raise ModelError(
                 "a base rate needs a bias: remove `bias: false` from the spec, or leave out --base-rate."
             )
         return None
-    if job.resume:
+    if job.warm_start is not None or job.resume:
         return None
-    return measured if job.base_rate is None else job.base_rate
+    if job.base_rate is not None:
+        return job.base_rate
+    return base_rate(source, stop_row)
 
 
 def _chunk(job: TrainJob, rows: Callable[[], int]) -> int:

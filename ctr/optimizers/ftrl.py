@@ -27,7 +27,7 @@ class Ftrl(Optimizer):
     alpha: float = 0.1
     """Learning rate: a slot's step is `alpha / (beta + sqrt(n))`."""
     beta: float = 1.0
-    """Damps the first steps; a new model of few clicks starts with less, see `suited`."""
+    """Damps the first steps."""
     l1: float = 0.0
     """Strength of the L1 penalty; above 0, slots without enough evidence get weight 0."""
     l2: float = 0.0
@@ -39,16 +39,6 @@ class Ftrl(Optimizer):
             raise ModelError(
                 "beta and l2 are both 0, so the first step would be infinite: raise one of them."
             )
-
-    @classmethod
-    def suited(cls, click_rate: float) -> dict[str, float]:
-        """A beta that counts against as many rows of a feature at any rate of clicks below a fifth.
-
-        The gradients that it is added to are about `sqrt(p * (1 - p))` large. Log loss of later rows after
-        one pass, beside that with beta 1: -3.4% to -7.5% on six logs of 0.2% clicks, -5% to -7% on four parts
-        of w6a (2.8%), -0.01% on four of Avazu (17%). On Criteo (22%), more than 1 is no better, nor less.
-        """
-        return {"beta": min(1.0, float(f"{2.5 * sqrt(click_rate * (1 - click_rate)):.2g}"))}
 
     def in_pass(self, number: int) -> Ftrl:
         """The settings of pass `number` (from 1) over the same data: penalties grow with the passes.

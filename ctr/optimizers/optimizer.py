@@ -53,11 +53,6 @@ class Optimizer(ABC):
                     "alpha is 0, so nothing would be learnt: give a number above 0, such as 0.1."
                 )
 
-    @classmethod
-    def suited(cls, click_rate: float) -> dict[str, float]:
-        """Settings that suit rows with this rate of clicks better than the defaults do."""
-        return {}
-
     @abstractmethod
     def train(self, chunk: Chunk, state: Float32, *, number: int = 0, copies: float = 1) -> Float32:
         """Train `state` float32[u, width] in place on a labelled chunk; return float32[n] margins (log-odds).

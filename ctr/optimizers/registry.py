@@ -16,13 +16,10 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {each.name: each for each in (Ftrl, Ada
 DEFAULT_OPTIMIZER = Ftrl.name
 
 
-def choose_optimizer(
-    chosen: Mapping[str, Any], former: Optimizer | None = None, click_rate: float | None = None
-) -> Optimizer:
+def choose_optimizer(chosen: Mapping[str, Any], former: Optimizer | None = None) -> Optimizer:
     """The optimizer `chosen["name"]` with the other settings in `chosen`.
 
-    What was not chosen is as in `former`, the optimizer of a model to train on from, or else suits
-    `click_rate`, that of the rows to train on; without either it is the default.
+    What was not chosen is as in `former`, the optimizer of a model to train on from, or else the default.
     Raises ModelError for a name or a setting that does not exist, for a value that it cannot have, and for
     another optimizer than `former`.
     """
@@ -40,7 +37,7 @@ def choose_optimizer(
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ModelError(f"{setting} is {value!r}: give a number.")
     if former is None:
-        return kind(**({} if click_rate is None else kind.suited(click_rate)) | settings)
+        return kind(**settings)
     if not kind.online and type(former) is not kind:
         return kind(**settings)  # it takes nothing but weights
     if type(former) is not kind:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from math import inf
+from math import inf, sqrt
 from threading import Event
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SPACE: Mapping[str, tuple[float, float]] = {
     "alpha": (0.003, 3.0),
-    "beta": (0.1, 3.0),  # from so much of its default, which depends on the rate of clicks
+    "beta": (0.1, 3.0),  # from so much of what suits the rate of clicks
     "l1": (0.001, 3.0),
     "l2": (0.001, 30.0),
 }
@@ -34,13 +34,13 @@ SPACE: Mapping[str, tuple[float, float]] = {
 _PENALTIES = ("l1", "l2")
 _NO_PENALTY = 0.003
 _FIRST: tuple[Mapping[str, float], ...] = (
-    {"alpha": 0.1, "l1": 0.001, "l2": 0.001},
+    {"alpha": 0.1, "beta": 1.0, "l1": 0.001, "l2": 0.001},
     {"alpha": 0.03, "l1": 0.001, "l2": 1.0},
     {"alpha": 0.2, "l1": 0.001, "l2": 3.0},
     {"alpha": 1.0, "l1": 1.0, "l2": 0.1},
 )
-"""Tried before all others, with the default beta: the defaults, and what suits rare features, many rows, and
-few of both."""
+"""Tried before all others: the defaults; with a beta that suits the rate of clicks, what suits rare features,
+many rows, and few of both."""
 _CROSSES = "crosses"
 _AHEAD = 8
 """Trials that begin before the first of them is known, for the same outcome with any number of workers."""
@@ -87,8 +87,7 @@ def find_settings(
     `on_trial` gets all so far after each.
     """
     fixed, ends = dict(fixed or {}), perf_counter() + limit_s
-    rate = examples[0].click_rate([range(examples[0].rows)])
-    beta = float(choose_optimizer({}, click_rate=rate).to_json()["beta"])
+    beta = _suited_beta(examples[0].click_rate([range(examples[0].rows)]))
     space = {**SPACE, "beta": (SPACE["beta"][0] * beta, SPACE["beta"][1])}
     space = {name: limits for name, limits in space.items() if name not in fixed}
     study, told = _study(seed, max(examples), beta), Event() if stop is None else stop
@@ -142,11 +141,23 @@ def _study(seed: int, most_crosses: int, beta: float) -> Study:
         )
     study = optuna.create_study(sampler=sampler)
     for number, first in enumerate(_FIRST):  # of which the first are the defaults, without crosses
-        settings = {**first, "beta": beta}
+        settings = {"beta": beta, **first}
         study.enqueue_trial(
             {**settings, _CROSSES: most_crosses if number else 0} if most_crosses else settings
         )
     return study
+
+
+def _suited_beta(click_rate: float) -> float:
+    """A beta that counts against as many rows of a feature at any rate of clicks below a fifth.
+
+    The gradients that it is added to are about `sqrt(p * (1 - p))` large. Log loss of later rows after one
+    pass, beside that with beta 1: -3.4% to -7.5% on six logs of 0.2% clicks, -5% to -7% on four parts of
+    w6a (2.8%), -0.01% on four of Avazu (17%). It is no default: with 0.2% clicks the mean prediction falls
+    to 0.69 to 0.92 of the click rate, and further through Redis, which rounds sums of squared gradients to
+    1/256.
+    """
+    return min(1.0, float(f"{2.5 * sqrt(click_rate * (1 - click_rate)):.2g}"))
 
 
 def _distributions(space: Mapping[str, tuple[float, float]], crosses: Sequence[int]) -> dict[str, Any]:

@@ -102,12 +102,7 @@ class TrainOptions:
     ] = None
     beta: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            callback=finite,
-            help="Damps the first steps. Default: 1, and less where fewer than a fifth of the rows "
-            "are clicks; adagrad: 0.5.",
-        ),
+        typer.Option(min=0, callback=finite, help="Damps the first steps. Default: 1; adagrad: 0.5."),
     ] = None
     l1: Annotated[
         float | None,

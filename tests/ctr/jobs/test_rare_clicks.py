@@ -199,15 +199,3 @@ def test_a_weight_that_is_none_is_a_bad_row(weight: str, cli: Cli, tmp_path: Pat
     assert found.code == 1
     assert f"{log}:3" in found.err
     assert not (tmp_path / "model").exists()
-
-
-def test_the_default_beta_is_small_where_clicks_are_rare(hashed: Path, tmp_path: Path) -> None:
-    first, other = ctr.train(hashed), ctr.train(hashed, base_rate=0.5, workers=2)
-    beta = first.manifest["optimizer"]["beta"]
-    assert beta == other.manifest["optimizer"]["beta"]
-    rate = first.manifest["training"]["base_rate"]
-    assert beta == pytest.approx(2.5 * (rate * (1 - rate)) ** 0.5, rel=0.05)
-    assert beta < 0.5
-    assert ctr.train(hashed, beta=1.0).manifest["optimizer"]["beta"] == 1
-    first.save(tmp_path / "model")
-    assert ctr.train(hashed, warm_start=tmp_path / "model").manifest["optimizer"]["beta"] == beta

@@ -44,11 +44,6 @@ def test_what_was_not_chosen_is_as_before_or_the_default() -> None:
     assert choose_optimizer({}) == Ftrl()
     assert choose_optimizer({"name": "sgd"}) == Sgd()
     assert choose_optimizer({"alpha": 0.2}, Ftrl(beta=2.0)) == Ftrl(alpha=0.2, beta=2.0)
-    assert choose_optimizer({"alpha": 0.2}, click_rate=0.002) == Ftrl(alpha=0.2, beta=0.11)
-    assert choose_optimizer({"beta": 1}, click_rate=0.002) == Ftrl(beta=1)
-    assert choose_optimizer({}, Ftrl(beta=2.0), click_rate=0.002) == Ftrl(beta=2.0)
-    assert choose_optimizer({}, click_rate=0.25) == Ftrl()
-    assert choose_optimizer({"name": "adagrad"}, click_rate=0.002) == AdaGrad()
     assert choose_optimizer({"name": "sgd", "alpha": 1}, Sgd(0.5)) == Sgd(1)
 
 

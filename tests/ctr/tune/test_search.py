@@ -101,9 +101,9 @@ def test_the_defaults_stay_where_nothing_beats_them_by_more_than_its_noise(tmp_p
     assert better.best.judged.loss < better.default_loss
 
 
-def test_the_search_starts_at_the_beta_that_suits_the_clicks(tmp_path: Path) -> None:
+def test_the_search_goes_on_from_the_defaults_to_the_beta_that_suits_the_clicks(tmp_path: Path) -> None:
     lines = "".join(f"{int(n % 100 == 0)},s{n % 7},a{n % 11}\n" for n in range(2_000))
     (tmp_path / "rare.csv").write_text("click,site,ad\n" + lines)
     source = RawSource(parse_spec(SPEC, "spec"), [tmp_path / "rare.csv"])
-    found = tune(source, tmp_path, trials=1, most_epochs=1)
-    assert found.tried[0].settings["beta"] == pytest.approx(0.25)
+    found = tune(source, tmp_path, trials=2, most_epochs=1)
+    assert [tried.settings["beta"] for tried in found.tried] == pytest.approx([1, 0.25])
