@@ -75,7 +75,7 @@ def intrinsic(code: Callable[..., Any], in_python: Callable[..., Any]) -> Any:
 @cache
 def _folder_name() -> str:
     """Of the folder for kernels compiled from the sources as they are now."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(Path(__file__).read_bytes())  # has options of all kernels
     for package in _PACKAGES:
         for folder, folders, files in os.walk(Path(__file__).parents[1] / package):
             folders[:] = sorted(name for name in folders if name != "__pycache__")

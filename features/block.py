@@ -21,7 +21,7 @@ _MOST_CELLS = 1 << 17
 class UnfitColumnError(DataError):
     """A column of a type that its field does not take."""
 
-    def __init__(self, problem: str, column: str, *, lists: bool) -> None:
+    def __init__(self, problem: str, column: str = "", *, lists: bool = False) -> None:
         super().__init__(problem)
         self.column = column
         self.lists = lists

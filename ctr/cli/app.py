@@ -87,7 +87,7 @@ def _end(code: int) -> None:
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
     atexit._run_exitfuncs()
     with suppress(OSError):
-        for stream in (sys.stdout, sys.stderr):
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None if closed by who called
             with suppress(BrokenPipeError):  # nobody reads it any more
                 stream.flush()
         os._exit(code)

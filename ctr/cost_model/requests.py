@@ -59,7 +59,7 @@ def own_log_moves(workload: Workload, chunk: int, found: ChunkSlots, costs: Cost
     together = min(pushes, of_log / max(found.entries, 1.0))
     if together <= 1:
         return 0.0
-    return pushes / (pushes + OWN_LOG_BEHIND) * (log2(together) - 0.5)
+    return pushes / (pushes + OWN_LOG_BEHIND) * max(log2(together) - 0.5, 0.0)
 
 
 def folds(workload: Workload, entries: float, costs: Costs) -> float:

@@ -231,7 +231,10 @@ class Rounds:
     def _deal(self, tasks: Iterator[Task], clock: int) -> Iterator[Task]:
         """The tasks of a round. What keeps it from being whole is raised when the one before is over."""
         try:
-            yield from islice(tasks, self._workers(clock))
+            for task in islice(tasks, self._workers(clock)):
+                yield task
+                if self.stop.is_set():  # what was taken already makes the job interrupted
+                    return
         except Exception as error:  # noqa: BLE001  (see `train`)
             self._failure = error
 

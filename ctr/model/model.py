@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctr.errors import DataError
+from ctr.errors import DataError, ModelError
 from ctr.metrics import MetricSummary
 from ctr.model.calibration import Calibration, Method
 from ctr.model.linear import LinearModel, probabilities_of
@@ -242,6 +242,8 @@ class Model:
         """
         from ctr.model.artifact import save_model, state_of
 
+        if self.shared is not None:
+            raise ModelError("its windows are in Redis: save the model that it was made of.")
         state = state_of(self) if self.state is None else self.state
         save_model(replace(self, dictionary=self._dictionary()), Path(path), state)
 

@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_METRICS = ("logloss", "calibration", "auc")
+
 
 def run_of_days(days: Sequence[Mapping[str, Any]], forget: float) -> dict[str, Any]:
     """The summaries of single days, such as a job of one day has, as that of one run.
 
-    It has the settings of the first day, but for `forget`, the model of the last, metrics over all days, and
-    `days`: a point for each.
+    It has the settings of the first day, but for `forget`, metrics, counts and warnings of all days, a point
+    for each in `days`, and all else of the last.
     """
     first, last = days[0], days[-1]
     examples = sum(day["examples"] for day in days)
@@ -22,9 +24,13 @@ def run_of_days(days: Sequence[Mapping[str, Any]], forget: float) -> dict[str, A
         | {part: day[part] for part in ("progressive", "holdout")}
         for day in days
     ]
+    progressive = _together([day["progressive"] for day in days])
+    measured = {} if progressive is None else {name: progressive[name] for name in _METRICS}
     return {
-        **first,
-        **{name: last[name] for name in ("model", "saved_to", "interrupted")},
+        **last,
+        **measured,
+        **{name: sum(day[name] for day in days) for name in ("bad_rows", "holdout_bad_rows")},
+        "warnings": list(dict.fromkeys(text for day in days for text in day["warnings"])),
         "settings": {**first["settings"], "forget": forget},
         "inputs": [path for day in days for path in day["inputs"]],
         "holdout_inputs": [path for day in evaluated for path in day["holdout_inputs"]],
@@ -32,7 +38,7 @@ def run_of_days(days: Sequence[Mapping[str, Any]], forget: float) -> dict[str, A
         "rows": sum(day["rows"] for day in days),
         "seconds": seconds,
         "examples_per_second": examples / max(seconds, 1e-9),
-        "progressive": _together([day["progressive"] for day in days]),
+        "progressive": progressive,
         "training": None,
         "holdout": _together([day["holdout"] for day in evaluated]),
         "holdout_by_pass": [],
@@ -42,6 +48,7 @@ def run_of_days(days: Sequence[Mapping[str, Any]], forget: float) -> dict[str, A
 
 def _together(evaluated: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Metrics of all days' rows, as far as they follow from those of each day: not AUC."""
+    evaluated = [each for each in evaluated if each["weight"]]  # others have no metrics
     weight = sum(each["weight"] for each in evaluated)
     if not weight:
         return None

@@ -154,7 +154,8 @@ def _fields_of(column: _Column) -> list[dict[str, Any]]:
     own = {} if len(column.there) == len(column.texts) else {"missing": "feature"}
     if column.lists:
         return [base | {"type": "list"} | own]
-    parts = ("hour", "weekday") if any(len(text) > _DATE for text in column.there) else ("weekday",)
+    dates = _is_time(column) and all(len(text) <= _DATE for text in column.there)
+    parts = ("weekday",) if dates else ("hour", "weekday")
     if _is_time(column) or ("time" in column.name.lower() and column.nearly_all(_UNIX.fullmatch)):
         form = {} if _is_time(column) else {"format": "unix"}
         return [

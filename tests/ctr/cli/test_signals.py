@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -168,3 +169,11 @@ def test_a_killed_build_goes_on(cli: Cli, click_log: Path, tmp_path: Path) -> No
     summary = json.loads((tmp_path / "summary.json").read_bytes())
     assert summary["examples"] == 40 * 20_000 > summary["resumed_behind"] >= 262_144
     assert sorted(os.listdir(tmp_path)) == ["h", "summary.json"]
+
+
+@pytest.mark.parametrize("closed", ["1", "2"])
+def test_a_command_without_an_output_ends_well(closed: str) -> None:
+    """As where a daemon starts it."""
+    command = f"{shlex.quote(str(CTR))} --help {closed}>&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr

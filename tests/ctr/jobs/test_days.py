@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ctr.metrics import Metrics
+from ctr.tracking.days import run_of_days
 from tests.command_line import Cli
 
 SPEC = """
@@ -142,6 +145,8 @@ def test_days_are_tracked_as_one_run(
     both = [facts["days"][number]["holdout"] for number in (0, 1)]
     expected = sum(day["mean_prediction"] for day in both) / sum(day["base_rate"] for day in both)
     assert kept["holdout"]["calibration"] == pytest.approx(expected)
+    assert [kept[name] for name in ("logloss", "auc")] == [kept["progressive"]["logloss"], None]
+    assert kept["progressive"]["logloss"] != facts["days"][0]["progressive"]["logloss"]
     listed = cli("runs", "--dir", runs).out
     assert f"{kept['holdout']['logloss']:.5f}" in listed
     assert [line.split()[-1] for line in listed.splitlines()] == ["forget", "0.5", "0.1"]
@@ -203,3 +208,15 @@ def test_inputs_that_are_no_days_are_refused(cli: Cli, spec: Path, days: list[Pa
     assert cli("train", "--spec", spec, days[0], "--model", model, "--forget", 0.5).code == 2
     assert cli("train", "--spec", spec, days[0], "--model", model, "--report", tmp_path / "a.svg").code == 2
     assert not model.exists()
+
+
+def test_a_day_whose_rows_weigh_nothing_has_no_metrics() -> None:
+    nothing = Metrics()  # of no rows
+    some = Metrics()
+    some.add(np.zeros(2, np.float32), np.array([0, 1], np.float32), np.array([1, 1], np.float32))
+    metrics = [each.summary().to_json() for each in (nothing, some)]
+    day = {"inputs": ["a.csv"], "holdout_inputs": ["b.csv"], "model": "m", "settings": {}, "warnings": ["w"]}
+    day |= {"bad_rows": 1, "holdout_bad_rows": 0, "examples": 3, "rows": 3, "seconds": 1.0}
+    found = run_of_days([day | {"progressive": each, "holdout": each} for each in metrics], 0.0)
+    assert found["holdout"]["logloss"] == found["logloss"] == pytest.approx(math.log(2))
+    assert (found["bad_rows"], found["warnings"]) == (2, ["w"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,12 +13,13 @@ import pytest
 from pyarrow import compute, parquet
 
 import ctr
-from ctr.errors import ModelError
+from ctr.errors import DataError, ModelError
 from ctr.metrics import Metrics
 from ctr.model import calibrate
 from ctr.model.calibration import Method
 from ctr.model.calibration_fit import MarginHistogram, fit_calibration
 from ctr.model.kept_margins import KeptMargins
+from ctr.optimizers import Float32
 from features import Batch, open_source
 from tests.command_line import Cli
 from tests.ctr.model.test_calibration import drawn
@@ -91,6 +93,25 @@ def test_margins_come_back_as_they_were_kept(in_memory: int) -> None:
     for found, given in zip(other, (margins, labels, weights), strict=True):
         assert found is not None
         assert found.tobytes() == given[299::-2].tobytes()
+
+
+def keep(margins: Float32, labels: Float32) -> None:
+    with KeptMargins(in_memory=1) as kept:
+        kept.add(margins, labels, None)
+        list(kept.batches())
+
+
+@pytest.mark.parametrize("rows", [100, 1_000, 100_000])
+def test_a_full_disk_is_told(rows: int) -> None:
+    """Wherever a buffer ends."""
+    margins, labels, _ = drawn(rows)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limit[1]))
+    try:
+        with pytest.raises(DataError, match="TMPDIR"):
+            keep(margins, labels)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
 
 
 @pytest.mark.parametrize("method", ["isotonic", "platt"])

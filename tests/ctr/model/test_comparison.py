@@ -12,7 +12,9 @@ from scipy import stats
 import ctr
 from ctr.errors import DataError
 from ctr.model import Model, compare, evaluate
+from ctr.model.comparison import naming
 from features import RawSource, open_source
+from features.block import UnfitColumnError
 from tests.command_line import Cli
 
 SPEC = """
@@ -115,3 +117,8 @@ def test_models_that_leave_out_other_rows(log: Path, models: list[Model], tmp_pa
     both = [open_source([path], model.spec, on_bad_rows="skip") for model in some]
     with pytest.raises(DataError, match="do not leave out the same bad rows"):
         compare(some, both)
+
+
+def test_a_column_that_does_not_fit_is_told_with_the_model(models: list[Model]) -> None:
+    with pytest.raises(DataError, match=r"^model .*: a list$"), naming(models[0], others=True):
+        raise UnfitColumnError("a list", "site", lists=True)

@@ -122,6 +122,12 @@ def test_rows_come_from_as_many_files_as_it_takes(tmp_path: Path) -> None:
     assert [field.name for field in spec.fields] == ["site", "day weekday"]  # a date tells no hour
 
 
+def test_times_in_seconds_tell_the_hour(tmp_path: Path) -> None:
+    log = {"click": ["0", "1"] * 20, "timestamp": [str(1_700_000_000 + 3_600 * (k // 2)) for k in range(40)]}
+    spec = drafted(write(tmp_path / "log.csv", log))
+    assert [field.name for field in spec.fields] == ["timestamp hour", "timestamp weekday"]
+
+
 def test_the_label_by_name(tmp_path: Path) -> None:
     log = columns() | {"bought": columns()["click"][::-1]}
     path = write(tmp_path / "log.csv", log)
