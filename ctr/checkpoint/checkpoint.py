@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ctr.errors import ModelError
 from ctr.prefetch import Prefetch
+from ctr.validation import first_problem
 from ps import PartitionDump, RedisStore
 
 FORMAT = "ctr checkpoint"
@@ -191,11 +192,8 @@ def _read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest.model_validate(found)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ModelError(
-            f"{folder}: {MANIFEST} is damaged at {place} ({first['msg']}); {_REMEDY}."
-        ) from error
+        place, problem = first_problem(error)
+        raise ModelError(f"{folder}: {MANIFEST} is damaged at {place} ({problem}); {_REMEDY}.") from error
 
 
 def _aside(folder: Path) -> str:

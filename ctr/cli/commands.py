@@ -14,6 +14,7 @@ from typer.main import get_command
 from ctr.cli.reporting import stopping
 from ctr.errors import CtrError, SpecError
 from ctr.interrupts import interrupt_on_signals
+from ctr.validation import first_problem
 
 # Of whatever click Typer is built on; Typer has no public name for it.
 _WrongUse: type[Exception] = typer.BadParameter.__mro__[2]
@@ -120,6 +121,10 @@ def _fail(message: str, code: int) -> NoReturn:
 
 def _wrong_use(error: Any) -> str:
     """What was wrong, and where to read on; nothing where help has been shown instead."""
+    from pydantic import ValidationError
+
+    if isinstance(error.__cause__, ValidationError):  # whose words Typer passes on
+        error.message = first_problem(error.__cause__)[1]
     said = error.format_message().removeprefix("Invalid value: ").strip()
     context = getattr(error, "ctx", None)
     if not said or context is None:

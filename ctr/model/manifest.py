@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ctr.errors import ModelError
 from ctr.optimizers import Optimizer, optimizer_from_json
+from ctr.validation import first_problem
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "ctr model"
@@ -101,9 +102,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         ManifestEntries.model_validate(manifest)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
+        place, problem = first_problem(error)
         raise ModelError(
-            f"{path}: {MANIFEST} is damaged at {place} ({first['msg']}); train the model again."
+            f"{path}: {MANIFEST} is damaged at {place} ({problem}); train the model again."
         ) from error
     return dict(manifest)

@@ -17,6 +17,7 @@ from ctr.errors import DataError, ModelError, StoreError
 from ctr.learn import Admission, Sampling
 from ctr.optimizers import Optimizer, optimizer_from_json
 from ctr.stall import STALL_S
+from ctr.validation import first_problem
 from ctr.workers.data_plan import DataPlan
 from features import DatasetSource, FeatureSpec, input_files, is_dataset, is_uri, open_source
 from features.spec import LEARNT, SPEC, spec_files, spec_of_files
@@ -185,10 +186,9 @@ class JobDescription(BaseModel):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
+            place, problem = first_problem(error)
             raise StoreError(
-                f"the job's description cannot be read ({place}: {first['msg']}): was it written by another "
+                f"the job's description cannot be read ({place}: {problem}): was it written by another "
                 "version of ctr? Use the same one everywhere."
             ) from None
 

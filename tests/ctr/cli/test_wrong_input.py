@@ -167,6 +167,16 @@ def test_a_missing_input_file(cli: Cli, tmp_path: Path, model: Path, command: st
             "See `ctr train --help`.",
         ),
         (
+            ["calibrate", "good.csv", "--model", "m", "--out", "c", "--method", "isotonik"],
+            "Invalid value for '--method': 'isotonik' is not one of 'isotonic', 'platt'. "
+            "See `ctr calibrate --help`.",
+        ),
+        (
+            ["train", "good.csv", "--model", "m", "--workers", 0],
+            "Invalid value for '--workers': '0' should be greater than or equal to 1. "
+            "See `ctr train --help`.",
+        ),
+        (
             ["train", "good.csv", "--model", "m", "--defer", 0.01],
             "--checkpoint, --resume, filters and --consistency ssp and asp need the parameters in Redis; add "
             "--store, such as --store embedded://?shards=1. See `ctr train --help`.",
@@ -398,6 +408,8 @@ def test_damaged_manifests(cli: Cli, tmp_path: Path, model: Path, place: str, va
         done = cli(*words)
         assert done.code == 1
         assert str(model) in done.err
+        assert "Value error" not in done.err
+        assert "Input should" not in done.err
 
 
 def test_a_file_name_that_is_not_utf8(cli: Cli, tmp_path: Path, model: Path) -> None:
