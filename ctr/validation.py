@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def first_problem(error: ValidationError) -> tuple[str, str]:
-    """Where the first complaint is, such as `training.chunks`, and what is wrong there, with the value met."""
+    """Where the first complaint is, such as `training.chunks`, and what is wrong there."""
     first = error.errors(include_url=False)[0]
     # Pydantic puts the one before what a validator says, and the other in place of the value.
     problem = first["msg"].removeprefix("Value error, ")

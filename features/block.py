@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Protocol
 
 import numpy as np
@@ -139,6 +140,21 @@ def require_columns(path: object, present: Sequence[str], needed: Iterable[str])
     for name in needed:
         if present.count(name) > 1:
             raise DataError(f"{path}: there are {present.count(name)} columns {name!r}; rename all but one.")
+
+
+def require_wanted(path: object, reader: Reader, columns: Sequence[str], why: str) -> None:
+    """Raises DataError, which says `why` they are needed, unless the file has these columns."""
+    try:
+        reader.require(columns)
+    except DataError:
+        for name in columns:
+            if name not in reader.columns:
+                near = get_close_matches(name, reader.columns, 1)
+                hint = f"did you mean {near[0]!r}? The file has" if near else "give one that the file has:"
+                raise DataError(
+                    f"{path}: there is no column {name!r}, {why}; {hint} {names_shown(reader.columns)}."
+                ) from None
+        raise
 
 
 def names_shown(columns: Sequence[str]) -> str:

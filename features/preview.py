@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from features.batches import BatchBuilder
-from features.block import Block, Reader, blocks_of, names_shown
+from features.block import Block, blocks_of
 from features.columns import Arrays, Column
 from features.inputs import InputFile
 from features.lines import Labels
@@ -43,20 +43,6 @@ def kind_of_labels(transform: Transform, blocks: Iterator[Block]) -> int:
     if counts[0] == counts[-1]:
         return 1
     return 0 if counts[0] > counts[-1] else -1
-
-
-def require_wanted(file: InputFile, reader: Reader, wanted: Sequence[str]) -> None:
-    """Raise DataError unless the file has the columns that a user wants beside those of the spec."""
-    try:
-        reader.require(wanted)
-    except DataError:
-        for name in wanted:
-            if reader.columns.count(name) != 1:
-                near = get_close_matches(name, reader.columns, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"it has {names_shown(reader.columns)}."
-                many = "two columns" if name in reader.columns else "no column"
-                raise DataError(f"{file}: there is {many} {name!r}, which was asked for; {hint}") from None
-        raise
 
 
 def absent_columns(

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from features.batches import Batch, BatchBuilder
-from features.block import Block, blocks_of
+from features.block import Block, blocks_of, require_wanted
 from features.columns import Words
 from features.inputs import InputFile, StandardInput, input_files
 from features.lines import Labels
 from features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece
-from features.preview import absent_columns, crowded_fields, kind_of_labels, require_wanted
+from features.preview import absent_columns, crowded_fields, kind_of_labels
 from features.readers import (
     EARLY_ROWS,
     ELSEWHERE,
@@ -317,11 +317,11 @@ class RawSource:
     def _check(self) -> None:
         """Opens every file and sees whether it has what the transform needs, and what else is wanted."""
         needed = [name for name in self.columns if name not in self._also]
+        why = "which was asked for"
         for file in self.files:
             with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
                 reader.require(needed)
-                require_wanted(file, reader, self._also)
+                require_wanted(file, reader, self._also, why)
         if self._also:
-            why = "which was asked for"
             for text in absent_columns(self.spec, self.files, self._also, self._labels, self._choice, why):
                 raise DataError(f"{self.files[0]}: {text}.")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
-from features.block import Block, Piece, Reader
+from features.block import Block, Piece, Reader, require_wanted
 from features.columns import Column
 from features.readers.condition_kernels import compare_texts
 from features.text import Cells
@@ -166,8 +166,8 @@ class _ChosenPiece:
 class ChosenReader:
     """Another reader's rows, of which those that are not chosen are `ELSEWHERE`."""
 
-    def __init__(self, reader: Reader, choice: RowChoice) -> None:
-        self._reader, self._choice = reader, choice
+    def __init__(self, path: object, reader: Reader, choice: RowChoice) -> None:
+        self._path, self._reader, self._choice = path, reader, choice
         self.columns = reader.columns
 
     def close(self) -> None:
@@ -178,7 +178,10 @@ class ChosenReader:
         return self._reader.fraction
 
     def require(self, columns: Sequence[str]) -> None:
-        self._reader.require(self._all(columns))
+        self._reader.require(columns)
+        condition = self._choice.condition
+        why = f"which the condition {condition.text!r} compares"
+        require_wanted(self._path, self._reader, condition.columns, why)
 
     def count_rows(self) -> int:
         return self._reader.count_rows()

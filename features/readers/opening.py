@@ -124,7 +124,7 @@ def open_reader(
     if choice is not None:
         from features.readers.condition import ChosenReader
 
-        reader = ChosenReader(reader, choice)
+        reader = ChosenReader(path, reader, choice)
     return reader
 
 

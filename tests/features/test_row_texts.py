@@ -80,7 +80,8 @@ def test_a_column_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no column 'sight', which was asked for; did you mean 'site'\?"):
         opened(log, "sight")
     with pytest.raises(
-        DataError, match="no column 'user', which was asked for; it has 'click', 'site', 'price'"
+        DataError,
+        match="no column 'user', which was asked for; give one that the file has: 'click', 'site', 'price'",
     ):
         opened(log, "user")
     lines = tmp_path / "log.jsonl"

@@ -123,8 +123,16 @@ def test_what_is_no_condition(text: str) -> None:
 
 def test_conditions_that_do_not_fit_the_data(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.csv", csv_of(ROWS))
-    with pytest.raises(DataError, match=r"rows\.csv: there is no column 'at'"):
+    with pytest.raises(DataError) as error:
         RawSource(SPEC, [path], choice=choice("at > 1"))
+    assert str(error.value) == (
+        f"{path}: there is no column 'at', which the condition 'at > 1' compares; give one that the file has:"
+        " 'y', 'n', 'c'."
+    )
+    with pytest.raises(
+        DataError, match=r"the condition 'cc > 1' compares; did you mean 'c'\? The file has 'y'"
+    ):
+        RawSource(SPEC, [path], choice=choice("cc > 1"))
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(DataError, match="a hashed data set has no columns for the condition 'at > 1'"):
         open_source([tmp_path], None, choice=choice("at > 1"))
