@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.special import expit
 
-from ctr.classifier_rows import ROWS, Rows, only_ones
+from ctr.classifier_rows import ROWS, Rows, only_ones, sound
 from ctr.errors import ModelError
 from ctr.learn import click_rate, starting_state
 from ctr.optimizers import Optimizer, choose_optimizer
@@ -98,8 +98,9 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
     def fit(self, X: Matrix, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from rows `X` of shape (n, n_features), dense or sparse, and `y` of two classes.
 
-        Raises ValueError for input that is not finite, for other than two classes, for negative weights and
-        for settings that cannot be, and ModelError when training diverges.
+        Raises ValueError for input that is not finite, for sparse rows that reach beyond the shape of `X`,
+        for other than two classes, for negative weights and for settings that cannot be, and ModelError when
+        training diverges.
         """
         if not isinstance(self.epochs, int | np.integer) or self.epochs < 1:
             raise ValueError(f"epochs is {self.epochs!r}: give a whole number of at least 1.")
@@ -137,7 +138,7 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
     def decision_function(self, X: Matrix) -> NDArray[np.float64]:
         """The log-odds of the second class of each row, float64[n]."""
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", reset=False)
+        X = validate_data(self, sound(X), accept_sparse="csr", reset=False)
         margins: NDArray[np.float64] = X @ self.coef_[0].astype(np.float64)
         return np.asarray(margins + self.intercept_[0], np.float64)
 
@@ -181,6 +182,7 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
         """Rows and classes, once all is known to be right."""
         self._chosen()
         numbers = np.float64, np.float32
+        X = sound(X)
         unclear = not only_ones(X)  # whether they are finite
         found, labels = validate_data(
             self, X, y, accept_sparse="csr", dtype=numbers, reset=reset, ensure_all_finite=unclear

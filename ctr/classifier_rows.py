@@ -54,6 +54,39 @@ class Rows:
             yield rows, Chunk(indptr, slots, indices, values, labels[rows], weights)
 
 
+def sound(X: Any) -> Any:
+    """X, a sparse one as a csr_matrix whose indices stay within its shape, as scipy's loops and ours trust.
+
+    Raises ValueError for others: scipy makes them of any `(data, indices, indptr)`.
+    """
+    is_sparse = sparse.issparse(X)
+    if not is_sparse or X.ndim != 2:
+        return X
+    if X.format in ("csc", "bsr"):  # their way to rows writes to wherever their indices say
+        try:
+            X.check_format()
+        except ValueError as error:
+            raise ValueError(f"X is no sound {X.format} matrix: {error}. Build it anew.") from None
+    csr = sparse.csr_matrix(X)  # which looks at the first and the last of indptr
+    falls = np.flatnonzero(csr.indptr[1:] < csr.indptr[:-1])
+    if falls.size:
+        before, after = csr.indptr[falls[0] : falls[0] + 2].tolist()
+        raise ValueError(
+            f"X.indptr falls from {before} to {after} in row {falls[0]}, counted from 0: each row has to "
+            "start where the one before ends."
+        )
+    # Unsigned, negative ones are too large, too: one look instead of two.
+    columns = csr.indices.view(f"u{csr.indices.itemsize}")
+    if columns.size and columns.max() >= csr.shape[1]:
+        at = np.flatnonzero(columns >= csr.shape[1])[0]
+        row = np.searchsorted(csr.indptr, at, side="right") - 1
+        raise ValueError(
+            f"X has an entry in row {row}, column {csr.indices[at]}, but its columns are 0 to "
+            f"{csr.shape[1] - 1}: leave such entries out, or give X a shape with room for them."
+        )
+    return csr
+
+
 def only_ones(X: Any) -> bool:
     """Whether this is a sparse matrix of ones, which needs no other look at its numbers."""
     csr = isinstance(X, sparse.csr_matrix | sparse.csr_array)

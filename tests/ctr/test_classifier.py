@@ -4,6 +4,8 @@ import doctest
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -185,6 +187,52 @@ def test_what_cannot_be_learnt(rows: Rows) -> None:
         model.partial_fit(X, y + y)
     with pytest.raises(ValueError, match="those of the first call"):
         model.partial_fit(X[y == 0], y[y == 0], classes=[0, 2])
+
+
+Door = Callable[[FTRLClassifier, Any], object]
+Y = np.arange(100) % 2
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        lambda model, X: FTRLClassifier().fit(X, Y),
+        lambda model, X: FTRLClassifier().partial_fit(X, Y, classes=[0, 1]),
+        lambda model, X: model.partial_fit(X, Y),
+        lambda model, X: model.predict(X),
+        lambda model, X: model.predict_proba(X),
+        lambda model, X: model.decision_function(X),
+    ],
+)
+def test_sparse_rows_that_reach_beyond_their_shape(door: Door) -> None:
+    """Scipy makes such a matrix without a word, and loops over it write to other memory."""
+    data, columns, ends = np.ones(100), np.arange(100) % 3, np.arange(101)
+    model = FTRLClassifier().fit(sparse.csr_matrix((data, columns, ends)), Y)
+    before = pickle.dumps(model)
+    for column in (3, 2**30, 2**40, -1, -(2**31)):
+        beyond = np.where(np.arange(100) < 7, columns, column)
+        told = f"entry in row 7, column {column}, but its columns are 0 to 2"
+        rows = sparse.csr_matrix((data, beyond, ends), shape=(100, 3))
+        for X in (rows, sparse.csr_array(rows), rows.astype(np.int64)):
+            with pytest.raises(ValueError, match=told):
+                door(model, X)
+        with pytest.raises(ValueError, match="no sound csc matrix: indices must be"):
+            door(model, sparse.csc_matrix((data, beyond, [0, 0, 50, 100]), shape=(3, 3)))
+    ends[50] = 30
+    with pytest.raises(ValueError, match="falls from 49 to 30 in row 49, counted from 0: each row"):
+        door(model, sparse.csr_matrix((data, columns, ends), shape=(100, 3)))
+    written = sparse.csr_matrix((data, columns, np.arange(101)), shape=(100, 3))
+    written.indptr[-1] = 10**6
+    with pytest.raises(ValueError, match="Last value of index pointer"):
+        door(model, written)
+    assert pickle.dumps(model) == before
+
+
+def test_what_a_matrix_holds_behind_its_last_row_is_not_looked_at() -> None:
+    columns = np.append(np.arange(100) % 3, [-1, 3])
+    X = sparse.csr_matrix((np.ones(102), columns, np.arange(101)), shape=(100, 3))
+    found = FTRLClassifier().fit(X, Y)
+    assert np.array_equal(found.coef_, FTRLClassifier().fit(X.toarray(), Y).coef_)
 
 
 def test_divergence_is_told_and_leaves_what_was_learnt() -> None:
