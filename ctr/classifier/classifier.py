@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.special import expit
 
-from ctr.classifier_rows import ROWS, Rows, only_ones, sound
+from ctr.classifier.rows import ROWS, Rows, only_ones, sound
 from ctr.errors import ModelError
 from ctr.learn import click_rate, starting_state
 from ctr.optimizers import Optimizer, choose_optimizer

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from ctr import classifier_kernels as kernels
+from ctr.classifier import kernels
 from features import Chunk
 
 ROWS = 16_384

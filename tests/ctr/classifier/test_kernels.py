@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctr.classifier_kernels import all_ones, append_to_rows
+from ctr.classifier.kernels import all_ones, append_to_rows
 
 pytestmark = pytest.mark.kernel
 

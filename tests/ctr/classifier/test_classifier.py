@@ -22,7 +22,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
-import ctr.classifier
+import ctr.classifier.classifier
 from ctr import FTRLClassifier
 from ctr.errors import ModelError
 
@@ -250,7 +250,7 @@ def test_divergence_is_told_and_leaves_what_was_learnt() -> None:
 
 
 def test_examples_of_the_documentation() -> None:
-    found = doctest.testmod(ctr.classifier)
+    found = doctest.testmod(ctr.classifier.classifier)
     assert found.attempted >= 6
     assert found.failed == 0
 
