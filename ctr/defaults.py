@@ -11,3 +11,5 @@ STALENESS = 2
 STORE = "memory://"
 """Where the parameters are."""
 CHECKPOINT_EVERY_S = 60.0
+STALL_S = 600.0
+"""How long a worker may be without any progress."""

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ctr.defaults import CHECKPOINT_EVERY_S, MOST_POS_WEIGHT, SAFE_ADDING, STALENESS, STORE
+from ctr.defaults import CHECKPOINT_EVERY_S, MOST_POS_WEIGHT, SAFE_ADDING, STALENESS, STALL_S, STORE
 from ctr.errors import ModelError
 from ctr.outputs import beside
-from ctr.stall import STALL_S
 from ctr.workers import Consistency
 from features.threads import cores
 

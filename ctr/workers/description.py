@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
+from ctr.defaults import STALL_S
 from ctr.errors import DataError, ModelError, StoreError
 from ctr.learn import Admission, Sampling
 from ctr.optimizers import Optimizer, optimizer_from_json
-from ctr.stall import STALL_S
 from ctr.validation import first_problem
 from ctr.workers.data_plan import DataPlan
 from features import DatasetSource, FeatureSpec, input_files, is_dataset, is_uri, open_source

@@ -14,12 +14,12 @@ import numpy as np
 from ctr.errors import CtrError, StoreError
 from ctr.learn import WARM_UP_ROWS, Admission, warm_up
 from ctr.optimizers import choose_optimizer
-from ctr.stall import StallWatch
 from ctr.workers.bsp_worker import BspWorker
 from ctr.workers.description import JobDescription
 from ctr.workers.heartbeat import Heartbeat
 from ctr.workers.report import Reports, WorkerReport, host, progress_report, report_failure, report_stall
 from ctr.workers.ssp_worker import SspWorker
+from ctr.workers.stall import StallWatch
 from features import Batch
 from ps import Job, JobBoard, PushPacked, RedisStore, RedisUrl, warm_up_requests
 

@@ -24,8 +24,7 @@ from ctr.cli.options import (
     store_url,
 )
 from ctr.cli.train.settings import SettingsOption
-from ctr.defaults import CHECKPOINT_EVERY_S, MOST_BAD, MOST_POS_WEIGHT, SAFE_ADDING, STALENESS, STORE
-from ctr.stall import STALL_S
+from ctr.defaults import CHECKPOINT_EVERY_S, MOST_BAD, MOST_POS_WEIGHT, SAFE_ADDING, STALENESS, STALL_S, STORE
 
 _in_redis = partial(typer.Option, rich_help_panel="Parameters in Redis")
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-STALL_S = 600.0
-"""How long a worker may be without any progress, unless a job says otherwise."""
-
 
 class StallWatch:
     """Of one worker that has started up; `seconds` is to be asked now and then."""
