@@ -93,27 +93,12 @@ def evaluate(
 
     require_apart(json, inputs)
     require_no_part(json)
-    if len(set(models)) < len(models):
-        raise typer.BadParameter("one --model is there twice; name each model once.")
-    if len(set(by)) < len(by):
-        raise typer.BadParameter("one --by is there twice; name each column once.")
-    if len(models) > 1 and "-" in inputs:
-        raise typer.BadParameter(
-            "standard input can be read once, for one --model; give a file to compare on."
-        )
+    _require_each_once(inputs, models, by)
     if page is not None:
         _require_page(page, inputs)
     loaded = [load_model(model) for model in models]
     quarantine = beside_input(inputs[0], ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
-    sources = _sources(
-        inputs,
-        loaded,
-        by,
-        unweighted,
-        on_bad_rows,
-        quarantine,
-        max_bad_fraction,
-    )
+    sources = _sources(inputs, loaded, by, unweighted, on_bad_rows, quarantine, max_bad_fraction)
     first = sources[0]
     started = perf_counter()
     with stopping("Nothing was written."), progress("evaluating") as show:
@@ -134,6 +119,18 @@ def evaluate(
         _write_page(page, inputs, dict(zip(models, loaded, strict=True)), facts)
         lines += ["", f"the report is in {page}"]
     report(lines + bad_rows_lines(first.bad_rows, quarantine), facts, json)
+
+
+def _require_each_once(inputs: Sequence[str], models: Sequence[Path], by: Sequence[str]) -> None:
+    """Raise BadParameter for models or columns that are named twice, and for a pipe to be read twice."""
+    if len(set(models)) < len(models):
+        raise typer.BadParameter("one --model is there twice; name each model once.")
+    if len(set(by)) < len(by):
+        raise typer.BadParameter("one --by is there twice; name each column once.")
+    if len(models) > 1 and "-" in inputs:
+        raise typer.BadParameter(
+            "standard input can be read once, for one --model; give a file to compare on."
+        )
 
 
 def _sources(
