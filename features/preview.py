@@ -16,13 +16,15 @@ from features.columns import Arrays, Column
 from features.inputs import InputFile
 from features.lines import Labels
 from features.readers import RowChoice, open_reader
-from features.spec import FeatureSpec, NumberField, column_of
+from features.spec import FeatureSpec, ListField, NumberField, column_of
 from features.steps import buckets_of
 from features.transform import Transform
 
 PREVIEW_ROWS = 65_536
 _ENOUGH_LABELS = 100
 _CROWDED = 0.99
+_DELIMITERS = "|,; "
+"""Of lists, the least likely to be in an element first."""
 
 
 def kind_of_labels(transform: Transform, blocks: Iterator[Block]) -> int:
@@ -121,6 +123,52 @@ def _crowd(field: NumberField, values: NDArray[np.float64], learnt: Arrays, rows
             f"field {field.name!r}: {share:.1%} of the {values.size:,} distinct values in the first {rows:,}"
             f" rows are one bucket of transform: {field.transform}, so they are one feature; {remedy}"
         )
+
+
+def lists_taken_whole(transform: Transform, blocks: Iterator[Block]) -> list[str]:
+    """A warning for each list without a delimiter over delimited text where most cells seem to have one."""
+    from features.lines import DelimitedRows
+
+    fields = [each for each in transform.spec.fields if type(each) is ListField and each.delimiter is None]
+    if not fields:
+        return []
+    cells, rows = np.zeros(len(fields), np.int64), 0
+    having = np.zeros((len(fields), len(_DELIMITERS)), np.int64)
+    for block in _first_rows(blocks):
+        rows += len(block.cells)
+        if not isinstance(block.origin, DelimitedRows):  # lists of JSON and Parquet have their elements apart
+            continue
+        for i, field in enumerate(fields):
+            place = transform.columns.index(column_of(field))
+            column = Column.of(block.cells, block.status, place, slice(None))
+            cells[i] += np.count_nonzero(column.lengths)
+            having[i] += _cells_with_each(_DELIMITERS, column)
+    found = []
+    for field, of, have in zip(fields, cells, having, strict=True):
+        likely = np.flatnonzero(2 * have > of)
+        if likely.size:
+            found.append(
+                f"field {field.name!r}: it has no delimiter, so a cell is one element, but"
+                f" {have[likely[0]] / of:.0%} of the cells in the first {rows:,} rows contain"
+                f' {_DELIMITERS[likely[0]]!r}; add delimiter: "{_DELIMITERS[likely[0]]}"'
+            )
+    return found
+
+
+def _cells_with_each(characters: str, column: Column) -> list[int]:
+    """How many values of the column contain each of these characters."""
+    there = column.lengths > 0
+    if not there.any():
+        return [0] * len(characters)
+    starts, ends = column.starts[there], column.ends[there]
+    begin = int(starts.min())
+    part = column.buffer[begin : int(ends.max())]
+    before = np.zeros(part.size + 1, np.int32)
+    counts = []
+    for character in characters:
+        np.cumsum(part == ord(character), out=before[1:])
+        counts.append(int(np.count_nonzero(before[ends - begin] > before[starts - begin])))
+    return counts
 
 
 def _first_rows(blocks: Iterator[Block], wanted: int = PREVIEW_ROWS) -> Iterator[Block]:

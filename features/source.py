@@ -19,7 +19,7 @@ from features.columns import Words
 from features.inputs import InputFile, StandardInput, input_files
 from features.lines import Labels
 from features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece
-from features.preview import absent_columns, crowded_fields, kind_of_labels
+from features.preview import absent_columns, crowded_fields, kind_of_labels, lists_taken_whole
 from features.readers import (
     EARLY_ROWS,
     ELSEWHERE,
@@ -166,7 +166,9 @@ class RawSource:
         """What the first rows show that a user should know, such as a field that says nothing."""
         absent = absent_columns(self.spec, self.files, self.columns, self._labels, self._choice)
         with closing(self._blocks()) as blocks:
-            return absent + crowded_fields(self._transform, blocks)
+            crowded = crowded_fields(self._transform, blocks)
+        with closing(self._blocks()) as blocks:
+            return absent + crowded + lists_taken_whole(self._transform, blocks)
 
     def count_rows(self) -> int:
         """The number of data rows, good or bad. Text is read through for it, once."""

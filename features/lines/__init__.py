@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from features.lines.delimited import DelimitedReader, Labels
+    from features.lines.delimited import DelimitedReader, DelimitedRows, Labels
     from features.lines.json_lines import JsonLinesReader
     from features.lines.libsvm import LibsvmReader
     from features.lines.vw import VwReader

@@ -258,3 +258,39 @@ def test_a_column_that_no_row_has(tmp_path: Path) -> None:
     null = json_lines(tmp_path / "null.jsonl", [{"y": 1, "publisher_site": None, "hour": None}])
     for files in ([late], [log, late], [null], [log, null]):
         assert RawSource(spec, files).warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("tags", "keys", "delimiter"),
+    [
+        (["a|b", "a", "", "b|c"], "", "|"),
+        (["a, b", "c, d", "e"], "", ","),
+        (["red shoes", "blue shoes", "hats"], "", " "),
+        (["a;b", "c", "d"], "", None),
+        (["a|b", "a", "b|c"], ", delimiter: ' '", None),
+        (["", ""], "", None),
+    ],
+)
+def test_a_list_whose_cells_are_taken_whole_is_warned_of(
+    tmp_path: Path, tags: list[str], keys: str, delimiter: str | None
+) -> None:
+    def spec_of(form: str) -> FeatureSpec:
+        fields = f"[{{name: tags, type: list{keys}}}]"
+        return parse_spec(f"{{version: 1, source: {form}, label: y, fields: {fields}}}", "s.yaml")
+
+    rows = [(k % 2, tag) for k, tag in enumerate(tags)]
+    log = write(
+        tmp_path / "log.tsv", "".join(f"{y}\t{tag}\n" for y, tag in [("y", "tags"), *rows, (1, "a\tb")])
+    )
+    found = RawSource(spec_of('{format: delimited, delimiter: "\\t", header: true}'), [log]).warnings()
+    share = f"{2 / sum(map(bool, tags)):.0%}" if any(tags) else ""
+    assert found == (
+        [
+            f"field 'tags': it has no delimiter, so a cell is one element, but {share} of the cells in the"
+            f' first {len(rows) + 1} rows contain {delimiter!r}; add delimiter: "{delimiter}"'
+        ]
+        if delimiter
+        else []
+    )
+    lines = json_lines(tmp_path / "log.jsonl", ({"y": y, "tags": [tag]} for y, tag in rows))
+    assert not any(tags) or RawSource(spec_of("{format: jsonl}"), [lines]).warnings() == []
