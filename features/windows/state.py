@@ -52,7 +52,12 @@ def load_windows(spec: FeatureSpec, folder: Path) -> Windows:
     try:
         sums = json.loads((folder / MANIFEST).read_bytes()).get("sha256", {})
     except (OSError, ValueError, AttributeError) as error:
-        raise DataError(f"{folder}: is neither a data set nor a model ({error}).") from None
+        problem = "there is no such folder"
+        if folder.exists():
+            problem = f"is neither a data set nor a model ({error})"
+        raise DataError(
+            f"{folder}: {problem}; give one that was made with the same windows as the spec's."
+        ) from None
 
     def read(name: str) -> bytes:
         if name not in sums:

@@ -149,7 +149,10 @@ def _read(field: ValueField, path: Path) -> NDArray[np.uint64]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise SpecError(f"{where} cannot be read ({error.strerror}).") from None
+        raise SpecError(
+            f"{where} cannot be read ({error.strerror}); correct `vocabulary` in the spec, a path from the"
+            " spec's folder, or write the file, one value per line."
+        ) from None
     if len(content) >= 2**31:
         raise SpecError(f"{where} has {len(content):,} bytes; 2 GiB are too many.")
     lines = np.frombuffer(content.removeprefix(codecs.BOM_UTF8) + b"\n", np.uint8)

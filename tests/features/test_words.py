@@ -210,7 +210,7 @@ def test_a_vocabulary_that_is_not_there_or_empty_is_refused(tmp_path: Path, spec
         fit(load_spec(spec_file), [log])
     brands.unlink()
     with pytest.raises(
-        SpecError, match=r"field 'brand': the vocabulary .*brands.txt cannot be read \(No such"
+        SpecError, match=r"field 'brand': the vocabulary .*brands.txt cannot be read \(No such .*\); correct"
     ):
         fit(load_spec(spec_file), [log])
 

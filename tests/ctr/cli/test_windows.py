@@ -85,6 +85,13 @@ def test_wrong_input_is_told_and_nothing_is_half_written(cli: Cli, tmp_path: Pat
     later = cli(*build, days[0], "--windows-from", out)
     assert later.code == 1
     assert "is earlier than a row before it" in later.err
+    remedy = "give one that was made with the same windows as the spec's."
+    for place, problem in (("no", "there is no such folder"), ("none", "is neither a data set nor a model")):
+        (tmp_path / "none").mkdir(exist_ok=True)
+        absent = cli(*build, days[1], "--windows-from", tmp_path / place)
+        assert absent.code == 1
+        assert f"{tmp_path / place}: {problem}" in absent.err
+        assert absent.err.endswith(f"; {remedy}\n")
     window = out / "window-00.safetensors"
     window.write_bytes(window.read_bytes()[:-1])
     torn = cli(*build, days[1], "--windows-from", out)
