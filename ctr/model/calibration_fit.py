@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from threading import Event
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctr.errors import DataError, ModelError
 from ctr.metrics import Metrics
@@ -71,8 +72,8 @@ def fit_calibration(method: Method, rows: MarginHistogram) -> Calibration:
 
 def _one_label(clicks: int, rows: int) -> str:
     return (
-        f"calibration needs rows with and without a click among both the even and the odd ones, but "
-        f"one of them has {clicks:,} clicks in {rows:,} rows; calibrate on more rows."
+        f"calibration needs rows with and without a click in both halves of them, but one has {clicks:,}"
+        f" clicks in {rows:,} rows; calibrate on more rows."
     )
 
 
@@ -150,7 +151,7 @@ class Calibrated:
     before: Metrics
     """Of the model as it was trained."""
     after: Metrics
-    """Each half of the rows (even and odd ones) under a map that was fitted on the other half."""
+    """Each half of the rows (see `halves_of`) under a map that was fitted on the other half."""
 
     def of(self, model: Model) -> Model:
         """The model with this calibration; its manifest has both metrics."""
@@ -185,7 +186,7 @@ def calibrate(
         for batch in labelled_batches(source, start=start, stop=stop):
             margins, labels, weights = model.margins(batch), batch.labels, batch.weights
             assert labels is not None
-            for half, part in zip(halves, _halves(before.examples), strict=True):
+            for half, part in zip(halves, halves_of(before.examples, len(batch)), strict=True):
                 half.add(margins[part], labels[part], None if weights is None else weights[part])
             before.add(margins, labels, weights)
             kept.add(margins, labels, weights)
@@ -194,7 +195,7 @@ def calibrate(
             return None
         by_other = [fit_calibration(method, half) for half in reversed(halves)]
         for margins, labels, weights in kept.batches():
-            for one, part in zip(by_other, _halves(after.examples), strict=True):
+            for one, part in zip(by_other, halves_of(after.examples, labels.size), strict=True):
                 margins[part] = one(margins[part])
             after.add(margins, labels, weights)
     return Calibrated(fit_calibration(method, halves[0].merged(halves[1])), before, after)
@@ -222,7 +223,7 @@ def require_both_labels(source: ExampleSource, start: int) -> None:
     rows = 0
     for batch in labelled_batches(source, start=start):
         assert batch.labels is not None
-        for half, part in enumerate(_halves(rows)):
+        for half, part in enumerate(halves_of(rows, len(batch))):
             seen[half] += np.bincount(batch.labels[part].astype(np.intp), minlength=2)
         if seen.all():
             return
@@ -231,6 +232,14 @@ def require_both_labels(source: ExampleSource, start: int) -> None:
     raise DataError(_one_label(int(worst[1]), int(worst.sum())))
 
 
-def _halves(rows: int) -> tuple[slice, slice]:
-    """The even and the odd rows of a batch with so many rows before it."""
-    return slice(rows % 2, None, 2), slice(1 - rows % 2, None, 2)
+def halves_of(first: int, rows: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which of so many rows from number `first` on are in the one half, and which in the other: bool[rows].
+
+    A hash of the number decides (SplitMix64: Steele, Lea and Flood, OOPSLA 2014), as the even rows may all be
+    of one machine, and the odd ones of another.
+    """
+    bits = np.arange(first + 1, first + 1 + rows, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    other = bits >= np.uint64(1 << 63)
+    return ~other, other

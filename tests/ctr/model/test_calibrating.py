@@ -17,10 +17,10 @@ from ctr.errors import DataError, ModelError
 from ctr.metrics import Metrics
 from ctr.model import calibrate
 from ctr.model.calibration import Method
-from ctr.model.calibration_fit import MarginHistogram, fit_calibration
+from ctr.model.calibration_fit import MarginHistogram, fit_calibration, halves_of
 from ctr.model.kept_margins import KeptMargins
 from ctr.optimizers import Float32
-from features import Batch, open_source
+from features import Batch, open_source, parse_spec
 from tests.command_line import Cli
 from tests.ctr.model.test_calibration import drawn
 
@@ -73,12 +73,35 @@ def test_rows_are_read_once_and_measured_by_the_map_of_the_others(
     assert labels is not None
     assert weights is not None
     expected = Metrics()
-    for mine, other in ((0, 1), (1, 0)):
+    one, two = halves_of(0, 5_000)
+    for mine, other in ((one, two), (two, one)):
         half = MarginHistogram()
-        half.add(margins[other::2], labels[other::2], weights[other::2])
-        expected.add(fit_calibration("platt", half)(margins[mine::2]), labels[mine::2], weights[mine::2])
+        half.add(margins[other], labels[other], weights[other])
+        expected.add(fit_calibration("platt", half)(margins[mine]), labels[mine], weights[mine])
     assert found.after.summary().logloss == pytest.approx(expected.summary().logloss, rel=1e-12)
     assert found.after.summary().examples == found.before.summary().examples == 5_000
+
+
+@pytest.mark.parametrize("method", ["isotonic", "platt"])
+def test_rows_of_two_machines_in_turns(model: ctr.Model, tmp_path: Path, method: Method) -> None:
+    """Rows of one see 9 clicks in 10, those of the other 1 in 10; no half is of one machine."""
+    clicks = [(k % 2) ^ (k % 20 in (4, 15)) for k in range(2_000)]
+    parquet.write_table(pa.table({"click": clicks, "site": ["s1"] * 2_000}), tmp_path / "rows.parquet")
+    spec = parse_spec(SPEC.replace("weight: times\n", ""), "s.yaml")
+    found = calibrate(model.linear, open_source([tmp_path / "rows.parquet"], spec), method)
+    assert found is not None
+    assert found.after.summary().logloss == pytest.approx(np.log(2), rel=0.01)
+
+
+@pytest.mark.parametrize("rows", [1_000, 64_000])
+def test_halves_are_random_and_of_the_rows_numbers(rows: int) -> None:
+    one, other = halves_of(0, rows)
+    assert (one != other).all()
+    assert (one[700:] == halves_of(700, rows - 700)[0]).all()
+    for step in (1, 2, 3, 8, 16, 100):
+        for first in range(0, min(step, 8)):
+            found = one[first::step]
+            assert abs(found.mean() - 0.5) < 2.5 / np.sqrt(found.size)
 
 
 @pytest.mark.parametrize("in_memory", [1 << 20, 100])
