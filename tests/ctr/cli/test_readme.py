@@ -46,6 +46,7 @@ def test_the_commands(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                 with run_server(create_app(load_model(Path("model")))) as server:
                     answer = server.client.post("/v1/predict", json=json.loads(body)).json()
                 expected = json.loads(output)["predictions"]
+                assert f"model {json.loads(output)['model']} is in model" in README
                 assert answer["predictions"] == pytest.approx(expected, abs=1e-3)
             elif words[0] == "ctr" and words[1] not in ("serve", "--help"):
                 done = cli(*words[1:])
