@@ -74,8 +74,10 @@ def _predict(
         w[j] = (min(max(z, -l1), l1) - z) / (root[j] * rate + base)
         if values is None:
             margin += w[j]
-        else:
-            margin += w[j] * values[first + j]
+    if values is not None:
+        own = values[first : first + m]  # a slice: see `gather_pairs`; without, it takes 1.2 of the time
+        for j in range(m):
+            margin += w[j] * own[j]
     return margin
 
 
@@ -127,8 +129,9 @@ def train(
             for j in range(m):
                 add_pair(state, local[j], w[j], gg)
         else:
+            own = values[first : first + m]
             for j in range(m):
-                g = loss_slope * values[first + j]
+                g = loss_slope * own[j]
                 gg = g * g * copies
                 sigma = (np.sqrt(zn[2 * j + 1] + gg) - root[j]) * rate
                 w[j] = g * copies - sigma * w[j] + last_place * unit(zn[2 * j])
