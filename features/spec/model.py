@@ -6,9 +6,9 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -26,6 +26,7 @@ from features.spec.fields import (
     misfit,
 )
 from features.spec.number_fields import NumberField
+from features.spec.scales import Scales, check_scales
 from features.spec.source import FORMATS, Source, check_source
 from features.spec.windows import Window
 from features.spec.yaml_text import Place, SpecText, dump_yaml
@@ -56,6 +57,8 @@ class FeatureSpec(BaseModel):
     its own features is not limited."""
     windows: Annotated[tuple[Window, ...], Field(strict=False)] = ()
     crosses: Crosses = ()
+    scales: Scales = Field(default_factory=dict)
+    """By field or cross, what the values of its features are multiplied by, 1 where none is given."""
 
     @model_validator(mode="after")
     def _check(self) -> FeatureSpec:
@@ -66,6 +69,7 @@ class FeatureSpec(BaseModel):
             _check_columns(self)
             _check_fields(self)
             _check_most(self)
+            check_scales(self.scales, self.names)
         return self
 
     @property
@@ -84,11 +88,26 @@ class FeatureSpec(BaseModel):
         of_windows = [field for window in self.windows for field in window.fields]
         return (*self.fields, *of_windows) or FORMATS[self.source.format].fields
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the fields, those of windows included, and of the crosses."""
+        return (*(field.name for field in self.all_fields), *(cross.name for cross in self.crosses))
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's, but for what was worked out of the spec as it was."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in ("by_value", "fingerprint"):
+            copied.__dict__.pop(name, None)
+        return copied
+
     def of_fields(self, fields: Sequence[AnyField]) -> FeatureSpec:
         """This spec with these of its fields alone, and the crosses of these; without windows."""
         names = {field.name for field in fields}
         crosses = tuple(cross for cross in self.crosses if names.issuperset(cross.of))
-        return self.model_copy(update={"fields": tuple(fields), "crosses": crosses, "windows": ()})
+        names.update(cross.name for cross in crosses)
+        scales = {name: scale for name, scale in self.scales.items() if name in names}
+        changed = {"fields": tuple(fields), "crosses": crosses, "windows": (), "scales": scales}
+        return self.model_copy(update=changed)
 
     @property
     def features_per_example(self) -> int:
@@ -100,7 +119,7 @@ class FeatureSpec(BaseModel):
     @property
     def has_values(self) -> bool:
         """Whether features have values, which may be others than 1."""
-        return any(field.several for field in self.all_fields)
+        return any(field.several for field in self.all_fields) or any(s != 1 for s in self.scales.values())
 
     @property
     def list_columns(self) -> frozenset[str]:
@@ -144,6 +163,8 @@ class FeatureSpec(BaseModel):
             decisive["fields_of"] = self.source.format
         if self.windows:
             decisive["windows"] = [_decisive(window) for window in self.windows]
+        if scales := {name: scale for name, scale in self.scales.items() if scale != 1}:
+            decisive["scales"] = scales
         return decisive
 
     def to_yaml(self) -> str:
@@ -216,7 +237,7 @@ def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_carried(spec: FeatureSpec) -> None:
-    for key in ("label", "weight", "fields", "crosses", "windows"):
+    for key in ("label", "weight", "fields", "crosses", "windows", "scales"):
         if getattr(spec, key):
             raise misfit(
                 (key,), f"{spec.source.format} data carries its own label and features; remove this key"

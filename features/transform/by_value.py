@@ -55,7 +55,7 @@ class ByValue:
         self, plan: Plan, columns: Sequence[int], makers: Mapping[int, Make], *, alone: bool
     ) -> None:
         """`columns`: of each field of `plan`, its column if that is in the spec's `by_value`, or else -1;
-        `makers`: the steps before the kernels, by field; `alone`: the spec has no other fields."""
+        `makers`: the steps before the kernels, by field; `alone`: no feature has a value."""
         self._plan = plan
         self._columns = columns
         self._makers = makers

@@ -42,6 +42,7 @@ def write_bag_crosses(
     t: int,
     row: int,
     plan: BagCrossPlan,
+    scales: NDArray[np.float32],
     bounds: NDArray[np.int64],
     bag_hashes: NDArray[np.uint64],
     bag_values: NDArray[np.float32],
@@ -57,7 +58,7 @@ def write_bag_crosses(
 
     The values of one bag that is there several times in a row are taken in the order of their hashes, so
     that their order in the data does not matter, and a value is never crossed with an equal one. A feature
-    has the product of the values of its parts.
+    has the product of the values of its parts, times the scale of its cross.
     """
     for x in range(plan.seeds.size):
         parts = plan.parts[plan.starts[x] : plan.starts[x + 1]]
@@ -68,7 +69,7 @@ def write_bag_crosses(
             if distinct:
                 slot = xxh64_words(room.words, np.uint64(parts.size), plan.seeds[x]) & mask
                 slots[end] = slot + np.uint64(slot == _U0)
-                values[end] = value
+                values[end] = value * scales[x]
                 end += _U1
             more = _next(row, parts, bounds, room)
     return end

@@ -154,13 +154,21 @@ def _write_rows(
             slots[end] = slot + np.uint64(slot == _U0)
             end += np.uint64(present[f, u])
         if values.size > 0:
-            values[begin:end] = 1
+            at = begin
+            if plan.bias:
+                values[at] = 1
+                at += _U1
+            for f in range(features):
+                values[at] = plan.scales[f]
+                at += np.uint64(present[f, u])
             row = tile.numbers[t] - made.first
-            end = _write_bags(row, plan.mask, made, slots, values, end)
+            of_bags = plan.scales[features:]
+            end = _write_bags(row, plan.mask, of_bags, made, slots, values, end)
             end = write_bag_crosses(
                 t,
                 row,
                 plan.bag_crosses,
+                of_bags[made.bounds.shape[0] :],
                 made.bounds,
                 made.hashes,
                 made.values,
@@ -181,6 +189,7 @@ def _write_rows(
 def _write_bags(
     row: int,
     mask: np.uint64,
+    scales: NDArray[np.float32],
     made: Made,
     slots: NDArray[Any],
     values: NDArray[np.float32],
@@ -191,6 +200,6 @@ def _write_bags(
         for k in range(np.uint64(made.bounds[b, row]), np.uint64(made.bounds[b, row + 1])):
             slot = made.hashes[k] & mask
             slots[end] = slot + np.uint64(slot == _U0)
-            values[end] = made.values[k]
+            values[end] = made.values[k] * scales[b]
             end += _U1
     return end

@@ -16,7 +16,7 @@ from features.steps import STEPS
 from features.text import LOG_CELLS, log_cells
 from features.text.hashing import hash_bytes
 from features.transform.cross_kernels import BagCrossPlan, Combination
-from features.transform.cross_plan import cross_plans
+from features.transform.cross_plan import cross_plans, scales_of
 from features.transform.field_kernels import TILE
 from features.transform.missing import missing_hash
 from features.transform.step_kernels import CategoryPlan, Coded, CrossPlan, Made, NumberPlan, Plan, Scratch
@@ -55,6 +55,7 @@ def plan_of(spec: FeatureSpec, columns: Sequence[str], learnt: Mapping[str, Arra
         others=np.arange(len(fields)),
         crosses=crosses,
         bag_crosses=bag_crosses,
+        scales=scales_of(spec),
     )
 
 

@@ -93,6 +93,8 @@ class Plan(NamedTuple):
     """All fields but those."""
     crosses: CrossPlan
     bag_crosses: BagCrossPlan
+    scales: NDArray[np.float32]
+    """float32[f + x + b + y]: of fields and crosses of single values, then of bags and crosses with them."""
 
 
 class Coded(NamedTuple):

@@ -122,7 +122,7 @@ class Transform:
             self._plan,
             columns,
             {f: make for f, _, make in self._made_before},
-            alone=len(single) == len(spec.all_fields),
+            alone=not spec.has_values,
         )
         self._bag_columns = [
             self.columns.index(column_of(field)) for field in spec.all_fields if field.several

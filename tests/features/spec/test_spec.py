@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 
 from ctr.errors import DataError, SpecError
-from features.spec import FeatureSpec, NumberField, load_spec, parse_spec
+from features.spec import FeatureSpec, NumberField, load_spec, parse_spec, with_scales
 from features.transform.transform import Transform
 
 HEAD = """version: 1
@@ -108,6 +108,18 @@ def test_a_key_that_a_later_version_adds_changes_only_the_specs_that_use_it() ->
     assert len({fingerprint, later(scale=2.0), later(steps=("x",))}) == 3
 
 
+def test_scales_enter_the_fingerprint_where_they_are_not_1() -> None:
+    spec = parse_spec(GOOD, "")
+    ones = parse_spec(GOOD + "scales: {raw: 1, axb: 1.0}", "")
+    scaled = parse_spec(GOOD + "scales: {raw: 1, axb: 0.25}", "")
+    assert spec.fingerprint == ones.fingerprint != scaled.fingerprint
+    assert (ones.has_values, scaled.has_values) == (False, True)
+    assert parse_spec(scaled.to_yaml(), "again") == scaled
+    assert "scales" not in spec.to_yaml()
+    assert with_scales(spec, {"axb": 0.25}).fingerprint == scaled.fingerprint  # of a spec that knows its own
+    assert scaled.of_fields(scaled.fields[:2]).scales == {"raw": 1}
+
+
 def test_a_spec_that_was_saved_when_transform_had_a_default_still_loads() -> None:
     saved = """version: 1
 source: {format: delimited, delimiter: ',', header: true, quote: false}
@@ -127,6 +139,9 @@ fields:
     ("old", "new", "message"),
     [
         ("bits: 30", "bits: 0", r"my\.yaml:5: bits: must be at least 1, got 0"),
+        ("crosses:", "scales: {c: 2}\ncrosses:", r"scales\.c: there is no field or cross 'c'; scale names"),
+        ("crosses:", "scales: {a: 0}\ncrosses:", r"scales\.a: must be at least 0\.001, got 0"),
+        ("crosses:", "scales: {a: .inf}\ncrosses:", r"scales\.a: expected a finite number"),
         ("bits: 30", "bits: 41", r"my\.yaml:5: bits: must be at most 40, got 41"),
         ("bits: 30", "bits: many", r"bits: expected a whole number, got 'many'"),
         ("18446744073709551615", "18446744073709551616", r"seed: must be at most"),

@@ -44,9 +44,12 @@ def expected(spec: FeatureSpec, row: dict[str, str]) -> list[Feature]:
         ]
         for name, text in row.items()
     }
-    found = [*features["s"], *features["t"], *features["u"]]
-    for each in spec.crosses:
-        found += cross(each.name, each.of, features, spec.seed)
+    named = {name: features[name] for name in ("s", "t", "u")}
+    named |= {each.name: cross(each.name, each.of, features, spec.seed) for each in spec.crosses}
+    scales = {name: np.float32(spec.scales.get(name, 1)) for name in named}
+    found = [
+        (hashed, float(np.float32(value) * scales[name])) for name in named for hashed, value in named[name]
+    ]
     return [(0, 1.0), *((hashed % 2**40, value) for hashed, value in found)]
 
 
@@ -70,6 +73,19 @@ TEXTS = st.lists(st.sampled_from(["a", "b", "c", "d", "e", "f"]), max_size=7).ma
 )
 def test_every_combination_of_values_is_a_feature_as_the_reference_says(rows: list[dict[str, str]]) -> None:
     spec = spec_of(CROSSES)
+    assert found_in(Transform(spec, with_label=False), rows) == [expected(spec, row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "scales", ["{s: 0.3}", "{t: 2, t * t: 0.1, s * t * t * u: 7.5}", "{t * u: 1.5, u: 0.25}"]
+)
+def test_features_are_multiplied_by_the_scale_of_their_field_or_cross(scales: str) -> None:
+    spec = spec_of(CROSSES, f"scales: {scales},")
+    rows = [
+        {"s": "x", "t": "a b a", "u": "c d e"},
+        {"s": "", "t": "a b", "u": "b"},
+        {"s": "y", "t": "", "u": ""},
+    ]
     assert found_in(Transform(spec, with_label=False), rows) == [expected(spec, row) for row in rows]
 
 
