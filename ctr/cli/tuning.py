@@ -26,7 +26,7 @@ from ctr.table import table
 
 if TYPE_CHECKING:
     from ctr.suggest import Suggestion
-    from ctr.tune import Tried, Tuned
+    from ctr.tune import Reopen, Tried, Tuned
     from features import ExampleSource
 
 _SHOWN = 5
@@ -106,8 +106,9 @@ def tune(
     """Find the settings of `ctr train` that suit some data.
 
     Each trial trains with other settings (alpha, beta, l1, l2) on a part of the rows, and is judged by the
-    log loss of the others after every pass, so the number of passes is found with them. Raw files are hashed
-    once. Ctrl-C keeps the best settings so far. The search is Optuna's (`pip install optuna`).
+    log loss of the others after every pass, so the number of passes is found with them. Of raw files, which
+    are hashed once, trials also scale the fields, as some learn best by larger steps than others. Ctrl-C
+    keeps the best settings so far. The search is Optuna's (`pip install optuna`).
 
     Examples:
 
@@ -160,6 +161,7 @@ def tune(
                 source,
                 out.parent,
                 crossed=crossed,
+                reopen=_reopen(inputs, on_bad_rows, max_bad_fraction, count),
                 trials=trials,
                 most_epochs=max_epochs,
                 most_rows=rows,
@@ -177,6 +179,20 @@ def tune(
     report([*_lines(found, out), *bad_rows_lines(source.bad_rows, quarantine)], summary, json)
     if found.stopped:
         raise typer.Exit(STOPPED)
+
+
+def _reopen(
+    inputs: Sequence[str], on_bad_rows: OnBadRows, max_bad_fraction: float, workers: int
+) -> Reopen | None:
+    """How raw rows are read with scales, without a word of bad ones, which are told already."""
+    from features import is_dataset, open_source
+
+    if any(map(is_dataset, inputs)):
+        return None
+    bad = OnBadRows.FAIL if on_bad_rows is OnBadRows.FAIL else OnBadRows.SKIP
+    return lambda spec: open_source(
+        inputs, spec, on_bad_rows=bad.value, max_bad_fraction=max_bad_fraction, threads=workers
+    )
 
 
 def _check_crosses(
@@ -241,15 +257,23 @@ def _written_spec(file: Path, suggestion: Suggestion | None, crosses: int) -> di
 
 
 def _lines(found: Tuned, out: Path) -> list[str]:
-    heads = ("trial", "log loss", "calibration", "epochs", "alpha", "beta", "l1", "l2", "crosses")
+    from ctr.tune import scales_in_words
+
+    heads = ("trial", "log loss", "calibration", "epochs", "alpha", "beta", "l1", "l2", "scaled", "crosses")
     shown = [each for each in found.ranked[:_SHOWN] if each.judged.best_pass]
     rows = [heads, *(_row(each) for each in shown)]
-    if not any(each.crosses for each in found.tried):
-        rows = [row[:-1] for row in rows]
+    told = {
+        "scaled": any(each.scales for each in found.tried),
+        "crosses": any(each.crosses for each in found.tried),
+    }
+    rows = [
+        tuple(cell for head, cell in zip(heads, row, strict=True) if told.get(head, True)) for row in rows
+    ]
     lines = [
         f"tried {some(len(found.tried), 'setting')} in {found.seconds:.1f} s, judged by {found.judged_by}",
         *table(rows, ">" * len(rows[0])),
         found.gain,
+        *scales_in_words(found.best.scales),
         f"{out}: the settings of trial {found.best.number}, for `ctr train --settings {out}`",
     ]
     return ["stopped early: the best so far", *lines] if found.stopped else lines
@@ -264,5 +288,6 @@ def _row(tried: Tried) -> tuple[str, ...]:
         f"{judged.calibration:.3f}",
         str(judged.best_pass),
         *settings,
+        "yes" if tried.scales else "no",
         str(tried.crosses),
     )

@@ -12,8 +12,8 @@ from ctr.errors import ModelError
 from ctr.jobs.holdout import open_holdout
 from ctr.jobs.setup import open_training
 from ctr.jobs.train_job import TrainJob
-from ctr.tune import Tried, Tuned, tune
-from features import DatasetSource
+from ctr.tune import Reopen, Tried, Tuned, tune
+from features import DatasetSource, is_dataset
 
 AUTO_TRIALS = 30
 _MOST_ROWS = 500_000
@@ -28,8 +28,9 @@ def tuned(
 ) -> tuple[TrainJob, Tuned]:
     """The job with the number of passes and settings of FTRL that suit its rows best, and what was tried.
 
-    Settings that the job has stay. The rows of its hold-out are not looked at. It takes 30 trials on 500,000
-    rows at most, and begins none after 30 s. Temporary files are put into `scratch`.
+    Fields of raw rows get scales if that is better. Settings that the job has stay. The rows of its hold-out
+    are not looked at. It takes 30 trials on 500,000 rows at most, and begins none after 30 s. Temporary files
+    are put into `scratch`.
 
     Raises ModelError for another optimizer, and the errors of `tune`.
     """
@@ -39,13 +40,15 @@ def tuned(
             f"settings can be found for the optimizer ftrl, not for {name}: choose them yourself."
         )
     # A pass for the search leaves no bad rows behind; the training itself does.
-    source = open_training(job if job.quarantine is None else replace(job, on_bad_rows="skip"))
+    raw = job if job.quarantine is None else replace(job, on_bad_rows="skip")
+    source = open_training(raw)
     holdout = open_holdout(job, source)
     found = tune(
         source,
         scratch,
         stop_row=None if holdout is None else holdout.training_stops,
         most_rows=_MOST_ROWS,
+        reopen=_reopen(raw),
         fixed={name: float(value) for name, value in fixed.items()},
         trials=AUTO_TRIALS,
         workers=os.cpu_count() or 1,
@@ -58,4 +61,12 @@ def tuned(
         spec=job.spec if isinstance(source, DatasetSource) else source.spec,  # what it learns, it has learnt
         optimizer={"name": name, **found.best.settings},
         epochs=found.best.judged.best_pass,
+        scales=found.best.scales,
     ), found
+
+
+def _reopen(job: TrainJob) -> Reopen | None:
+    """How the rows are read with scales; None where the spec is not for the job to choose."""
+    if job.scales or any(map(is_dataset, (*job.inputs, *job.holdout))):
+        return None
+    return lambda spec: open_training(replace(job, spec=spec))

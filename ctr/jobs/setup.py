@@ -27,7 +27,7 @@ from ctr.model import LinearModel, Model, SavedState, load_optimizer, load_state
 from ctr.optimizers import Float32, Optimizer, choose_optimizer
 from ctr.outputs import printable
 from features import DatasetSource, ExampleSource, FeatureSpec, Slots, load_spec, open_source
-from features.spec import learnt_from, learnt_of
+from features.spec import learnt_from, learnt_of, with_scales
 
 _LARGE_CHUNK = 1 << 18  # the largest default; counting rows takes time, so only above it
 
@@ -198,6 +198,13 @@ def open_training(job: TrainJob) -> ExampleSource:
 def _spec(job: TrainJob) -> FeatureSpec | None:
     """What the job asks for; what the model to train on from has learnt of that is not learnt anew."""
     spec = load_spec(job.spec) if isinstance(job.spec, str | Path) else job.spec
+    if job.scales and spec is None:
+        raise SpecError(
+            "scales are part of a spec, and in a hashed data set features have their values already: train "
+            "on the raw files, or build the data set with a spec that has these `scales`."
+        )
+    if job.scales and spec is not None:
+        spec = with_scales(spec, job.scales)
     if spec is None or job.warm_start is None or learnt_of(spec) is not None:
         return spec
     try:

@@ -28,6 +28,8 @@ class TrainJob:
     spec: str | Path | FeatureSpec | None
     """The feature spec, its path or name; None for a hashed data set, which carries its own."""
     model: Path
+    scales: Mapping[str, float] = field(default_factory=dict)
+    """By field or cross, those that take the place of the spec's."""
     workers: int = 1
     chunk: int | None = None
     """None: what suits the number of workers and rows, see `default_chunk`."""

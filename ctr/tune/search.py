@@ -6,9 +6,9 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from math import inf, sqrt
+from math import inf
 from threading import Event
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ctr.errors import ModelError
 from ctr.optimizers import choose_optimizer
 from ctr.packages import require_packages
-from ctr.tune.examples import Examples
+from ctr.tune.candidates import Candidate
 from ctr.tune.folds import Fold
 from ctr.tune.trial import Judged, run_trial
 
@@ -41,7 +41,7 @@ _FIRST: tuple[Mapping[str, float], ...] = (
 )
 """Tried before all others: the defaults; with a beta that suits the rate of clicks, what suits rare features,
 many rows, and few of both."""
-_CROSSES = "crosses"
+_CROSSES, _SCALED = "crosses", "scaled"
 _AHEAD = 8
 """Trials that begin before the first of them is known, for the same outcome with any number of workers."""
 _AT_RANDOM = 12
@@ -58,6 +58,8 @@ class Tried:
     judged: Judged
     crosses: int = 0
     """Of the suggested ones, how many the examples had."""
+    scales: Mapping[str, float] = field(default_factory=dict)
+    """Of the fields and crosses; empty: all were 1."""
 
 
 def require_optuna() -> None:
@@ -66,7 +68,7 @@ def require_optuna() -> None:
 
 
 def find_settings(
-    examples: Mapping[int, Examples],
+    candidates: Sequence[Candidate],
     folds: Sequence[Fold],
     *,
     trials: int,
@@ -80,43 +82,50 @@ def find_settings(
 ) -> list[Tried]:
     """Try so many settings of FTRL, those that are `fixed` among them; all that were tried, in their order.
 
-    `examples`: the same rows, by how many suggested crosses they have, 0 among them; which is tried, too.
+    `candidates`: the same rows with other features, which are tried, too; the first has neither suggested
+    crosses nor scales.
     Trials run on threads, as kernels need no GIL, over one memory map. The same for the same seed, whatever
     the number of workers: results are told to the sampler in the order of the trials, and with a fixed lag.
     After `limit_s` no other trial begins. Once `stop` is set, those that have begun end, and do not count.
     `on_trial` gets all so far after each.
     """
     fixed, ends = dict(fixed or {}), perf_counter() + limit_s
-    beta = _suited_beta(examples[0].click_rate([range(examples[0].rows)]))
+    beta = candidates[0].by_fold[0].suited_beta
+    known = {(each.crosses, bool(each.scales)): each for each in candidates}
     space = {**SPACE, "beta": (SPACE["beta"][0] * beta, SPACE["beta"][1])}
     space = {name: limits for name, limits in space.items() if name not in fixed}
-    study, told = _study(seed, max(examples), beta), Event() if stop is None else stop
-    waiting: deque[tuple[Asked, Mapping[str, float], int, Future[Judged]]] = deque()
+    choices: dict[str, list[Any]] = {
+        _CROSSES: sorted({c for c, _ in known}),
+        _SCALED: sorted({s for _, s in known}),
+    }
+    choices = {name: values for name, values in choices.items() if len(values) > 1}
+    study, told = _study(seed, choices, beta), Event() if stop is None else stop
+    waiting: deque[tuple[Asked, Mapping[str, float], Candidate, Future[Judged]]] = deque()
     done: list[Tried] = []
     ahead = max(_AHEAD, workers)
     with ThreadPoolExecutor(workers, "trial") as pool:
         for number in range(trials + ahead):
             if number >= ahead and waiting:
-                asked, settings, crosses, future = waiting.popleft()
+                asked, settings, chosen, future = waiting.popleft()
                 judged = future.result()
                 if told.is_set() and judged.hopeless:
                     break
                 _tell(study, asked, judged)
-                done.append(Tried(len(done) + 1, settings, judged, crosses))
+                done.append(Tried(len(done) + 1, settings, judged, chosen.crosses, chosen.scales))
                 on_trial(done)
             if number < trials and not told.is_set() and perf_counter() < ends:
-                asked = study.ask(_distributions(space, sorted(examples)))
+                asked = study.ask(_distributions(space, choices))
                 of_asked = dict(asked.params)
-                crosses = of_asked.pop(_CROSSES, 0)
+                chosen = known[of_asked.pop(_CROSSES, 0), of_asked.pop(_SCALED, False)]
                 settings = {name: _written(name, value) for name, value in of_asked.items()} | fixed
                 best = min((each.judged.cost for each in done), default=inf)
-                run = partial(_run, examples[crosses], folds, settings, most_passes, best, told)
-                waiting.append((asked, settings, crosses, pool.submit(run)))
+                run = partial(_run, chosen, folds, settings, most_passes, best, told)
+                waiting.append((asked, settings, chosen, pool.submit(run)))
     return done
 
 
 def _run(
-    examples: Examples,
+    chosen: Candidate,
     folds: Sequence[Fold],
     settings: Mapping[str, float],
     most_passes: int,
@@ -125,12 +134,14 @@ def _run(
 ) -> Judged:
     try:
         optimizer = choose_optimizer(settings)
-        return run_trial(examples, folds, optimizer, most_passes=most_passes, to_beat=to_beat, stop=stop)
+        return run_trial(
+            chosen.by_fold, folds, optimizer, most_passes=most_passes, to_beat=to_beat, stop=stop
+        )
     except ModelError:  # these settings diverge
         return Judged(hopeless=True)
 
 
-def _study(seed: int, most_crosses: int, beta: float) -> Study:
+def _study(seed: int, choices: Mapping[str, Sequence[Any]], beta: float) -> Study:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -140,33 +151,21 @@ def _study(seed: int, most_crosses: int, beta: float) -> Study:
             seed=seed, multivariate=True, constant_liar=True, n_startup_trials=_AT_RANDOM
         )
     study = optuna.create_study(sampler=sampler)
-    for number, first in enumerate(_FIRST):  # of which the first are the defaults, without crosses
-        settings = {"beta": beta, **first}
-        study.enqueue_trial(
-            {**settings, _CROSSES: most_crosses if number else 0} if most_crosses else settings
-        )
+    for number, first in enumerate(_FIRST):  # of which the first are the defaults, without crosses and scales
+        chosen = {name: values[-1 if number else 0] for name, values in choices.items()}
+        study.enqueue_trial({"beta": beta, **first, **chosen})
     return study
 
 
-def _suited_beta(click_rate: float) -> float:
-    """A beta that counts against as many rows of a feature at any rate of clicks below a fifth.
-
-    The gradients that it is added to are about `sqrt(p * (1 - p))` large. Log loss of later rows after one
-    pass, beside that with beta 1: -3.4% to -7.5% on six logs of 0.2% clicks, -5% to -7% on four parts of
-    w6a (2.8%), -0.01% on four of Avazu (17%). It is no default: with 0.2% clicks the mean prediction falls
-    to 0.69 to 0.92 of the click rate, and further through Redis, which rounds sums of squared gradients to
-    1/256.
-    """
-    return min(1.0, float(f"{2.5 * sqrt(click_rate * (1 - click_rate)):.2g}"))
-
-
-def _distributions(space: Mapping[str, tuple[float, float]], crosses: Sequence[int]) -> dict[str, Any]:
+def _distributions(
+    space: Mapping[str, tuple[float, float]], choices: Mapping[str, Sequence[Any]]
+) -> dict[str, Any]:
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
     found: dict[str, Any] = {
         name: FloatDistribution(low, high, log=True) for name, (low, high) in space.items()
     }
-    return found | ({_CROSSES: CategoricalDistribution(crosses)} if len(crosses) > 1 else {})
+    return found | {name: CategoricalDistribution(values) for name, values in choices.items()}
 
 
 def _written(name: str, value: float) -> float:

@@ -84,7 +84,7 @@ class Judged:
 
 
 def run_trial(
-    examples: Examples,
+    examples: Sequence[Examples],
     folds: Sequence[Fold],
     optimizer: Optimizer,
     *,
@@ -92,13 +92,14 @@ def run_trial(
     to_beat: float,
     stop: Event,
 ) -> Judged:
-    """Learn the folds pass by pass, side by side, and judge each step by all of them.
+    """Learn the folds pass by pass, side by side, each from its examples; judge each step by all of them.
 
     It ends when a pass gains next to nothing, or makes it worse; it is given up when even eight further gains
     as large as that of the last step would leave it above the log loss `to_beat`. Raises ModelError when it
     diverges.
     """
-    judged, runs = Judged(), [_Run(examples, fold, optimizer) for fold in folds]
+    judged = Judged()
+    runs = [_Run(each, fold, optimizer) for each, fold in zip(examples, folds, strict=True)]
     shares = [0.0, *EARLY, *(float(number) for number in range(1, most_passes + 1))]
     before = inf
     for start, end in pairwise(shares):

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from ctr.errors import DataError
+from ctr.tune.candidates import Candidate, Reopen, hashed, scaled
 from ctr.tune.examples import Examples
 from ctr.tune.folds import Fold, folds_of
+from ctr.tune.scales import coded
 from ctr.tune.search import Tried, find_settings, require_optuna
-from features import BLOCK_ROWS, DatasetSource, ExampleSource, scratch_folder, write_dataset
+from features import ExampleSource, scratch_folder
 
 TRIALS = 40
 MOST_EPOCHS = 30
@@ -84,9 +86,12 @@ class Tuned:
         return f"log loss {best:.5f}; with the default settings {default:.5f} ({best / default - 1:+.2%})"
 
     @property
-    def options(self) -> dict[str, float]:
+    def options(self) -> dict[str, Any]:
         """Of `ctr train`, by their names."""
-        return {"epochs": self.best.judged.best_pass, **self.best.settings}
+        found: dict[str, Any] = {"epochs": self.best.judged.best_pass, **self.best.settings}
+        return found | (
+            {"scale": [f"{k}={v:g}" for k, v in self.best.scales.items()]} if self.best.scales else {}
+        )
 
     @property
     def measured(self) -> dict[str, Any]:
@@ -99,6 +104,7 @@ class Tuned:
             "trials": len(self.tried),
             "kept_defaults": self.kept,
             "crosses": self.best.crosses,
+            "scaled": bool(self.best.scales),
             "held_out_logloss": best.loss,
             "held_out_calibration": best.calibration,
             "held_out_logloss_of_defaults": self.default_loss,
@@ -117,6 +123,7 @@ class Tuned:
                     "number": each.number,
                     **each.settings,
                     "crosses": each.crosses,
+                    "scaled": bool(each.scales),
                     "epochs": each.judged.best_pass,
                     "logloss": each.judged.loss if isfinite(each.judged.loss) else None,
                     "logloss_by_pass": each.judged.by_pass,
@@ -132,6 +139,7 @@ def tune(
     scratch: Path,
     *,
     crossed: Mapping[int, ExampleSource] | None = None,
+    reopen: Reopen | None = None,
     stop_row: int | None = None,
     most_rows: int | None = None,
     fixed: Mapping[str, float] | None = None,
@@ -149,7 +157,8 @@ def tune(
 
     Of more rows than `most_rows` it takes the first ones, and makes 3 passes at most, as each costs time for
     all rows. Raw rows are hashed once, into a data set in a temporary folder in `scratch`; `on_rows` gets how
-    many are. `crossed`: raw sources of the same rows with so many suggested crosses each, to be tried, too.
+    many are. `crossed`: raw sources of the same rows with so many suggested crosses each, to be tried, too;
+    `reopen`: opens them for another spec, and scales of fields are tried, too, unless the spec has some.
     `fraction`: see `folds_of`; the rest: see `find_settings`.
 
     Raises DataError, also when all rows are of one class, and when no trial came to its end, and
@@ -160,17 +169,15 @@ def tune(
     started = perf_counter()
     end = min((row for row in (stop_row, most_rows) if row is not None), default=None)
     with scratch_folder(scratch, ".tune-") as folder:
-        examples = {
-            count: Examples.of(_hashed(each, folder / f"hashed-{count}", end, on_rows), end)
-            for count, each in {0: source, **(crossed or {})}.items()
-        }
-        _require_classes(examples[0])
-        if examples[0].rows == most_rows:
+        candidates, folds = _candidates(
+            {0: source, **(crossed or {})}, folder, end, fraction, reopen, workers, on_rows
+        )
+        rows = candidates[0].by_fold[0].rows
+        if rows == most_rows:
             most_epochs = min(most_epochs, _EPOCHS_OF_MANY)
-        folds = folds_of(examples[0].rows, fraction)
-        hashed = perf_counter()
+        prepared = perf_counter()
         tried = find_settings(
-            examples,
+            candidates,
             folds,
             trials=trials,
             most_passes=most_epochs,
@@ -181,14 +188,39 @@ def tune(
             stop=stop,
             on_trial=on_trial,
         )
-    found = Tuned(
-        tuple(tried), examples[0].rows, folds, perf_counter() - hashed, hashed - started, stop.is_set()
-    )
+    found = Tuned(tuple(tried), rows, folds, perf_counter() - prepared, prepared - started, stop.is_set())
     if not any(isfinite(each.judged.loss) for each in tried):
         if stop.is_set():
             raise KeyboardInterrupt
         raise DataError("training diverged under all settings: look for huge values in the data.")
     return found
+
+
+def _candidates(
+    sources: Mapping[int, ExampleSource],
+    folder: Path,
+    end: int | None,
+    fraction: float | None,
+    reopen: Reopen | None,
+    workers: int,
+    on_rows: Callable[[int], None],
+) -> tuple[list[Candidate], tuple[Fold, ...]]:
+    """The rows of `sources` before `end`, by their crosses, with scales and without; and their folds."""
+    found: list[Candidate] = []
+    folds: tuple[Fold, ...] = ()
+    for count, source in sources.items():
+        plain = hashed(source, folder / f"hashed-{count}", end, on_rows)
+        codes = None
+        if reopen is not None and not source.spec.scales and len(source.spec.names) > 1:
+            codes = hashed(reopen(coded(source.spec)), folder / f"coded-{count}", end)
+        examples = Examples.of(plain, end, codes)
+        if not found:
+            _require_classes(examples)
+            folds = folds_of(examples.rows, fraction)
+        found.append(Candidate((examples,) * len(folds), count))
+        if codes is not None:
+            found.append(scaled(found[-1], source.spec, folds, workers))
+    return found, folds
 
 
 def _require_classes(examples: Examples) -> None:
@@ -204,15 +236,16 @@ def _require_classes(examples: Examples) -> None:
         )
 
 
-def _hashed(
-    source: ExampleSource, folder: Path, end: int | None, on_rows: Callable[[int], None]
-) -> DatasetSource:
-    if isinstance(source, DatasetSource):
-        return source
-    write_dataset(source.batches(BLOCK_ROWS, stop=end), source.spec, folder, progress=on_rows)
-    return DatasetSource(folder)
-
-
 def described(options: Mapping[str, float]) -> str:
     """Options as a command line has them."""
     return " ".join(f"--{name} {value:g}" for name, value in options.items())
+
+
+def scales_in_words(scales: Mapping[str, float]) -> list[str]:
+    """A line on which fields and crosses have the largest and smallest; none without scales."""
+    if not scales:
+        return []
+    ordered = sorted(scales, key=lambda name: -scales[name])
+    ends = [f"{name} {scales[name]:g}" for name in ordered]
+    shown = [*ends[:3], "...", *ends[-3:]] if len(ends) > 6 else ends
+    return [f"fields scaled: {', '.join(shown)}"]

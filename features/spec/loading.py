@@ -1,14 +1,16 @@
-"""`load_spec`: a spec by name, from a file, or with what it has learnt from a folder."""
+"""`load_spec`: a spec by name, from a file, or with what it has learnt from a folder; with other scales."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from ctr.errors import DataError, SpecError
 from features.folder import MANIFEST, replace_folder, require_replaceable
 from features.spec.fitted import LEARNT, SPEC, read_spec_files, spec_files, spec_of_files
 from features.spec.model import FeatureSpec, parse_spec
+from features.spec.scales import LEAST, MOST
 from features.spec.word_fields import ValueField
 
 _SHIPPED = Path(__file__).parent / "shipped"
@@ -38,6 +40,18 @@ def load_spec(name_or_path: str | Path) -> FeatureSpec:
     except OSError as error:
         raise SpecError(f"{path}: the feature spec cannot be read ({error.strerror}).") from None
     return _beside(path, parse_spec(text, str(path)))
+
+
+def with_scales(spec: FeatureSpec, scales: Mapping[str, float]) -> FeatureSpec:
+    """`spec` with these scales in place of its own. Raises SpecError for what it has not, and wrong ones."""
+    for name, scale in scales.items():
+        if name not in spec.names:
+            raise SpecError(
+                f"there is no field or cross {name!r} to scale; the spec has {', '.join(spec.names)}."
+            )
+        if not LEAST <= scale <= MOST:
+            raise SpecError(f"the scale of {name!r} is {scale:g}; give a number from {LEAST:g} to {MOST:g}.")
+    return spec.model_copy(update={"scales": {**spec.scales, **scales}})
 
 
 def require_place_for_spec(folder: Path) -> None:

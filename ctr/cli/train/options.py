@@ -57,6 +57,15 @@ class TrainOptions:
     ]
     spec: SpecOption = None
     settings: SettingsOption = None
+    scale: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NUMBER",
+            help="Multiply the values of the features of a field or cross, which then learn as if --alpha "
+            "were so many times as large. Can be repeated; `ctr tune` and --auto find them.",
+            show_default=False,
+        ),
+    ] = None
     auto: Annotated[
         bool,
         typer.Option(

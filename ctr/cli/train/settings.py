@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,18 @@ def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
         raise typer.BadParameter(f"{path}: `ctr train` has no option --{unknown[0]}; {remedy}.")
     context.default_map = {known[name]: value for name, value in found.items()}
     return path
+
+
+def scales_of(texts: Sequence[str]) -> dict[str, float]:
+    """`["site=0.5"]` as `{"site": 0.5}`."""
+    found = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            raise typer.BadParameter(f"--scale {text!r}: write NAME=NUMBER, such as site=0.5.") from None
+    return found
 
 
 SettingsOption = Annotated[

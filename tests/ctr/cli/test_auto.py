@@ -24,6 +24,8 @@ def test_it_says_what_it_chose_and_trains_with_it(cli: Cli, log: Path, tmp_path:
     known = json.loads(facts.read_text())
     chosen, passes = known["auto"]["options"], known["auto"]["options"].pop("epochs")
     assert chosen["l1"] == 0
+    model_spec = ctr.load_model(model).spec
+    assert [f"{name}={scale:g}" for name, scale in model_spec.scales.items()] == chosen.pop("scale", [])
     assert {name: known["settings"][name] for name in chosen} == chosen
     assert known["settings"]["epochs"] == passes
     assert known["auto"]["rows"] == 2_400  # none of the hold-out
@@ -64,3 +66,49 @@ def test_it_is_for_new_models_in_python_too(hashed: Path) -> None:
         ctr.train(hashed, auto=True, epochs=3)
     with pytest.raises(ModelError, match="adagrad"):
         ctr.train(hashed, auto=True, optimizer="adagrad")
+
+
+def test_scales_are_not_looked_for_where_the_spec_is_given_by_data(
+    cli: Cli, log: Path, hashed: Path, tmp_path: Path
+) -> None:
+    spec, model = tmp_path / "spec.yaml", tmp_path / "model"
+    spec.write_text(SPEC)
+    for words in ([hashed], ["--spec", spec, log, "--holdout", hashed]):
+        done = cli("train", *words, "--model", model, "--auto")
+        assert done.code == 0, done.err
+        assert "scaled" not in done.out
+        assert ctr.load_model(model).spec.scales == {}
+
+
+SCALES = [
+    (["--scale", "site"], "--scale 'site': write NAME=NUMBER, such as site=0.5"),
+    (["--scale", "site=much"], "write NAME=NUMBER"),
+    (["--scale", "sight=2"], "there is no field or cross 'sight' to scale; the spec has site, ad"),
+    (["--scale", "site=0"], "the scale of 'site' is 0; give a number from 0.001 to 1000"),
+    (["--scale", "site=nan"], "the scale of 'site' is nan"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), SCALES)
+def test_wrong_scales(cli: Cli, log: Path, tmp_path: Path, words: list[object], said: str) -> None:
+    spec, model = tmp_path / "spec.yaml", tmp_path / "model"
+    spec.write_text(SPEC)
+    done = cli("train", "--spec", spec, log, "--model", model, *words)
+    assert done.code == 2
+    assert said in " ".join(done.err.split())
+    assert not model.exists()
+
+
+def test_scales_are_of_a_spec_and_become_part_of_it(
+    cli: Cli, log: Path, hashed: Path, tmp_path: Path
+) -> None:
+    spec, model, other = tmp_path / "spec.yaml", tmp_path / "model", tmp_path / "other"
+    spec.write_text(SPEC)
+    words = ["train", "--spec", spec, log, "--scale", "site=2.5"]
+    assert cli(*words, "--model", model).code == 0
+    spec.write_text(SPEC + "scales: {site: 2.5}")
+    assert cli("train", "--spec", spec, log, "--model", other).code == 0
+    assert ctr.load_model(model).id == ctr.load_model(other).id
+    done = cli("train", hashed, "--scale", "site=2.5", "--model", tmp_path / "none")
+    assert done.code == 2
+    assert "build the data set with a spec that has these `scales`" in " ".join(done.err.split())

@@ -39,8 +39,11 @@ def test_from_raw_rows_to_a_model(cli: Cli, spec: Path, log: Path, tmp_path: Pat
 
     trained = cli("train", "--spec", spec, log, "--settings", settings, "--model", model)
     assert trained.code == 0, trained.err
-    optimizer = ctr.load_model(model).manifest["optimizer"]
-    chosen = written["options"]
+    found = ctr.load_model(model)
+    optimizer, chosen = found.manifest["optimizer"], written["options"]
+    assert [f"{name}={scale:g}" for name, scale in found.spec.scales.items()] == chosen.pop("scale")
+    assert "fields scaled: ad " in done.out
+    assert " scaled" in done.out.splitlines()[1]
     assert {name: optimizer[name] for name in ("alpha", "beta", "l1", "l2")} == {
         name: value for name, value in chosen.items() if name != "epochs"
     }

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ctr.errors import CtrError, DataError
-from ctr.tune import Examples, Tried, Tuned, find_settings, folds_of, require_optuna, tune
+from ctr.tune import Candidate, Examples, Tried, Tuned, find_settings, folds_of, require_optuna, tune
 from features import DatasetSource, RawSource, parse_spec
 from tests.ctr.tune.conftest import ROWS, SPEC
 
@@ -18,7 +18,8 @@ from tests.ctr.tune.conftest import ROWS, SPEC
 def found(hashed: Path, **options: object) -> list[Tried]:
     examples = Examples.of(DatasetSource(hashed))
     told = {"trials": 14, "most_passes": 4} | options
-    return find_settings({0: examples}, folds_of(examples.rows), **told)
+    folds = folds_of(examples.rows)
+    return find_settings([Candidate((examples,) * len(folds))], folds, **told)
 
 
 def test_the_same_for_a_seed_with_any_number_of_workers(hashed: Path) -> None:

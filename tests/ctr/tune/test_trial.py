@@ -21,7 +21,8 @@ SETTINGS = {"alpha": 0.2, "beta": 0.5, "l1": 0.1, "l2": 0.3}
 def judged(examples: Examples, fraction: float | None = 0.2, **options: object) -> Judged:
     told = {"most_passes": 3, "to_beat": inf, "stop": Event()} | options
     optimizer = choose_optimizer(SETTINGS)
-    return run_trial(examples, folds_of(examples.rows, fraction), optimizer, **told)
+    folds = folds_of(examples.rows, fraction)
+    return run_trial([examples] * len(folds), folds, optimizer, **told)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,104 @@
+"""Values of features by the scales of their fields, and a pass of FTRL that tells what others would bring.
+
+`codes` are the values that features have where every part (a field or a cross) is scaled by one more than
+its number; 0 is the number of what belongs to none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.numba_cache import njit
+
+
+@njit(nogil=True, cache=True)
+def parts_of(
+    codes: NDArray[np.float32], values: NDArray[np.float32] | None, parts: NDArray[np.int32]
+) -> None:
+    """The part of each feature, into `parts` int32[nnz]."""
+    for j in range(codes.size):
+        value = np.float32(1) if values is None else values[j]
+        parts[j] = np.int32(codes[j] / value + np.float32(0.5)) - 1 if value != 0 else 0
+
+
+@njit(nogil=True, cache=True)
+def scale_values(
+    codes: NDArray[np.float32],
+    values: NDArray[np.float32] | None,
+    scales: NDArray[np.float32],
+    out: NDArray[np.float32],
+) -> None:
+    """The value of each feature by the scale of its part, into `out` float32[nnz]."""
+    for j in range(codes.size):
+        if values is None:
+            out[j] = scales[np.int32(codes[j]) - 1]
+        elif values[j] != 0:
+            out[j] = values[j] * scales[np.int32(codes[j] / values[j] + np.float32(0.5)) - 1]
+        else:
+            out[j] = 0
+
+
+@njit(nogil=True, cache=True)
+def pass_with_scales(
+    indptr: NDArray[np.int64],
+    slots: NDArray[np.uint32],
+    parts: NDArray[np.int32],
+    values: NDArray[np.float32],
+    labels: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    scales: NDArray[np.float64],
+    alpha: float,
+    beta: float,
+    state: NDArray[np.float64],
+    gradient: NDArray[np.float64],
+    curvature: NDArray[np.float64],
+) -> float:
+    """Learn `n` examples, each predicted before; the sum of their losses, in nats.
+
+    `slots`, `parts` and `values` are of each feature: its row of `state` float64[u, 2], which is FTRL's `z`
+    and `n` without penalties; its field or cross, of `p`; and its value without the scale. Adds to `gradient`
+    float64[p] and `curvature` float64[p, p] the derivatives of that sum by factors of what
+    each part adds to the log-odds.
+    """
+    longest = 0
+    for i in range(labels.size):
+        longest = max(longest, indptr[i + 1] - indptr[i])
+    w = np.empty(longest)
+    added = np.zeros(scales.size)
+    seen = np.full(scales.size, -1)
+    met = np.empty(scales.size, np.int64)
+    total = 0.0
+    for i in range(labels.size):
+        begin, end = indptr[i], indptr[i + 1]
+        margin, k = 0.0, 0
+        for j in range(begin, end):
+            z, n = state[slots[j], 0], state[slots[j], 1]
+            part = parts[j]
+            w[j - begin] = -z * alpha / (beta + np.sqrt(n))
+            contribution = w[j - begin] * values[j] * scales[part]
+            if seen[part] != i and contribution != 0:
+                seen[part] = i
+                met[k] = part
+                k += 1
+            added[part] += contribution
+            margin += contribution
+        weight = np.float64(weights[i])
+        total += weight * (np.log1p(np.exp(-abs(margin))) + max(margin, 0.0) - labels[i] * margin)
+        p = 1 / (1 + np.exp(-margin))
+        error, spread = weight * (p - labels[i]), weight * p * (1 - p)
+        for a in range(k):
+            one = met[a]
+            gradient[one] += error * added[one]
+            share, row = spread * added[one], curvature[one]
+            for other in range(added.size):  # what is not met is 0: dearer to ask than to add
+                row[other] += share * added[other]
+        for a in range(k):
+            added[met[a]] = 0
+        for j in range(begin, end):
+            slot = slots[j]
+            g = error * values[j] * scales[parts[j]]
+            n = state[slot, 1]
+            state[slot, 0] += g - (np.sqrt(n + g * g) - np.sqrt(n)) / alpha * w[j - begin]
+            state[slot, 1] = n + g * g
+    return total

@@ -1,0 +1,98 @@
+"""How large the features of each field are best, found by one pass after another over the same rows.
+
+A field with few values that tell much learns better by large steps, one with many values that tell little by
+small ones; FTRL and its penalties know no fields. A feature whose value is `s` instead of 1 learns as if its
+`alpha` were `s` times as large and its penalties smaller, so fields can differ without another optimizer.
+
+Before an example is learnt, what each field adds to its log-odds is a guess made from other rows. Were it
+better `a` times as large, the field is scaled by `a` (one Newton step for all fields at once), and the rows
+are learnt anew, until no factor is wanted. The method is our own; stacking of models by what they predict of
+rows that they have not seen is Wolpert's (1992).
+
+Log loss of four later parts of the training rows, the best of 30 settings each: Criteo 0.44374 without and
+0.44209 with scales, Avazu 0.42013 and 0.41916. L2 penalties by field from an empirical Bayes fit, used as
+such scales, gave 0.44237 and 0.41983.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, log
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.optimizers import Float32
+from ctr.tune import scale_kernels as kernels
+from ctr.tune.examples import Examples
+from features import FeatureSpec
+
+_MOST_ROWS = 100_000
+_ALPHA = 0.1
+_MOST_PASSES = 12
+_ENOUGH = 1e-5
+"""What a pass takes off the log loss, as a share of it, that makes one more worth its time."""
+_PRIOR = 20.0
+"""The curvature, in nats, of a penalty on each factor: what a field with hardly any evidence is held by."""
+_LEAST, _MOST = 0.05, 20.0
+
+
+def coded(spec: FeatureSpec) -> FeatureSpec:
+    """`spec` with scales that tell whose feature it is: see `scale_kernels`."""
+    return spec.model_copy(update={"scales": {name: 2.0 + i for i, name in enumerate(spec.names)}})
+
+
+def find_scales(examples: Examples, parts: int, beta: float, learnt: Sequence[range]) -> Float32:
+    """The scale of each part of coded examples, float32[parts + 1], from the first 100,000 rows `learnt`."""
+    rows = _Rows.of(examples, learnt)
+    scales = np.ones(parts + 1)
+    best, found = inf, scales
+    for _ in range(_MOST_PASSES):
+        gradient, curvature = np.zeros(scales.size), np.zeros((scales.size, scales.size))
+        state = np.zeros((examples.slots, 2))
+        if (rate := examples.base_rate(learnt)) is not None:
+            state[0, 0] = -log(rate / (1 - rate)) * beta / _ALPHA
+        loss = kernels.pass_with_scales(*rows, scales, _ALPHA, beta, state, gradient, curvature)
+        if not loss < best * (1 - _ENOUGH):
+            break
+        best, found = loss, scales
+        curvature += _PRIOR * np.eye(scales.size)
+        factors = np.clip(1 - np.linalg.solve(curvature, gradient), 0.5, 2)
+        factors[0] = 1  # of what belongs to no field
+        scales = np.clip(scales * factors, _LEAST, _MOST)
+    return found.astype(np.float32)
+
+
+class _Rows(NamedTuple):
+    """Some rows, as `pass_with_scales` takes them."""
+
+    indptr: NDArray[np.int64]
+    slots: NDArray[np.uint32]
+    parts: NDArray[np.int32]
+    values: Float32
+    labels: Float32
+    weights: Float32
+
+    @staticmethod
+    def of(examples: Examples, learnt: Sequence[range]) -> _Rows:
+        """The first of the rows `learnt`."""
+        lengths, slots, parts, values = [], [], [], []
+        wanted, room = [], _MOST_ROWS
+        for each in learnt:
+            wanted.append(each[:room])
+            room -= len(wanted[-1])
+        for block, part in examples.parts(wanted):
+            assert block.codes is not None
+            these = slice(part.indptr[0], part.indptr[-1])
+            lengths.append(np.diff(part.indptr))
+            slots.append(block.ranks[part.indices[these]])
+            own = None if part.values is None else part.values[these]
+            parts.append(np.empty(slots[-1].size, np.int32))
+            kernels.parts_of(block.codes[these], own, parts[-1])
+            values.append(np.ones(slots[-1].size, np.float32) if own is None else own)
+        indptr = np.concatenate([[0], *lengths]).cumsum()
+        labels, weights = examples.labels(wanted)
+        return _Rows(
+            indptr, np.concatenate(slots), np.concatenate(parts), np.concatenate(values), labels, weights
+        )

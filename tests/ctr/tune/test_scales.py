@@ -1,0 +1,172 @@
+"""Scales of fields: found where fields differ, and learnt with as training learns with them."""
+
+from __future__ import annotations
+
+from math import inf, log1p
+from pathlib import Path
+from threading import Event
+
+import numpy as np
+import pytest
+
+import ctr
+from ctr.optimizers import choose_optimizer
+from ctr.tune import Examples, folds_of, run_trial, tune
+from ctr.tune.candidates import Candidate, scaled
+from ctr.tune.scale_kernels import parts_of, pass_with_scales, scale_values
+from ctr.tune.scales import coded, find_scales
+from features import DatasetSource, RawSource, parse_spec, write_dataset
+from features.spec import with_scales
+from tests.ctr.tune.conftest import SPEC
+
+ROWS = 6_000
+FIELDS = """{version: 1, source: {format: delimited}, label: click, bits: 18, fields: [
+    {name: site, type: category}, {name: user, type: category}, {name: tags, type: list, delimiter: " "},
+    {name: age, type: number, transform: linear, steps: [log]}], crosses: [site * tags]}"""
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log in which the site tells much, and the user nothing."""
+    rng = np.random.default_rng(4)
+    path = tmp_path_factory.mktemp("mixed") / "log.csv"
+    sites, users = rng.integers(0, 12, ROWS), rng.integers(0, 200, ROWS)
+    clicks = rng.random(ROWS) < 1 / (1 + np.exp(1.5 - 2 * rng.normal(size=12)[sites]))
+    tags = [" ".join(rng.choice(list("abcde"), rng.integers(4), replace=False)) for _ in range(ROWS)]
+    ages = rng.integers(0, 80, ROWS)
+    rows = zip(clicks, sites, users, tags, ages, strict=True)
+    path.write_text(
+        "click,site,user,tags,age\n" + "".join(f"{c:d},s{s},u{u},{t},{a}\n" for c, s, u, t, a in rows)
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def examples(mixed: Path, tmp_path_factory: pytest.TempPathFactory) -> Examples:
+    spec, folder = parse_spec(FIELDS, "spec"), tmp_path_factory.mktemp("mixed")
+    for name, each in (("plain", spec), ("coded", coded(spec))):
+        write_dataset(RawSource(each, [mixed]).batches(700), each, folder / name, block_rows=700)
+    return Examples.of(DatasetSource(folder / "plain"), None, DatasetSource(folder / "coded"))
+
+
+@pytest.mark.kernel
+def test_parts_are_told_whatever_the_values() -> None:
+    rng = np.random.default_rng(1)
+    parts = rng.integers(0, 3_000, 500).astype(np.int32)
+    values = rng.normal(size=500).astype(np.float32) * 10 ** rng.integers(-9, 9, 500).astype(np.float32)
+    scales = rng.uniform(0.05, 20, 3_000).astype(np.float32)
+    for own in (values, None):
+        found, out = np.empty(500, np.int32), np.empty(500, np.float32)
+        one = np.ones(500, np.float32) if own is None else own
+        codes = one * (parts + 1).astype(np.float32)
+        parts_of(codes, own, found)
+        scale_values(codes, own, scales, out)
+        assert found.tolist() == parts.tolist()
+        assert out.tolist() == (one * scales[parts]).tolist()
+    zero = np.zeros(1, np.float32)
+    parts_of(zero, zero, found[:1])
+    scale_values(zero, zero, scales, out[:1])
+    assert (found[0], out[0]) == (0, 0)
+
+
+@pytest.mark.kernel
+def test_a_pass_is_as_plain_python_and_its_derivatives_are_those_of_the_loss() -> None:
+    rng = np.random.default_rng(2)
+    parts_in_all, alpha, beta = 4, 0.3, 0.7
+    rows = [
+        [(int(rng.integers(9)), int(rng.integers(parts_in_all))) for _ in range(rng.integers(1, 6))]
+        for _ in range(40)
+    ]
+    values = rng.normal(size=sum(map(len, rows))).astype(np.float32)
+    labels = rng.integers(0, 2, 40).astype(np.float32)
+    weights = rng.uniform(0.5, 2, 40).astype(np.float32)
+    scales = rng.uniform(0.5, 2, parts_in_all)
+
+    def loss(factors: np.ndarray) -> float:
+        state, total, at = np.zeros((9, 2)), 0.0, 0
+        for row, label, weight in zip(rows, labels, weights, strict=True):
+            x = [float(values[at + j]) * scales[part] for j, (_, part) in enumerate(row)]
+            at += len(row)
+            w = [-alpha * state[slot, 0] / (beta + state[slot, 1] ** 0.5) for slot, _ in row]
+            margin = sum(a * b for a, b in zip(w, x, strict=True))
+            told = sum(a * b * factors[part] for a, b, (_, part) in zip(w, x, row, strict=True))
+            total += weight * (log1p(np.exp(told)) - label * told)
+            error = weight * (1 / (1 + np.exp(-margin)) - label)
+            for j, (slot, _) in enumerate(row):
+                g, n = error * x[j], state[slot, 1]
+                state[slot] += g - ((n + g * g) ** 0.5 - n**0.5) / alpha * w[j], g * g
+        return total
+
+    indptr = np.cumsum([0, *map(len, rows)])
+    slots, parts = np.array([pair for row in rows for pair in row]).T
+    gradient, curvature = np.zeros(parts_in_all), np.zeros((parts_in_all, parts_in_all))
+    found = pass_with_scales(
+        indptr, slots.astype(np.uint32), parts.astype(np.int32), values, labels, weights, scales, alpha, beta,
+        np.zeros((9, 2)), gradient, curvature,
+    )  # fmt: skip
+    ones, step = np.ones(parts_in_all), 1e-4
+    shifts = np.eye(parts_in_all) * step
+    assert found == pytest.approx(loss(ones), rel=1e-9)
+    assert gradient == pytest.approx(
+        [(loss(ones + s) - loss(ones - s)) / (2 * step) for s in shifts], abs=1e-5
+    )
+    second = [
+        [
+            (loss(ones + s + t) - loss(ones + s - t) - loss(ones - s + t) + loss(ones - s - t))
+            / (4 * step**2)
+            for t in shifts
+        ]
+        for s in shifts
+    ]
+    assert curvature == pytest.approx(np.array(second), abs=1e-4)
+
+
+def test_what_tells_is_scaled_up_and_what_does_not_is_scaled_down(examples: Examples) -> None:
+    site, user, *_ = find_scales(examples, 5, 1.0, [range(ROWS)])[1:]
+    assert site > 1
+    assert user < 0.8
+    # found in the rows that are learnt alone
+    once, again = (find_scales(examples, 5, 1.0, [range(2_000), range(4_000, 5_000)]) for _ in range(2))
+    assert once.tolist() == again.tolist()
+    assert once[1] != site
+
+
+def test_trials_learn_with_scales_what_train_learns(examples: Examples, mixed: Path) -> None:
+    spec = parse_spec(FIELDS, "spec")
+    folds, settings = folds_of(ROWS, 0.2), {"alpha": 0.2, "l2": 0.3}
+    found = scaled(Candidate((examples,), 7), spec, folds, workers=2)
+    assert found.crosses == 7
+    assert [*found.scales] == [*spec.names] == ["site", "user", "tags", "age", "site * tags"]
+    (of_fold,) = found.by_fold
+    scales = dict(zip(spec.names, of_fold.scales[1:].tolist(), strict=True))
+    assert scales != pytest.approx(found.scales, rel=0.02)  # those of all rows
+    model = ctr.train(str(mixed), with_scales(spec, scales), holdout_fraction=0.2, chunk=700, **settings)
+    judged = run_trial(
+        found.by_fold, folds, choose_optimizer(settings), most_passes=1, to_beat=inf, stop=Event()
+    )
+    assert judged.loss == pytest.approx(model.manifest["metrics"]["holdout"]["logloss"], abs=2e-5)
+
+
+def test_scales_are_taken_where_they_are_better(mixed: Path, tmp_path: Path) -> None:
+    spec = parse_spec(FIELDS, "spec")
+    found = {}
+    for name, each in (("with", spec), ("without", spec), ("own", with_scales(spec, {"user": 0.5}))):
+        reopen = None if name == "without" else lambda wanted: RawSource(wanted, [mixed])
+        found[name] = tune(RawSource(each, [mixed]), tmp_path, reopen=reopen, trials=8, most_epochs=3)
+        assert not [*tmp_path.iterdir()]
+    assert found["with"].best.judged.loss < found["without"].best.judged.loss
+    assert [*found["with"].best.scales] == [*spec.names]
+    assert "user=" in found["with"].options["scale"][1]
+    assert not found["with"].tried[0].scales  # the defaults
+    for name in ("without", "own"):
+        assert not any(each.scales for each in found[name].tried)
+        assert "scale" not in found[name].options
+
+
+def test_one_field_alone_is_not_scaled(log: Path, tmp_path: Path) -> None:
+    spec = parse_spec(SPEC, "spec")
+    alone = spec.of_fields(spec.fields[:1])
+    found = tune(
+        RawSource(alone, [log]), tmp_path, reopen=lambda each: RawSource(each, [log]), trials=3, most_epochs=1
+    )
+    assert not any(each.scales for each in found.tried)
