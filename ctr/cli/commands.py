@@ -129,4 +129,7 @@ def _wrong_use(error: Any) -> str:
     context = getattr(error, "ctx", None)
     if not said or context is None:
         return str(said)
+    source = context.get_parameter_source(error.param.name) if getattr(error, "param", None) else None
+    if source is not None and source.name == "DEFAULT_MAP":  # which `--settings` fills
+        said = f"{context.params['settings']}: {said}"
     return f"{said}{'' if said.endswith(('.', '?')) else '.'} See `{context.command_path} --help`."

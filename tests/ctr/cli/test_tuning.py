@@ -113,7 +113,7 @@ WRONG = [
     ({"command": "train", "version": 1, "options": {"alpa": 1}}, "--alpa"),
     ({"command": "train", "version": 1, "options": {"negative_rate": 0.5}}, "write negative-rate"),
     ({"command": "train", "version": 1, "options": {"settings": "x"}}, "--settings"),
-    ({"command": "train", "version": 1, "options": {"alpha": -1}}, "--alpha"),
+    ({"command": "train", "version": 1, "options": {"alpha": -1}}, "s.yaml: Invalid value for '--alpha': -1"),
     ({"command": "train", "version": 1, "options": {"epochs": "many"}}, "--epochs"),
     ({"command": "train", "version": 1, "options": {}, "more": 1}, "'more'"),
     ([1], "no file of settings"),
