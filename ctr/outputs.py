@@ -43,12 +43,14 @@ def require_writable(path: Path, *, make_folders: bool = True) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
-    except FileNotFoundError as error:
-        raise DataError(
-            f"{path}: there is no folder {path.parent}; make it, or choose another place."
-        ) from error
     except OSError as error:
-        raise DataError(f"{path}: cannot be written to ({error.strerror}); choose another place.") from error
+        if isinstance(error, FileNotFoundError) and not path.parent.exists():
+            raise DataError(
+                f"{path}: there is no folder {path.parent}; make it, or choose another place."
+            ) from error
+        above = isinstance(error, FileExistsError | NotADirectoryError)
+        reason = "a folder above it is a file" if above else error.strerror
+        raise DataError(f"{path}: cannot be written to ({reason}); choose another place.") from error
 
 
 def require_apart(out: Path | None, inputs: Iterable[Path | str | None]) -> None:

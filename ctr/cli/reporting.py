@@ -13,6 +13,7 @@ import typer
 
 from ctr.cli.tables import some
 from ctr.errors import DataError
+from ctr.outputs import replace_file
 
 if TYPE_CHECKING:
     from features import BadRows
@@ -52,7 +53,11 @@ def report(lines: list[str], summary: dict[str, Any], json: Path | None, *, to_s
         sys.stdout.buffer.write(text)
         return
     try:
-        json.write_bytes(text)
+        if json.exists() and not json.is_file():  # such as a named pipe
+            json.write_bytes(text)
+            return
+        with replace_file(json.resolve()) as draft:
+            draft.write_bytes(text)
     except OSError as error:
         raise DataError(f"{json}: the summary could not be written ({error}).") from error
 

@@ -122,7 +122,9 @@ class Unfinished:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.folder, os.O_RDONLY)
         except OSError as error:
-            raise DataError(f"{self._out}: cannot be written to ({error.strerror}).") from error
+            raise DataError(
+                f"{self._out}: cannot be written to ({error.strerror}); choose another place."
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

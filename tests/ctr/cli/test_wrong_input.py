@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from hashlib import sha256
@@ -533,3 +534,26 @@ def test_a_filter_that_a_job_cannot_have(cli: Cli, tmp_path: Path) -> None:
     assert in_rounds.code == 1
     assert "--cache does not go with bsp" in in_rounds.err
     assert not (tmp_path / "model").exists()
+
+
+def test_a_summary_on_a_full_disk_leaves_the_old_one(cli: Cli, tmp_path: Path, model: Path) -> None:
+    (tmp_path / "s").mkdir()
+    summary = tmp_path / "s" / "s.json"
+    summary.write_text("{}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        done = cli("evaluate", tmp_path / "good.csv", "--model", model, "--json", summary)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert done.code == 1
+    assert f"{summary}: the summary could not be written" in done.err
+    assert [path.name for path in (tmp_path / "s").iterdir()] == ["s.json"]
+    assert summary.read_text() == "{}"
+
+
+def test_a_file_where_a_folder_should_be(cli: Cli, tmp_path: Path, model: Path) -> None:
+    log = tmp_path / "good.csv"
+    done = cli("train", "--spec", tmp_path / "spec.yaml", log, "--model", log / "model")
+    assert done.code == 1
+    assert "a folder above it is a file" in done.err
