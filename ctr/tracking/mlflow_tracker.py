@@ -30,7 +30,7 @@ class MlflowTracker:
         try:
             mlflow.MlflowClient().search_experiments(max_results=1)
         except Exception as error:
-            raise self._failed(error) from error
+            raise self._failed("does not answer", error) from error
 
     def keep(self, summary: Mapping[str, Any]) -> str:
         """Log the run."""
@@ -60,10 +60,15 @@ class MlflowTracker:
                     known = {f"{what}_{name}": each[name] for name in _METRICS if each[name] is not None}
                     self._mlflow.log_metrics(known, step=step)
         except Exception as error:
-            raise self._failed(error) from error
+            raise self._failed("did not take the run", error) from error
         return f"MLflow, run {run.info.run_id}"
 
-    def _failed(self, error: Exception) -> DataError:
+    def _failed(self, what: str, error: Exception) -> DataError:
         where = self._mlflow.get_tracking_uri()
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return DataError(f"MLflow at {where} did not take the run ({first}); check MLFLOW_TRACKING_URI.")
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        cause: BaseException | None = error
+        while cause is not None:  # below three libraries, which repeat each other
+            if isinstance(cause, OSError) and cause.strerror:
+                reason = cause.strerror
+            cause = cause.__cause__ or cause.__context__
+        return DataError(f"MLflow at {where} {what} ({reason}); check MLFLOW_TRACKING_URI.")

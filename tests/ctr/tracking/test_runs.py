@@ -91,7 +91,8 @@ def test_mlflow_takes_settings_and_metrics(
     (tmp_path / "model").rename(tmp_path / "first")
     refused = train("--track", "mlflow")
     assert refused.code == 1
-    assert "MLFLOW_TRACKING_URI" in refused.err
+    told = "MLflow at http://127.0.0.1:9 does not answer (Connection refused); check MLFLOW_TRACKING_URI.\n"
+    assert refused.err.endswith(told)
     assert not (tmp_path / "model").exists()
 
 
