@@ -87,6 +87,8 @@ def train(
         require_method(calibrate)
     if on_bad_rows not in ("fail", "skip"):
         raise DataError(f'on_bad_rows is {on_bad_rows!r}: choose "fail" or "skip".')
+    if sum(each is not None for each in (holdout, holdout_fraction, holdout_where)) > 1:
+        raise ModelError("give one of holdout, holdout_fraction and holdout_where.")
     with ExitStack() as opened:
         inputs = opened.enter_context(inputs_of(data, skipping=_SKIPPING))
         job = TrainJob(

@@ -48,8 +48,9 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         for name in ("workers", "chunk", "epochs"):
-            if getattr(self, name) < 1:
-                raise ModelError(f"{name} is {getattr(self, name)}: give a whole number of at least 1.")
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or value < 1:
+                raise ModelError(f"{name} is {value!r}: give a whole number of at least 1.")
         if not 0 <= self.safe_adding <= 1:
             raise ModelError(f"safe-adding is {self.safe_adding}: give a number from 0 to 1.")
         if not 0 < self.admit <= 1:

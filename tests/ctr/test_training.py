@@ -129,8 +129,12 @@ def test_wrong_data_and_settings(log: Path) -> None:
     for wrong in ({"epochs": 2}, {"negative_rate": 0.5}, {"pos_weight": 2}):
         with pytest.raises(ModelError, match="leave out epochs"):
             ctr.train(log, "criteo", auto=True, **wrong)
-    with pytest.raises(ModelError, match="epochs is 0"):
-        ctr.train(table, SPEC, epochs=0)
+    for name in ("epochs", "workers", "chunk"):
+        for count in (0, 1.5):
+            with pytest.raises(ModelError, match=f"{name} is {count}: give a whole number"):
+                ctr.train(table, SPEC, **{name: count})
+    with pytest.raises(ModelError, match="give one of holdout, holdout_fraction and holdout_where"):
+        ctr.train(table, SPEC, holdout=table, holdout_fraction=0.1)
     with pytest.raises(ModelError, match=r"no calibration 'sigmoid': choose from isotonic, platt"):
         ctr.train(table, SPEC, holdout_fraction=0.2, calibrate="sigmoid")
     odd = table.set_column(table.schema.get_field_index("click"), "click", pa.array([0, 1, 2] * 1_000))
