@@ -119,7 +119,9 @@ def _ours(case: Case, spec: str, train: Path, test: Path, folder: Path) -> list[
         if case.grid == "fast" and words:
             continue
         ctr("train", hashed, "--model", model, cores=1)  # its kernels are compiled then
-        done = ctr("train", hashed, "--model", model, *words, cores=2 if words else 1)
+        # Scales of fields are found in raw rows alone.
+        data = ("--spec", spec, train) if words and not case.shuffle else (hashed,)
+        done = ctr("train", *data, "--model", model, *words, cores=2 if words else 1)
         evaluated = ctr("evaluate", "--model", model, test)
         settings = json.loads((model / "manifest.json").read_bytes())["optimizer"]
         found.append(
