@@ -20,8 +20,9 @@ from features.spec.fitted import (
     spec_of_files,
 )
 from features.spec.loading import load_spec, require_place_for_spec, with_scales, write_fitted_spec
-from features.spec.model import FeatureSpec, parse_spec
+from features.spec.model import FeatureSpec
 from features.spec.number_fields import Clip, LinearField, NumberField, Scale
+from features.spec.parsing import parse_spec
 from features.spec.source import FEATURES, FORMATS, LABEL, WEIGHT, Format, Source
 from features.spec.time_fields import TimeField
 from features.spec.time_format import UNIX, UNIX_MS, is_number, parts_of

@@ -16,7 +16,8 @@ from safetensors.numpy import load, save
 
 from ctr.errors import SpecError
 from features.spec.fields import InputField
-from features.spec.model import FeatureSpec, parse_spec
+from features.spec.model import FeatureSpec
+from features.spec.parsing import parse_spec
 from features.spec.word_fields import ValueField
 
 SPEC = "features.yaml"

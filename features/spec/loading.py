@@ -9,7 +9,8 @@ from pathlib import Path
 from ctr.errors import DataError, SpecError
 from features.folder import MANIFEST, replace_folder, require_replaceable
 from features.spec.fitted import LEARNT, SPEC, read_spec_files, spec_files, spec_of_files
-from features.spec.model import FeatureSpec, parse_spec
+from features.spec.model import FeatureSpec
+from features.spec.parsing import parse_spec
 from features.spec.scales import LEAST, MOST
 from features.spec.word_fields import ValueField
 

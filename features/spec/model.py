@@ -7,12 +7,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from ctr.errors import SpecError
 from features.spec.crosses import Cross, Crosses, Groups
 from features.spec.fields import (
     FROZEN,
@@ -22,14 +21,13 @@ from features.spec.fields import (
     check_distinct,
     column_of,
     columns_of,
-    keys_of_fields,
     misfit,
 )
 from features.spec.number_fields import NumberField
 from features.spec.scales import Scales, check_scales
 from features.spec.source import FORMATS, Source, check_source
 from features.spec.windows import Window
-from features.spec.yaml_text import Place, SpecText, dump_yaml
+from features.spec.yaml_text import Place, dump_yaml
 
 
 class FeatureSpec(BaseModel):
@@ -195,32 +193,6 @@ def _decisive(part: InputField | Cross | Window) -> dict[str, Any]:
         for key, value in part.model_dump(exclude={"column", "time", "vocabulary"}).items()
         if key in _FIRST_KEYS or value != fields[key].get_default(call_default_factory=True)
     }
-
-
-def parse_spec(text: str, where: str) -> FeatureSpec:
-    """The spec in the YAML `text`; `where` (a file name) begins the message of a SpecError."""
-    try:
-        return _checked(_read(text))
-    except SpecError as error:
-        raise SpecError(f"{where}{error}") from None
-
-
-# Takes 20 ms, and a job needs the same spec in several places.
-_read = lru_cache(maxsize=8)(SpecText)
-
-
-def _checked(document: SpecText) -> FeatureSpec:
-    try:
-        return FeatureSpec.model_validate(document.data)
-    except ValidationError as error:
-        vocabulary = {
-            "the spec itself": tuple(FeatureSpec.model_fields),
-            "source": tuple(Source.model_fields),
-            **{f"{type_} fields": keys for type_, keys in keys_of_fields().items()},
-            "crosses": tuple(Cross.model_fields),
-            "windows": tuple(Window.model_fields),
-        }
-        raise document.explain(error, vocabulary) from None
 
 
 def _without_empty(data: dict[str, Any]) -> dict[str, Any]:

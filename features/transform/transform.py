@@ -12,49 +12,16 @@ from numpy.typing import NDArray
 from ctr.errors import DataError, SpecError
 from features.batches import Batch, BatchBuilder
 from features.columns import Arrays, Bag, Columns, Hashes, Words
-from features.spec import FeatureSpec, InputField, TimeField, column_of, columns_of, learnt_of
-from features.steps.index_kernels import bad_token
-from features.text import Cells, CodedCells, cells_of_rows, expected_time, shown
+from features.spec import FeatureSpec, InputField, column_of, columns_of, learnt_of
+from features.text import Cells, CodedCells, cells_of_rows
 from features.transform.by_value import ByValue
 from features.transform.coded_kernels import CodedSlots, write_coded_rows
 from features.transform.cross_plan import most_of_bags
 from features.transform.kernels import RowStatus, transform_rows
 from features.transform.missing import maker
 from features.transform.plan import NOT_CODED, made_of, plan_of, scratch_of, seed_of
+from features.transform.problems import explain
 from features.transform.step_kernels import Coded, Made, Scratch
-
-_EXPECTED = {
-    RowStatus.LABEL: "is no label; it must be 0 or 1, or -1 or 1",
-    RowStatus.LABEL_MINUS: "is a label of -1 or 1, but other rows have 0 or 1; write all labels one way",
-    RowStatus.LABEL_ZERO: "is a label of 0 or 1, but other rows have -1 or 1; write all labels one way",
-    RowStatus.WEIGHT: "is no weight; it must be a finite number above 0",
-    RowStatus.NUMBER: "is not a number; write it in decimal digits, or leave it empty when it is missing",
-    RowStatus.INDEX: "is not index:value with a whole number as index",
-    RowStatus.VALUE: "does not have a finite number after its colon",
-    RowStatus.NAMED: "has a value that is not a finite number after a colon",
-    RowStatus.QUERY: "is a query id: ranking data is not supported; write index:value",
-    RowStatus.FEATURES: "has so many values that they and their crosses are more features than the spec's"
-    " most_features; shorten such lists, cross fewer of them, or raise most_features",
-    RowStatus.LATE: "is earlier than a row before it, by more than the slack of a window; sort the rows by"
-    " time, or raise that slack",
-}
-
-
-_REASONS = {
-    RowStatus.LABEL: "no label (0 or 1, or -1 or 1)",
-    RowStatus.LABEL_MINUS: "a label of -1 where other rows have 0",
-    RowStatus.LABEL_ZERO: "a label of 0 where other rows have -1",
-    RowStatus.WEIGHT: "no weight (finite, above 0)",
-    RowStatus.NUMBER: "not a number",
-    RowStatus.INDEX: "no index:value with a whole number as index",
-    RowStatus.VALUE: "a value that is no finite number",
-    RowStatus.NAMED: "a feature whose value is no finite number",
-    RowStatus.QUERY: "query ids",
-    RowStatus.FEATURES: "more features than most_features",
-    RowStatus.LATE: "earlier than a row before it, by more than the slack of a window",
-}
-_TOKENS = (RowStatus.INDEX, RowStatus.VALUE, RowStatus.QUERY)
-"""Of one of the several features in a cell."""
 
 
 class History(Protocol):
@@ -316,32 +283,7 @@ class Transform:
 
     def explain(self, cells: Cells, row: int, status: int, column: int) -> tuple[str, str]:
         """What is wrong with a bad row, such as ``column 'I3': 'x' is not a number``; the same by kind."""
-        kind = RowStatus(status)
-        if kind in (RowStatus.TIME, RowStatus.SINCE):
-            return self._explain_time(cells, row, column, kind)
-        text = cells.buffer[cells.starts[row, column] : cells.ends[row, column]]
-        if kind in _TOKENS:
-            text = text[slice(*bad_token(text))]
-        where = f"column {self.columns[column]!r}: "
-        return f"{where}{shown(text)!r} {_EXPECTED[kind]}", where + _REASONS[kind]
-
-    def _explain_time(self, cells: Cells, row: int, column: int, kind: RowStatus) -> tuple[str, str]:
-        """As `explain`, of a column that a field or window reads as times, and that has none in this row."""
-        columns = Columns(cells, np.zeros(len(cells), np.uint8), slice(row, row + 1), self.columns)
-        fields = [field for field in self.spec.fields if isinstance(field, TimeField)]
-        read = [(column_of(f), f.since_column, f.format) for f in fields]
-        read += [(window.time, None, window.format) for window in self.spec.windows]
-        for at, since, time_format in read:
-            name = at if kind is RowStatus.TIME else since
-            if self.columns.index(at) != column or name is None:
-                continue
-            if columns[name].times(time_format).problem[0]:
-                met, expected = cells.text(row, self.columns.index(name)), expected_time(time_format)
-                return (
-                    f"column {name!r}: {met!r} is no time; expected {expected}",
-                    f"column {name!r}: no time",
-                )
-        raise ValueError("this row is not bad")
+        return explain(self.spec, self.columns, cells, row, RowStatus(status), column)
 
 
 def _read_only(buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
