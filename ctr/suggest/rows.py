@@ -80,7 +80,13 @@ def read_rows(
         raise DataError("the input has no row to learn from: check the file.")
     numbered = tuple(pool.map(number_values, hashes[:, :done]))
     rate = base_rate(source, None) if source.spec.bias else None
-    return Rows(Examples.of(batches, rate), tuple(fields), tuple(fields.values()), numbered, total)
+    examples = Examples.of(batches, rate)
+    if (clicks := np.count_nonzero(examples.labels)) in (0, done):
+        raise DataError(
+            f"all {done:,} rows to search in are {'clicks' if clicks else 'without a click'}, and crosses are"
+            " found on rows of both classes; check the spec's label, and whether the rows are sorted."
+        )
+    return Rows(examples, tuple(fields), tuple(fields.values()), numbered, total)
 
 
 def spec_of_values(spec: FeatureSpec) -> FeatureSpec:
