@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 
 def metric_lines(evaluated: Mapping[str, MetricSummary]) -> list[str]:
-    """One line of metrics per entry, under a line of heads."""
+    """One line of metrics per entry, under a line of heads; a last one where some are not defined."""
     rows: list[tuple[str, ...]] = [("", "examples", "log loss", "norm. entropy", "AUC", "calibration")]
     for name, m in evaluated.items():
         cells = (m.logloss, m.normalized_entropy, m.auc, m.calibration)
         rows.append((name, f"{m.examples:,}", *("-" if isnan(c) else f"{c:.5f}" for c in cells)))
-    return table(rows, "<>>>>>")
+    undefined = any(isnan(m.auc) for m in evaluated.values())
+    note = ["(-: not defined where no row, or every row, is a click)"] if undefined else []
+    return [*table(rows, "<>>>>>"), *note]
 
 
 def reliability_lines(summary: MetricSummary) -> list[str]:

@@ -68,6 +68,16 @@ def test_slices_are_what_an_evaluation_of_their_rows_gives(cli: Cli, folder: Pat
     assert "(all others)" in shown
 
 
+def test_rows_of_one_class_have_a_log_loss_alone(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    log = tmp_path / "none.csv"
+    log.write_text("click,site,device\n" + "0,s1,phone\n" * 20)
+    done = cli("evaluate", "--model", folder / "one", log)
+    assert done.code == 0
+    note = "(-: not defined where no row, or every row, is a click)"
+    assert done.out.splitlines()[2] == note
+    assert note not in cli("evaluate", "--model", folder / "one", folder / "log.csv").out
+
+
 def test_of_several_models_each_has_its_slices(cli: Cli, folder: Path) -> None:
     words = ["evaluate", "--model", folder / "one", "--model", folder / "two", folder / "log.csv"]
     told = json.loads(cli(*words, "--by", "device", "--json", "-").out)
