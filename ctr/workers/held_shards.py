@@ -89,6 +89,10 @@ class HeldShards:
         claim = self._board.queue.claim(self._worker, in_work, ahead=ahead)
         if claim is None:
             return False
+        forgotten = self.held.get(claim.shard)
+        if forgotten is not None:  # by a board that came back with an old snapshot
+            forgotten.lost = True  # and begun again when nothing of it is on its way any more
+            return False
         if not in_work:
             self.clock, self.pushed_clock, self.gate = claim.clock, claim.clock, None
         # A failover may have lost what was acknowledged, and a dead worker sends nothing again.

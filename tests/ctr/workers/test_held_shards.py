@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import redis
 
 from ctr.learn import Timings
 from ctr.optimizers.ftrl import Ftrl
@@ -89,6 +90,25 @@ def test_the_clock_goes_on_where_nothing_is_waited_for(worker: OneWorker) -> Non
     assert worker.take(ahead=True).held.shard == 2
     assert worker.shards.clock == 41
     worker.board.leases.expire(other)
+
+
+def test_what_a_board_has_forgotten_is_not_begun_beside_itself(worker: OneWorker, redis_url: str) -> None:
+    """It went back to before the claim: so it has the same data shard claimed again."""
+    shards, own = worker.shards, worker.shards._store
+    with redis.Redis.from_url(redis_url) as client:
+        before = {key: client.dump(key) for key in client.keys("ctr:{held:meta}:*")}
+        first, second = worker.take(ahead=False), worker.take(ahead=True)
+        for key, value in before.items():
+            client.restore(key, 0, value, replace=True)
+    attempt = own._attempts[0]
+    held = dict(shards.held)
+    assert not shards._claim(ahead=True)
+    assert shards.held == held
+    assert own._attempts[0] is attempt
+    assert (first.held.lost, second.held.lost) == (True, False)
+    shards.settle(leave=False)
+    assert 0 not in shards.held
+    assert worker.board.look().unfinished[0].owner is None
 
 
 def test_nothing_is_left_to_claim(worker: OneWorker) -> None:
