@@ -164,13 +164,13 @@ class Coordinator:
 
     def whole(self, result: TrainResult, read: Callable[[], T]) -> T:
         """What `read` finds in the store after the job; raises StoreError when pushes have been lost."""
+        end = JobPosition.at_end(self._plan, self._job.ranks)  # the board may have lost it with the pushes
         if result.interrupted:
             end = JobPosition.of(self.board.look())
-        else:  # whatever the board says: it may have been lost with the pushes
-            end = JobPosition.at_end(self._plan, self._job.ranks)
         while True:
-            servers, found = self._store.servers(), read()
-            self._lost.require_none(end.watermarks(self._plan))
+            servers = self._store.servers()
+            self._lost.require_none(end.watermarks(self._plan))  # before: some may be sent again yet
+            found = read()
             if self._store.servers() == servers:
                 return found
 

@@ -13,6 +13,7 @@ from time import perf_counter, sleep
 
 import numpy as np
 
+from ctr.errors import StoreError
 from ctr.learn import AdmissionCounts, Learner, Timings
 from ctr.workers.chunk_reader import RankReaders
 from ctr.workers.description import JobDescription
@@ -21,6 +22,7 @@ from ctr.workers.prepared_update import PreparedUpdate
 from ctr.workers.report import Reports, WorkerReport
 from features import Chunk
 from ps import FilterCounts, JobBoard, PendingPush, PushPacked, PushQueue, RankGate, RedisStore, Token
+from ps.client import LOST
 from ps.partitions import no_slots
 
 _POLL_S = 0.001
@@ -178,11 +180,21 @@ class BspWorker:
         blob = update.to_bytes()
         counts = self._board.ranks.prepare(rank, round_, blob)
         self._prepared.pop(rank, None)
-        if counts is not None:
+        if counts is None:
+            self._announce_again(rank, round_)
+        else:
             ours = learner if counts == blob else None
             self._prepared[rank] = _Prepared(round_, counts, ours, update.evaluated)
             self._board.ranks.announce_prepared(rank, round_)
         self._timings.push += perf_counter() - started
+
+    def _announce_again(self, rank: int, round_: int) -> None:
+        """Of a round behind one that is prepared: all was pushed, but the board may have lost that it was."""
+        self._wait_replicated()  # and its node pushes with it, which are sent again if they are kept
+        applied = int(self._store.applied(self._job_id, rank).min())
+        if applied < round_:
+            raise StoreError(f"{self._store.url}: {LOST}")
+        self._board.ranks.announce_pushed(rank, applied)
 
     def _update(
         self, chunk: Chunk, learner: Learner, evaluated: tuple[bytes, bytes], rank: int, round_: int

@@ -247,7 +247,10 @@ class SspWorker:
         started, polling = perf_counter(), Polling(shortest_s=_POLL_S)
         told = None
         while (
-            (gate := shards.announce(shards.put_back.held)) and self._goes_on(gate) and gate.pause is not None
+            (gate := shards.announce(shards.put_back.held))
+            and self._goes_on(gate)
+            and gate.pause is not None
+            and gate.pause <= shards.clock
         ):
             self._asked += 1
             if told != gate.pause:

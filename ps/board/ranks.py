@@ -102,14 +102,18 @@ class Ranks:
 
     def announce_prepared(self, rank: int, round_: int) -> None:
         """Publish that the rank's update of this round, and so of all before, is prepared."""
-        self._mark(f"s{rank}".encode(), round_)
+        self._mark(round_, b"s%d" % rank)
 
     def announce_pushed(self, rank: int, round_: int) -> None:
-        """Publish that the rank's update of this round, and so of all before, is wholly pushed."""
-        self._mark(f"p{rank}".encode(), round_)
+        """Publish that the rank's update of this round, and so of all before, is wholly pushed.
 
-    def _mark(self, member: bytes, round_: int) -> None:
-        self._record.write((b"ZADD", self._record.key[BoardPart.MARKS], b"GT", b"%d" % round_, member))
+        It was prepared, too, which a board that came back with an old snapshot does not know.
+        """
+        self._mark(round_, b"p%d" % rank, b"s%d" % rank)
+
+    def _mark(self, round_: int, *members: bytes) -> None:
+        marks = (word for member in members for word in (b"%d" % round_, member))
+        self._record.write((b"ZADD", self._record.key[BoardPart.MARKS], b"GT", *marks))
 
     def restoration(self, pushed: Sequence[int]) -> list[Command]:
         """Makes these the last rounds of the ranks, which have none yet."""

@@ -260,12 +260,23 @@ class RunningJob:
             wait_for(lambda: board.job() is not None or self.over)
             yield board
 
-    def gather(self) -> None:
-        """Let nobody begin until all workers of the job are there: one could be done before the others."""
+    def gather(self, until: int | None = None) -> None:
+        """Let nobody begin until all workers of the job are there: one could be done before the others.
+
+        See `pause` for `until`.
+        """
+        self.pause(-1)
         with self.board() as board:
-            board.pause(-1)
             wait_for(lambda: len(board.look().workers) == self.job.workers)
-            board.pause(None)
+        self.pause(until)
+
+    def pause(self, at: int | None) -> None:
+        """Let nobody begin this round or, by its own clock, chunk until another is named, or None.
+
+        So a test has all the time that it needs, as a job that must not be over yet waits for it.
+        """
+        with self.board() as board:
+            board.pause(at)
 
     def once(self, ready: Callable[[BoardView], bool]) -> BoardView | None:
         """Wait until the board shows that; None when the job ended before."""

@@ -12,12 +12,15 @@ from contextlib import closing
 from pathlib import Path
 from threading import Event
 
+import numpy as np
 import pytest
 
+from ctr.distributed.coordinator import Coordinator
 from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import StoreError
 from ctr.learn import TrainProgress
-from ps import BoardView, JobBoard, parse_redis_url
+from ctr.optimizers.ftrl import Ftrl
+from ps import BoardView, JobBoard, RedisStore, Token, parse_redis_url
 from ps.servers.embedded import EmbeddedRedis
 from ps.servers.redis_server import RedisServer
 from tests.ctr.distributed_jobs import (
@@ -29,8 +32,11 @@ from tests.ctr.distributed_jobs import (
     describe,
     frozen,
     in_memory,
+    in_threads,
     process_of,
     pushed,
+    result_in_memory,
+    same,
     same_sums,
     source_of,
     wait_for,
@@ -40,28 +46,42 @@ from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
 pytestmark = [needs_redis, timing_sensitive]
 
 LOST = "lost pushes .* --resume"
+SOME, MORE = 5, 25
+"""Chunks of each worker, or rounds, that a job waits after: for the snapshot, and for the loss."""
+PASSES = 8
+"""Of ten chunks: more than `MORE` for each of two workers."""
+NOT_KEPT = 24
+"""Pushes of two workers: more than they keep to send again, and train again of data shards in work."""
 
 
-def snapshot(server: RedisServer) -> None:
-    with server.connect() as client:
+def snapshot(running: RunningJob, server: RedisServer) -> int:
+    """Let a server keep what it holds now; the chunks that it has, or more."""
+    with server.connect() as client, running.board() as board:
         client.execute_command("SAVE")
+        return pushed(board.look())
 
 
-def other_than_the_boards(running: RunningJob, servers: EmbeddedRedis) -> RedisServer:
+def nodes(running: RunningJob, servers: EmbeddedRedis) -> tuple[RedisServer, RedisServer]:
+    """Of two, the board's and the other."""
     with running.board() as board:
-        node = board._record._nodes.client().get_node_from_key(board._record.key["job"])
-    (other,) = [server for server in servers.servers if server.port != node.port]
-    return other
+        port = board._record._nodes.client().get_node_from_key(board._record.key["job"]).port
+    one, two = servers.servers
+    return (one, two) if one.port == port else (two, one)
 
 
-def require_right_or_stopped(running: RunningJob) -> bool:
-    """Whether it came to its end."""
+def apart(servers: EmbeddedRedis) -> str:
+    """The URL of a model whose board is on one of two nodes, and whose updates wait on the other."""
+    return f"{servers.url}?model=apart"
+
+
+def require_right_or_stopped(running: RunningJob) -> None:
+    """Either every chunk counts once, or the job says that pushes were lost."""
     try:
         result = running.result()
     except StoreError as error:
         if "lost pushes" not in str(error) or "--resume" not in str(error):
             raise
-        return False
+        return
     assert same_sums(result.state, in_memory(running.job)[0])
     return True
 
@@ -72,52 +92,75 @@ def test_one_node_of_two(
 ) -> None:
     """Data shards that were finished since the snapshot are no worker's any more."""
     servers = start_redis(shards=2)
-    job = describe(job_data, consistency=consistency, passes=4, ftrl=ADDITIVE)
+    job = describe(job_data, consistency=consistency, passes=PASSES, ftrl=ADDITIVE)
     running = start_job(job, servers.url)
-    running.gather()
-    victim = other_than_the_boards(running, servers)
-    view = running.once(lambda view: pushed(view) >= 10)
-    assert view is not None
-    snapshot(victim)
-    assert running.once(lambda now: pushed(now) >= pushed(view) + 18)
+    running.gather(until=SOME)
+    _, victim = nodes(running, servers)
+    assert running.once(lambda view: pushed(view) >= SOME)
+    had = snapshot(running, victim)
+    running.pause(MORE)
+    assert running.once(lambda view: pushed(view) >= had + NOT_KEPT)
     victim.restart()
+    running.pause(None)
     began = time.monotonic()
     with pytest.raises(StoreError, match=LOST):
         running.result()
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.parametrize("of_board", [False, True])
 def test_of_rounds_whose_workers_died_as_well(
-    start_job: StartJob, start_redis: StartRedis, job_data: Path
+    start_job: StartJob, start_redis: StartRedis, job_data: Path, of_board: bool
 ) -> None:
     """Whoever takes the ranks over has pushed none of what is lost."""
     servers = start_redis(shards=2)
-    running = start_job(describe(job_data, passes=30), servers.url)
-    running.gather()
-    helper = Helpers(servers.url, 1)  # without a rank
-    assert running.once(lambda view: len(view.workers) == 3 and pushed(view) >= 10)
-    victim = other_than_the_boards(running, servers)
-    snapshot(victim)
-    view = running.once(lambda view: pushed(view) >= 24)
-    assert view is not None
+    running = start_job(describe(job_data, passes=PASSES), apart(servers))
+    running.gather(until=SOME)
+    helper = Helpers(running.url, 1)  # without a rank
+    assert running.once(lambda view: len(view.workers) == 3 and pushed(view) >= SOME)
+    victim = nodes(running, servers)[not of_board]
+    had = snapshot(running, victim)
+    running.pause(MORE)
+    assert running.once(lambda view: pushed(view) >= had + NOT_KEPT)
     for pid in running.pids():
         os.kill(pid, signal.SIGKILL)
     victim.restart()
+    running.pause(None)
     with pytest.raises(StoreError, match=LOST):
         running.result()
     helper.join()
 
 
+def test_of_rounds_that_only_the_board_has_forgotten(
+    start_job: StartJob, start_redis: StartRedis, job_data: Path
+) -> None:
+    """Their updates wait nowhere any more, but what of them is lost, their workers have kept."""
+    servers = start_redis(shards=2)
+    job = describe(job_data, passes=4)
+    running = start_job(job, apart(servers))
+    running.gather(until=SOME)
+    assert running.once(lambda view: pushed(view) >= 2 * SOME)
+    victim, _ = nodes(running, servers)
+    snapshot(running, victim)
+    running.pause(SOME + 2)
+    assert running.once(lambda view: pushed(view) >= 2 * (SOME + 2))
+    victim.restart()
+    running.pause(None)
+    assert same(running.result().state, in_threads(job, servers.url, 1)[0])
+
+
 def test_the_only_node(start_job: StartJob, start_redis: StartRedis, job_data: Path) -> None:
     """The board goes back with the partitions, and what was trained since is trained again."""
     servers = start_redis()
-    job = describe(job_data, consistency="ssp", passes=4, ftrl=ADDITIVE)
+    job = describe(job_data, consistency="ssp", passes=PASSES, ftrl=ADDITIVE)
     running = start_job(job, servers.url)
-    running.gather()
-    assert running.once(lambda view: pushed(view) >= 10)
-    snapshot(servers.servers[0])
-    assert running.once(lambda view: pushed(view) >= 24)
+    running.gather(until=SOME)
+    assert running.once(lambda view: pushed(view) >= SOME)
+    had = snapshot(running, servers.servers[0])
+    running.pause(MORE)
+    assert running.once(lambda view: pushed(view) >= had + NOT_KEPT)
     servers.servers[0].restart()
+    running.pause(None)
     require_right_or_stopped(running)
 
 
@@ -128,17 +171,17 @@ def test_while_the_one_that_pushed_is_idle(
     servers = start_redis(shards=2)
     job = describe(job_data, consistency="asp", ftrl=ADDITIVE)
     running = start_job(job, servers.url)
-    running.gather()
-    victim = other_than_the_boards(running, servers)
+    running.gather(until=1)
+    _, victim = nodes(running, servers)
     view = running.once(lambda view: any(shard.owner for shard in view.unfinished.values()))
     assert view is not None
     owner = next(shard.owner for shard in view.unfinished.values() if shard.owner)
     number = [worker.id for worker in view.workers].index(owner)
-    with running.board() as board, frozen(process_of(view, number)):
-        snapshot(victim)
-        assert running.once(lambda view: view.finished >= view.shards - 1) or True
+    with frozen(process_of(view, number)):
+        snapshot(running, victim)
+        running.pause(None)
+        running.once(lambda view: view.finished >= view.shards - 1)
         victim.restart()
-        del board
     require_right_or_stopped(running)
 
 
@@ -158,16 +201,47 @@ def test_when_everything_is_pushed(start_redis: StartRedis, job_data: Path, cons
     def go_back(_: TrainProgress) -> None:
         """Called by the coordinator before it looks at the board again."""
         if not done:
+            wait_for(lambda: pushed(board.look()) >= SOME)
             for server in servers.servers:
-                snapshot(server)
-            with closing(JobBoard(parse_redis_url(servers.url))) as board:
-                snapshots_at = pushed(board.look())
-                wait_for(lambda: everything(board.look()))
-                node = board._record._nodes.client().get_node_from_key(board._record.key["job"])
+                with server.connect() as client:
+                    client.execute_command("SAVE")
+            done.append(pushed(board.look()))
+            board.pause(None)
+            wait_for(lambda: everything(board.look()))
+            node = board._record._nodes.client().get_node_from_key(board._record.key["job"])
             next(server for server in servers.servers if server.port != node.port).restart()
-            done.append(snapshots_at)
 
     settings = StoreSettings(servers.url, None, False, LEASE_S)
-    with pytest.raises(StoreError, match=LOST):
-        train_distributed(job, source_of(job), settings, start=None, stop=Event(), on_progress=go_back)
+    with closing(JobBoard(parse_redis_url(servers.url))) as board, pytest.raises(StoreError, match=LOST):
+        train_distributed(
+            job,
+            source_of(job),
+            settings,
+            start=None,
+            stop=Event(),
+            on_progress=go_back,
+            on_start=lambda _: board.pause(SOME),
+        )
     assert done[0] < 50
+
+
+def test_what_is_sent_again_while_the_model_is_read(redis_url: str, job_data: Path) -> None:
+    """By a worker that wakes up only then: it is in the store, and not in the model."""
+    job = describe(job_data, consistency="asp")
+    plan, spec = job.plan(), job.feature_spec()
+
+    def read() -> None:
+        for shard in range(plan.shards):
+            token = Token(coordinator.id, shard, plan.end_of(shard))
+            everywhere = np.ones(store.partitions.count, np.bool_)
+            store.push_packed(np.empty(0, np.uint32), np.empty(0, np.int64), token, only=everywhere)
+
+    with (
+        closing(RedisStore(parse_redis_url(redis_url), bits=spec.bits, width=Ftrl.width)) as store,
+        closing(Coordinator(job, store)) as coordinator,
+    ):
+        _, result = result_in_memory(job)
+        with pytest.raises(StoreError, match=LOST):
+            coordinator.whole(result, read)
+        read()
+        coordinator.whole(result, read)

@@ -145,7 +145,7 @@ class TestRanks:
             board.ranks.announce_prepared(0, round_)
             board.ranks.announce_pushed(1, round_ + 10)
         gate = board.ranks.gate(worker)
-        assert (gate.prepared, gate.pushed) == ((3, -1), (-1, 13))
+        assert (gate.prepared, gate.pushed) == ((3, 13), (-1, 13))  # what is pushed was prepared
         assert (gate.state, gate.live) == ("running", True)
         assert not board.ranks.gate("nobody").live
-        assert [(rank.prepared, rank.pushed) for rank in board.look().ranks] == [(3, -1), (-1, 13)]
+        assert [(rank.prepared, rank.pushed) for rank in board.look().ranks] == [(3, -1), (13, 13)]
