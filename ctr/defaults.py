@@ -1,5 +1,7 @@
 """What training does unless it is told otherwise, for commands and jobs alike; what filters do is in `ps`."""
 
+MOST_WORKERS = 1_000
+"""Of one job: far more than pay, so that a slip of the finger does not fill the memory."""
 SAFE_ADDING = 0.75
 """How far several workers allow for each other's updates."""
 MOST_BAD = 0.01

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from ctr.defaults import SAFE_ADDING
+from ctr.defaults import MOST_WORKERS, SAFE_ADDING
 from ctr.errors import DataError, ModelError
 from ctr.learn.admission import Admission
 from ctr.learn.learner import WARM_UP_ROWS, warm_up
@@ -51,6 +51,8 @@ class TrainSettings:
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or value < 1:
                 raise ModelError(f"{name} is {value!r}: give a whole number of at least 1.")
+        if self.workers > MOST_WORKERS:
+            raise ModelError(f"workers is {self.workers:,}: give at most {MOST_WORKERS:,}.")
         if not 0 <= self.safe_adding <= 1:
             raise ModelError(f"safe-adding is {self.safe_adding}: give a number from 0 to 1.")
         if not 0 < self.admit <= 1:

@@ -36,7 +36,9 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not (isinstance(entry, dict) and "command" in entry and isinstance(entry.get("options"), dict)):
         raise DataError(f"{path}: is no file of settings, which has `command` and `options`; see `ctr tune`.")
     if (command := entry.get("command")) != COMMAND:
-        raise DataError(f"{path}: has settings for the command {command!r}, not for {COMMAND!r}.")
+        raise DataError(
+            f"{path}: has settings for the command {command!r}, not for {COMMAND!r}: `ctr tune` writes those."
+        )
     if (version := entry.get("version")) != _VERSION:
         raise DataError(f"{path}: is of version {version!r}; this ctr reads version {_VERSION}.")
     if unknown := [key for key in entry if key not in _KEYS]:

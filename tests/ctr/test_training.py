@@ -129,6 +129,8 @@ def test_wrong_data_and_settings(log: Path) -> None:
     for wrong in ({"epochs": 2}, {"negative_rate": 0.5}, {"pos_weight": 2}):
         with pytest.raises(ModelError, match="leave out epochs"):
             ctr.train(log, "criteo", auto=True, **wrong)
+    with pytest.raises(ModelError, match="give at most 1,000"):
+        ctr.train(log, "criteo", workers=10**30)
     for name in ("epochs", "workers", "chunk"):
         for count in (0, 1.5):
             with pytest.raises(ModelError, match=f"{name} is {count}: give a whole number"):

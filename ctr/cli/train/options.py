@@ -70,8 +70,9 @@ class TrainOptions:
         bool,
         typer.Option(
             "--auto",
-            help="First find --epochs, --alpha, --beta, --l1 and --l2 by 30 trials on (the first 500,000 of) "
-            "these rows, as `ctr tune` does; those that are given stay. After 30 s, no trial begins.",
+            help="First find --epochs, --alpha, --beta, --l1 and --l2, and of raw files --scale, by 30 "
+            "trials on (the first 500,000 of) these rows, as `ctr tune` does; those that are given stay. "
+            "After 30 s, no trial begins.",
         ),
     ] = False
     workers: Annotated[
