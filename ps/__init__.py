@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ctr.lazy import lazy_face
-from ps.fixed_point_kernels import LARGEST_N, fraction_bits
+from ps.fixed_point_kernels import fraction_bits, largest_n, n_fraction_bits, reachable_n
 from ps.memory import MemoryStore
 from ps.opening import open_store, require_store_url, without_password
 from ps.partitions import Partitions, Slots

@@ -1,11 +1,11 @@
 """Numba loops between FTRL's two accumulators as float32 and as one 64-bit integer, which Redis can add to.
 
 The high 32 bits hold `z`, signed, in units of `2**-z_bits`; the low 32 bits hold `n`, unsigned, in units of
-`2**-8`. Adding two such integers adds both halves, as long as neither leaves its range: so a push is limited
-by what was pulled, and between the limits and the ends of the ranges there is room for what others push
-meanwhile. Nobody knows how much that is. So only *light* increments are simply added: it takes 2**16 of them
-at one moment, from as many views that are out of date, to use the room up. For the others, which are few, the
-slot is read first, under the lock that a push needs anyway, and they are limited by what is there
+`2**-n_bits`. Adding two such integers adds both halves, as long as neither leaves its range: so a push is
+limited by what was pulled, and between the limits and the ends of the ranges there is room for what others
+push meanwhile. Nobody knows how much that is. So only *light* increments are simply added: it takes 2**16 of
+them at one moment, from as many views that are out of date, to use the room up. For the others, which are
+few, the slot is read first, under the lock that a push needs anyway, and they are limited by what is there
 (`limit_heavy`): no number of them passes the limits. Light ones alone fit an entry of a log, too.
 
 What is below the resolution is rounded up with the probability of its share, so that the sum of many small
@@ -27,8 +27,6 @@ Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
 
-N_BITS = 8
-"""Fraction bits of n. Its range is `2**24`."""
 FINEST_Z_BITS = 13
 """Finer steps of z change no log loss."""
 Z_MOST = 1 << 30
@@ -37,21 +35,37 @@ N_MOST = 1 << 31
 """No push takes n above this, in units, which is half its range."""
 N_STEP = 1 << 27
 """No push adds more than this to an n, in units, so that one worker's in flight stay in the range."""
-LARGEST_N = float(N_MOST >> N_BITS)
-"""Where n stops, 8,388,608: the steps of a slot then get no smaller."""
+COARSEST_N_BITS, FINEST_N_BITS = 8, 16
+"""With 8, n stops at 8,388,608. With 16 it stops at 32,768, so that a guess which is far too low does little
+harm: by then, steps are 1/181 of the first ones at a beta of 1."""
 LIGHT_Z_BITS = 15
 LIGHT_N_BITS = 12
-"""Steps that have room in so many bits, z with its sign, are light: an n of 16 is some 64 examples of a slot
-in one chunk. Of 14M that could wait on ten million synthetic rows, 0.2% were heavy."""
+"""Steps that have room in so many bits, z with its sign, are light: with 8 fraction bits, an n of 16 is some
+64 examples of a slot in one chunk. Of 14M that could wait on ten million synthetic rows, 0.2% were heavy."""
 
 _HALF = np.float64(2.0**-32)
 _LOW = np.int64(0xFFFFFFFF)
-_N_SCALE = np.float64(1 << N_BITS)
 
 
 def fraction_bits(largest_z: float) -> int:
     """The `z_bits` with which `z` up to `largest_z`, which is above 0, is within the limits."""
     return min(FINEST_Z_BITS, Z_MOST.bit_length() - 1 - ceil(log2(largest_z)))
+
+
+def n_fraction_bits(expected_n: float) -> int:
+    """The `n_bits` with which `n` up to `expected_n`, which is above 0, is within the limits, if any have."""
+    return min(max(N_MOST.bit_length() - 1 - ceil(log2(expected_n)), COARSEST_N_BITS), FINEST_N_BITS)
+
+
+def largest_n(n_bits: int) -> float:
+    """Where n stops: the steps of a slot then get no smaller."""
+    return float(N_MOST >> n_bits)
+
+
+def reachable_n(n: Float32, n_bits: int) -> Float32:
+    """How far one push may take each `n`, float32[u]."""
+    reached: Float32 = np.minimum(n + np.float32(N_STEP >> n_bits), np.float32(largest_n(n_bits)))
+    return np.maximum(n, reached, out=reached)
 
 
 def token_hash(shard: int, number: int) -> np.uint64:
@@ -64,10 +78,10 @@ def token_hash(shard: int, number: int) -> np.uint64:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def unpack(packed: Int64, z_bits: int, out: Float32) -> None:
-    """Writes z and n of each integer to `out`, float32[u, 2]. `z_bits` is -96 to 30."""
+def unpack(packed: Int64, z_bits: int, n_bits: int, out: Float32) -> None:
+    """Writes z and n of each integer to `out`, float32[u, 2]. `z_bits` is -96 to 30, `n_bits` 0 to 31."""
     z_unit = np.float32(np.float64(2.0) ** -z_bits)
-    n_unit = np.float32(1.0 / (np.int64(1) << N_BITS))
+    n_unit = np.float32(1.0 / (np.int64(1) << n_bits))
     for i in range(packed.size):
         out[i, 0] = np.float32(np.int32(packed[i] >> 32)) * z_unit
         out[i, 1] = np.float32(np.uint32(packed[i] & _LOW)) * n_unit
@@ -75,7 +89,13 @@ def unpack(packed: Int64, z_bits: int, out: Float32) -> None:
 
 @njit(nogil=True, cache=True)
 def pack_delta(
-    delta: Float32, pulled: Float32 | None, slots: Slots, token_hash: np.uint64, z_bits: int, out: Int64
+    delta: Float32,
+    pulled: Float32 | None,
+    slots: Slots,
+    token_hash: np.uint64,
+    z_bits: int,
+    n_bits: int,
+    out: Int64,
 ) -> tuple[int, int]:
     """Writes to `out` the integers that add `delta`, finite float32[u, 2], to the state of `slots`.
 
@@ -84,16 +104,16 @@ def pack_delta(
     what leads back. n never falls. Returns of how many slots z, and of how many n, was limited so:
     where there are many, values are not scaled, `z_bits` is too large, or training has diverged.
     """
-    scale = np.float64(2.0) ** z_bits
+    scale, n_scale = np.float64(2.0) ** z_bits, np.float64(np.int64(1) << n_bits)
     z_limited = n_limited = 0
     for i in range(slots.size):
         z, n = np.float64(0), np.float64(0)
         if pulled is not None:
             z = np.rint(np.float64(pulled[i, 0]) * scale)
-            n = np.rint(np.float64(pulled[i, 1]) * _N_SCALE)
+            n = np.rint(np.float64(pulled[i, 1]) * n_scale)
         bits = mix(token_hash, np.uint64(slots[i]))
         dz = np.float64(delta[i, 0]) * scale
-        dn = np.float64(delta[i, 1]) * _N_SCALE
+        dn = np.float64(delta[i, 1]) * n_scale
         # Whole units, so that rounding up cannot pass them.
         z_up = min(max(Z_MOST - z, 0.0), 1.0 * Z_MOST)
         z_down = max(min(-Z_MOST - z, 0.0), -1.0 * Z_MOST)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 from ctr.errors import StoreError
-from ps.fixed_point_kernels import FINEST_Z_BITS
+from ps.fixed_point_kernels import COARSEST_N_BITS, FINEST_Z_BITS
 from ps.store import Store
 
 
@@ -17,6 +17,7 @@ def open_store(
     width: int,
     facts: Mapping[str, str] | None = None,
     z_bits: int = FINEST_Z_BITS,
+    n_bits: int = COARSEST_N_BITS,
     restoring: bool = False,
 ) -> Store:
     """The store at `url`, for `2**bits` slots of `width` numbers.
@@ -25,8 +26,8 @@ def open_store(
     - `embedded://?shards=2`: redis-server processes of our own on this machine, which end with the store.
     - `redis://[user:password@]host:port/db`, `rediss://…` with TLS, `redis+cluster://host:port,host:port`,
       `rediss+cluster://…`: parameters in Redis; `?model=NAME` names them. `facts` describe the model; it is
-      refused when it is there with others. `z_bits` says how it keeps its first number, and `restoring` is
-      for models to be restored: see `RedisStore`.
+      refused when it is there with others. `z_bits` and `n_bits` say how it keeps its numbers, and
+      `restoring` is for models to be restored: see `RedisStore`.
 
     Raises StoreError for a URL that names no store, for bits outside 1..40, and when a server cannot be
     reached or refuses.
@@ -52,6 +53,7 @@ def open_store(
             width=width,
             facts=facts,
             z_bits=z_bits,
+            n_bits=n_bits,
             restoring=restoring,
             on_close=ours.close,
         )

@@ -27,7 +27,8 @@ from ctr.validation import first_problem
 from ps import PartitionDump, RedisStore
 
 FORMAT = "ctr checkpoint"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
+_READABLE = (4, FORMAT_VERSION)
 MANIFEST = "manifest.json"
 
 PARTITIONS = "partitions.arrow"
@@ -56,6 +57,8 @@ class StoreFacts(BaseModel):
 
     bits: int
     z_bits: int
+    n_bits: int = 8
+    """Version 4 had no other."""
     partitions: int
     incarnation: str = Field(alias="run")
     """The random id of the model's creation."""
@@ -152,6 +155,7 @@ def restore_checkpoint(checkpoint: Checkpoint, store: RedisStore) -> None:
     for name, here in (
         ("bits", store.bits),
         ("z_bits", store.z_bits),
+        ("n_bits", store.n_bits),
         ("partitions", store.partitions.count),
     ):
         there = getattr(checkpoint.store, name)
@@ -184,7 +188,7 @@ def _read_manifest(folder: Path) -> Manifest:
         raise ModelError(f"{folder}: {MANIFEST} is torn or cannot be read ({error}); {_REMEDY}.") from error
     if kind != FORMAT:
         raise ModelError(f"{folder}: is a {kind}, not a checkpoint; give another folder.")
-    if version != FORMAT_VERSION:
+    if version not in _READABLE:
         raise ModelError(
             f"{folder}: the checkpoint has format version {version}, this program reads version "
             f"{FORMAT_VERSION}; use the version of ctr that wrote it."

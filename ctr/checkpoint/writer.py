@@ -101,7 +101,11 @@ def draft_checkpoint(
     place = folder.resolve()
     given = orjson.loads(orjson.dumps({"job": dict(job), "position": dict(position)}))
     facts = StoreFacts(
-        bits=store.bits, z_bits=store.z_bits, partitions=store.partitions.count, run=store.incarnation
+        bits=store.bits,
+        z_bits=store.z_bits,
+        n_bits=store.n_bits,
+        partitions=store.partitions.count,
+        run=store.incarnation,
     )
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with _refusals(folder), ExitStack() as opened:

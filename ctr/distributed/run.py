@@ -23,17 +23,17 @@ from ctr.distributed.coordinator import Coordinator
 from ctr.distributed.result import DistributedFacts
 from ctr.errors import ModelError, StoreError
 from ctr.learn import WARM_UP_ROWS, Trained, TrainProgress, read_out, warm_up
-from ctr.optimizers import Float32
+from ctr.optimizers import Float32, Optimizer
 from ctr.workers import JobDescription, WorkerProcesses, fork_server
 from features import ExampleSource, Slots
 from ps import (
-    LARGEST_N,
     JobBoard,
     ModelExistsError,
     PartitionDump,
     RedisStore,
     Saturations,
     Token,
+    largest_n,
     open_store,
     parse_redis_url,
 )
@@ -110,7 +110,7 @@ def _train(
             if checkpoint is not None:
                 restore_checkpoint(checkpoint, store)
             elif start is not None:
-                too_large = adopt(store, *start)
+                too_large = adopt(store, *start, description.optimizer_in(0))
             _await_replicas(store, stop)
             first, sample = description.optimizer_in(0), description.sampling.of(source).sample(WARM_UP_ROWS)
             warm_up(sample, store.bits, first, description.safe_adding, description.admission)
@@ -148,7 +148,7 @@ def _kept_of(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "shard_chunks": checkpoint.job["shard_chunks"],
         "held_out_of_shards": tuple(checkpoint.job.get("held_out_of_shards", ())),
-        "z_bits": checkpoint.store.z_bits,
+        **checkpoint.store.model_dump(include={"z_bits", "n_bits"}),
     }
 
 
@@ -163,6 +163,7 @@ def _open_store(
             width=description.optimizer.width,
             facts={**description.facts(), "job": job},
             z_bits=description.z_bits,
+            n_bits=description.n_bits,
             restoring=restoring,
         )
     except ModelExistsError as error:
@@ -196,7 +197,7 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
     folder: Path = settings.checkpoints.folder
     found = read_checkpoint(folder)
     now: Mapping[str, Any] = description.model_dump(mode="json")
-    free = {"inputs", "on_bad_rows", "filters", "stall_s", "z_bits"}
+    free = {"inputs", "on_bad_rows", "filters", "stall_s", "z_bits", "n_bits"}
     if not description.ranks:
         free |= {"workers", "staleness", "shard_chunks", "held_out_of_shards"}
     for name, then in found.job.items():
@@ -271,15 +272,15 @@ def _await_replicas(store: RedisStore, stop: Event) -> None:
             raise KeyboardInterrupt
 
 
-def adopt(store: RedisStore, slots: Slots, state: Float32) -> Saturations:
+def adopt(store: RedisStore, slots: Slots, state: Float32, optimizer: Optimizer) -> Saturations:
     """Give a new model this state; return how many of its numbers are beyond what the store can keep.
 
-    An increment is only so large, so it may take the sum of several.
+    An increment is only so large, so it may take the sum of several. Where `n` is cut off, the weight stays.
     """
-    too_large = Saturations(
-        z=int((np.abs(state[:, 0]) > store.largest_z).sum()),
-        n=int((state[:, 1] > LARGEST_N).sum()),
-    )
+    n = np.minimum(state[:, 1], np.float32(largest_n(store.n_bits)))
+    cut = n < state[:, 1]
+    too_large = Saturations(z=int((np.abs(state[:, 0]) > store.largest_z).sum()), n=int(cut.sum()))
+    state = np.stack([np.where(cut, optimizer.first_at(state, n), state[:, 0]), state[:, 1]], axis=1)
     packed, wanted = np.zeros(slots.size, np.int64), np.ones(slots.size, np.bool_)
     for number in range(_ADOPTIONS):
         reached = store.unpacked(packed)

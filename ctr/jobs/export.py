@@ -122,6 +122,7 @@ def _read(url: RedisUrl, model: ModelStatus, description: JobDescription) -> tup
             width=description.optimizer.width,
             facts=facts,
             z_bits=description.z_bits,
+            n_bits=description.n_bits,
             join=True,
             create=False,
         )

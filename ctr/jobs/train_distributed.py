@@ -10,7 +10,7 @@ from ctr.jobs.holdout import PassEvaluations
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.jobs.train_job import TrainJob
-from ctr.learn import Trained
+from ctr.learn import Trained, click_rate, expected_n, first_rows
 from ctr.progress import progress
 from ctr.workers import (
     CONSISTENCY,
@@ -22,7 +22,11 @@ from ctr.workers import (
     learnt_text,
     shard_chunks_for,
 )
-from features import BLOCK_ROWS, DatasetSource, ExampleSource, RawSource, too_many
+from features import BLOCK_ROWS, Batch, DatasetSource, ExampleSource, RawSource, too_many
+from ps import n_fraction_bits
+
+_RARE = 0.02
+"""Where fewer rows are clicks, they are rare."""
 
 
 def describe_job(setup: TrainSetup) -> JobDescription:
@@ -36,6 +40,8 @@ def describe_job(setup: TrainSetup) -> JobDescription:
     held_out: list[int] = []
     if isinstance(source, RawSource):
         held_out = source.count_not_chosen(settings.chunk * shard_chunks)
+    first = first_rows(source, setup.stop_row)
+    n_bits = _n_bits(setup, first)
     return JobDescription(
         inputs=absolute(job.inputs),
         input_bytes=input_bytes(job.inputs),
@@ -61,9 +67,29 @@ def describe_job(setup: TrainSetup) -> JobDescription:
         staleness=job.staleness,
         stall_s=job.stall_s,
         optimizer=optimizer,
-        z_bits=optimizer.in_pass(setup.passes_before + settings.epochs).z_bits,
-        filters=filters_for(consistency, job.filters),
+        z_bits=optimizer.in_pass(setup.passes_before + settings.epochs).z_bits(n_bits),
+        n_bits=n_bits,
+        filters=filters_for(consistency, {**_filters_for_rare(first), **job.filters}),
     )
+
+
+def _n_bits(setup: TrainSetup, first: Batch) -> int:
+    """How finely the store keeps sums of squared gradients: with room for what there is, and will be."""
+    needed = expected_n(first, setup.sampling)
+    if setup.former is not None:
+        needed = max(needed, 2 * float(setup.former.state[:, 1].max(initial=0)))
+    return n_fraction_bits(max(needed, setup.optimizer.needed_n))
+
+
+def _filters_for_rare(first: Batch) -> dict[str, float]:
+    """Nothing waits in logs where clicks are rare.
+
+    There, rows without a click change n so little that what they teach would never be worth a push, while
+    each click is: workers that see the clicks of others, and not the rest, predict too little in the end.
+    """
+    if first.labels is None or len(first) == 0 or click_rate(first.labels, first.weights) >= _RARE:
+        return {}
+    return {"defer": 0.0}
 
 
 def learn_distributed(

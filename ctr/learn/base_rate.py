@@ -13,15 +13,20 @@ from numpy.typing import NDArray
 
 from ctr.errors import ModelError
 from ctr.optimizers import Float32, Optimizer
-from features import ExampleSource, Slots, slot_dtype
+from features import Batch, ExampleSource, Slots, slot_dtype
 
 FIRST_ROWS = 16_384
 """So many rows at the beginning of the data decide: the same for any chunk and number of workers."""
 
 
+def first_rows(source: ExampleSource, stop_row: int | None) -> Batch:
+    """Those that decide, none of them from `stop_row` on."""
+    return source.sample(FIRST_ROWS if stop_row is None else min(FIRST_ROWS, stop_row))
+
+
 def base_rate(source: ExampleSource, stop_row: int | None) -> float:
     """The `click_rate` of the first rows of `source`, none of them from `stop_row` on."""
-    rows = source.sample(FIRST_ROWS if stop_row is None else min(FIRST_ROWS, stop_row))
+    rows = first_rows(source, stop_row)
     if rows.labels is None or len(rows) == 0:
         return 0.5
     return click_rate(rows.labels, rows.weights)

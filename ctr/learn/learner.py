@@ -14,7 +14,7 @@ from ctr.metrics import Metrics
 from ctr.optimizers import Float32, Optimizer
 from features import Batch, Chunk, warm_up_localize
 from features.batches import localize
-from ps import MemoryStore, Token
+from ps import MemoryStore, Token, reachable_n
 
 WARM_UP_ROWS = 16
 _DIVERGED = 3.0  # times the base rate's log loss, and at least 1 nat
@@ -68,6 +68,8 @@ class Learner:
     admission: Admission = EVERYTHING
     sampling: Sampling = ALL_ROWS
     """That the chunks have gone through."""
+    n_bits: int | None = None
+    """Of the store, if that has an end of sums of squared gradients."""
     admissions: AdmissionCounts = field(default_factory=AdmissionCounts)
     progressive: Metrics = field(default_factory=Metrics)
     """Progressive validation: over the first pass, where every example is new when it is predicted."""
@@ -101,12 +103,27 @@ class Learner:
         delta = np.subtract(state, before, out=state)
         if copies != 1:
             delta /= np.float32(copies)
+        if self.n_bits is not None:
+            _hold_at_the_end(before, delta, optimizer, self.n_bits)
         self.admissions.add(self.admission.apply(chunk, before, delta, number))
         assert chunk.labels is not None
         metrics = self.progressive if first_pass else self.later_passes
         metrics.add(margins, chunk.labels, self.sampling.plain(chunk.weights, chunk.labels))
         require_convergence(metrics, _LATE_ROWS, self.sampling.pos_weight)
         return delta
+
+
+def _hold_at_the_end(before: Float32, delta: Float32, optimizer: Optimizer, n_bits: int) -> None:
+    """Have slots whose sum of squared gradients will be cut off come to the weights they were trained to.
+
+    Their first number was trained for the larger sum: pushed as it is, it makes each weight larger by as much
+    as the sum falls short. With an end of 512 instead of 8 million, 48,000 real rows in chunks of 1,000 come
+    to a log loss of 21 so, and to 0.4482 as here (in memory: 0.4477).
+    """
+    reachable = reachable_n(before[:, 1], n_bits)
+    cut = np.flatnonzero(before[:, 1] + delta[:, 1] > reachable)
+    if cut.size:
+        delta[cut, 0] = optimizer.first_at(before[cut] + delta[cut], reachable[cut]) - before[cut, 0]
 
 
 def require_convergence(metrics: Metrics, rows: int = 1_000, pos_weight: float = 1.0) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import ModelError
 from ctr.optimizers import adagrad_kernels as kernels
-from ctr.optimizers.optimizer import Float32, Float64, Optimizer, dither_of, scratch_for
+from ctr.optimizers.optimizer import Float32, Float64, Optimizer, dither_of, n_for_steps, scratch_for
 from features import Chunk
 from ps import Filters
 
@@ -54,6 +54,11 @@ class AdaGrad(Optimizer):
     def state_of(self, weights: Float64) -> Float32:
         """The state float32[u, 2] of slots with these weights, of whose gradients nothing is known."""
         return np.stack([weights, np.zeros(weights.size)], axis=1).astype(np.float32)
+
+    @property
+    def needed_n(self) -> float:
+        """See `Optimizer`."""
+        return n_for_steps(self.alpha, self.beta)
 
     def forget(self, state: Float32, share: float) -> Float32:
         """State float32[u, 2] with the same weights, whose sums of squared gradients lose this share."""

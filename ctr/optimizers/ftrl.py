@@ -11,9 +11,17 @@ from numpy.typing import NDArray
 
 from ctr.errors import ModelError
 from ctr.optimizers import ftrl_kernels as kernels
-from ctr.optimizers.optimizer import LARGEST_WEIGHT, Float32, Float64, Optimizer, dither_of, scratch_for
+from ctr.optimizers.optimizer import (
+    LARGEST_WEIGHT,
+    Float32,
+    Float64,
+    Optimizer,
+    dither_of,
+    n_for_steps,
+    scratch_for,
+)
 from features import Chunk
-from ps import LARGEST_N, Filters, fraction_bits
+from ps import Filters, fraction_bits, largest_n
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +58,19 @@ class Ftrl(Optimizer):
         """
         return replace(self, l1=self.l1 * number, l2=self.l2 * number)
 
-    @property
-    def z_bits(self) -> int:
+    def z_bits(self, n_bits: int) -> int:
         """The fraction bits of `z` in a Redis store: fewer, the larger `z` has to become.
 
         `z` holds a weight scaled by `(beta + sqrt(n)) / alpha + l2`, and has to hold the largest with the
         largest `n` that the store knows.
         """
-        return fraction_bits(
-            LARGEST_WEIGHT * ((self.beta + sqrt(LARGEST_N)) / self.alpha + self.l2) + self.l1
-        )
+        largest_rate = (self.beta + sqrt(largest_n(n_bits))) / self.alpha + self.l2
+        return fraction_bits(LARGEST_WEIGHT * largest_rate + self.l1)
+
+    @property
+    def needed_n(self) -> float:
+        """See `Optimizer`."""
+        return n_for_steps(self.alpha, self.beta + self.alpha * self.l2)
 
     def adopt(self, state: Float32, former: Ftrl) -> Float32:
         """State float32[u, 2] that `former` learnt, made fit to go on with these settings.
@@ -76,10 +87,14 @@ class Ftrl(Optimizer):
 
     def forget(self, state: Float32, share: float) -> Float32:
         """State float32[u, 2] with the same weights, whose sums of squared gradients lose this share."""
-        w, n = self.weights(state).astype(np.float64), state[:, 1].astype(np.float64)
-        out = self.state_of(w, n * (1 - share))
-        out[w == 0, 0] = state[w == 0, 0]  # what L1 holds at 0
-        return out
+        n = state[:, 1] * np.float32(1 - share)
+        return np.stack([self.first_at(state, n), n], axis=1)
+
+    def first_at(self, state: Float32, n: Float32) -> Float32:
+        """The `z` float32[u] of a state with the same weights and other sums of squared gradients."""
+        w = self.weights(state).astype(np.float64)
+        # What L1 holds at 0 stays.
+        return np.where(w == 0, state[:, 0], self.state_of(w, n.astype(np.float64))[:, 0])
 
     def state_of(self, weights: Float64, n: Float64 | None = None) -> Float32:
         """The state float32[u, 2] of slots with these weights and sums of squared gradients, float64[u]."""

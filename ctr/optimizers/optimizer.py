@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import ModelError
 from features import Chunk
-from ps import Filters, fraction_bits
+from ps import Filters, fraction_bits, largest_n
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -20,6 +20,11 @@ Float64 = NDArray[np.float64]
 LARGEST_WEIGHT = 16.0
 """A state has to hold one as large: a click rate of one in ten million."""
 
+_LATE_STEP = 0.01
+"""A slot whose step, for a gradient of 1, is no larger need not take smaller ones. Its weight then wanders
+about the best one for ever, which costs 0.0006 nats where half the rows are clicks, and less elsewhere."""
+_FINEST = 1 / 32
+"""Times beta: where the square root of n is rounded no more coarsely, steps are right to 2%."""
 _SMALLEST = 1e-30  # settings that float32 can hold, with room for their squares' roots
 _DITHERED_BY = 16  # slots whose state decides, with the chunk's number, where its dither starts
 _SCRATCH_WIDTH = 64  # LLVM's vector loops run only when the rows are at least one unrolled step (256 bytes)
@@ -91,10 +96,21 @@ class Optimizer(ABC):
             f"the optimizer {self.name} keeps no evidence that could be forgotten; leave out --forget."
         )
 
-    @property
-    def z_bits(self) -> int:
-        """The fraction bits of a state's first number in a Redis store: fewer, the larger it may become."""
+    def z_bits(self, n_bits: int) -> int:
+        """The fraction bits of a state's first number in a Redis store: fewer, the larger it may become.
+
+        The second number has `n_bits` there.
+        """
         return fraction_bits(LARGEST_WEIGHT)
+
+    @property
+    def needed_n(self) -> float:
+        """Up to there a store in Redis has to keep second numbers, however small they are expected to be."""
+        return largest_n(0)
+
+    def first_at(self, state: Float32, n: Float32) -> Float32:
+        """The first numbers float32[u] of a state with these weights, and `n` float32[u] in second place."""
+        return state[:, 0]
 
     def filter_updates(self, seen: Float32, mine: Float32, filters: Filters) -> NDArray[np.uint8]:
         """Which slots' updates are worth pushing, uint8[u]: PUSH, SMALL or ZERO of `ps.client`.
@@ -106,6 +122,14 @@ class Optimizer(ABC):
     def to_json(self) -> dict[str, Any]:
         """The optimizer's name and settings, as the model's manifest holds them."""
         return {"name": self.name, **asdict(self)}
+
+
+def n_for_steps(alpha: float, beta: float) -> float:
+    """`Optimizer.needed_n` where steps are `alpha / (beta + sqrt(n))`.
+
+    Beyond, steps need not get smaller; with less, n would be finer than makes a difference beside beta.
+    """
+    return max((alpha / _LATE_STEP) ** 2, largest_n(0) * (_FINEST * beta) ** 2)
 
 
 def scratch_for(chunk: Chunk, rows: int) -> Float32:

@@ -99,6 +99,8 @@ class JobDescription(BaseModel):
     optimizer: Annotated[Optimizer, PlainValidator(_optimizer), PlainSerializer(Optimizer.to_json)]
     z_bits: int = 13
     """How the store keeps `z`; those that wrote no such field kept it so."""
+    n_bits: int = 8
+    """The same of `n`."""
     filters: Filters
 
     @property

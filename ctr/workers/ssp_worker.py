@@ -52,7 +52,7 @@ class SspWorker:
         push: PushPacked | None = None,
     ) -> None:
         """`push` is what pushes go through, if it is not the store's own method."""
-        self.learner = Learner(job.safe_adding, job.admission, job.sampling)
+        self.learner = Learner(job.safe_adding, job.admission, job.sampling, job.n_bits)
         self.examples = 0
         """Trained here, of chunks that are in the store and that the board knows of."""
         self._timings = Timings()

@@ -87,6 +87,7 @@ def _work(
         width=job.optimizer.width,
         facts=job.facts(),
         z_bits=job.z_bits,
+        n_bits=job.n_bits,
         join=True,
         create=False,
     )

@@ -30,9 +30,9 @@ def warm_up_requests(bits: int) -> None:
     finite(delta.reshape(-1))
     Partitions(max(bits, 1), 1).cuts(slots)
     packed, state = np.zeros(2, np.int64), np.empty((2, 2), np.float32)
-    unpack(packed, 13, state)
+    unpack(packed, 13, 8, state)
     for pulled in (None, delta):
-        pack_delta(delta, pulled, slots, np.uint64(0), 13, packed)
+        pack_delta(delta, pulled, slots, np.uint64(0), 13, 8, packed)
     log, folds = OwnLog(Partitions(max(bits, 1), 1)), np.zeros(1, np.int64)
     for _ in range(2):
         log.put(Logged(slots, packed), folds)

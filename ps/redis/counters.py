@@ -16,7 +16,7 @@ class Saturations:
     z: int = 0
     """The sum that gives the weight: it has come to the end of what `z_bits` leaves it."""
     n: int = 0
-    """The sum of squared gradients: it stays at 2**23, or would have risen by more than 2**19 at once."""
+    """The sum of squared gradients: it has come to the end of its range, or to a 16th of that at once."""
 
     def __add__(self, other: Saturations) -> Saturations:
         return Saturations(self.z + other.z, self.n + other.n)
@@ -33,9 +33,9 @@ class Saturations:
             )
         if self.n:
             return (
-                f"in {self.n:,} updates a sum of squared gradients was cut off at its limit in Redis (2**23, "
-                "or 2**19 in one update), so that the steps of these features get no smaller. That does no "
-                "harm to features of very many examples; but scale values that are much larger than 1"
+                f"in {self.n:,} updates a sum of squared gradients was cut off at its limit in Redis, so "
+                "that the steps of these features get no smaller. That does no harm to features of very many "
+                "examples; but scale values that are much larger than 1"
             )
         return ""
 

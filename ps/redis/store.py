@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
-from ps.fixed_point_kernels import FINEST_Z_BITS, Z_MOST, pack_delta, token_hash, unpack
+from ps.fixed_point_kernels import COARSEST_N_BITS, FINEST_Z_BITS, Z_MOST, pack_delta, token_hash, unpack
 from ps.partitions import Bools, Float32, Int64, Slots, as_slots
 from ps.redis.counters import SaturationCount, Saturations, Traffic
 from ps.redis.drop import drop_model, not_dropped
@@ -31,10 +31,10 @@ class RedisStore:
     """`Store` of width 2 (FTRL's `z` and `n`) for `2**bits` slots in one Redis or a Redis Cluster.
 
     The two numbers of a slot travel as one 64-bit integer: `z` with `z_bits` fraction bits in the high half,
-    `n` with 8 in the low half, rounded stochastically but repeatably (see `pack_delta`), saturating. Adding
-    is one transaction for each partition with the token's watermark, under `WATCH` on that: so a push counts
-    once, whatever is repeated and whoever else pushes for the same shard. A dense push rewrites the range
-    that it touches, a sparse one is the server's `BITFIELD INCRBY`.
+    `n` with `n_bits` in the low half, rounded stochastically but repeatably (see `pack_delta`), saturating.
+    Adding is one transaction for each partition with the token's watermark, under `WATCH` on that: so a push
+    counts once, whatever is repeated and whoever else pushes for the same shard. A dense push rewrites the
+    range that it touches, a sparse one is the server's `BITFIELD INCRBY`.
 
     Pulls and pushes have connections of their own, so that one of each may be under way.
     """
@@ -47,6 +47,7 @@ class RedisStore:
         width: int,
         facts: Mapping[str, str] | None = None,
         z_bits: int = FINEST_Z_BITS,
+        n_bits: int = COARSEST_N_BITS,
         join: bool = False,
         create: bool = True,
         restoring: bool = False,
@@ -72,6 +73,7 @@ class RedisStore:
         self.url = url
         self.keys = Keys(url.model or "default")
         self.z_bits = z_bits
+        self.n_bits = n_bits
         self._least_density = min(density_of(address) for address in url.hosts)
         self._on_close = on_close
         self._saturations = SaturationCount()
@@ -82,7 +84,7 @@ class RedisStore:
                 self._reads.nodes,
                 self.keys,
                 self.layout,
-                {"bits": str(bits), "z_bits": str(z_bits), **(facts or {})},
+                {"bits": str(bits), "z_bits": str(z_bits), "n_bits": str(n_bits), **(facts or {})},
                 join=join,
                 create=create,
                 restoring=restoring,
@@ -141,7 +143,7 @@ class RedisStore:
     def unpacked(self, packed: Int64) -> Float32:
         """The state float32[u, 2] of packed accumulators int64[u]."""
         state = np.empty((packed.size, _WIDTH), np.float32)
-        unpack(packed, self.z_bits, state)
+        unpack(packed, self.z_bits, self.n_bits, state)
         return state
 
     def increments(self, slots: Slots, delta: Float32, token: Token, pulled: Float32 | None) -> Int64:
@@ -154,7 +156,8 @@ class RedisStore:
         if pulled is not None:
             pulled = check_delta(pulled, slots.size, _WIDTH)
         seed = token_hash(token.shard, token.number)
-        self._saturations.add(*pack_delta(delta, pulled, slots, seed, self.z_bits, increments))
+        scales = self.z_bits, self.n_bits
+        self._saturations.add(*pack_delta(delta, pulled, slots, seed, *scales, increments))
         return increments
 
     def pull_packed(self, slots: Slots, job: str = "", shards: Sequence[int] = ()) -> PulledState:

@@ -356,11 +356,16 @@ def in_threads(
     parsed, plan = parse_redis_url(url), job.plan()
     with closing(
         RedisStore(
-            parsed, bits=job.feature_spec().bits, width=Ftrl.width, facts=job.facts(), z_bits=job.z_bits
+            parsed,
+            bits=job.feature_spec().bits,
+            width=Ftrl.width,
+            facts=job.facts(),
+            z_bits=job.z_bits,
+            n_bits=job.n_bits,
         )
     ) as store:
         if start is not None:
-            adopt(store, *start)
+            adopt(store, *start, job.optimizer_in(0))
         with closing(JobBoard(parsed)) as board:  # nobody is to be taken for dead
             board.create("threads", job.to_bytes(), shards=plan.shards, ranks=job.ranks)
             helpers = Helpers(url, workers)

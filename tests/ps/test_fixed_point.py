@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from ps.fixed_point_kernels import (
     find_heavy,
     fraction_bits,
+    largest_n,
     limit_heavy,
+    n_fraction_bits,
     pack_delta,
+    reachable_n,
     token_hash,
     unpack,
 )
@@ -52,25 +55,28 @@ def packed(
     slots: np.ndarray,
     z_bits: int = 16,
     token: np.uint64 = TOKEN,
+    n_bits: int = 8,
 ) -> tuple[list[int], tuple[int, int]]:
     out = np.full(len(delta), -5, np.int64)
-    limited = pack_delta(delta, pulled, slots, token, z_bits, out)
+    limited = pack_delta(delta, pulled, slots, token, z_bits, n_bits, out)
     return out.tolist(), limited
 
 
-def unpacked(numbers: list[int], z_bits: int = 16) -> np.ndarray:
+def unpacked(numbers: list[int], z_bits: int = 16, n_bits: int = 8) -> np.ndarray:
     out = np.full((len(numbers), 2), np.nan, np.float32)
-    unpack(np.array(numbers, np.int64), z_bits, out)
+    unpack(np.array(numbers, np.int64), z_bits, n_bits, out)
     return out
 
 
-def check(delta: np.ndarray, pulled: np.ndarray | None, slots: np.ndarray, z_bits: int) -> None:
+def check(
+    delta: np.ndarray, pulled: np.ndarray | None, slots: np.ndarray, z_bits: int, n_bits: int = 8
+) -> None:
     start = np.zeros_like(delta) if pulled is None else pulled
     expected = [
-        fixed_point.pack_delta(row, before, slot, int(TOKEN), z_bits)
+        fixed_point.pack_delta(row, before, slot, int(TOKEN), z_bits, n_bits)
         for row, before, slot in zip(delta.tolist(), start.tolist(), slots.tolist(), strict=True)
     ]
-    assert packed(delta, pulled, slots, z_bits) == (
+    assert packed(delta, pulled, slots, z_bits, n_bits=n_bits) == (
         [number for number, _, _ in expected],
         (sum(z for _, z, _ in expected), sum(n for _, _, n in expected)),
     )
@@ -79,13 +85,14 @@ def check(delta: np.ndarray, pulled: np.ndarray | None, slots: np.ndarray, z_bit
 # Reading
 
 
+@pytest.mark.parametrize("n_bits", [8, 14, 16])
 @pytest.mark.parametrize("z_bits", [-86, -3, 0, 10, 16, 30])
-def test_unpacking_gives_the_nearest_floats(z_bits: int) -> None:
+def test_unpacking_gives_the_nearest_floats(z_bits: int, n_bits: int) -> None:
     rng = np.random.default_rng(abs(z_bits))
     numbers = [0, 1, -1, 2**32, -(2**32), 2**32 - 1, 2**63 - 1, -(2**63), 2**31]
     numbers += rng.integers(-(2**63), 2**63 - 1, 1000).tolist()
-    exact = [[float(x) for x in fixed_point.unpack(number, z_bits)] for number in numbers]
-    assert np.array_equal(unpacked(numbers, z_bits), rows(exact))
+    exact = [[float(x) for x in fixed_point.unpack(number, z_bits, n_bits)] for number in numbers]
+    assert np.array_equal(unpacked(numbers, z_bits, n_bits), rows(exact))
 
 
 def test_nothing_to_do() -> None:
@@ -106,16 +113,18 @@ def test_every_nasty_step_from_every_nasty_state(z_bits: int, dtype: type) -> No
     slots[-1] = np.iinfo(dtype).max
     check(delta, None, slots, z_bits)
     for shift in range(0, len(delta), 37):
-        check(delta, np.roll(delta, shift, axis=0), slots, z_bits)
+        check(delta, np.roll(delta, shift, axis=0), slots, z_bits, 8 + shift % 9)
 
 
 @FEW
 @given(
-    st.lists(st.tuples(float32, float32, float32, float32, st.integers(0, 2**40 - 1))), st.integers(-90, 30)
+    st.lists(st.tuples(float32, float32, float32, float32, st.integers(0, 2**40 - 1))),
+    st.integers(-90, 30),
+    st.integers(8, 16),
 )
-def test_any_step(cases: list[tuple[float, float, float, float, int]], z_bits: int) -> None:
+def test_any_step(cases: list[tuple[float, float, float, float, int]], z_bits: int, n_bits: int) -> None:
     delta, pulled = rows([case[:2] for case in cases]), rows([case[2:4] for case in cases])
-    check(delta, pulled, np.array([case[4] for case in cases], np.uint64), z_bits)
+    check(delta, pulled, np.array([case[4] for case in cases], np.uint64), z_bits, n_bits)
 
 
 @FEW
@@ -201,6 +210,21 @@ def test_no_run_of_pushes_leaves_the_limits() -> None:
         assert unpacked([state + number]).tolist() == [[direction * (2.0**14 - 1.5), 2.0**23]]
 
 
+@FEW
+@given(st.lists(st.tuples(float32, st.integers(0, 2**32 - 1)), min_size=1), st.integers(8, 16))
+def test_it_is_known_how_far_a_push_takes_n(cases: list[tuple[float, int]], n_bits: int) -> None:
+    """To a unit, and to what float32 can tell."""
+    delta = rows([(0, abs(step)) for step, _ in cases])
+    pulled = unpacked([units for _, units in cases], n_bits=n_bits)
+    slots = np.arange(len(cases), dtype=np.uint32)
+    numbers, _ = packed(delta, pulled, slots, n_bits=n_bits)
+    after = unpacked(
+        [units + number for (_, units), number in zip(cases, numbers, strict=True)], n_bits=n_bits
+    )
+    wanted = np.minimum(pulled[:, 1] + delta[:, 1], reachable_n(pulled[:, 1], n_bits))
+    assert after[:, 1] == pytest.approx(wanted, rel=2.0**-22, abs=2.0**-n_bits)
+
+
 def test_what_others_pushed_beyond_the_limits_stays() -> None:
     state = (2**30 + 4096 << 32) + 2**31 + 4096
     assert packed(rows([1.0, 1.0]), unpacked([state]), np.array([9], np.uint32)) == ([0], (1, 1))
@@ -255,3 +279,11 @@ def test_the_scale_fits_the_largest_sum(exponents: range) -> None:
         assert z_bits == 13 or packed(rows([2.1 * largest, 0.0]), None, np.array([1], np.uint32), z_bits)[
             1
         ] == (1, 0)
+
+
+def test_n_is_as_fine_as_the_largest_one_allows() -> None:
+    for expected_n in (2.0**exponent * scale for exponent in range(-20, 80) for scale in (0.51, 0.99, 1.0)):
+        n_bits = n_fraction_bits(expected_n)
+        assert n_bits == 8 or largest_n(n_bits) >= expected_n
+        assert n_bits == 16 or largest_n(n_bits + 1) < expected_n
+        assert 8 <= n_bits <= 16

@@ -17,18 +17,23 @@ def random_bits(seed: int, number: int) -> int:
     return bits ^ bits >> 31
 
 
-def unpack(packed: int, z_bits: int) -> tuple[Fraction, Fraction]:
+def unpack(packed: int, z_bits: int, n_bits: int = 8) -> tuple[Fraction, Fraction]:
     n = packed % 2**32
-    return Fraction((packed - n) >> 32) / Fraction(2) ** z_bits, Fraction(n, 2**8)
+    return Fraction((packed - n) >> 32) / Fraction(2) ** z_bits, Fraction(n, 2**n_bits)
 
 
 def pack_delta(
-    delta: Sequence[float], pulled: Sequence[float], slot: int, token_hash: int, z_bits: int
+    delta: Sequence[float],
+    pulled: Sequence[float],
+    slot: int,
+    token_hash: int,
+    z_bits: int,
+    n_bits: int = 8,
 ) -> tuple[int, bool, bool]:
     """The integer to add, and whether its z and its n were limited."""
     scale = Fraction(2) ** z_bits
-    z, n = round(Fraction(pulled[0]) * scale), round(Fraction(pulled[1]) * 2**8)
-    dz, dn = Fraction(delta[0]) * scale, Fraction(delta[1]) * 2**8
+    z, n = round(Fraction(pulled[0]) * scale), round(Fraction(pulled[1]) * 2**n_bits)
+    dz, dn = Fraction(delta[0]) * scale, Fraction(delta[1]) * 2**n_bits
     up, down = min(max(2**30 - z, 0), 2**30), max(min(-(2**30) - z, 0), -(2**30))
     z_step = min(max(dz, down), up)
     n_step = min(max(dn, 0), max(2**31 - n, 0), 2**27)

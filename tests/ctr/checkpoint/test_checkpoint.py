@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -55,8 +56,8 @@ class TestWrittenThenRestored:
     ) -> None:
         rng = np.random.default_rng(seed)
         here, there = (redis_url, cluster_url) if seed % 2 else (cluster_url, redis_url)
-        bits, z_bits = int(rng.choice([2, 6, 13, 16])), int(rng.integers(8, 16))
-        store = opened(here, bits, z_bits=z_bits)
+        bits, z_bits, n_bits = int(rng.choice([2, 6, 13, 16])), *rng.integers(8, 16, 2).tolist()
+        store = opened(here, bits, z_bits=z_bits, n_bits=n_bits)
         pushes = int(rng.integers(0, 12))
         for _ in range(pushes):
             low, high = sorted(rng.integers(0, (1 << bits) + 1, 2).tolist())
@@ -70,6 +71,7 @@ class TestWrittenThenRestored:
         assert checkpoint.store.model_dump() == {
             "bits": bits,
             "z_bits": z_bits,
+            "n_bits": n_bits,
             "partitions": store.partitions.count,
             "incarnation": store.incarnation,
         }
@@ -154,17 +156,33 @@ class TestWrittenThenRestored:
         assert (tmp_path / "link").is_symlink()
         assert read_checkpoint(tmp_path / "real").position == {"n": 0}
 
+    def test_an_older_one_kept_n_at_the_only_scale_it_had(self, tmp_path: Path, redis_url: str) -> None:
+        store = opened(redis_url)
+        train(store, 0)
+        write(tmp_path / "c", store)
+        path = tmp_path / "c" / "manifest.json"
+        manifest = json.loads(path.read_bytes()) | {"format_version": 4}
+        assert manifest["store"].pop("n_bits") == 8
+        path.write_text(json.dumps(manifest))
+        found = read_checkpoint(tmp_path / "c")
+        store.drop()
+        assert restored(found, redis_url).pull(SLOTS).tolist() == [[1, 2]] * SLOTS.size
+
     @pytest.mark.parametrize(
-        ("bits", "z_bits", "told"),
-        [(11, 13, "bits 12, .* has bits 11"), (12, 12, "z_bits 13, .* has z_bits 12")],
+        ("bits", "scales", "told"),
+        [
+            (11, {}, "bits 12, .* has bits 11"),
+            (12, {"z_bits": 12}, "z_bits 13, .* has z_bits 12"),
+            (12, {"n_bits": 14}, "n_bits 8, .* has n_bits 14"),
+        ],
     )
     def test_into_a_store_of_another_make(
-        self, tmp_path: Path, redis_url: str, bits: int, z_bits: int, told: str
+        self, tmp_path: Path, redis_url: str, bits: int, scales: dict[str, int], told: str
     ) -> None:
         store = opened(redis_url)
         train(store, 0)
         write(tmp_path / "c", store)
-        other = opened(redis_url, bits, z_bits=z_bits)
+        other = opened(redis_url, bits, **scales)
         with pytest.raises(ModelError, match=f"was taken of a store with {told}"):
             restore_checkpoint(read_checkpoint(tmp_path / "c"), other)
         assert not list(other.scan())

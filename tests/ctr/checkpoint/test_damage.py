@@ -49,7 +49,7 @@ def flipped(name: str) -> Callable[[Path], None]:
         (lambda c: os.truncate(c / "manifest.json", 40), "manifest.json is torn"),
         (lambda c: (c / "manifest.json").write_text("[]"), "manifest.json is torn"),
         (edited(format="ctr model"), "is a ctr model, not a checkpoint"),
-        (edited(format_version=1), "has format version 1, this program reads version 4"),
+        (edited(format_version=1), "has format version 1, this program reads version 5"),
         (edited(files={}), r"manifest.json is damaged at files.partitions.arrow \(Field required"),
         (edited(store={"bits": "12"}), r"manifest.json is damaged at store.bits"),
         (edited(more=1), "manifest.json is damaged at more"),

@@ -91,7 +91,7 @@ class TestExport:
             "fingerprint": model.spec.fingerprint,
             **{k: str(v) for k, v in saved.optimizer.to_json().items()},
         }
-        z_bits = saved.optimizer.z_bits
+        z_bits = saved.optimizer.z_bits(8)
         with closing(
             RedisStore(url, bits=model.spec.bits, width=2, facts=facts, z_bits=z_bits, join=True)
         ) as store:

@@ -192,14 +192,14 @@ class TestStopped:
     ) -> None:
         """An older version has written the checkpoint, which kept all at one scale."""
         job = one_worker(job_data)
-        assert job.z_bits == 13
+        assert (job.z_bits, job.n_bits) == (13, 8)
         whole, _ = undisturbed(job, redis_url)
         settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
         running = start_job(job, redis_url, checkpoints=settings)
         assert running.once(lambda view: pushed(view) > 10)
         running.stop.set()
         running.result()
-        other = job.model_copy(update={"z_bits": 6})
+        other = job.model_copy(update={"z_bits": 6, "n_bits": 12})
         assert same(start_job(other, redis_url, checkpoints=settings, resume=True).result().state, whole)
 
     def test_the_lease_of_the_one_before_is_waited_for(
@@ -289,7 +289,7 @@ class Trained:
 
     def undisturbed(self, job: JobDescription, url: str) -> tuple[str, WorkerReport]:
         """The id of the model that the same comes to when nothing happens, and what the workers report."""
-        job = job.model_copy(update={"z_bits": job.optimizer_in(job.passes - 1).z_bits})
+        job = job.model_copy(update={"z_bits": job.optimizer_in(job.passes - 1).z_bits(job.n_bits)})
         rate = base_rate(job.open_source(), job.rows)
         start = starting_state(job.optimizer, rate, job.feature_spec().bits)
         state, report = undisturbed(job, url, start)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ctr.cli.ps.status import look
-from ctr.distributed.run import StoreSettings, train_distributed
+from ctr.distributed.run import StoreSettings, adopt, train_distributed
 from ctr.errors import DataError, ModelError, StoreError
 from ctr.jobs.setup import set_up
 from ctr.jobs.train_distributed import describe_job
@@ -26,7 +26,7 @@ from ctr.workers.report import Reports
 from ctr.workers.ssp_worker import SspWorker
 from ctr.workers.worker import take_part
 from features import FeatureSpec
-from ps import DEFAULT_FILTERS, BoardView, Filters, JobBoard, RedisStore, parse_redis_url
+from ps import DEFAULT_FILTERS, BoardView, Filters, JobBoard, RedisStore, Saturations, parse_redis_url
 from ps.status.observer import StoreObserver
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import (
@@ -386,6 +386,16 @@ class TestWarmStart:
         exact, _ = in_memory(job, start)
         assert np.abs(weights(result.state, job) - weights(exact, job)).mean() < 1e-3
         assert result.state[1][:, 1].max() == pytest.approx(exact[1][:, 1].max(), rel=1e-4)
+
+    def test_weights_stay_where_n_has_no_room(self, redis_url: str) -> None:
+        slots, optimizer = np.arange(3, dtype=np.uint32), Ftrl()
+        state = np.array([[5e3, 1e6], [-2e4, 9e6], [3e5, 1e9]], np.float32)
+        options = {"z_bits": optimizer.z_bits(8), "n_bits": 8}
+        with closing(RedisStore(parse_redis_url(redis_url), bits=4, width=2, **options)) as store:
+            assert adopt(store, slots, state, optimizer) == Saturations(z=0, n=2)
+            held = store.pull(slots)
+        assert held[:, 1].tolist() == [1e6, 2**23, 2**23]
+        assert optimizer.weights(held) == pytest.approx(optimizer.weights(state), rel=1e-5)
 
 
 class TestBadRows:

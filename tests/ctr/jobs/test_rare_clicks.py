@@ -199,3 +199,26 @@ def test_a_weight_that_is_none_is_a_bad_row(weight: str, cli: Cli, tmp_path: Pat
     assert found.code == 1
     assert f"{log}:3" in found.err
     assert not (tmp_path / "model").exists()
+
+
+@needs_redis
+@pytest.mark.parametrize("beta", [0.1, 1])
+def test_through_redis_small_squared_gradients_count(
+    spec: Path, cli: Cli, tmp_path: Path, beta: float
+) -> None:
+    """Of a row without a click, about a hundred-thousandth, for a sum that a click takes to 1."""
+    rng = np.random.default_rng(9)
+    clicks = rng.random(ROWS) < 0.003
+    sites, ads = rng.integers(0, 10, ROWS), rng.integers(0, 300, ROWS)
+    log = tmp_path / "log.csv"
+    lines = [f"{c:d},s{s},a{a}" for c, s, a in zip(clicks, sites, ads, strict=True)]
+    log.write_text("click,site,ad\n" + "\n".join(lines) + "\n")
+    words = log, "--spec", spec, "--beta", beta, "--chunk", 200
+    in_memory = train(cli, tmp_path / "memory", *words)
+    in_redis = train(cli, tmp_path / "redis", *words, "--store", "embedded://")
+    assert in_redis["calibration"] == pytest.approx(in_memory["calibration"], rel=0.01)
+    assert in_redis["logloss"] == pytest.approx(in_memory["logloss"], rel=0.001)
+    ours, theirs = (ctr.load_model(tmp_path / name).evaluate(log) for name in ("redis", "memory"))
+    assert ours.calibration == pytest.approx(theirs.calibration, rel=0.01)
+    # What each worker learns of them is worth no push by itself, and has to reach the others all the same.
+    assert in_redis["moved"]["filters"]["deferred_small"] == 0

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ctr.errors import ModelError
+from ctr.optimizers.adagrad import AdaGrad
 from ctr.optimizers.ftrl import Ftrl
 from features import Batch, Chunk
 from features.batches import localize
@@ -148,17 +149,33 @@ def test_training_needs_labels() -> None:
 
 @pytest.mark.parametrize("alpha", [1e-6, 0.0003, 0.003, 0.1, 3.0])
 @pytest.mark.parametrize("rest", [{}, {"beta": 100.0}, {"l1": 50.0, "l2": 1e6}])
+@pytest.mark.parametrize("n_bits", [8, 16])
 def test_the_scale_in_redis_fits_a_weight_of_16_at_the_largest_n(
-    alpha: float, rest: dict[str, float]
+    alpha: float, rest: dict[str, float], n_bits: int
 ) -> None:
     for passes in (1, 30):
         ftrl = Ftrl(alpha, **rest).in_pass(passes)
-        largest_z = 2.0 ** (30 - ftrl.z_bits)
-        state = np.array([[largest_z, 2.0**23], [-largest_z, 2.0**23]], np.float32)
+        z_bits = ftrl.z_bits(n_bits)
+        largest_z = 2.0 ** (30 - z_bits)
+        n = 2.0 ** (31 - n_bits)
+        state = np.array([[largest_z, n], [-largest_z, n]], np.float32)
         weights = ftrl.weights(state)
         assert weights[0] <= -16
         assert weights[1] >= 16
-        assert ftrl.z_bits == 13 or np.abs(weights).max() < 33  # and no more than that
+        assert z_bits == 13 or np.abs(weights).max() < 33  # and no more than that
+
+
+@pytest.mark.parametrize("optimizer", SETTINGS)
+def test_another_n_keeps_every_weight(optimizer: Ftrl) -> None:
+    rng = np.random.default_rng(3)
+    state = rng.normal(0, 2, (200, 2)).astype(np.float32)
+    state[:, 1] = np.abs(state[:, 1]) * 100
+    n = rng.random(200, np.float32) * 300
+    z = optimizer.first_at(state, n)
+    weights = optimizer.weights(state)
+    assert optimizer.weights(np.stack([z, n], axis=1)) == pytest.approx(weights, rel=1e-4, abs=1e-6)
+    assert (z[weights == 0] == state[weights == 0, 0]).all()
+    np.testing.assert_array_equal(AdaGrad().first_at(state, n), state[:, 0])
 
 
 @pytest.mark.parametrize("optimizer", SETTINGS)

@@ -63,6 +63,7 @@ class TestRefusals:
             ({"bits": 13}, "bits"),
             ({"facts": {"fingerprint": "b"}}, "fingerprint"),
             ({"z_bits": 12}, "z_bits"),
+            ({"n_bits": 14}, "n_bits 8, this job has 14"),
         ],
     )
     def test_another_model_under_the_name(
@@ -87,7 +88,7 @@ class TestRefusals:
         with redis.Redis.from_url(server.url) as client:
             client.hset("ctr:{older:meta}", mapping=fields)
             for options in ({"join": True}, {"join": False}, {"join": True, "create": False}):
-                with pytest.raises(StoreError, match="layout 3, this one has layout 6"):
+                with pytest.raises(StoreError, match="layout 3, this one has layout 7"):
                     opened(server.url, model="older", **options)
             status = StoreObserver(parse_redis_url(f"{server.url}?model=older")).look()
             assert "layout 3" in str(status.problem)
