@@ -12,6 +12,7 @@ from features.spec.fitted import LEARNT, SPEC, read_spec_files, spec_files, spec
 from features.spec.model import FeatureSpec
 from features.spec.parsing import parse_spec
 from features.spec.scales import LEAST, MOST
+from features.spec.source import FORMATS
 from features.spec.word_fields import ValueField
 
 _SHIPPED = Path(__file__).parent / "shipped"
@@ -45,11 +46,12 @@ def load_spec(name_or_path: str | Path) -> FeatureSpec:
 
 def with_scales(spec: FeatureSpec, scales: Mapping[str, float]) -> FeatureSpec:
     """`spec` with these scales in place of its own. Raises SpecError for what it has not, and wrong ones."""
+    if scales and FORMATS[spec.source.format].fields:
+        raise SpecError(f"{spec.source.format} data carries its own features, which have no scales.")
+    names = dict.fromkeys(spec.names)
     for name, scale in scales.items():
-        if name not in spec.names:
-            raise SpecError(
-                f"there is no field or cross {name!r} to scale; the spec has {', '.join(spec.names)}."
-            )
+        if name not in names:
+            raise SpecError(f"there is no field or cross {name!r} to scale; the spec has {', '.join(names)}.")
         if not LEAST <= scale <= MOST:
             raise SpecError(f"the scale of {name!r} is {scale:g}; give a number from {LEAST:g} to {MOST:g}.")
     return spec.model_copy(update={"scales": {**spec.scales, **scales}})

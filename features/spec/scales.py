@@ -15,6 +15,7 @@ Scales = dict[Name, Annotated[float, Field(ge=LEAST, le=MOST, allow_inf_nan=Fals
 
 def check_scales(scales: Mapping[str, float], names: Sequence[str]) -> None:
     """Raise `misfit` at the first that is of none of the fields and crosses of these `names`."""
+    known = set(names)
     for name in scales:
-        if name not in names:
+        if name not in known:
             raise misfit(("scales", name), f"there is no field or cross {name!r}; scale names of these")

@@ -120,6 +120,13 @@ def test_scales_enter_the_fingerprint_where_they_are_not_1() -> None:
     assert scaled.of_fields(scaled.fields[:2]).scales == {"raw": 1}
 
 
+def test_data_that_carries_its_own_features_has_no_scales() -> None:
+    for name in ("libsvm", "vw"):
+        with pytest.raises(SpecError, match=f"{name} data carries its own features, which have no scales"):
+            with_scales(load_spec(name), {"index": 2})
+        assert with_scales(load_spec(name), {}) == load_spec(name)
+
+
 def test_a_spec_that_was_saved_when_transform_had_a_default_still_loads() -> None:
     saved = """version: 1
 source: {format: delimited, delimiter: ',', header: true, quote: false}

@@ -210,6 +210,13 @@ def test_linear_keeps_values_and_leaves_out_zeros(tmp_path: Path) -> None:
         np.testing.assert_array_equal(served.indptr, batch.indptr)
 
 
+def test_what_a_scale_makes_too_large_is_the_largest_value(tmp_path: Path) -> None:
+    spec = spec_of("{name: x, type: number, transform: linear}", more=", bias: false, scales: {x: 2}")
+    (batch,) = RawSource(spec, [file_of(tmp_path / "x.csv", ["2.5", "-1e38", "1e300", "-1e300"])]).batches(9)
+    largest = np.finfo(np.float32).max
+    assert batch.values.tolist() == np.array([5, -2e38, largest, -largest], np.float32).tolist()
+
+
 @pytest.mark.parametrize("text", ["inf", "-inf", "x", "1,5"])
 @pytest.mark.parametrize("keys", ["linear", "width, width: 2", "log, steps: [sqrt]"])
 def test_what_is_no_number_is_a_bad_row(tmp_path: Path, text: str, keys: str) -> None:
