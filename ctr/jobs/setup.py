@@ -182,7 +182,7 @@ def require_classes(spec: FeatureSpec, rows: int, positives: int) -> None:
 
 def open_training(job: TrainJob) -> ExampleSource:
     """The rows to train on, those of a hold-out at their end among them. Raises DataError and SpecError."""
-    return open_source(
+    source = open_source(
         job.inputs,
         _spec(job),
         on_bad_rows=job.on_bad_rows,
@@ -193,25 +193,34 @@ def open_training(job: TrainJob) -> ExampleSource:
         held_out=job.holdout_fraction or 0.0,
         choice=job.rows(held_out=False),
     )
+    if job.scales and job.spec is None:
+        spec = source.spec
+        if with_scales(spec, job.scales).fingerprint != spec.fingerprint:
+            raise SpecError(
+                "in a hashed data set, features have their values already, and not by these scales: train on "
+                "the raw files, or build the data set with a spec that has them as `scales`."
+            )
+    return source
 
 
 def _spec(job: TrainJob) -> FeatureSpec | None:
-    """What the job asks for; what the model to train on from has learnt of that is not learnt anew."""
+    """What the job asks for.
+
+    The model to train on from gives what is not learnt anew, and scales where there are no others.
+    """
     spec = load_spec(job.spec) if isinstance(job.spec, str | Path) else job.spec
-    if job.scales and spec is None:
-        raise SpecError(
-            "scales are part of a spec, and in a hashed data set features have their values already: train "
-            "on the raw files, or build the data set with a spec that has these `scales`."
-        )
-    if job.scales and spec is not None:
-        spec = with_scales(spec, job.scales)
-    if spec is None or job.warm_start is None or learnt_of(spec) is not None:
+    if spec is None:
+        return None
+    spec = with_scales(spec, job.scales)
+    if job.warm_start is None:
         return spec
     try:
         of_model = load_spec(job.warm_start)
     except SpecError:
         return spec  # `load_state` tells what is wrong with the model
-    return of_model if learnt_from(spec, of_model) else spec
+    if not spec.scales and of_model.scales.keys() <= set(spec.names):
+        spec = with_scales(spec, of_model.scales)
+    return of_model if learnt_of(spec) is None and learnt_from(spec, of_model) else spec
 
 
 def _base_rate(job: TrainJob, source: ExampleSource, stop_row: int | None) -> float | None:

@@ -23,7 +23,7 @@ from ctr.cli.options import (
     finite,
     store_url,
 )
-from ctr.cli.train.settings import SettingsOption
+from ctr.cli.train.settings import SettingsOption, with_scales_of_file
 from ctr.defaults import CHECKPOINT_EVERY_S, MOST_BAD, MOST_POS_WEIGHT, SAFE_ADDING, STALENESS, STALL_S, STORE
 
 _in_redis = partial(typer.Option, rich_help_panel="Parameters in Redis")
@@ -61,6 +61,7 @@ class TrainOptions:
         list[str] | None,
         typer.Option(
             metavar="NAME=NUMBER",
+            callback=with_scales_of_file,
             help="Multiply the values of the features of a field or cross, which then learn as if --alpha "
             "were so many times as large. Can be repeated; `ctr tune` and --auto find them.",
             show_default=False,

@@ -32,8 +32,14 @@ def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
+def with_scales_of_file(context: typer.Context, texts: list[str] | None) -> list[str]:
+    """Those of the file before these: `--scale` changes one of them, and leaves the others."""
+    of_file = (context.default_map or {}).get("scale", ())
+    return [*of_file, *(texts or ())]
+
+
 def scales_of(texts: Sequence[str]) -> dict[str, float]:
-    """`["site=0.5"]` as `{"site": 0.5}`."""
+    """`["site=0.5"]` as `{"site": 0.5}`; the last of a name counts."""
     found = {}
     for text in texts:
         name, _, number = text.rpartition("=")

@@ -111,4 +111,25 @@ def test_scales_are_of_a_spec_and_become_part_of_it(
     assert ctr.load_model(model).id == ctr.load_model(other).id
     done = cli("train", hashed, "--scale", "site=2.5", "--model", tmp_path / "none")
     assert done.code == 2
-    assert "build the data set with a spec that has these `scales`" in " ".join(done.err.split())
+    assert "build the data set with a spec that has them as `scales`" in " ".join(done.err.split())
+    done = cli("train", log, "--scale", "site=2.5", "--model", tmp_path / "none")
+    assert "Raw files need a feature spec" in done.err
+
+    again, folder = tmp_path / "again", tmp_path / "scaled"
+    assert cli("features", "build", "--spec", spec, log, "--out", folder).code == 0
+    assert cli("train", folder, "--scale", "site=2.5", "--model", again).code == 0  # which it has
+    assert ctr.load_model(model).id == ctr.load_model(again).id
+
+
+def test_a_warm_start_goes_on_with_the_scales_of_its_model(cli: Cli, log: Path, tmp_path: Path) -> None:
+    spec, scaled, plain, on = (tmp_path / name for name in ("spec.yaml", "scaled", "plain", "on"))
+    spec.write_text(SPEC)
+    words = ["train", "--spec", spec, log]
+    assert cli(*words, "--scale", "site=2.5", "--model", scaled).code == 0
+    assert cli(*words, "--model", plain).code == 0
+    assert cli(*words, "--warm-start", scaled, "--model", on).code == 0
+    assert ctr.load_model(on).spec.scales == {"site": 2.5}
+    for model, other in ((scaled, "site=3"), (plain, "site=2.5")):
+        done = cli(*words, "--warm-start", model, "--scale", other, "--model", on)
+        assert done.code == 1
+        assert "was trained with the transform" in done.err

@@ -49,6 +49,10 @@ def test_from_raw_rows_to_a_model(cli: Cli, spec: Path, log: Path, tmp_path: Pat
     }
     assert optimizer["passes"] == chosen["epochs"]
 
+    other = ["--settings", settings, "--scale", "ad=3", "--epochs", 1, "--model", model]
+    assert cli("train", "--spec", spec, log, *other).code == 0
+    assert ctr.load_model(model).spec.scales == {**found.spec.scales, "ad": 3}
+
 
 def test_crosses_are_tried_and_written(cli: Cli, spec: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
