@@ -11,7 +11,7 @@ _RANKS_FROM = 0.6  # AUC
 _OFF_BY = 1.25
 
 
-def advice(training: MetricSummary, holdout: MetricSummary) -> str | None:
+def advice(training: MetricSummary, holdout: MetricSummary, pos_weight: float = 1.0) -> str | None:
     """What is wrong and the remedy, by ranking and calibration; None for a model that beats the base rate."""
     if not holdout.normalized_entropy > 1:
         return None
@@ -32,6 +32,11 @@ def advice(training: MetricSummary, holdout: MetricSummary) -> str | None:
         f"the model ranks well on the hold-out (AUC {holdout.auc:.3f}), but predicts "
         f"{holdout.calibration:.2f} times its click rate: "
     )
+    if _differ(pos_weight, 1):
+        return text + (
+            f"--pos-weight {pos_weight:g} makes its odds about so many times what they should be; "
+            "--calibrate brings the probabilities back"
+        )
     if rates_differ:
         return text + (
             f"{rates}. If negatives were down-sampled, give those that were kept a larger weight (`weight` "

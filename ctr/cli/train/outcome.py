@@ -69,8 +69,10 @@ def _evaluation_lines(outcome: TrainOutcome) -> list[str]:
         )
     if outcome.holdout_by_pass and outcome.distributed is not None and outcome.job.consistency != "bsp":
         lines.append("(hold-out after a pass: some workers had already begun the next one)")
-    if outcome.holdout is not None and (text := advice(outcome.progressive, outcome.holdout)):
-        lines.append(f"worse than the base rate: {text}")
+    if outcome.holdout is not None:
+        clicks_weigh = outcome.job.pos_weight
+        if text := advice(outcome.progressive, outcome.holdout, clicks_weigh):
+            lines.append(f"worse than the base rate: {text}")
     return lines
 
 

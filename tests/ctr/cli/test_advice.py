@@ -57,6 +57,14 @@ def test_advice_looks_at_ranking_and_calibration(
     assert other not in text
 
 
+def test_clicks_that_weigh_more_explain_probabilities_that_are_too_high() -> None:
+    text = advice(summary(0.2), summary(0.2, shift=2.0), 5.0)
+    assert text is not None
+    assert "--pos-weight 5 " in text
+    assert "--calibrate" in text
+    assert "--alpha" not in text
+
+
 def test_a_model_that_beats_the_base_rate_needs_no_advice() -> None:
     assert advice(summary(0.1), summary(0.1)) is None
     assert advice(summary(0.1), Metrics().summary()) is None
