@@ -40,8 +40,8 @@ def runs(
     """List the runs that `ctr train --track runs` has kept, or compare some of them.
 
     The figures are those of the hold-out, or, marked with a star, of progressive validation (of L-BFGS: the
-    training rows). Settings that differ are shown, blank where an optimizer has none of that name. Log losses
-    of different rows say nothing about each other: a comparison names the inputs where they differ.
+    training rows). Settings that differ are shown, blank where an optimizer has none of that name, and inputs
+    and hold-outs that differ: log losses of different rows say nothing about each other.
 
     Examples:
 
@@ -81,15 +81,27 @@ def _listed(runs: Sequence[Run]) -> list[str]:
     from ctr.tracking import differing, flat
 
     settings = [flat(run.summary["settings"]) for run in runs]
-    keys = differing(settings)
-    rows: list[tuple[str, ...]] = [("run", "examples", "log loss", "AUC", "calibration", *keys)]
-    for run, mine in zip(runs, settings, strict=True):
+    rows_of = [_rows_of(run) for run in runs]
+    keys, unlike = differing(settings), differing(rows_of)
+    rows: list[tuple[str, ...]] = [("run", "examples", "log loss", "AUC", "calibration")]
+    rows[0] += (*("optimizer" if key == "name" else key for key in keys), *unlike)
+    for run, mine, its in zip(runs, settings, rows_of, strict=True):
         star = "" if run.summary["holdout"] else "*"
         figures = (_figure(run.metrics[name]) for name in ("logloss", "auc", "calibration"))
         told = (_text(mine[key]) if key in mine else "" for key in keys)
         logloss, *others = figures
-        rows.append((run.name, f"{run.summary['examples']:,}", logloss + (star or " "), *others, *told))
-    return table(rows, "<>>>>" + ">" * len(keys))
+        named = run.name, f"{run.summary['examples']:,}", logloss + (star or " ")
+        rows.append((*named, *others, *told, *(_text(its[key]) for key in unlike)))
+    return table(rows, "<>>>>" + ">" * len(keys) + "<" * len(unlike))
+
+
+def _rows_of(run: Run) -> dict[str, Any]:
+    """Which rows it learnt, and which say what it is worth; of many files, the first."""
+    found = {"inputs": run.summary.get("inputs"), "hold-out": run.summary.get("holdout_inputs")}
+    return {
+        key: [*value[:1], f"and {len(value) - 1:,} more"] if isinstance(value, list) and value[1:] else value
+        for key, value in found.items()
+    }
 
 
 _SIDE_BY_SIDE = (

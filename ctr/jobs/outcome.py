@@ -98,6 +98,7 @@ class TrainOutcome:
                 "admit": settings.admit,
                 "negative_rate": settings.negative_rate,
                 "pos_weight": settings.pos_weight,
+                "calibrate": self.job.calibrate,
                 **{k: self.model.manifest["training"][k] for k in ("base_rate", "warm_start", "forget")},
                 "bits": self.model.spec.bits,
             },

@@ -120,9 +120,9 @@ def test_settings_of_other_optimizers_are_left_blank(cli: Cli, train: Train, tmp
         assert train(*words, "--track", runs).code == 0
     head, lbfgs, *others = cli("runs", "--dir", runs).out.splitlines()
     keys = head.split()[6:]  # behind run, examples, log loss, AUC and calibration
-    assert sorted(keys) == ["alpha", "beta", "iterations", "l2", "name", "tolerance"]
+    assert sorted(keys) == ["alpha", "beta", "iterations", "l2", "optimizer", "tolerance"]
     for line, name, alpha, iterations in ((lbfgs, "lbfgs", "", "200"), (others[0], "ftrl", "0.3", "")):
-        for key, told in (("name", name), ("alpha", alpha), ("iterations", iterations)):
+        for key, told in (("optimizer", name), ("alpha", alpha), ("iterations", iterations)):
             end = head.index(f" {key}") + 1 + len(key)
             assert line.ljust(end)[:end].endswith(f" {told}"), (key, line)
     names = [file.stem for file in sorted(runs.iterdir())]
@@ -132,6 +132,24 @@ def test_settings_of_other_optimizers_are_left_blank(cli: Cli, train: Train, tmp
     assert lines.index(settings[-1]) - lines.index(settings[0]) == 5  # side by side
     (iterations_of,) = (line for line in settings if line.startswith("settings.iterations"))
     assert iterations_of.split() == ["settings.iterations", "200"]
+
+
+def test_runs_with_other_rows_or_calibration_can_be_told_apart_in_the_list(
+    cli: Cli, train: Train, tmp_path: Path
+) -> None:
+    runs, day = tmp_path / "runs", tmp_path / "day.csv"
+    day.write_text("click,site\n" + "1,a\n0,b\n" * 50)
+    for words in ([], ["--calibrate", "platt"], [day]):
+        assert train(*words, "--track", runs).code == 0
+    head, plain, calibrated, more = cli("runs", "--dir", runs).out.splitlines()
+    assert "calibrate" in head.split()
+    assert " platt " in calibrated
+    assert " platt " not in plain
+    assert " inputs" in head
+    log = str(tmp_path / "log.csv")
+    assert plain.endswith(log)
+    assert more.endswith(f"{log} and 1 more")
+    assert "hold-out" not in head  # the same for all
 
 
 def test_without_mlflow_the_message_comes_first(
