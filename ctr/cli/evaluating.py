@@ -16,10 +16,13 @@ from ctr.defaults import MOST_BAD
 from ctr.outputs import beside_input, printable, require_apart, require_no_part, require_writable
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ctr.model import Compared, Model, Slices
     from features import ExampleSource, FeatureSpec
 
 _SLICES_SHOWN = 10
+_ROWS_NAMED = 50_000  # of which a report takes the texts of features: some 2 s for 39 fields
 
 
 ModelsOption = Annotated[
@@ -187,10 +190,21 @@ def _write_page(
 
     every = [facts, *facts["others"]]
     evaluated = [
-        EvaluatedModel(printable(path), of_model, model.manifest, model.weights())
+        EvaluatedModel(printable(path), of_model, model.manifest, _weights(model, inputs))
         for (path, model), of_model in zip(models.items(), every, strict=True)
     ]
     write_report(page, evaluated, [printable(each) for each in inputs])
+
+
+def _weights(model: Model, inputs: Sequence[str]) -> pa.Table:
+    """Its weights, with the texts of features that it knows, and those of the first rows."""
+    from ctr.weights import names_of_values, weight_table, with_names
+    from features import is_dataset
+
+    names = model.names()
+    if model.spec.fields and "-" not in inputs and not any(map(is_dataset, inputs)):
+        names = with_names(names, names_of_values(model.spec, inputs, _ROWS_NAMED))
+    return weight_table(model.linear.slots, model.linear.weights, names, bias=model.spec.bias)
 
 
 def _evaluation(

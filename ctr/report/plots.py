@@ -151,7 +151,7 @@ def mass(shares: Sequence[tuple[str, float]]) -> str:
         axes.barh(range(len(shares)), [share * 100 for _, share in shares], color=_COLOURS[0])
         axes.set_yticks(range(len(shares)), names)
         axes.invert_yaxis()
-        axes.set(xlabel="share of the sum of absolute weights (%)")
+        axes.set(xlabel="share of all absolute weights (%)")
         axes.grid(visible=False, axis="y")
 
     return _svg(draw, {}, height=max(_HEIGHT, 1.0 + 0.23 * len(shares)))

@@ -19,8 +19,10 @@ MOST = 1_000_000
 """Features that are named; of more values, the most frequent."""
 
 
-def names_of_values(spec: FeatureSpec, inputs: Sequence[str]) -> pa.Table:
+def names_of_values(spec: FeatureSpec, inputs: Sequence[str], most_rows: int | None = None) -> pa.Table:
     """The features of raw rows, hashed by `spec`: columns `slot`, `feature` and `count`, as in a dictionary.
+
+    With `most_rows`, about so many of the first rows are read.
 
     `count` is null: how often these rows have a feature says nothing of the data of training. Rows need no
     label, and may lack columns: their fields, and crosses with these, then have no names. Features of windows
@@ -39,7 +41,12 @@ def names_of_values(spec: FeatureSpec, inputs: Sequence[str]) -> pa.Table:
     source = RawSource(spec, inputs, on_bad_rows="skip", labels="ignored")
     texts = Dictionary(spec, source.columns, MOST)
     source.watch = texts.add
-    if not sum(len(batch) for batch in source.batches(_ROWS)):
+    rows = 0
+    for batch in source.batches(_ROWS):
+        rows += len(batch)
+        if most_rows is not None and rows >= most_rows:
+            break
+    if not rows:
         bad = "; ".join(source.bad_rows.examples[:1])
         raise DataError(
             f"{inputs[0]}: there is no row whose values could be hashed{f' ({bad})' if bad else ''}."

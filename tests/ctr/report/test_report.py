@@ -160,7 +160,8 @@ def test_the_page_needs_nothing_and_has_the_numbers_of_the_json(
                 f"{each['examples']:,}",
                 *shown,
             ] in page.rows
-    assert page.tags.count("svg") == 7  # ROC, precision-recall, reliability, lift, scores, learning, weights
+    # ROC, precision-recall, reliability, lift, scores, learning, weights of both
+    assert page.tags.count("svg") == 8
     for words in (
         "false positive rate",
         "recall (share of clicks found)",
@@ -206,6 +207,18 @@ def test_rows_of_one_label_have_a_page_without_their_curves(
     page = Page((tmp_path / "report.html").read_text())
     assert page.metrics["auc"] == ["-"]
     assert page.tags.count("svg") == 4
+
+
+def test_raw_rows_say_which_field_a_weight_belongs_to(
+    cli: Cli, folder: Path, made: Path, tmp_path: Path
+) -> None:
+    page, model = tmp_path / "report.html", folder / "$a$ <b>model"  # has no dictionary
+    assert cli("evaluate", "--model", model, folder / "log.csv", "--report", page).code == 0
+    section = page.read_text().partition("Weights by field")[2].partition("<h2>")[0]
+    assert "<svg" in section
+    assert "no texts" not in section
+    assert cli("evaluate", "--model", model, made.with_name("h"), "--report", page).code == 0
+    assert "Evaluate on raw rows" in page.read_text()
 
 
 def test_weights_by_field() -> None:
