@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from scipy.special import expit
+from scipy.special import expit, xlog1py, xlogy
 
 from ctr.classifier.rows import ROWS, Rows, only_ones, sound
 from ctr.errors import ModelError
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from sklearn.utils import Tags
 
     Matrix = ArrayLike | sparse.spmatrix | sparse.sparray
+
+_ENOUGH = 1_000  # rows, to say that training has diverged
 
 
 class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # has no types
@@ -223,6 +225,7 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
         if blocks == 0 and self.fit_intercept:
             rate = click_rate(labels[:ROWS], None if weights is None else weights[:ROWS])
             state[-1] = starting_state(optimizer, rate, 1)[1][0]
+        judged = None
         try:
             for those, chunk in rows.chunks(labels, self.fit_intercept):
                 margins = optimizer.train(chunk, state, number=blocks)
@@ -232,6 +235,11 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
                         "number. Lower alpha, or scale the features, for instance with MaxAbsScaler."
                     )
                 blocks += 1
+                if margins.size >= _ENOUGH:
+                    judged = those, margins
+            if judged is not None:
+                those, margins = judged
+                _require_convergence(margins, labels[those], None if weights is None else weights[those])
         except (ModelError, ValueError):
             if self._blocks == 0:
                 del self._state  # it has learnt nothing: it is not fitted
@@ -239,6 +247,26 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
         self._state, self._optimizer, self._passes, self._blocks = state, optimizer, number, blocks
         learnt = optimizer.weights(state)
         self.coef_, self.intercept_ = learnt[None, :-1], learnt[-1:]
+
+
+def _require_convergence(
+    margins: NDArray[np.float32], labels: NDArray[np.float32], weights: NDArray[np.float64] | None
+) -> None:
+    """Raise ModelError if these predictions, the last of a pass, are far worse than the base rate.
+
+    The rule is that of `ctr.learn.require_convergence`.
+    """
+    if weights is not None and not weights.any():
+        return
+    rate = float(np.average(labels, weights=weights))
+    loss = float(np.average(np.logaddexp(0, np.where(labels > 0, -margins, margins)), weights=weights))
+    base = float(-xlogy(rate, rate) - xlog1py(1 - rate, -rate))
+    if base > 0 and loss > max(3 * base, 1.0):
+        raise ModelError(
+            f"training diverged: the log loss of the last {labels.size:,} rows is {loss:.3g}, that of always "
+            f"predicting their base rate {base:.3g}. Lower alpha, or scale the features, for instance with "
+            "MaxAbsScaler."
+        )
 
 
 def _without_repeats(labels: NDArray[Any]) -> NDArray[Any]:

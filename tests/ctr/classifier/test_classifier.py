@@ -249,6 +249,19 @@ def test_divergence_is_told_and_leaves_what_was_learnt() -> None:
         new.predict(X)
 
 
+def test_features_far_too_large_are_told_though_all_stays_finite(rows: Rows) -> None:
+    X, y = rows
+    with pytest.raises(ModelError, match=r"log loss of the last \d[\d,]* rows.*scale the features"):
+        FTRLClassifier().fit(X * 1e5, y)
+    model = FTRLClassifier().fit(X, y)
+    before = model.coef_.copy()
+    with pytest.raises(ModelError, match="diverged"):
+        model.partial_fit(X * 1e5, y, sample_weight=np.ones(y.size))
+    assert np.array_equal(model.coef_, before)
+    FTRLClassifier().fit(X * 1e5, y, sample_weight=np.arange(y.size) < 20_000)  # the last rows do not count
+    FTRLClassifier().fit(X * 1e5, np.sort(y))  # the last rows are of one class, which does not tell
+
+
 def test_examples_of_the_documentation() -> None:
     found = doctest.testmod(ctr.classifier.classifier)
     assert found.attempted >= 6
