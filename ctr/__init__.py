@@ -20,3 +20,11 @@ __version__ = "0.1.0"
 _require_siblings("features", "ps")  # api by `ctr serve`, which alone needs it
 
 __getattr__ = _lazy_face(__name__, __file__)
+
+
+def __dir__() -> list[str]:
+    """What a notebook completes. `help` loads it all: so the estimator is there with scikit-learn alone."""
+    from importlib.util import find_spec
+
+    estimators = ["FTRLClassifier"] if find_spec("sklearn") else []
+    return [*estimators, "Model", "__version__", "datasets", "load_model", "train"]

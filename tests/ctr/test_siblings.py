@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -118,6 +119,18 @@ def test_a_lazy_face_has_no_other_names() -> None:
 
     with pytest.raises(AttributeError, match="no attribute 'Sotre'"):
         _ = ps.Sotre  # type: ignore[attr-defined]
+
+
+def test_completion_offers_the_python_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ctr
+
+    tree = ast.parse(Path(ctr.__file__).read_text())
+    (face,) = (node for node in tree.body if isinstance(node, ast.If))
+    names = {alias.name for node in face.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert set(dir(ctr)) == {*names, "__version__"}
+    assert all(getattr(ctr, name) for name in dir(ctr))
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    assert "FTRLClassifier" not in dir(ctr)
 
 
 @pytest.mark.parametrize("package", ["api", "ctr", "features", "ps"])
