@@ -106,9 +106,9 @@ def tune(
     """Find the settings of `ctr train` that suit some data.
 
     Each trial trains with other settings (alpha, beta, l1, l2) on a part of the rows, and is judged by the
-    log loss of the others after every pass, so the number of passes is found with them. Of raw files, which
-    are hashed once, trials also scale the fields, as some learn best by larger steps than others. Ctrl-C
-    keeps the best settings so far. The search is Optuna's (`pip install optuna`).
+    log loss of the others after every pass, so the number of passes is found with them. Of raw files, trials
+    also scale the fields, as some learn best by larger steps than others. Ctrl-C keeps the best settings so
+    far. The search is Optuna's (`pip install optuna`).
 
     Examples:
 

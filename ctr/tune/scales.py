@@ -28,7 +28,11 @@ from ctr.tune import scale_kernels as kernels
 from ctr.tune.examples import Examples
 from features import FeatureSpec
 
+MOST_PARTS = 300
+"""Fields and crosses: of more, none are scaled, as time and memory grow with the square of their number."""
 _MOST_ROWS = 100_000
+_MOST_WORK = 1e9
+"""Rows times the square of parts, which a pass takes 0.3 s for."""
 _ALPHA = 0.1
 _MOST_PASSES = 12
 _ENOUGH = 1e-5
@@ -44,8 +48,11 @@ def coded(spec: FeatureSpec) -> FeatureSpec:
 
 
 def find_scales(examples: Examples, parts: int, beta: float, learnt: Sequence[range]) -> Float32:
-    """The scale of each part of coded examples, float32[parts + 1], from the first 100,000 rows `learnt`."""
-    rows = _Rows.of(examples, learnt)
+    """The scale of each part of coded examples, float32[parts + 1].
+
+    They are from the first 100,000 rows `learnt`; from 11,000 where there are 300 parts.
+    """
+    rows = _Rows.of(examples, learnt, min(_MOST_ROWS, int(_MOST_WORK / (parts + 1) ** 2)))
     scales = np.ones(parts + 1)
     best, found = inf, scales
     for _ in range(_MOST_PASSES):
@@ -75,10 +82,10 @@ class _Rows(NamedTuple):
     weights: Float32
 
     @staticmethod
-    def of(examples: Examples, learnt: Sequence[range]) -> _Rows:
-        """The first of the rows `learnt`."""
+    def of(examples: Examples, learnt: Sequence[range], most: int) -> _Rows:
+        """The first of the rows `learnt`, so many at most."""
         lengths, slots, parts, values = [], [], [], []
-        wanted, room = [], _MOST_ROWS
+        wanted, room = [], most
         for each in learnt:
             wanted.append(each[:room])
             room -= len(wanted[-1])

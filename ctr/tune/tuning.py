@@ -16,7 +16,7 @@ from ctr.errors import DataError
 from ctr.tune.candidates import Candidate, Reopen, hashed, scaled
 from ctr.tune.examples import Examples
 from ctr.tune.folds import Fold, folds_of
-from ctr.tune.scales import coded
+from ctr.tune.scales import MOST_PARTS, coded
 from ctr.tune.search import Tried, find_settings, require_optuna
 from features import ExampleSource, scratch_folder
 
@@ -158,7 +158,8 @@ def tune(
     Of more rows than `most_rows` it takes the first ones, and makes 3 passes at most, as each costs time for
     all rows. Raw rows are hashed once, into a data set in a temporary folder in `scratch`; `on_rows` gets how
     many are. `crossed`: raw sources of the same rows with so many suggested crosses each, to be tried, too;
-    `reopen`: opens them for another spec, and scales of fields are tried, too, unless the spec has some.
+    `reopen`: opens them for another spec, and scales of fields are tried, too, unless the spec has some, or
+    more than `MOST_PARTS` fields and crosses.
     `fraction`: see `folds_of`; the rest: see `find_settings`.
 
     Raises DataError, also when all rows are of one class, and when no trial came to its end, and
@@ -208,10 +209,12 @@ def _candidates(
     """The rows of `sources` before `end`, by their crosses, with scales and without; and their folds."""
     found: list[Candidate] = []
     folds: tuple[Fold, ...] = ()
+    parts = [len(source.spec.names) for source in sources.values()]
+    scales = min(parts) > 1 and max(parts) <= MOST_PARTS and not sources[0].spec.scales
     for count, source in sources.items():
         plain = hashed(source, folder / f"hashed-{count}", end, on_rows)
         codes = None
-        if reopen is not None and not source.spec.scales and len(source.spec.names) > 1:
+        if reopen is not None and scales:
             codes = hashed(reopen(coded(source.spec)), folder / f"coded-{count}", end)
         examples = Examples.of(plain, end, codes)
         if not found:

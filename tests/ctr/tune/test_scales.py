@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf, log1p
 from pathlib import Path
 from threading import Event
@@ -170,3 +171,17 @@ def test_one_field_alone_is_not_scaled(log: Path, tmp_path: Path) -> None:
         RawSource(alone, [log]), tmp_path, reopen=lambda each: RawSource(each, [log]), trials=3, most_epochs=1
     )
     assert not any(each.scales for each in found.tried)
+
+
+def test_more_than_300_fields_are_not_scaled(tmp_path: Path) -> None:
+    names = [f"f{i}" for i in range(301)]
+    fields = ", ".join(f"{{name: {name}, type: category}}" for name in names)
+    spec = parse_spec(f"{{version: 1, source: {{format: delimited}}, label: y, fields: [{fields}]}}", "spec")
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join([",".join(["y", *names]), *(",".join([str(i % 2), *names]) for i in range(40))]))
+    scaled = []
+    for each in (spec, spec.of_fields(spec.fields[:300])):
+        reopen = partial(RawSource, inputs=[log])
+        found = tune(reopen(each), tmp_path, reopen=reopen, trials=2, most_epochs=1)
+        scaled.append(any(each.scales for each in found.tried))
+    assert scaled == [False, True]
