@@ -17,6 +17,11 @@ def spec_changes(first: FeatureSpec, second: FeatureSpec) -> list[str]:
     lines = [f"{key}: {one[key]} -> {other[key]}" for key in _WHOLE if one[key] != other[key]]
     for kind, singular in (("fields", "field"), ("windows", "window"), ("crosses", "cross")):
         lines += _of_named(singular, _named(one[kind]), _named(other[kind]))
+    lines += [
+        f"scale of {name!r}: {before:g} -> {after:g}"
+        for name in dict.fromkeys([*first.scales, *second.scales])
+        if (before := first.scales.get(name, 1)) != (after := second.scales.get(name, 1))
+    ]
     if not lines and first.fingerprint != second.fingerprint:
         learnt = learnt_of(first) or learnt_of(second)
         lines.append("what its steps have learnt from data" if learnt else "the way rows are read")

@@ -125,6 +125,18 @@ def test_diff(trained: Path, cli: Cli) -> None:
     assert "largest changes" not in shown
 
 
+def test_scales_are_told(trained: Path, cli: Cli, tmp_path: Path) -> None:
+    scaled = tmp_path / "scaled"
+    words = ["--spec", trained / "spec.yaml", "--scale", "site=2.5", "--scale", "site * device=0.4"]
+    assert cli("train", trained / "log.csv", *words, "--model", scaled).code == 0
+    assert "\nscales      site 2.5, site * device 0.4\n" in cli("model", "info", scaled).out
+    told = json.loads(cli("model", "info", scaled, "--json", "-").out)
+    assert told["scales"] == {"site": 2.5, "site * device": 0.4}
+    shown = cli("model", "diff", trained / "plain", scaled).out
+    assert "scale of 'site': 1 -> 2.5" in shown
+    assert "scale of 'site * device': 1 -> 0.4" in shown
+
+
 def test_diff_of_models_that_hash_differently(trained: Path, cli: Cli, tmp_path: Path) -> None:
     spec = tmp_path / "other.yaml"
     spec.write_text(SPEC.replace("bits: 16", "bits: 18").replace("crosses: [site * device]", ""))
