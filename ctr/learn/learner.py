@@ -9,6 +9,7 @@ import numpy as np
 
 from ctr.errors import ModelError
 from ctr.learn.admission import EVERYTHING, Admission, AdmissionCounts
+from ctr.learn.learning_curve import Sums, parts_of_chunk
 from ctr.learn.sampling import ALL_ROWS, Sampling
 from ctr.metrics import Metrics
 from ctr.optimizers import Float32, Optimizer
@@ -75,6 +76,8 @@ class Learner:
     """Progressive validation: over the first pass, where every example is new when it is predicted."""
     later_passes: Metrics = field(default_factory=Metrics)
     """The same over later passes, whose examples have been learnt before: no measure of quality."""
+    first_chunk: list[Sums] = field(default_factory=list)
+    """Progressive validation in parts of the first chunk, for the learning curve."""
 
     def learn(
         self,
@@ -108,7 +111,10 @@ class Learner:
         self.admissions.add(self.admission.apply(chunk, before, delta, number))
         assert chunk.labels is not None
         metrics = self.progressive if first_pass else self.later_passes
-        metrics.add(margins, chunk.labels, self.sampling.plain(chunk.weights, chunk.labels))
+        weights = self.sampling.plain(chunk.weights, chunk.labels)
+        if first_pass and not metrics.examples:
+            self.first_chunk = parts_of_chunk(margins, chunk.labels, weights)
+        metrics.add(margins, chunk.labels, weights)
         require_convergence(metrics, _LATE_ROWS, self.sampling.pos_weight)
         return delta
 

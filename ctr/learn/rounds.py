@@ -202,6 +202,8 @@ class Rounds:
                     )
                     self._chunks += len(begun)
                     self._passes = last
+                    if clock == 1:
+                        self._curve.begin(self._team.learners[0].first_chunk)
                     self._curve.add(learner.progressive for learner in self._team.learners)
                     if (now := perf_counter()) - reported > self.progress_every_s:
                         self.on_progress(self._progress())

@@ -40,8 +40,8 @@ _LEARNING = (
 )
 _ONE_LABEL = "The rows have labels of one kind only, so there is nothing to tell apart."
 _NO_LEARNING = (
-    "The manifest has no points of progressive validation. Training in memory keeps one for each round of"
-    " chunks: there was a single one, or the model was trained otherwise."
+    "The manifest has no points of progressive validation, which training in memory by single steps keeps, of"
+    " some thousand rows."
 )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ctr.learn.learning_curve import MOST_POINTS, LearningCurve
+import ctr
+from ctr.learn.learning_curve import MOST_POINTS, LearningCurve, parts_of_chunk
 from ctr.metrics import Metrics
 
 
@@ -28,6 +29,39 @@ def test_points_are_means_of_the_examples_between_them(rounds: int) -> None:
         assert loss == pytest.approx(losses[first // 10 : examples // 10].mean())
         first = examples
     assert rounds * 10 - first < 10 * rounds / (MOST_POINTS // 2)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_chunk_that_is_all_there_is_has_a_curve_too(weighted: bool) -> None:
+    rng = np.random.default_rng(3)
+    margins = rng.normal(0, 1, 7_200).astype(np.float32)
+    labels = (rng.random(7_200) < 0.3).astype(np.float32)
+    weights = rng.integers(1, 4, 7_200).astype(np.float32) if weighted else None
+    worker, curve = Metrics(), LearningCurve()
+    worker.add(margins, labels, weights)
+    curve.begin(parts_of_chunk(margins, labels, weights))
+    curve.add([worker])
+    points = curve.points()
+    assert len(points) == 7
+    assert points[-1][0] == 7_200
+    losses, first = np.logaddexp(0, margins.astype(float)) - labels * margins, 0
+    for examples, loss in points:
+        part = slice(first, examples)
+        expected = np.average(losses[part], weights=None if weights is None else weights[part])
+        assert loss == pytest.approx(expected)
+        first = examples
+
+
+def test_few_rows_have_no_parts() -> None:
+    margins, labels = np.zeros(1_999, np.float32), np.ones(1_999, np.float32)
+    assert parts_of_chunk(margins, labels, None) == []
+    assert parts_of_chunk(margins[:0], labels[:0], None) == []
+
+
+def test_a_job_of_one_chunk_has_a_learning_curve() -> None:
+    rows, spec = ctr.datasets.ads(5_000)
+    curve = ctr.train(rows, spec).manifest["training"]["learning_curve"]
+    assert [examples for examples, _ in curve] == [1_000, 2_000, 3_000, 4_000, 5_000]
 
 
 def test_a_job_without_examples_has_none() -> None:
