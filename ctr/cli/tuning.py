@@ -271,6 +271,7 @@ def _lines(found: Tuned, out: Path) -> list[str]:
     ]
     lines = [
         f"tried {some(len(found.tried), 'setting')} in {found.seconds:.1f} s, judged by {found.judged_by}",
+        *([f"the best {len(shown)}, where each pass has to gain 0.01%:"] if len(shown) > 1 else []),
         *table(rows, ">" * len(rows[0])),
         found.gain,
         *scales_in_words(found.best.scales),

@@ -43,7 +43,8 @@ def test_from_raw_rows_to_a_model(cli: Cli, spec: Path, log: Path, tmp_path: Pat
     optimizer, chosen = found.manifest["optimizer"], written["options"]
     assert [f"{name}={scale:g}" for name, scale in found.spec.scales.items()] == chosen.pop("scale")
     assert "fields scaled: ad " in done.out
-    assert " scaled" in done.out.splitlines()[1]
+    assert "each pass has to gain 0.01%" in done.out.splitlines()[1]
+    assert " scaled" in done.out.splitlines()[2]
     assert {name: optimizer[name] for name in ("alpha", "beta", "l1", "l2")} == {
         name: value for name, value in chosen.items() if name != "epochs"
     }
