@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.", show_default=False)
 ]
+
+_MODELS_SHOWN = 5
 
 _PARTS = {
     "features.yaml": "spec",
@@ -121,7 +124,17 @@ def _training(entry: dict[str, Any]) -> list[tuple[str, str]]:
         said.append(f"on top of {entry['warm_start']}")
     if entry["interrupted"]:
         said.append("stopped early")
-    return [("trained on", named), ("", ", ".join(said))]
+    return [("trained on", named), ("", ", ".join(said)), *_lineage(entry.get("lineage", []))]
+
+
+def _lineage(models: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The models that it comes from, oldest first; of many, the newest."""
+    shown = [
+        f"{each['id']} ({', '.join(each['inputs'][:1])}, {each['rows'] or 0:,} rows)"
+        for each in models[-_MODELS_SHOWN:]
+    ]
+    before = len(models) - len(shown)
+    return [("lineage", ", ".join([f"{before:,} more"] * (before > 0) + shown))] if shown else []
 
 
 def _weights(model: Model, facts: dict[str, Any]) -> str:
@@ -136,7 +149,7 @@ def _calibration(entry: dict[str, Any]) -> str:
     others = [
         f"{name.replace('_', ' ')} {' '.join(value) if isinstance(value, list) else value}"
         for name, value in entry.items()
-        if name != "method"
+        if name != "method" and (name != "slope" or entry["method"] == "platt")
     ]
     return ", ".join([entry["method"], *others])
 

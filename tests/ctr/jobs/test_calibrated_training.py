@@ -57,6 +57,9 @@ def test_every_door_gives_calibrated_probabilities(
     assert abs(after["calibration"] - 1) < 0.03
     assert "hold-out, calibrated" in found.out
     assert "hold-out, not calibrated" in found.out
+    info = cli("model", "info", tmp_path / "model").out
+    assert f"calibrated  {method}, " in info
+    assert ("slope" in info) is (method == "platt")
 
     plain, model = ctr.load_model(tmp_path / "plain"), ctr.load_model(tmp_path / "model")
     assert plain.linear.weights.tolist() == model.linear.weights.tolist()

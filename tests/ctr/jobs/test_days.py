@@ -81,6 +81,8 @@ def test_days_are_warm_starts_each_evaluated_on_the_next(
     assert [each["inputs"] for each in lineage] == [[str(day)] for day in days[:2]]
     assert [each["forget"] for each in lineage] == [0, 0.5]
     assert lineage[0]["optimizer"]["alpha"] == 0.3
+    told = cli("model", "info", model).out
+    assert f"lineage     {ids[0]} ({days[0]}, {ROWS:,} rows), {ids[1]} ({days[1]}, {ROWS:,} rows)" in told
 
 
 def test_what_forgets_follows_a_change_faster(cli: Cli, spec: Path, days: list[Path], tmp_path: Path) -> None:
