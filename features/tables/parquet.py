@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ctr.errors import DataError
-from features.inputs import InputFile, partition_columns
+from features.inputs import InputFile, partition_columns, suffixes
 from features.spec import FeatureSpec
 from features.tables.arrow_rows import BATCH_ROWS, ArrowPiece, parts_of, require_typed
 from features.tables.column_pages import ColumnPages, are_readable, is_text
@@ -143,6 +143,11 @@ class ParquetReader:
         reason = str(error).splitlines()[0]
         with closing(self._path.open()) as file:
             known = file.read(len(PARQUET)) == PARQUET
+        if not known and not {".parquet", ".pq"}.intersection(suffixes(self._path)):
+            return DataError(
+                f"{self._path}: the feature spec is for Parquet (`source: {{format: parquet}}`), and this is "
+                "no such file; save its rows as Parquet or Arrow, or train a model with a spec for text."
+            )
         if not known:
             return DataError(
                 f"{self._path}: cannot be read as a Parquet file, for it does not begin like one ({reason});"

@@ -162,6 +162,18 @@ def test_cells_that_look_like_json_are_text(tmp_path: Path, data: bytes) -> None
     assert len(RawSource(spec, [path]).sample(9)) == 2
 
 
+def test_text_for_a_model_of_parquet_is_not_to_be_renamed(tmp_path: Path) -> None:
+    spec = parse_spec(
+        "{version: 1, source: {format: parquet}, label: click, fields: [{name: site, type: category}]}",
+        "s.yaml",
+    )
+    path = tmp_path / "clicks.csv"
+    path.write_bytes(TEXT)
+    with pytest.raises(DataError, match=r"the feature spec is for Parquet .*no such file") as error:
+        RawSource(spec, [path])
+    assert "rename" not in str(error.value)
+
+
 def test_text_named_parquet(tmp_path: Path) -> None:
     path = tmp_path / "clicks.parquet"
     for data in (TEXT, COMPRESSED[".zst"]):
