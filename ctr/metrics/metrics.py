@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,7 @@ class MetricSummary:
     mean_prediction: float
     base_rate: float
     """Weighted share of examples with label 1."""
-    reliability: tuple[ReliabilityRow, ...]
+    reliability: tuple[ReliabilityRow, ...] = field(repr=False)
     """At most 10 rows of about equal weight, by ascending prediction."""
 
     def to_json(self) -> dict[str, Any]:

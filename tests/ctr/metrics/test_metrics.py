@@ -311,3 +311,12 @@ def test_bytes_that_are_no_metrics_are_refused() -> None:
     ):
         with pytest.raises(CtrError, match="metrics are damaged"):
             Metrics.from_bytes(damaged)
+
+
+def test_a_summary_fits_a_few_lines_of_a_notebook() -> None:
+    metrics = Metrics()
+    metrics.add(np.zeros(100, np.float32), (np.arange(100) < 30).astype(np.float32))
+    found = metrics.summary()
+    assert len(repr(found)) < 500
+    assert found.reliability
+    assert "reliability" not in repr(found)
