@@ -129,7 +129,7 @@ def _figures(models: Mapping[str, EvaluatedModel]) -> list[dict[str, str | None]
                 "words": words if there else _ONE_LABEL,
             }
         )
-    picture = plots.learning_curve(curves) if curves else None
+    picture = plots.learning_curve(curves, legend=len(models) > 1) if curves else None
     words = _LEARNING if curves else _NO_LEARNING
     return [*figures, {"title": "Learning curve", "picture": picture, "words": words}]
 

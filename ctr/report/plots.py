@@ -128,8 +128,8 @@ def scores(models: Mapping[str, Facts]) -> str:
     return _svg(draw, models, legend=True)
 
 
-def learning_curve(curves: Mapping[str, Sequence[Sequence[float]]]) -> str:
-    """Log loss by examples learnt, of models that have such points."""
+def learning_curve(curves: Mapping[str, Sequence[Sequence[float]]], *, legend: bool) -> str:
+    """Log loss by examples learnt, of models that have such points: a single one may be one of several."""
 
     def draw(axes: Axes) -> None:
         for i, (name, points) in enumerate(curves.items()):
@@ -140,7 +140,7 @@ def learning_curve(curves: Mapping[str, Sequence[Sequence[float]]]) -> str:
         axes.xaxis.set_major_formatter(_short)
         axes.locator_params(axis="x", nbins=5)
 
-    return _svg(draw, curves)
+    return _svg(draw, curves, legend=legend)
 
 
 def mass(shares: Sequence[tuple[str, float]]) -> str:
