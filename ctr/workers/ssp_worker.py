@@ -155,6 +155,9 @@ class SspWorker:
         """
         ready: _Ready | None = None
         while True:
+            # Asked for before: its last push may arrive while it hears that there is nothing to claim, and
+            # only a claim of who has nothing in work ends its clock, for which the others wait.
+            any_held = bool(shards.held)
             coming = puller.submit(self._next, shards, ahead=ready is not None)
             if ready is not None:
                 self._train(shards, ready)
@@ -166,7 +169,7 @@ class SspWorker:
             elif found is NoChunk.END and ready is not None:
                 ready = None  # nothing trains any more: now it may have any data shard
             else:
-                ready, any_held, settling = None, bool(shards.held), perf_counter()
+                ready, settling = None, perf_counter()
                 shards.settle(leave=found is NoChunk.LEAVE)
                 self._timings.wait += perf_counter() - settling
                 if found is NoChunk.PAUSE:

@@ -6,6 +6,8 @@ import json
 import re
 import signal
 import time
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from threading import Event
@@ -26,7 +28,7 @@ from ctr.workers.report import Reports
 from ctr.workers.ssp_worker import SspWorker
 from ctr.workers.worker import take_part
 from features import FeatureSpec
-from ps import DEFAULT_FILTERS, BoardView, Filters, JobBoard, RedisStore, Saturations, parse_redis_url
+from ps import DEFAULT_FILTERS, BoardView, Claim, Filters, JobBoard, RedisStore, Saturations, parse_redis_url
 from ps.status.observer import StoreObserver
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import (
@@ -164,6 +166,45 @@ class TestClocks:
                 peers.clear()
                 board.leases.expire(at_work)
             board.leases.expire(idle)
+
+    def test_nobody_waits_for_a_worker_whose_last_push_arrives_while_it_asks_for_more(
+        self, job_data: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        job, url, over = describe(job_data, consistency="asp"), parse_redis_url(redis_url), Event()
+        facts = {"bits": job.feature_spec().bits, "width": Ftrl.width, "facts": job.facts()}
+        with closing(RedisStore(url, **facts)) as store, closing(JobBoard(url)) as board:
+            shards = job.plan().shards
+            board.create("last", job.to_bytes(), shards=shards)
+            at_work, here = board.leases.register("at work"), board.leases.register("here")
+            assert board.queue.claim(at_work) is not None
+            claim = board.queue.claim
+
+            def slowly(*push: object, **told: object) -> object:
+                time.sleep(0.2)
+                return store.push_packed(*push, **told)
+
+            worker = SspWorker(board, store, source_of(job), job, "last", slowly)
+
+            def late(asking: str, held: Collection[int] = (), *, ahead: bool = False) -> Claim | None:
+                found = claim(asking, held, ahead=ahead)
+                if found is None and held and not ahead:
+                    while any(shard.owner == here for shard in board.look().unfinished.values()):
+                        time.sleep(0.01)
+                    time.sleep(0.1)
+                return found
+
+            monkeypatch.setattr(board.queue, "claim", late)
+            with ThreadPoolExecutor(1) as pool:
+                ran = pool.submit(worker.run, here, over.is_set, Reports(lambda: b"", lambda _: None))
+                until = time.monotonic() + 20
+                gate = board.queue.gate(at_work)
+                while (gate.working > 1 or gate.finished < shards - 1) and time.monotonic() < until:
+                    time.sleep(0.01)
+                    gate = board.queue.gate(at_work)
+                over.set()
+                assert ran.result()
+            worker.close()
+            assert (gate.working, gate.finished) == (1, shards - 1)
 
 
 class TestAdmission:
