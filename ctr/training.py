@@ -64,14 +64,15 @@ def train(
 
     `data` is an Arrow table, a frame of pandas (2.2 or newer) or polars, or what `ctr train` takes: a path, a
     folder, a pattern, a URI, or a list of those. `spec` is a feature spec: its path, the name of one that
-    ships with the package, its YAML text, or a `FeatureSpec`; a hashed data set has its own. A spec that
-    learns (quantiles, counts) learns from `data` first. `settings` are the optimizer's: `alpha`, `beta`,
-    `l1`, `l2`; the others are options of `ctr train`, where they are explained. `auto` finds `epochs` and the
-    settings that are not given by a search of about half a minute (it needs Optuna). With `early_stopping`,
-    the model is that of the pass which is best on the hold-out; `calibrate` ("isotonic" or "platt") fits its
-    probabilities to the hold-out. With `on_bad_rows="skip"`, rows that cannot be read are left out, and
-    counted in `model.manifest["training"]["bad_rows"]`. Nothing is printed, and no signal is handled.
-    What the hold-out says is in `model.manifest["metrics"]`. Raises the errors of `ctr train`.
+    ships with the package, its YAML text, or a `FeatureSpec`; a hashed data set has its own, and so has the
+    model of `warm_start`. A spec that learns (quantiles, counts) learns from `data` first. `settings` are the
+    optimizer's: `alpha`, `beta`, `l1`, `l2`; the others are options of `ctr train`, where they are explained.
+    `auto` finds `epochs` and the settings that are not given by a search of about half a minute (it needs
+    Optuna). With `early_stopping`, the model is that of the pass which is best on the hold-out; `calibrate`
+    ("isotonic" or "platt") fits its probabilities to the hold-out. With `on_bad_rows="skip"`, rows that
+    cannot be read are left out, and counted in `model.manifest["training"]["bad_rows"]`. Nothing is printed,
+    and no signal is handled. What the hold-out says is in `model.manifest["metrics"]`. Raises the errors of
+    `ctr train`.
 
     >>> import ctr, pyarrow as pa
     >>> rows = pa.table({"site": ["news", "shop"] * 1000, "click": [0, 1] * 1000})

@@ -70,7 +70,9 @@ def open_source(
             _require_same_vocabularies(inputs[0], spec, dataset.spec)
         return dataset
     if spec is None:
-        raise SpecError("Raw files need a feature spec: name one with --spec, such as `--spec criteo`.")
+        raise SpecError(
+            "Raw files need a feature spec: name one with --spec, such as `--spec criteo` (in Python: spec=)."
+        )
     from features.first_pass import fit
     from features.source import RawSource  # and with it the kernels that take text apart
 

@@ -26,7 +26,7 @@ from ctr.metrics import MetricSummary
 from ctr.model import LinearModel, Model, SavedState, load_optimizer, load_state
 from ctr.optimizers import Float32, Optimizer, choose_optimizer
 from ctr.outputs import printable
-from features import DatasetSource, ExampleSource, FeatureSpec, Slots, load_spec, open_source
+from features import DatasetSource, ExampleSource, FeatureSpec, Slots, is_dataset, load_spec, open_source
 from features.spec import learnt_from, learnt_of, with_scales
 
 _LARGE_CHUNK = 1 << 18  # the largest default; counting rows takes time, so only above it
@@ -206,11 +206,14 @@ def open_training(job: TrainJob) -> ExampleSource:
 def _spec(job: TrainJob) -> FeatureSpec | None:
     """What the job asks for.
 
-    The model to train on from gives what is not learnt anew, and scales where there are no others.
+    The model to train on from gives the spec of raw rows if there is no other, else what is not learnt anew,
+    and scales where there are no others.
     """
     spec = load_spec(job.spec) if isinstance(job.spec, str | Path) else job.spec
     if spec is None:
-        return None
+        if job.warm_start is None or any(map(is_dataset, job.inputs)):
+            return None
+        return with_scales(load_spec(job.warm_start), job.scales)
     spec = with_scales(spec, job.scales)
     if job.warm_start is None:
         return spec

@@ -214,7 +214,7 @@ class TrainOptions:
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Train on from the state of this model, with its settings where no others are given.",
+            help="Train on from the state of this model, with its spec and settings where none are given.",
         ),
     ] = None
     forget: Annotated[

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ctr
 from ctr.metrics import Metrics
 from ctr.tracking.days import run_of_days
 from tests.command_line import Cli
@@ -50,6 +51,21 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def manifest(model: Path) -> dict:
     return json.loads((model / "manifest.json").read_bytes())
+
+
+def test_a_warm_start_has_its_own_spec(cli: Cli, days: list[Path], tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC.replace("type: category}", "type: category, min_count: 2}"))  # which is learnt
+    first, told, untold = (tmp_path / name for name in ("first", "told", "untold"))
+    assert cli("train", "--spec", spec, days[0], "--model", first).code == 0
+    assert cli("train", days[1], "--warm-start", first, "--spec", spec, "--model", told).code == 0
+    assert cli("train", days[1], "--warm-start", first, "--model", untold).code == 0
+    assert manifest(untold)["id"] == manifest(told)["id"] != manifest(first)["id"]
+    assert ctr.train(days[1], warm_start=first).manifest["id"] == manifest(told)["id"]
+    scaled = cli("train", days[1], "--warm-start", first, "--scale", "site=2", "--model", untold)
+    assert scaled.code == 1
+    assert "was trained with the transform" in scaled.err
+    assert "a feature spec" in cli("train", days[1], "--model", untold).err
 
 
 def test_days_are_warm_starts_each_evaluated_on_the_next(
