@@ -92,6 +92,11 @@ class Examples:
         blocks = tuple(map(Block, firsts, chunks, ranks, codes))
         return Examples(blocks, firsts[-1], slots.size, source.spec.bias and bool(slots[0] == 0))
 
+    @property
+    def features_per_row(self) -> float:
+        """On average, at least 1."""
+        return max(sum(block.chunk.indices.size for block in self.blocks) / self.rows, 1.0)
+
     def parts(self, wanted: Iterable[range]) -> Iterator[tuple[Block, Chunk]]:
         """The wanted rows, block by block, with their values scaled."""
         return self._parts(wanted, self.scales)

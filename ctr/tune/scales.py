@@ -33,6 +33,8 @@ MOST_PARTS = 300
 _MOST_ROWS = 100_000
 _MOST_WORK = 1e9
 """Rows times the square of parts, which a pass takes 0.3 s for."""
+_MOST_FEATURES = 1e7
+"""In all rows: each takes 12 bytes."""
 _ALPHA = 0.1
 _MOST_PASSES = 12
 _ENOUGH = 1e-5
@@ -50,15 +52,18 @@ def coded(spec: FeatureSpec) -> FeatureSpec:
 def find_scales(examples: Examples, parts: int, beta: float, learnt: Sequence[range]) -> Float32:
     """The scale of each part of coded examples, float32[parts + 1].
 
-    They are from the first 100,000 rows `learnt`; from 11,000 where there are 300 parts.
+    They are from the first 100,000 rows `learnt`; from 11,000 where there are 300 parts, and from fewer where
+    rows have more than 100 features.
     """
-    rows = _Rows.of(examples, learnt, min(_MOST_ROWS, int(_MOST_WORK / (parts + 1) ** 2)))
+    most = min(_MOST_ROWS, _MOST_WORK / (parts + 1) ** 2, _MOST_FEATURES / examples.features_per_row)
+    rows = _Rows.of(examples, learnt, int(most))
+    rate = examples.base_rate(learnt)
     scales = np.ones(parts + 1)
     best, found = inf, scales
     for _ in range(_MOST_PASSES):
         gradient, curvature = np.zeros(scales.size), np.zeros((scales.size, scales.size))
         state = np.zeros((examples.slots, 2))
-        if (rate := examples.base_rate(learnt)) is not None:
+        if rate is not None:
             state[0, 0] = -log(rate / (1 - rate)) * beta / _ALPHA
         loss = kernels.pass_with_scales(*rows, scales, _ALPHA, beta, state, gradient, curvature)
         if not loss < best * (1 - _ENOUGH):
