@@ -134,6 +134,7 @@ def _write_rows(
     """Writes the tile's good rows after the first `rows`; their labels and weights move up over bad ones."""
     hashes, present = scratch.hashes, scratch.present
     features = np.uint64(hashes.shape[0])
+    has_values = values.size > 0
     first = rows
     end = np.uint64(indptr[rows])
     for t in range(tile.at.size):
@@ -143,9 +144,10 @@ def _write_rows(
             labels[rows] = labels[first + t]
         if weights.size > 0:
             weights[rows] = weights[first + t]
-        begin = end
         if plan.bias:
             slots[end] = 0
+            if has_values:
+                values[end] = 1
             end += _U1
         u = np.uint64(t)
         for f in range(features):
@@ -153,15 +155,10 @@ def _write_rows(
             # Written even when missing, and then overwritten: cheaper than a branch (kept in bounds by
             # the row's room for all its features).
             slots[end] = slot + np.uint64(slot == _U0)
+            if has_values:
+                values[end] = plan.scales[f]
             end += np.uint64(present[f, u])
-        if values.size > 0:
-            at = begin
-            if plan.bias:
-                values[at] = 1
-                at += _U1
-            for f in range(features):
-                values[at] = plan.scales[f]
-                at += np.uint64(present[f, u])
+        if has_values:
             row = tile.numbers[t] - made.first
             of_bags = plan.scales[features:]
             end = _write_bags(row, plan.mask, of_bags, made, slots, values, end)
@@ -204,6 +201,8 @@ def _write_bags(
         for k in range(np.uint64(made.bounds[b, row]), np.uint64(made.bounds[b, row + 1])):
             slot = made.hashes[k] & mask
             slots[end] = slot + np.uint64(slot == _U0)
-            values[end] = min(max(made.values[k] * scales[b], -_LARGEST), _LARGEST)
+            values[end] = made.values[k]
+            if scales[b] != 1:
+                values[end] = min(max(made.values[k] * scales[b], -_LARGEST), _LARGEST)
             end += _U1
     return end
