@@ -275,6 +275,7 @@ def _lines(found: Tuned, out: Path) -> list[str]:
         *table(rows, ">" * len(rows[0])),
         found.gain,
         *scales_in_words(found.best.scales),
+        *(f"warning: {text}" for text in found.warnings),
         f"{out}: the settings of trial {found.best.number}, for `ctr train --settings {out}`",
     ]
     return ["stopped early: the best so far", *lines] if found.stopped else lines

@@ -23,6 +23,7 @@ from features import ExampleSource, scratch_folder
 TRIALS = 40
 MOST_EPOCHS = 30
 _EPOCHS_OF_MANY = 3
+_UNLIKE, _CLICKS = 10, 20  # click rates of fifths, each of which should have so many clicks
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Tuned:
     hashing_s: float
     stopped: bool
     """Whether it was told to end before its time."""
+    click_rates: tuple[float, ...] = ()
+    """Of each fifth of the rows."""
 
     @property
     def ranked(self) -> list[Tried]:
@@ -86,6 +89,19 @@ class Tuned:
         return f"log loss {best:.5f}; with the default settings {default:.5f} ({best / default - 1:+.2%})"
 
     @property
+    def warnings(self) -> list[str]:
+        """That the rows look sorted, which misleads trials as it does training."""
+        rates = self.click_rates
+        if not rates or sum(rates) * self.rows < _CLICKS * len(rates) ** 2:
+            return []
+        if max(rates) < _UNLIKE * min(rates):
+            return []
+        return [
+            f"the rows look sorted: {', '.join(f'{rate:.2%}' for rate in rates)} of their fifths are clicks; "
+            "`ctr features build --shuffle 0` mixes them"
+        ]
+
+    @property
     def options(self) -> dict[str, Any]:
         """Of `ctr train`, by their names."""
         found: dict[str, Any] = {"epochs": self.best.judged.best_pass, **self.best.settings}
@@ -118,6 +134,7 @@ class Tuned:
             **self.measured,
             "hashing_seconds": self.hashing_s,
             "interrupted": self.stopped,
+            "warnings": self.warnings,
             "tried": [
                 {
                     "number": each.number,
@@ -174,6 +191,8 @@ def tune(
             {0: source, **(crossed or {})}, folder, end, fraction, reopen, workers, on_rows
         )
         rows = candidates[0].by_fold[0].rows
+        labels, _ = candidates[0].by_fold[0].labels([range(rows)])
+        rates = tuple(float(part.mean()) for part in np.array_split(labels, 5))
         if rows == most_rows:
             most_epochs = min(most_epochs, _EPOCHS_OF_MANY)
         prepared = perf_counter()
@@ -189,7 +208,8 @@ def tune(
             stop=stop,
             on_trial=on_trial,
         )
-    found = Tuned(tuple(tried), rows, folds, perf_counter() - prepared, prepared - started, stop.is_set())
+    seconds = perf_counter() - prepared
+    found = Tuned(tuple(tried), rows, folds, seconds, prepared - started, stop.is_set(), rates)
     if not any(isfinite(each.judged.loss) for each in tried):
         if stop.is_set():
             raise KeyboardInterrupt

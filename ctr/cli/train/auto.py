@@ -61,6 +61,7 @@ def tune_first(job: TrainJob, told: TrainOptions) -> tuple[TrainJob, Tuned]:
         *(f"auto: {line}" for line in scales_in_words(found.best.scales)),
         f"auto: {len(found.tried)} trials in {seconds:.1f} s, judged by {found.judged_by}:",
         f"auto: {found.gain}",
+        *(f"warning: {text}" for text in found.warnings),
     )
     for line in lines:
         typer.echo(line, err=str(told.json) == "-")

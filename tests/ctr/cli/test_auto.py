@@ -39,6 +39,21 @@ def test_it_says_what_it_chose_and_trains_with_it(cli: Cli, log: Path, tmp_path:
     assert same.id == ctr.load_model(model).id
 
 
+def test_rows_that_are_sorted_by_their_label_are_warned_of(cli: Cli, log: Path, tmp_path: Path) -> None:
+    spec, settings, in_order = tmp_path / "spec.yaml", tmp_path / "settings.yaml", tmp_path / "log.csv"
+    spec.write_text(SPEC)
+    head, *rows = log.read_text().splitlines()
+    in_order.write_text("\n".join([head, *sorted(rows, key=lambda row: row[0], reverse=True)]) + "\n")
+    words = ["tune", "--spec", spec, "--out", settings, "--trials", 2, "--max-epochs", 1]
+    done = cli(*words, in_order)
+    assert done.code == 0, done.err
+    assert "warning: the rows look sorted: 100.00%, " in done.out
+    assert "--shuffle" in done.out
+    assert "warning" not in cli(*words, log).out
+    trained = cli("train", "--spec", spec, in_order, "--model", tmp_path / "model", "--auto", "--chunk", 500)
+    assert "warning: the rows look sorted" in trained.out
+
+
 WRONG = [
     (["--epochs", 3], "--epochs"),
     (["--settings", "FILE"], "--settings"),
