@@ -190,7 +190,7 @@ def _write_page(
 
     every = [facts, *facts["others"]]
     evaluated = [
-        EvaluatedModel(printable(path), of_model, model.manifest, _weights(model, inputs))
+        EvaluatedModel(printable(path), of_model, model.manifest, _weights(model, inputs), model.spec.scales)
         for (path, model), of_model in zip(models.items(), every, strict=True)
     ]
     write_report(page, evaluated, [printable(each) for each in inputs])

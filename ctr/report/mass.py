@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +13,13 @@ from ctr.weights import BIAS
 UNKNOWN = "(no text)"
 
 
-def weight_mass(weights: pa.Table) -> list[tuple[str, float]]:
+def weight_mass(weights: pa.Table, scales: Mapping[str, float]) -> list[tuple[str, float]]:
     """Fields and crosses with their shares of the sum of absolute weights, the largest first.
 
-    `weights` is what `Model.weights` gives. The bias is left out; features without a text, such as those that
-    a dictionary has no room for, are together in the last entry. Of several features that share a slot, the
-    most frequent has the weight. Empty: nothing has a text.
+    `weights` is what `Model.weights` gives; each counts times the scale of its field or cross. The bias is
+    left out; features without a text, such as those that a dictionary has no room for, are together in the
+    last entry. Of several features that share a slot, the most frequent has the weight. Empty: nothing has a
+    text.
     """
     sums: Counter[str] = Counter()
     unknown = 0.0
@@ -27,7 +29,8 @@ def weight_mass(weights: pa.Table) -> list[tuple[str, float]]:
     unknown = float(sizes[~named].sum())
     for text, size in zip(texts.filter(pa.array(named)).to_pylist(), sizes[named].tolist(), strict=True):
         if text != BIAS:
-            sums[text.partition("=")[0]] += size
+            name = text.partition("=")[0]
+            sums[name] += size * scales.get(name, 1.0)
     whole = sum(sums.values()) + unknown
     if not sums or not whole:
         return []

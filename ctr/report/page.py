@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,8 @@ class EvaluatedModel:
     manifest: Mapping[str, Any]
     weights: pa.Table
     """See `Model.weights`."""
+    scales: Mapping[str, float] = field(default_factory=dict)
+    """Of its fields and crosses."""
 
 
 def require_report() -> None:
@@ -140,7 +142,7 @@ def _mass_figures(models: Mapping[str, EvaluatedModel]) -> dict[str, Any]:
 
     found = {}
     for letter, each in models.items():
-        shares = weight_mass(each.weights)
+        shares = weight_mass(each.weights, each.scales)
         fields = [share for share in shares if share[0] != UNKNOWN]
         rest = sum(share for _, share in fields[_FIELDS_SHOWN:])
         shown = fields[:_FIELDS_SHOWN] + [("(all others)", rest)] * (rest > 0) + shares[len(fields) :]

@@ -224,8 +224,9 @@ def test_raw_rows_say_which_field_a_weight_belongs_to(
 def test_weights_by_field() -> None:
     texts = ["(bias)", "site=a=b", "site=c | ad=d", None, "site*ad=x,y"]
     weights = pa.table({"weight": pa.array([9, -2, 3, 1, 4], pa.float32()), "feature": pa.array(texts)})
-    assert weight_mass(weights) == [("site", 0.5), ("site*ad", 0.4), (UNKNOWN, 0.1)]
-    assert weight_mass(weights.slice(3, 1)) == []
+    assert weight_mass(weights, {}) == [("site", 0.5), ("site*ad", 0.4), (UNKNOWN, 0.1)]
+    assert weight_mass(weights, {"site": 0.1})[0] == ("site*ad", pytest.approx(0.4 / 0.55))
+    assert weight_mass(weights.slice(3, 1), {}) == []
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
