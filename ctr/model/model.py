@@ -87,6 +87,11 @@ class Model:
             f"<Model {self.id}, slots: 2**{self.spec.bits}, non-zero weights: {self.linear.weights.size:,}>"
         )
 
+    def __reduce__(self) -> str:
+        raise TypeError(
+            "a Model cannot be pickled: keep it by model.save(folder), and ctr.load_model(folder)."
+        )
+
     @property
     def id(self) -> str:
         """12 hex digits of the SHA-256 of weights and transform: the same model has the same id anywhere."""

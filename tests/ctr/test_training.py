@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import pickle
 import signal
 from pathlib import Path
 
@@ -88,6 +89,12 @@ def test_it_can_be_saved_and_trained_on(log: Path, tmp_path: Path, cli: Cli) -> 
     with pytest.raises(ModelError, match="is not the file that was saved"):
         loaded.save(tmp_path / "third")
     assert cli("evaluate", "--model", tmp_path / "other", log).code == 0
+
+
+def test_who_pickles_a_model_is_told_how_it_is_kept() -> None:
+    rows, spec = ctr.datasets.ads(1_000)
+    with pytest.raises(TypeError, match=r"model\.save\(folder\).*ctr\.load_model"):
+        pickle.dumps(ctr.train(rows, spec))
 
 
 def test_other_data_can_be_held_out(log: Path) -> None:
