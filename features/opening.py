@@ -38,9 +38,9 @@ def open_source(
     files (see `RawSource`), `verify` for a data set (see `DatasetSource`). `learns`: a spec whose steps have
     yet to learn from data does so from these files, but for the share `held_out` of their rows, at the end;
     if not, that is an error. `choice`: of raw files, only these rows. `also`: columns of raw files that are
-    read beside those of the spec, see `batches_with_texts`. A file's format is told by its
-    first bytes if they do, else by its name's suffix (behind which there may be .gz, .zst, .bz2, .lz4 or
-    .xz), else it is `spec.source.format`. Raises DataError or SpecError.
+    read beside those of the spec, see `batches_with_texts`. A file's format is told by its first bytes if
+    they do, else by its name's suffix (behind which there may be .gz, .zst, .bz2, .lz4 or .xz), else it is
+    `spec.source.format`. Raises DataError or SpecError.
     """
     datasets = [path for path in inputs if is_dataset(path)]
     if datasets and len(inputs) > 1:
@@ -70,9 +70,7 @@ def open_source(
             _require_same_vocabularies(inputs[0], spec, dataset.spec)
         return dataset
     if spec is None:
-        raise SpecError(
-            "Raw files need a feature spec: name one with --spec, such as `--spec criteo` (in Python: spec=)."
-        )
+        raise SpecError("Raw files need a feature spec: name one, such as `--spec criteo` (Python: spec=).")
     from features.first_pass import fit
     from features.source import RawSource  # and with it the kernels that take text apart
 

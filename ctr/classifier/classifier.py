@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from scipy.special import expit, xlog1py, xlogy
+from scipy.special import expit
 
 from ctr.classifier.rows import ROWS, Rows, only_ones, sound
 from ctr.errors import ModelError
-from ctr.learn import click_rate, starting_state
+from ctr.learn import click_rate, require_convergence, starting_state
+from ctr.metrics import Metrics
 from ctr.optimizers import Optimizer, choose_optimizer
 
 try:
@@ -252,21 +253,14 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
 def _require_convergence(
     margins: NDArray[np.float32], labels: NDArray[np.float32], weights: NDArray[np.float64] | None
 ) -> None:
-    """Raise ModelError if these predictions, the last of a pass, are far worse than the base rate.
-
-    The rule is that of `ctr.learn.require_convergence`.
-    """
-    if weights is not None and not weights.any():
-        return
-    rate = float(np.average(labels, weights=weights))
-    loss = float(np.average(np.logaddexp(0, np.where(labels > 0, -margins, margins)), weights=weights))
-    base = float(-xlogy(rate, rate) - xlog1py(1 - rate, -rate))
-    if base > 0 and loss > max(3 * base, 1.0):
-        raise ModelError(
-            f"training diverged: the log loss of the last {labels.size:,} rows is {loss:.3g}, that of always "
-            f"predicting their base rate {base:.3g}. Lower alpha, or scale the features, for instance with "
-            "MaxAbsScaler."
-        )
+    """Raise ModelError if these predictions, the last of a pass, are far worse than the base rate."""
+    metrics = Metrics()
+    if weights is None:
+        metrics.add(margins, labels)
+    else:
+        counted = weights > 0
+        metrics.add(margins[counted], labels[counted], weights[counted].astype(np.float32))
+    require_convergence(metrics, _ENOUGH)
 
 
 def _without_repeats(labels: NDArray[Any]) -> NDArray[Any]:

@@ -27,7 +27,7 @@ from ctr.model import LinearModel, Model, SavedState, load_optimizer, load_state
 from ctr.optimizers import Float32, Optimizer, choose_optimizer
 from ctr.outputs import printable
 from features import DatasetSource, ExampleSource, FeatureSpec, Slots, is_dataset, load_spec, open_source
-from features.spec import learnt_from, learnt_of, with_scales
+from features.spec import learnt_from, learnt_of
 
 _LARGE_CHUNK = 1 << 18  # the largest default; counting rows takes time, so only above it
 
@@ -103,7 +103,7 @@ class TrainSetup:
         linear, facts = self.linear(state, result.passes), self._facts(result)
         if not np.isfinite(linear.weights).all():
             raise ModelError(
-                "training diverged: a weight is not a number. Lower --alpha, or scale large values."
+                "training diverged: a weight is not a number. Lower alpha, or scale large values."
             )
         return Model.of(self.source.spec, linear, facts, self.dictionary, self.source.windows, state)
 
@@ -195,7 +195,7 @@ def open_training(job: TrainJob) -> ExampleSource:
     )
     if job.scales and job.spec is None:
         spec = source.spec
-        if with_scales(spec, job.scales).fingerprint != spec.fingerprint:
+        if spec.with_scales(job.scales).fingerprint != spec.fingerprint:
             raise SpecError(
                 "in a hashed data set, features have their values already, and not by these scales: train on "
                 "the raw files, or build the data set with a spec that has them as `scales`."
@@ -213,8 +213,8 @@ def _spec(job: TrainJob) -> FeatureSpec | None:
     if spec is None:
         if job.warm_start is None or any(map(is_dataset, job.inputs)):
             return None
-        return with_scales(load_spec(job.warm_start), job.scales)
-    spec = with_scales(spec, job.scales)
+        return load_spec(job.warm_start).with_scales(job.scales)
+    spec = spec.with_scales(job.scales)
     if job.warm_start is None:
         return spec
     try:
@@ -222,7 +222,7 @@ def _spec(job: TrainJob) -> FeatureSpec | None:
     except SpecError:
         return spec  # `load_state` tells what is wrong with the model
     if not spec.scales and of_model.scales.keys() <= set(spec.names):
-        spec = with_scales(spec, of_model.scales)
+        spec = spec.with_scales(of_model.scales)
     return of_model if learnt_of(spec) is None and learnt_from(spec, of_model) else spec
 
 

@@ -100,7 +100,7 @@ class Learner:
         margins = optimizer.train(chunk, state, number=number, copies=copies)
         if not np.isfinite(margins).all():
             raise ModelError(
-                "training diverged: a prediction is not a number. Lower --alpha, or look for huge values in "
+                "training diverged: a prediction is not a number. Lower alpha, or look for huge values in "
                 "the data."
             )
         delta = np.subtract(state, before, out=state)
@@ -143,7 +143,7 @@ def require_convergence(metrics: Metrics, rows: int = 1_000, pos_weight: float =
     if metrics.examples >= rows and base > 0 and not metrics.logloss <= max(_DIVERGED * base, 1.0):
         raise ModelError(
             f"training diverged: over {metrics.examples:,} rows its log loss is {metrics.logloss:.3g}, that "
-            f"of always predicting the base rate {base:.3g}. Lower --alpha, scale large values to about 1, "
+            f"of always predicting the base rate {base:.3g}. Lower alpha, scale large values to about 1, "
             "look for huge weights, or train fewer epochs."
         )
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, ModelError
 from ctr.metrics import Metrics
+from ctr.model import kernels
 from ctr.model.calibration import METHODS, Calibration, Float64, Method
 from ctr.model.evaluation import labelled_batches, note_holdout
 from ctr.model.kept_margins import KeptMargins
@@ -235,11 +236,8 @@ def require_both_labels(source: ExampleSource, start: int) -> None:
 def halves_of(first: int, rows: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which of so many rows from number `first` on are in the one half, and which in the other: bool[rows].
 
-    A hash of the number decides (SplitMix64: Steele, Lea and Flood, OOPSLA 2014), as the even rows may all be
-    of one machine, and the odd ones of another.
+    Random bits of the number decide, as the even rows may all be of one machine, and the odd ones of another.
     """
-    bits = np.arange(first + 1, first + 1 + rows, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    other = bits >= np.uint64(1 << 63)
-    return ~other, other
+    one = np.empty(rows, np.bool_)
+    kernels.draw_halves(np.uint64(first), one)
+    return one, ~one

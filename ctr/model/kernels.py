@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import FAST_MATH, njit
+from ps.fixed_point_kernels import mix
 
 
 @njit(nogil=True, cache=True)
@@ -51,3 +52,10 @@ def probabilities_of(margins: NDArray[np.float32]) -> None:
     one = np.float32(1)
     for e in range(margins.size):
         margins[e] = one / (one + np.exp(-margins[e]))
+
+
+@njit(nogil=True, cache=True)
+def draw_halves(first: np.uint64, one: NDArray[np.bool_]) -> None:
+    """Whether each row, from number `first` on, is in the one half of all rows, into bool[n]."""
+    for i in range(one.size):
+        one[i] = mix(np.uint64(0), first + np.uint64(i)) >> np.uint64(63) == 0

@@ -89,7 +89,8 @@ class Model:
 
     def __reduce__(self) -> str:
         raise TypeError(
-            "a Model cannot be pickled: keep it by model.save(folder), and ctr.load_model(folder)."
+            "a Model cannot be pickled or copied: keep it by model.save(folder), and load it by "
+            "ctr.load_model(folder)."
         )
 
     @property

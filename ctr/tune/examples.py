@@ -127,8 +127,7 @@ class Examples:
         The gradients that it is added to are about `sqrt(p * (1 - p))` large. Log loss of later rows after
         one pass, beside that with beta 1: -3.4% to -7.5% on six logs of 0.2% clicks, -5% to -7% on four parts
         of w6a (2.8%), -0.01% on four of Avazu (17%). It is no default: with 0.2% clicks the mean prediction
-        falls to 0.69 to 0.92 of the click rate, and further through Redis, which rounds sums of squared
-        gradients to 1/256.
+        falls to 0.69 to 0.92 of the click rate.
         """
         rate = self.click_rate([range(self.rows)])
         return min(1.0, float(f"{2.5 * sqrt(rate * (1 - rate)):.2g}"))

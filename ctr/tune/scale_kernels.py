@@ -12,14 +12,18 @@ from numpy.typing import NDArray
 from ctr.numba_cache import njit
 
 
+@njit(nogil=True, cache=True, inline="always")
+def _part(code: np.float32, value: np.float32) -> np.int32:
+    return np.int32(code / value + np.float32(0.5)) - 1 if value != 0 else np.int32(0)
+
+
 @njit(nogil=True, cache=True)
 def parts_of(
     codes: NDArray[np.float32], values: NDArray[np.float32] | None, parts: NDArray[np.int32]
 ) -> None:
     """The part of each feature, into `parts` int32[nnz]."""
     for j in range(codes.size):
-        value = np.float32(1) if values is None else values[j]
-        parts[j] = np.int32(codes[j] / value + np.float32(0.5)) - 1 if value != 0 else 0
+        parts[j] = _part(codes[j], np.float32(1) if values is None else values[j])
 
 
 @njit(nogil=True, cache=True)
@@ -31,12 +35,8 @@ def scale_values(
 ) -> None:
     """The value of each feature by the scale of its part, into `out` float32[nnz]."""
     for j in range(codes.size):
-        if values is None:
-            out[j] = scales[np.int32(codes[j]) - 1]
-        elif values[j] != 0:
-            out[j] = values[j] * scales[np.int32(codes[j] / values[j] + np.float32(0.5)) - 1]
-        else:
-            out[j] = 0
+        value = np.float32(1) if values is None else values[j]
+        out[j] = value * scales[_part(codes[j], value)]
 
 
 @njit(nogil=True, cache=True)
@@ -58,8 +58,8 @@ def pass_with_scales(
 
     `slots`, `parts` and `values` are of each feature: its row of `state` float64[u, 2], which is FTRL's `z`
     and `n` without penalties; its field or cross, of `p`; and its value without the scale. Adds to `gradient`
-    float64[p] and `curvature` float64[p, p] the derivatives of that sum by factors of what
-    each part adds to the log-odds.
+    float64[p] and `curvature` float64[p, p] the derivatives of that sum by factors of what each part adds to
+    the log-odds.
     """
     longest = 0
     for i in range(labels.size):

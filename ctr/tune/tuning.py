@@ -173,8 +173,8 @@ def tune(
     """Search settings of FTRL for the rows of `source` before `stop_row`.
 
     Of more rows than `most_rows` it takes the first ones, and makes 3 passes at most, as each costs time for
-    all rows. Raw rows are hashed once, into a data set in a temporary folder in `scratch`; `on_rows` gets how
-    many are. `crossed`: raw sources of the same rows with so many suggested crosses each, to be tried, too;
+    all rows. Raw rows are hashed into data sets in a temporary folder in `scratch`; `on_rows` gets how many
+    are. `crossed`: raw sources of the same rows with so many suggested crosses each, to be tried, too;
     `reopen`: opens them for another spec, and scales of fields are tried, too, unless the spec has some, or
     more than `MOST_PARTS` fields and crosses.
     `fraction`: see `folds_of`; the rest: see `find_settings`.
@@ -259,9 +259,11 @@ def _require_classes(examples: Examples) -> None:
         )
 
 
-def described(options: Mapping[str, float]) -> str:
-    """Options as a command line has them."""
-    return " ".join(f"--{name} {value:g}" for name, value in options.items())
+def described(found: Tuned) -> list[str]:
+    """The best settings as a command line has them, and a line on the scales, if there are any."""
+    options = {"epochs": found.best.judged.best_pass, **found.best.settings}
+    settings = " ".join(f"--{name} {value:g}" for name, value in options.items())
+    return [settings, *scales_in_words(found.best.scales)]
 
 
 def scales_in_words(scales: Mapping[str, float]) -> list[str]:

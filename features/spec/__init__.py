@@ -19,7 +19,7 @@ from features.spec.fitted import (
     spec_files,
     spec_of_files,
 )
-from features.spec.loading import load_spec, require_place_for_spec, with_scales, write_fitted_spec
+from features.spec.loading import load_spec, require_place_for_spec, write_fitted_spec
 from features.spec.model import FeatureSpec
 from features.spec.number_fields import Clip, LinearField, NumberField, Scale
 from features.spec.parsing import parse_spec

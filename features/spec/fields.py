@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, WrapValidator
@@ -148,6 +148,18 @@ def _field_of(data: Any, _: Any) -> InputField:
 
 
 AnyField = Annotated[SerializeAsAny[InputField], WrapValidator(_field_of)]
+
+
+_LEAST_SCALE, _MOST_SCALE = 1e-3, 1e3
+
+
+def wrong_scale(name: str, scale: float, names: Collection[str]) -> str | None:
+    """Why a field or cross of this name cannot have this scale in a spec with these `names`; None: it can."""
+    if name not in names:
+        return f"there is no field or cross {name!r} to scale; the spec has {', '.join(names)}"
+    if not _LEAST_SCALE <= scale <= _MOST_SCALE:
+        return f"{name!r} is scaled by {scale:g}; give a number from {_LEAST_SCALE:g} to {_MOST_SCALE:g}"
+    return None
 
 
 def column_of(field: InputField) -> str:

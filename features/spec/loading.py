@@ -1,9 +1,8 @@
-"""`load_spec`: a spec by name, from a file, or with what it has learnt from a folder; with other scales."""
+"""`load_spec`: a spec by name, from a file, or with what it has learnt from a folder."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 from ctr.errors import DataError, SpecError
@@ -11,8 +10,6 @@ from features.folder import MANIFEST, replace_folder, require_replaceable
 from features.spec.fitted import LEARNT, SPEC, read_spec_files, spec_files, spec_of_files
 from features.spec.model import FeatureSpec
 from features.spec.parsing import parse_spec
-from features.spec.scales import LEAST, MOST
-from features.spec.source import FORMATS
 from features.spec.word_fields import ValueField
 
 _SHIPPED = Path(__file__).parent / "shipped"
@@ -42,19 +39,6 @@ def load_spec(name_or_path: str | Path) -> FeatureSpec:
     except OSError as error:
         raise SpecError(f"{path}: the feature spec cannot be read ({error.strerror}).") from None
     return _beside(path, parse_spec(text, str(path)))
-
-
-def with_scales(spec: FeatureSpec, scales: Mapping[str, float]) -> FeatureSpec:
-    """`spec` with these scales in place of its own. Raises SpecError for what it has not, and wrong ones."""
-    if scales and FORMATS[spec.source.format].fields:
-        raise SpecError(f"{spec.source.format} data carries its own features, which have no scales.")
-    names = dict.fromkeys(spec.names)
-    for name, scale in scales.items():
-        if name not in names:
-            raise SpecError(f"there is no field or cross {name!r} to scale; the spec has {', '.join(names)}.")
-        if not LEAST <= scale <= MOST:
-            raise SpecError(f"the scale of {name!r} is {scale:g}; give a number from {LEAST:g} to {MOST:g}.")
-    return spec.model_copy(update={"scales": {**spec.scales, **scales}})
 
 
 def require_place_for_spec(folder: Path) -> None:

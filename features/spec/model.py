@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from ctr.errors import SpecError
 from features.spec.crosses import Cross, Crosses, Groups
 from features.spec.fields import (
     FROZEN,
@@ -22,9 +23,9 @@ from features.spec.fields import (
     column_of,
     columns_of,
     misfit,
+    wrong_scale,
 )
 from features.spec.number_fields import NumberField
-from features.spec.scales import Scales, check_scales
 from features.spec.source import FORMATS, Source, check_source
 from features.spec.windows import Window
 from features.spec.yaml_text import Place, dump_yaml
@@ -55,7 +56,7 @@ class FeatureSpec(BaseModel):
     its own features is not limited."""
     windows: Annotated[tuple[Window, ...], Field(strict=False)] = ()
     crosses: Crosses = ()
-    scales: Scales = Field(default_factory=dict)
+    scales: dict[Name, float] = Field(default_factory=dict)
     """By field or cross, what the values of its features are multiplied by, 1 where none is given."""
 
     @model_validator(mode="after")
@@ -67,7 +68,7 @@ class FeatureSpec(BaseModel):
             _check_columns(self)
             _check_fields(self)
             _check_most(self)
-            check_scales(self.scales, self.names)
+            _check_scales(self)
         return self
 
     @property
@@ -97,6 +98,16 @@ class FeatureSpec(BaseModel):
         for name in ("by_value", "fingerprint"):
             copied.__dict__.pop(name, None)
         return copied
+
+    def with_scales(self, scales: Mapping[str, float]) -> Self:
+        """This spec with these scales in place of its own. Raises SpecError if it cannot have one of them."""
+        if scales and FORMATS[self.source.format].fields:
+            raise SpecError(f"{self.source.format} data carries its own features, which have no scales.")
+        names = dict.fromkeys(self.names)
+        for name, scale in scales.items():
+            if (problem := wrong_scale(name, scale, names)) is not None:
+                raise SpecError(f"{problem}.")
+        return self.model_copy(update={"scales": {**self.scales, **scales}})
 
     def of_fields(self, fields: Sequence[AnyField]) -> FeatureSpec:
         """This spec with these of its fields alone, and the crosses of these; without windows."""
@@ -262,6 +273,13 @@ def _check_fields(spec: FeatureSpec) -> None:
             if of_window.name in names:
                 raise misfit(("windows", i), f"its feature {of_window.name!r} has the name of another field")
             names.add(of_window.name)
+
+
+def _check_scales(spec: FeatureSpec) -> None:
+    names = dict.fromkeys(spec.names)
+    for name, scale in spec.scales.items():
+        if (problem := wrong_scale(name, scale, names)) is not None:
+            raise misfit(("scales", name), problem)
 
 
 def _check_most(spec: FeatureSpec) -> None:

@@ -43,7 +43,7 @@ def tune_first(job: TrainJob, told: TrainOptions) -> tuple[TrainJob, Tuned]:
     from ctr.interrupts import stop_requests
     from ctr.jobs import AUTO_TRIALS, require_places, tuned
     from ctr.progress import progress
-    from ctr.tune import described, scales_in_words
+    from ctr.tune import described
 
     require_places(job)
     with stop_requests() as stop, progress("tuning") as show:
@@ -57,8 +57,7 @@ def tune_first(job: TrainJob, told: TrainOptions) -> tuple[TrainJob, Tuned]:
         raise KeyboardInterrupt
     seconds = found.hashing_s + found.seconds
     lines = (
-        f"auto: {described({'epochs': found.best.judged.best_pass, **found.best.settings})}",
-        *(f"auto: {line}" for line in scales_in_words(found.best.scales)),
+        *(f"auto: {line}" for line in described(found)),
         f"auto: {len(found.tried)} trials in {seconds:.1f} s, judged by {found.judged_by}:",
         f"auto: {found.gain}",
         *(f"warning: {text}" for text in found.warnings),

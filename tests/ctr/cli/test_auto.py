@@ -99,8 +99,8 @@ SCALES = [
     (["--scale", "site"], "--scale 'site': write NAME=NUMBER, such as site=0.5"),
     (["--scale", "site=much"], "write NAME=NUMBER"),
     (["--scale", "sight=2"], "there is no field or cross 'sight' to scale; the spec has site, ad"),
-    (["--scale", "site=0"], "the scale of 'site' is 0; give a number from 0.001 to 1000"),
-    (["--scale", "site=nan"], "the scale of 'site' is nan"),
+    (["--scale", "site=0"], "'site' is scaled by 0; give a number from 0.001 to 1000"),
+    (["--scale", "site=nan"], "'site' is scaled by nan"),
 ]
 
 

@@ -48,7 +48,7 @@ class TestDivergence:
         done = cli(*words, write(tmp_path / "log.csv", clicks(3_000), scale=1e3), "--alpha", 30)
         assert done.code == 1
         assert "training diverged: over 3,000 rows its log loss is" in done.err
-        assert "Lower --alpha, scale large values" in done.err
+        assert "Lower alpha, scale large values" in done.err
         assert "Nothing was saved." in done.err
         assert load_model(model).id == before
         assert not model.with_suffix(".interrupted").exists()

@@ -17,7 +17,6 @@ from ctr.tune.candidates import Candidate, scaled
 from ctr.tune.scale_kernels import parts_of, pass_with_scales, scale_values
 from ctr.tune.scales import coded, find_scales
 from features import DatasetSource, RawSource, parse_spec, write_dataset
-from features.spec import with_scales
 from tests.ctr.tune.conftest import SPEC
 
 ROWS = 6_000
@@ -141,7 +140,7 @@ def test_trials_learn_with_scales_what_train_learns(examples: Examples, mixed: P
     (of_fold,) = found.by_fold
     scales = dict(zip(spec.names, of_fold.scales[1:].tolist(), strict=True))
     assert scales != pytest.approx(found.scales, rel=0.02)  # those of all rows
-    model = ctr.train(str(mixed), with_scales(spec, scales), holdout_fraction=0.2, chunk=700, **settings)
+    model = ctr.train(str(mixed), spec.with_scales(scales), holdout_fraction=0.2, chunk=700, **settings)
     judged = run_trial(
         found.by_fold, folds, choose_optimizer(settings), most_passes=1, to_beat=inf, stop=Event()
     )
@@ -151,7 +150,7 @@ def test_trials_learn_with_scales_what_train_learns(examples: Examples, mixed: P
 def test_scales_are_taken_where_they_are_better(mixed: Path, tmp_path: Path) -> None:
     spec = parse_spec(FIELDS, "spec")
     found = {}
-    for name, each in (("with", spec), ("without", spec), ("own", with_scales(spec, {"user": 0.5}))):
+    for name, each in (("with", spec), ("without", spec), ("own", spec.with_scales({"user": 0.5}))):
         reopen = None if name == "without" else lambda wanted: RawSource(wanted, [mixed])
         found[name] = tune(RawSource(each, [mixed]), tmp_path, reopen=reopen, trials=8, most_epochs=3)
         assert not [*tmp_path.iterdir()]
