@@ -23,6 +23,7 @@ from ctr.optimizers import Float32
 from features import Batch, open_source, parse_spec
 from tests.command_line import Cli
 from tests.ctr.model.test_calibration import drawn
+from tests.reference.fixed_point import random_bits
 
 SPEC = """
 version: 1
@@ -91,6 +92,12 @@ def test_rows_of_two_machines_in_turns(model: ctr.Model, tmp_path: Path, method:
     found = calibrate(model.linear, open_source([tmp_path / "rows.parquet"], spec), method)
     assert found is not None
     assert found.after.summary().logloss == pytest.approx(np.log(2), rel=0.01)
+
+
+@pytest.mark.kernel
+def test_halves_are_as_the_reference_draws_them() -> None:
+    one, _ = halves_of(2**40, 500)
+    assert one.tolist() == [random_bits(0, 2**40 + k) < 2**63 for k in range(500)]
 
 
 @pytest.mark.parametrize("rows", [1_000, 64_000])
