@@ -10,9 +10,24 @@ from hypothesis import HealthCheck, settings
 
 from benchmarks import measure
 from tests.command_line import cli, run_command
-from tests.ps.redis_servers import cluster_url, redis_url, shared_cluster, shared_redis, start_redis
+from tests.ps.redis_servers import (
+    cluster_url,
+    redis_url,
+    shared_cluster,
+    shared_redis,
+    start_redis,
+    stepped_clock,
+)
 
-__all__ = ["cli", "cluster_url", "redis_url", "shared_cluster", "shared_redis", "start_redis"]
+__all__ = [
+    "cli",
+    "cluster_url",
+    "redis_url",
+    "shared_cluster",
+    "shared_redis",
+    "start_redis",
+    "stepped_clock",
+]
 
 # A shell gives its background jobs a SIGINT that is ignored, and they pass it on: tests that interrupt a
 # process of their own would wait for ever. A handler here is a default there.

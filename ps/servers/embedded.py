@@ -15,6 +15,7 @@ import redis
 
 from ctr.errors import StoreError
 from ps.servers.redis_server import RedisServer, find_redis_server, start_all
+from ps.servers.stepped_clock import SteppedClock
 from ps.servers.watchdog import Watchdog
 
 MOST_SERVERS = 64
@@ -51,7 +52,8 @@ class EmbeddedRedis:
     so from three shards on. A single shard is a plain Redis, and its replicas follow it without taking over.
 
     Nothing is written to disk but short logs, in a folder that is removed at the end; `config` changes or
-    adds settings of redis.conf, such as `{"maxmemory": "100mb", "cluster-node-timeout": "2000"}`.
+    adds settings of redis.conf, such as `{"maxmemory": "100mb", "cluster-node-timeout": "2000"}`. All of them
+    take the time of day from `clock`, if one is given.
 
     The servers end with `close`, and with this process whatever way it ends; they get no Ctrl-C. A process
     forked from this one may use them and cannot end them.
@@ -60,13 +62,20 @@ class EmbeddedRedis:
     to be changed or that Redis does not know, and when the servers cannot be found or started.
     """
 
-    def __init__(self, shards: int = 1, replicas: int = 0, config: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        shards: int = 1,
+        replicas: int = 0,
+        config: Mapping[str, str] | None = None,
+        clock: SteppedClock | None = None,
+    ) -> None:
         config = dict(config or {})
         _check(shards, replicas, config)
         cluster = shards > 1
         settings = {**SETTINGS, **(CLUSTER_SETTINGS if cluster else {}), **config}
         self._executable = find_redis_server()
         self._settings = settings
+        self._clock = clock
         self._owner = os.getpid()
         self._password = secrets.token_hex(24)
         self._folder = _new_folder()
@@ -117,6 +126,8 @@ class EmbeddedRedis:
             return
         for server in self.servers:
             server.kill()
+        if self._clock is not None:
+            self._clock.clean()
         self._watchdog.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -150,7 +161,10 @@ class EmbeddedRedis:
     def _server(self, number: int) -> RedisServer:
         folder = self._folder / str(number)
         folder.mkdir()
-        return RedisServer(self._executable, folder, self._settings, self._password, self._watchdog.group)
+        environment = {} if self._clock is None else self._clock.environment
+        return RedisServer(
+            self._executable, folder, self._settings, self._password, self._watchdog.group, environment
+        )
 
 
 def _check(shards: int, replicas: int, config: Mapping[str, str]) -> None:

@@ -87,7 +87,7 @@ class RedisServer:
     """A redis-server that keeps its files in `folder`, which must exist, and joins the process group `group`.
 
     `settings` are lines of a redis.conf, value by name: a value is written as it would stand there. Only
-    loopback is listened on, and only with `password`.
+    loopback is listened on, and only with `password`. `environment` is added to this process's own.
 
     The process is a child of this one: stop it with `kill`, and wait with it. Not safe for several threads.
     """
@@ -95,7 +95,13 @@ class RedisServer:
     host = HOST
 
     def __init__(
-        self, executable: Path, folder: Path, settings: Mapping[str, str], password: str, group: int
+        self,
+        executable: Path,
+        folder: Path,
+        settings: Mapping[str, str],
+        password: str,
+        group: int,
+        environment: Mapping[str, str],
     ) -> None:
         self.port = 0
         """The port for clients, the same after `restart`; 0 until the first start."""
@@ -104,6 +110,7 @@ class RedisServer:
         self._settings = dict(settings)
         self.password = password
         self._group = group
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._frozen = False
 
@@ -222,7 +229,7 @@ class RedisServer:
                     stdout=log,
                     stderr=log,
                     process_group=self._group,
-                    env=_KEEPS_MEMORY | os.environ,
+                    env={**_KEEPS_MEMORY, **os.environ, **self._environment},
                 )
         except OSError as error:
             raise StoreError(f"cannot start {self._executable} in {self._folder}: {error}") from error

