@@ -33,7 +33,7 @@ FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
 by reciprocals. Never the flags that assume NaN and infinity away: a poisoned weight has to stay visible."""
 
 _PACKAGES = ("api", "ctr", "features", "ps")
-SOURCE_NAMES = ("kernels.py", "byte_masks.py", "hashing.py")
+SOURCE_NAMES = ("kernels.py", "byte_masks.py", "hashing.py", "row_status.py")
 """How the names of all modules end that hold kernels, or what kernels are made of."""
 _KEEP_S = 24 * 3600
 """A folder of other sources stays for this long after its last kernel: another process may run on them."""

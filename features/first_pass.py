@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from features.block import Block, Piece
 from features.columns import Arrays, Columns
 from features.inputs import InputFile, StandardInput, input_files
-from features.readers import ELSEWHERE, RowChoice, open_reader
+from features.readers import RowChoice, open_reader
 from features.spec import (
     CategoryField,
     FeatureSpec,
@@ -28,7 +28,7 @@ from features.spec import (
     learnt_of,
 )
 from features.steps import STEPS, Fit
-from features.text import Cells
+from features.text import Cells, RowStatus
 from features.threads import in_order
 
 _MOST_THREADS = 4  # more would wait for the one that learns
@@ -51,7 +51,9 @@ def fit(
 def any_chosen(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], choice: RowChoice) -> bool:
     """Whether there is a row of the choice in these inputs. Raises as `fit`."""
     with closing(_pieces(spec, inputs, choice, [])) as pieces:
-        return any((block.status != ELSEWHERE).any() for piece in pieces for block in piece.blocks())
+        return any(
+            (block.status != RowStatus.ELSEWHERE).any() for piece in pieces for block in piece.blocks()
+        )
 
 
 def changed_vocabulary(spec: FeatureSpec, fitted: FeatureSpec) -> str | None:

@@ -12,24 +12,9 @@ from numpy.typing import NDArray
 
 from features.batches import Batch
 from features.source import RawSource
-from features.text import Cells
-from features.transform.kernels import RowStatus
+from features.text import Cells, RowStatus
 
-_SPLIT = np.isin(
-    np.arange(256),
-    [
-        RowStatus.OK,
-        RowStatus.LABEL,
-        RowStatus.LABEL_MINUS,
-        RowStatus.LABEL_ZERO,
-        RowStatus.WEIGHT,
-        RowStatus.NUMBER,
-        RowStatus.INDEX,
-        RowStatus.VALUE,
-        RowStatus.TIME,
-        RowStatus.FEATURES,
-    ],
-)
+_SPLIT = np.isin(np.arange(256), [status for status in RowStatus if status.is_split])
 """By status: whether a row has cells. In others, such as one with a cell too few, they may be anything."""
 
 

@@ -22,7 +22,6 @@ from features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece
 from features.preview import absent_columns, crowded_fields, kind_of_labels, lists_taken_whole
 from features.readers import (
     EARLY_ROWS,
-    ELSEWHERE,
     SKIPPING,
     BadRows,
     Quarantine,
@@ -31,7 +30,7 @@ from features.readers import (
     require_few,
 )
 from features.spec import FeatureSpec
-from features.text import Cells
+from features.text import Cells, RowStatus
 from features.threads import Crew, in_order
 from features.transform import Transform
 from features.windows import Windows
@@ -49,7 +48,7 @@ class _WholeHistory:
         self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
     ) -> list[Words]:
         """As `Windows.words`."""
-        sound = np.where(status == ELSEWHERE, np.uint8(0), status)
+        sound = np.where(status == RowStatus.ELSEWHERE, np.uint8(0), status)
         return self._windows.words(cells, sound, columns, rows, take_in=take_in)
 
 
@@ -185,7 +184,7 @@ class RawSource:
         """Of each `rows` rows, in order, how many are left out though not bad; empty: all are chosen."""
         counts, position = Counter[int](), 0
         for block in self._blocks([]) if self._choice is not None else ():
-            counts.update(((np.flatnonzero(block.status == ELSEWHERE) + position) // rows).tolist())
+            counts.update(((np.flatnonzero(block.status == RowStatus.ELSEWHERE) + position) // rows).tolist())
             position += block.status.size
         return [counts[part] for part in range(-(-position // rows))] if counts else []
 
@@ -276,7 +275,7 @@ class RawSource:
         tried = self._tried - first
         for rows, bad in part.bad(first, last):
             behind = min(rows.position - part.position + rows.last, last)
-            is_bad = rows.block.status[bad] != ELSEWHERE
+            is_bad = rows.block.status[bad] != RowStatus.ELSEWHERE
             tried -= int(bad.size - np.count_nonzero(is_bad))
             self._tried = tried + behind
             if is_bad.any():

@@ -61,9 +61,13 @@ def wing(name: str) -> str:
 
 @cache
 def kernels() -> frozenset[str]:
-    """The modules that hold kernels."""
+    """The modules that hold kernels, or what kernels are made of."""
     numba = {"numba", NUMBA_CACHE}
-    return frozenset(name for name in SOURCES if name != NUMBA_CACHE and numba & imports(name))
+    return frozenset(
+        name
+        for name in SOURCES
+        if name != NUMBA_CACHE and (f"{name}.py".endswith(SOURCE_NAMES) or numba & imports(name))
+    )
 
 
 def test_there_is_something_to_look_at() -> None:

@@ -17,12 +17,10 @@ from features.block import Block, TextRows, require_columns, rows_per_block
 from features.inputs import InputFile
 from features.spec import FeatureSpec
 from features.text import (
-    OPEN_QUOTE,
     READ_BYTES,
-    TEXT_AFTER_QUOTE,
-    WRONG_COLUMNS,
     Cells,
     Lines,
+    RowStatus,
     TextFile,
     count_lines,
     count_quoted,
@@ -44,14 +42,14 @@ class DelimitedRows(TextRows):
     """How many a row should have."""
 
     def misread(self, status: int, column: int) -> tuple[str, str] | None:
-        if status == WRONG_COLUMNS:  # `column` is then how many it has
+        if status == RowStatus.COLUMNS:  # `column` is then how many it has
             hint = "; is the delimiter right?" if column == 1 else ""
             found = f"{column} column{'' if column == 1 else 's'}"
             return f"found {found}, expected {self.columns}{hint}", f"{found} instead of {self.columns}"
-        if status == TEXT_AFTER_QUOTE:
+        if status == RowStatus.TEXT_AFTER_QUOTE:
             reason = "text after the quote that closes a cell"
             return f'found {reason}, expected a delimiter; a quote inside is ""', reason
-        if status == OPEN_QUOTE:
+        if status == RowStatus.OPEN_QUOTE:
             return (
                 f"found no quote that closes cell {column + 1}, expected one before the end of the file",
                 "a quote that is not closed",
@@ -215,7 +213,7 @@ class DelimitedReader:
                     f" out --unlabelled."
                 )
             return True
-        short = np.count_nonzero((status == WRONG_COLUMNS) & (found == len(self.columns) - 1))
+        short = np.count_nonzero((status == RowStatus.COLUMNS) & (found == len(self.columns) - 1))
         if not (2 * short > status.size and 10 * full < short):
             return False
         place = self.columns.index(spec.label)

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 from features.lines.json_value_kernels import BAD_JSON, number, skip, space, string_end, unescape
+from features.text.row_status import RowStatus
 
-# What can be wrong with a row, besides `BAD_JSON`; `RowStatus` has the numbers below these.
-LIST, NESTED = 33, 34
+LIST, NESTED = RowStatus.LIST.value, RowStatus.NESTED.value
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 _QUOTE, _COLON, _COMMA, _NEWLINE, _RETURN = (np.uint8(ord(c)) for c in '":,\n\r')

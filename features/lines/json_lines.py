@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 
 from features.block import Block, Piece, TextRows, rows_per_block
 from features.inputs import InputFile
-from features.lines.json_kernels import LIST, NESTED, scan_json
-from features.lines.json_value_kernels import BAD_JSON
+from features.lines.json_kernels import scan_json
 from features.lines.line_reader import LineReader
 from features.spec import FeatureSpec, columns_of
-from features.text import READ_BYTES, Cells, Lines, text_of_json
+from features.text import READ_BYTES, Cells, Lines, RowStatus, text_of_json
 
 _NAMED_ROWS = 100
 _MEMO = 256
-NOT_FINITE = 35
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +55,13 @@ class JsonRows(TextRows):
     columns: Sequence[str]
 
     def misread(self, status: int, column: int) -> tuple[str, str] | None:
-        if status == BAD_JSON:
+        if status == RowStatus.JSON:
             return f"byte {column + 1} of the line is not as in a JSON object", "no JSON object"
-        if status == LIST:
+        if status == RowStatus.LIST:
             reason = "a list, though its field takes one value"
-        elif status == NESTED:
+        elif status == RowStatus.NESTED:
             reason = "an object or a list of lists, which are not read"
-        elif status == NOT_FINITE:
+        elif status == RowStatus.NOT_FINITE:
             reason = "a number too large for float64"
         else:
             return None
@@ -116,7 +114,7 @@ def _made(
             json.loads(buffer[starts[row, j] : ends[row, j]].tobytes().decode("utf-8", "replace"))
         )
         if text is None:
-            status[row], column[row] = NOT_FINITE, j
+            status[row], column[row] = RowStatus.NOT_FINITE, j
             continue
         data = np.frombuffer(text.encode("utf-8", "surrogateescape"), np.uint8)
         texts.append(data)

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 from features.text.hashing import load_u64
+from features.text.row_status import RowStatus
 
-BAD_JSON = 32
+BAD_JSON = RowStatus.JSON.value
 
 _U0, _U1, _U2, _U4, _U6, _U8 = (np.uint64(n) for n in (0, 1, 2, 4, 6, 8))
 _QUOTES, _NEWLINES, _BACKSLASHES = (np.uint64(0x0101010101010101 * ord(c)) for c in '"\n\\')

@@ -9,7 +9,7 @@ from features.readers.bad_rows import EARLY_ROWS, SKIPPING, BadRows, Quarantine,
 from features.readers.opening import format_of, open_reader
 
 if TYPE_CHECKING:
-    from features.readers.condition import ELSEWHERE, Condition, RowChoice
+    from features.readers.condition import Condition, RowChoice
 
 # Kernels that compare texts: a hashed data set needs none.
 __getattr__ = lazy_face(__name__, __file__)

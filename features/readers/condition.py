@@ -16,10 +16,7 @@ from ctr.errors import DataError, SpecError
 from features.block import Block, Piece, Reader, require_wanted
 from features.columns import Column
 from features.readers.condition_kernels import compare_texts
-from features.text import Cells
-
-ELSEWHERE = 64
-"""The status of a row that is not chosen; `RowStatus` and the readers have the numbers below."""
+from features.text import Cells, RowStatus
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq,
@@ -138,7 +135,7 @@ class RowChoice:
             name: Column.of(block.cells, block.status, columns.index(name), slice(None))
             for name in self.condition.columns
         }
-        block.status[self.condition.holds(found) != self.meets] = ELSEWHERE
+        block.status[self.condition.holds(found) != self.meets] = RowStatus.ELSEWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +161,7 @@ class _ChosenPiece:
 
 
 class ChosenReader:
-    """Another reader's rows, of which those that are not chosen are `ELSEWHERE`."""
+    """Another reader's rows, of which those that are not chosen are `RowStatus.ELSEWHERE`."""
 
     def __init__(self, path: object, reader: Reader, choice: RowChoice) -> None:
         self._path, self._reader, self._choice = path, reader, choice

@@ -103,7 +103,7 @@ def open_reader(
 ) -> Reader:
     """Open a raw file to be read through `spec`; `labels` says what its label column is for.
 
-    Rows that are not the `choice` have the status `ELSEWHERE`.
+    Rows that are not the `choice` have the status `RowStatus.ELSEWHERE`.
 
     Raises DataError for what is no file and for one that cannot be read, SpecError for a format that does not
     go with the spec.

@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 from ctr.numba_cache import njit
 from features.text.hashing import xxh64_u64
 from features.text.number_kernels import NUMBER, parse_number
+from features.text.row_status import RowStatus
 
-# What can be wrong with a cell; the numbers are those of `RowStatus`.
-BAD_INDEX = 7
-BAD_VALUE = 8
-QUERY = 9
+BAD_INDEX, BAD_VALUE = RowStatus.INDEX.value, RowStatus.VALUE.value
+QUERY = RowStatus.QUERY.value
 
 _U0, _U1, _U2, _U10 = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(10)
 _LARGEST = np.uint64(2**63 - 1)

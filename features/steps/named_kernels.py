@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from ctr.numba_cache import njit
 from features.text.hashing import xxh64
 from features.text.number_kernels import NUMBER, parse_number
+from features.text.row_status import RowStatus
 
-BAD_NAMED = 10  # the number of `RowStatus`
+BAD_NAMED = RowStatus.NAMED.value
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 _SPACE, _TAB, _RETURN, _COLON, _BAR = (np.uint8(ord(c)) for c in " \t\r:|")

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
+from features.text.row_status import RowStatus
 
-BAD_SINCE = 32  # the number of `RowStatus`
+BAD_SINCE = RowStatus.SINCE.value
 
 HOUR, WEEKDAY, HOUR_OF_WEEK, DAY = range(4)
 

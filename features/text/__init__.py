@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ctr.lazy import lazy_face
 from features.text.cells import Cells, cells_of_rows, shown
+from features.text.row_status import RowStatus
 from features.text.value_text import BETWEEN_ELEMENTS
 
 if TYPE_CHECKING:
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from features.text.file_kind import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
     from features.text.hashing import hash_bytes
     from features.text.number_kernels import LOG_CELLS, log_cells
-    from features.text.quote_kernels import OPEN_QUOTE, TEXT_AFTER_QUOTE, count_quoted, scan_quoted
-    from features.text.scanner_kernels import WRONG_COLUMNS, count_lines, scan_plain
+    from features.text.quote_kernels import count_quoted, scan_quoted
+    from features.text.scanner_kernels import count_lines, scan_plain
     from features.text.text_file import READ_BYTES, Lines, TextFile
     from features.text.time_text import Times, expected_time, times_of
     from features.text.value_text import DIGITS_BELOW, text_of_json

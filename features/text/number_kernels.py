@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
+from features.text.row_status import RowStatus
 
 MISSING = 0
 NUMBER = 1
 GARBAGE = 2
 
-BAD_NUMBER = 4  # the number of `RowStatus`
+BAD_NUMBER = RowStatus.NUMBER.value
 
 _LARGEST = np.int64(1) << 62  # more than any exponent that matters, and safe to add to
 _POWERS = np.array([10.0**k for k in range(309)])  # exact up to 10**22, correctly rounded above

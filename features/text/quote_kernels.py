@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 from features.text.byte_masks import equal_bytes, lowest_bit
+from features.text.row_status import RowStatus
 from features.text.scanner_kernels import WRONG_COLUMNS
 
-# What can be wrong with a row when it is split, apart from its columns.
-TEXT_AFTER_QUOTE = 16
-OPEN_QUOTE = 17
+TEXT_AFTER_QUOTE = RowStatus.TEXT_AFTER_QUOTE.value
+OPEN_QUOTE = RowStatus.OPEN_QUOTE.value
 
 _I0, _I1 = np.uintp(0), np.uintp(1)  # unsigned, see `scanner_kernels`
 _U1 = np.uint64(1)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 from features.text.byte_masks import count_bits, equal_bytes, lowest_bit
+from features.text.row_status import RowStatus
 
-WRONG_COLUMNS = 1
+WRONG_COLUMNS = RowStatus.COLUMNS.value
 """What can be wrong with a row when it is split; see `quote_kernels`, too."""
 
 PADDING = 64

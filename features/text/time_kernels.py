@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 from features.text.number_kernels import GARBAGE, MISSING, NUMBER, parse_number
+from features.text.row_status import RowStatus
 
-BAD_TIME = 31  # the number of `RowStatus`
+BAD_TIME = RowStatus.TIME.value
 
 ISO, WRITTEN, NUMERIC = range(3)
 LITERAL, PADDED, FREE = range(3)

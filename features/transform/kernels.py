@@ -6,58 +6,20 @@ field and tile; then its hashes are written out row by row.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
-from features.steps import index_kernels as indices
-from features.steps.named_kernels import BAD_NAMED
-from features.steps.time_step_kernels import BAD_SINCE
-from features.text.number_kernels import BAD_NUMBER
-from features.text.time_kernels import BAD_TIME
+from features.text.row_status import RowStatus
 from features.transform.cross_kernels import write_bag_crosses
 from features.transform.field_kernels import TILE, Tile
-from features.transform.label_kernels import (
-    BAD_LABEL,
-    BAD_WEIGHT,
-    MINUS_LABEL,
-    ZERO_LABEL,
-    write_labels,
-    write_weights,
-)
+from features.transform.label_kernels import write_labels, write_weights
 from features.transform.step_kernels import Made, Plan, Scratch, hash_fields
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 _LARGEST = np.finfo(np.float32).max
-
-
-class RowStatus(IntEnum):
-    """What came of a row; everything but OK keeps it out of the batch."""
-
-    OK = 0
-    COLUMNS = 1
-    """It has more or fewer columns than it should: set by who splits the rows, before the transform."""
-    LABEL = BAD_LABEL
-    WEIGHT = BAD_WEIGHT
-    NUMBER = BAD_NUMBER
-    LABEL_MINUS = MINUS_LABEL
-    """Its label is -1, but those before it are 0 or 1."""
-    LABEL_ZERO = ZERO_LABEL
-    """Its label is 0, but those before it are -1 or 1."""
-    INDEX = indices.BAD_INDEX
-    VALUE = indices.BAD_VALUE
-    QUERY = indices.QUERY
-    NAMED = BAD_NAMED
-    TIME = BAD_TIME
-    LATE = 21
-    """It is earlier than a row before it, which windows do not allow."""
-    SINCE = BAD_SINCE
-    """The time from which its age is counted is none: `bad_column` is that of the time whose age it is."""
-    FEATURES = 30
-    """It has more features than a row may have."""
 
 
 @njit(nogil=True, cache=True)

@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 from features.text.number_kernels import NUMBER, parse_number
+from features.text.row_status import RowStatus
 from features.transform.field_kernels import Tile
 
-# What can be wrong with them; the numbers are those of `RowStatus`.
-BAD_LABEL = 2
-BAD_WEIGHT = 3
-MINUS_LABEL = 5
-ZERO_LABEL = 6
+BAD_LABEL, BAD_WEIGHT = RowStatus.LABEL.value, RowStatus.WEIGHT.value
+MINUS_LABEL, ZERO_LABEL = RowStatus.LABEL_MINUS.value, RowStatus.LABEL_ZERO.value
 
 _U1 = np.uint64(1)
 _ZERO, _ONE = np.uint8(ord("0")), np.uint8(ord("1"))

@@ -9,8 +9,7 @@ import numpy as np
 from features.columns import Columns
 from features.spec import FeatureSpec, TimeField, column_of
 from features.steps.index_kernels import bad_token
-from features.text import Cells, expected_time, shown
-from features.transform.kernels import RowStatus
+from features.text import Cells, RowStatus, expected_time, shown
 
 _EXPECTED = {
     RowStatus.LABEL: "is no label; it must be 0 or 1, or -1 or 1",

@@ -13,11 +13,11 @@ from ctr.errors import DataError, SpecError
 from features.batches import Batch, BatchBuilder
 from features.columns import Arrays, Bag, Columns, Hashes, Words
 from features.spec import FeatureSpec, InputField, column_of, columns_of, learnt_of
-from features.text import Cells, CodedCells, cells_of_rows
+from features.text import Cells, CodedCells, RowStatus, cells_of_rows
 from features.transform.by_value import ByValue
 from features.transform.coded_kernels import CodedSlots, write_coded_rows
 from features.transform.cross_plan import most_of_bags
-from features.transform.kernels import RowStatus, transform_rows
+from features.transform.kernels import transform_rows
 from features.transform.missing import maker
 from features.transform.plan import NOT_CODED, made_of, plan_of, scratch_of, seed_of
 from features.transform.problems import explain

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ctr.errors import DataError
 from features.columns import Column, Words
 from features.spec import FeatureSpec, Window
-from features.text import Cells, Times
-from features.transform import History, RowStatus, seed_of
+from features.text import Cells, RowStatus, Times
+from features.transform import History, seed_of
 from features.windows.cell_kernels import NO_KEY, hash_key_part, read_clicks
 from features.windows.pass_kernels import add_clicks, look, pass_by
 from features.windows.table import WindowTable, layout_of

@@ -14,6 +14,7 @@ from ctr.errors import DataError
 from features.batches.batch import Batch
 from features.batches.builder import BatchBuilder
 from features.spec import load_spec, parse_spec
+from features.text import RowStatus
 from features.text.cells import Cells
 from features.text.number_kernels import (
     GARBAGE,
@@ -26,7 +27,6 @@ from features.text.number_kernels import (
     parse_number,
 )
 from features.transform.field_kernels import TILE
-from features.transform.kernels import RowStatus
 from features.transform.transform import Transform
 from tests.reference.transform import BadRowError, transform_row
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from ctr.errors import SpecError
 from features import Pipeline, RawSource
 from features.spec import FeatureSpec, parse_spec
-from features.text import cells_of_rows
-from features.transform import RowStatus
+from features.text import RowStatus, cells_of_rows
 from features.windows import Windows
 from tests.reference.windows import PlainWindow, Row
 
