@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,12 +114,12 @@ def tune(
     Examples:
 
     - `ctr tune --spec criteo clicks.tsv --out settings.yaml`
-    - `ctr train --spec criteo clicks.tsv --settings settings.yaml --model model`
+    - `ctr train clicks.tsv --settings settings.yaml --model model`
     - `ctr tune --spec criteo clicks.tsv --crosses 20 --out settings.yaml`
     """
     from ctr.interrupts import stop_requests
     from ctr.progress import progress
-    from ctr.tune import require_optuna, require_plot, write_plot, write_settings
+    from ctr.tune import NamedSpec, Settings, require_optuna, require_plot, write_plot, write_settings
     from ctr.tune import tune as find
     from features import open_source
     from features.spec import load_spec
@@ -171,12 +172,28 @@ def tune(
                 stop=stop,
                 on_trial=on_trial,
             )
-        options = {**found.options, **_written_spec(new_spec, suggestion, found.best.crosses)}
-        write_settings(out, options, found.measured)
+        used = inputs[0] if spec is None else spec
+        if suggestion is not None and found.best.crosses:
+            _write_spec(new_spec, suggestion, found.best.crosses)
+            used = str(new_spec)
+        named = NamedSpec.of(used, load_spec(used).with_scales(found.best.scales), out)
+        write_settings(out, Settings(found.options, named), found.measured)
         if plot is not None:
             write_plot(found, plot)
-    summary = found.to_json() | {"options": options, "workers": count, "peak_memory_mb": peak_memory_mb()}
-    report([*_lines(found, out), *bad_rows_lines(source.bad_rows, quarantine)], summary, json)
+    summary = found.to_json() | {
+        "spec": asdict(named),
+        "workers": count,
+        "peak_memory_mb": peak_memory_mb(),
+    }
+    report(
+        [
+            *_lines(found, out),
+            *_crosses_lines(suggestion, found, new_spec),
+            *bad_rows_lines(source.bad_rows, quarantine),
+        ],
+        summary,
+        json,
+    )
     if found.stopped:
         raise typer.Exit(STOPPED)
 
@@ -247,13 +264,10 @@ def _with_crosses(suggestion: Suggestion, inputs: Sequence[str], workers: int) -
     }
 
 
-def _written_spec(file: Path, suggestion: Suggestion | None, crosses: int) -> dict[str, str]:
-    """Write the spec with so many crosses, if any, and return the option that names it."""
-    if suggestion is None or not crosses:
-        return {}
+def _write_spec(file: Path, suggestion: Suggestion, crosses: int) -> None:
+    """The spec with so many of the crosses."""
     with replace_file(file) as partial:
         partial.write_text(suggestion.yaml(crosses), "utf-8")
-    return {"spec": str(file)}
 
 
 def _lines(found: Tuned, out: Path) -> list[str]:
@@ -276,9 +290,20 @@ def _lines(found: Tuned, out: Path) -> list[str]:
         found.gain,
         *scales_in_words(found.best.scales),
         *(f"warning: {text}" for text in found.warnings),
-        f"{out}: the settings of trial {found.best.number}, for `ctr train --settings {out}`",
+        f"{out}: the settings of trial {found.best.number}, for `ctr train --settings {out}`, which uses the "
+        "same spec",
     ]
     return ["stopped early: the best so far", *lines] if found.stopped else lines
+
+
+def _crosses_lines(suggestion: Suggestion | None, found: Tuned, new_spec: Path) -> list[str]:
+    """Where the spec with crosses is, if any were wanted."""
+    if suggestion is None:
+        return []
+    if not found.best.crosses:
+        return ["no cross improved the log loss; the spec stays as it is"]
+    crosses = some(found.best.crosses, "cross")
+    return [f"{new_spec}: the spec with {crosses} more, which the settings name; give no other --spec"]
 
 
 def _row(tried: Tried) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ctr.tune.folds import Fold, folds_of
     from ctr.tune.plot import require_plot, write_plot
     from ctr.tune.search import Tried, find_settings, require_optuna
-    from ctr.tune.settings_file import read_settings, write_settings
+    from ctr.tune.settings_file import NamedSpec, Settings, read_settings, write_settings
     from ctr.tune.trial import Judged, run_trial
     from ctr.tune.tuning import MOST_EPOCHS, TRIALS, Tuned, described, scales_in_words, tune
 

@@ -18,8 +18,9 @@ from features.spec.fitted import (
     read_spec_files,
     spec_files,
     spec_of_files,
+    unfitted_fingerprint,
 )
-from features.spec.loading import load_spec, require_place_for_spec, write_fitted_spec
+from features.spec.loading import is_shipped, load_spec, require_place_for_spec, write_fitted_spec
 from features.spec.model import FeatureSpec
 from features.spec.number_fields import Clip, LinearField, NumberField, Scale
 from features.spec.parsing import parse_spec

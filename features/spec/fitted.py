@@ -16,7 +16,7 @@ from safetensors.numpy import load, save
 
 from ctr.errors import SpecError
 from features.spec.fields import InputField
-from features.spec.model import FeatureSpec
+from features.spec.model import FeatureSpec, digest
 from features.spec.parsing import parse_spec
 from features.spec.word_fields import ValueField
 
@@ -78,6 +78,11 @@ def learnt_from(spec: FeatureSpec, fitted: FeatureSpec) -> bool:
     if learnt_of(spec) is None:
         return FeatureSpec.decisive(spec) == FeatureSpec.decisive(fitted)
     return spec.fingerprint == fitted.fingerprint
+
+
+def unfitted_fingerprint(spec: FeatureSpec) -> str:
+    """The fingerprint of `spec` without what a first pass learnt for it, the same before and after that."""
+    return digest(FeatureSpec.decisive(spec))
 
 
 def spec_files(spec: FeatureSpec) -> dict[str, bytes]:

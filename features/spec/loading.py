@@ -23,7 +23,7 @@ def load_spec(name_or_path: str | Path) -> FeatureSpec:
     A folder is a fitted spec, a hashed data set or a model: its spec has learnt what it needs. Raises
     SpecError when there is none or it is wrong.
     """
-    shipped = {path.stem: path for path in sorted(_SHIPPED.glob("*.yaml"))}
+    shipped = _shipped()
     path = shipped.get(str(name_or_path), Path(name_or_path))
     try:
         if path.is_dir():
@@ -39,6 +39,15 @@ def load_spec(name_or_path: str | Path) -> FeatureSpec:
     except OSError as error:
         raise SpecError(f"{path}: the feature spec cannot be read ({error.strerror}).") from None
     return _beside(path, parse_spec(text, str(path)))
+
+
+def is_shipped(name: str | Path) -> bool:
+    """Whether a spec of that name ships with the package, so that `load_spec` takes it for no path."""
+    return str(name) in _shipped()
+
+
+def _shipped() -> dict[str, Path]:
+    return {path.stem: path for path in sorted(_SHIPPED.glob("*.yaml"))}
 
 
 def require_place_for_spec(folder: Path) -> None:

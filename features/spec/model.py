@@ -153,8 +153,7 @@ class FeatureSpec(BaseModel):
         Where the values stand (source, columns, label, weight) does not enter: data of one
         fingerprint may be mixed.
         """
-        canonical = json.dumps(self.decisive(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return digest(self.decisive())
 
     def decisive(self) -> dict[str, Any]:
         """What enters the fingerprint, as JSON values."""
@@ -185,6 +184,12 @@ class FeatureSpec(BaseModel):
         if self.most_features == FeatureSpec.model_fields["most_features"].default:
             del data["most_features"]  # no feature depends on it, and earlier versions do not know it
         return dump_yaml(_without_empty(data))
+
+
+def digest(decisive: Mapping[str, Any]) -> str:
+    """SHA-256, in hex, of JSON values."""
+    canonical = json.dumps(decisive, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 # The keys that the parts of a spec had when format version 1 was fixed.

@@ -10,7 +10,7 @@ from ctr.cli.options import Consistency, seconds_of, taking
 from ctr.cli.reporting import STOPPED, peak_memory_mb, report, stopping
 from ctr.cli.train.auto import check_auto, share_of_tuning, tune_first
 from ctr.cli.train.options import TrainOptions
-from ctr.cli.train.settings import scales_of
+from ctr.cli.train.settings import scales_of, spec_with_settings
 from ctr.errors import ModelError, SpecError
 from ctr.outputs import require_apart, require_no_part
 
@@ -58,7 +58,7 @@ def _job(told: TrainOptions) -> TrainJob:
 
     return TrainJob(
         inputs=told.inputs,
-        spec=told.spec,
+        spec=spec_with_settings(told.settings, told.spec, told.inputs),
         scales=scales_of(told.scale or ()),
         model=told.model,
         optimizer=_chosen(

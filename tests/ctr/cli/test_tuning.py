@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import ctr
-from tests.command_line import Cli
+from tests.command_line import Cli, Finished
 from tests.ctr.tune.conftest import SPEC, hashed, log
 
 __all__ = ["hashed", "log"]
@@ -55,40 +55,103 @@ def test_from_raw_rows_to_a_model(cli: Cli, spec: Path, log: Path, tmp_path: Pat
     assert ctr.load_model(model).spec.scales == {**found.spec.scales, "ad": 3}
 
 
-def test_crosses_are_tried_and_written(cli: Cli, spec: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def crossed_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log whose clicks depend on pairs of site and ad alone."""
     rng = np.random.default_rng(2)
-    crossed, settings, facts, model = (tmp_path / name for name in ("log.csv", "s.yaml", "f.json", "model"))
+    path = tmp_path_factory.mktemp("crossed") / "log.csv"
     sites, ads = rng.integers(0, 8, 4_000), rng.integers(0, 8, 4_000)
     clicks = rng.random(4_000) < np.where(rng.random((8, 8)) < 0.5, 0.1, 0.9)[sites, ads]
     rows = zip(clicks, sites, ads, strict=True)
-    crossed.write_text("click,site,ad\n" + "".join(f"{c:d},s{s},a{a}\n" for c, s, a in rows))
-    words = [
-        "tune",
-        "--spec",
-        spec,
-        crossed,
-        "--out",
-        settings,
-        "--crosses",
-        3,
-        "--trials",
-        6,
-        "--max-epochs",
-        2,
-    ]
-    done = cli(*words, "--json", facts)
+    path.write_text("click,site,ad\n" + "".join(f"{c:d},s{s},a{a}\n" for c, s, a in rows))
+    return path
+
+
+def test_crosses_are_tried_and_the_settings_name_the_spec_with_them(
+    cli: Cli, spec: Path, crossed_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, facts, model = tmp_path / "tuned", tmp_path / "f.json", tmp_path / "model"
+    folder.mkdir()
+    settings = folder / "s.yaml"
+    words = ["tune", "--spec", spec, crossed_log, "--out", settings, "--crosses", 3]
+    done = cli(*words, "--trials", 6, "--max-epochs", 2, "--json", facts)
     assert done.code == 0, done.err
+    assert f"{settings}.spec.yaml: the spec with 1 cross more, which the settings name" in done.out
     written, known = yaml.safe_load(settings.read_text()), json.loads(facts.read_text())
     assert known["options"] == written["options"]
+    assert known["spec"] == written["spec"]
+    assert written["spec"]["path"] == "s.yaml.spec.yaml"
     assert written["measured"]["crosses"] == 1
     assert {each["crosses"] for each in known["tried"]} == {0, 1}
     assert known["tried"][0]["crosses"] == 0
     assert written["measured"]["held_out_rows"] == 800
     assert written["measured"]["held_out_logloss"] < 0.4 < written["measured"]["held_out_logloss_of_defaults"]
-    assert "site * ad" in Path(written["options"]["spec"]).read_text()
-    trained = cli("train", crossed, "--settings", settings, "--model", model)
+    assert "site * ad" in (folder / "s.yaml.spec.yaml").read_text()
+
+    moved = folder.rename(tmp_path / "moved") / "s.yaml"
+    monkeypatch.chdir(moved.parent)
+    trained = cli("train", crossed_log, "--settings", "s.yaml", "--model", model)
     assert trained.code == 0, trained.err
     assert [cross.name for cross in ctr.load_model(model).spec.crosses] == ["site * ad"]
+
+
+def test_settings_refuse_another_spec(
+    cli: Cli, spec: Path, crossed_log: Path, log: Path, hashed: Path, tmp_path: Path
+) -> None:
+    settings, same, other = tmp_path / "s.yaml", tmp_path / "same.yaml", tmp_path / "other.yaml"
+    of_other, model = tmp_path / "other.hashed", tmp_path / "model"
+    same.write_text(SPEC)
+    other.write_text(SPEC.replace("bits: 16", "bits: 17"))
+    assert cli("features", "build", "--spec", other, log, "--out", of_other).code == 0
+    assert cli("tune", "--spec", same, log, "--out", settings, "--trials", 2, "--max-epochs", 1).code == 0
+    named = yaml.safe_load(settings.read_text())["spec"]
+    assert named["path"] == "same.yaml"
+
+    def train(*words: object) -> Finished:
+        return cli("train", *words, "--settings", settings, "--model", model)
+
+    assert train(log).code == 0
+    assert train("--spec", spec, log).code == 0  # the same, elsewhere
+    for words, wrong in ((["--spec", other, log], other), ([of_other], of_other)):
+        done = train(*words)
+        said = " ".join(done.err.split())
+        assert done.code == 2
+        assert (
+            f"belong to the spec {same} (transform {named['transform'][:12]}), not to that of {wrong}" in said
+        )
+    same.write_text(other.read_text())
+    done = train(log)
+    assert (done.code, "which has changed since" in done.err) == (2, True)
+    same.unlink()
+    done = train(log)
+    assert (done.code, f"names the spec {same}, which is not there" in done.err) == (2, True)
+
+    assert cli("tune", hashed, "--out", settings, "--trials", 2, "--max-epochs", 1).code == 0
+    assert train(hashed).code == 0
+    assert train("--spec", spec, log).code == 0
+    assert train(of_other).code == 2
+    settings.write_text("{command: train, version: 1, spec: same.yaml, options: {}}")
+    assert "needs the texts `path` and `transform`" in train(log).err
+
+
+def test_settings_for_a_spec_that_ships_or_learns(cli: Cli, log: Path, tmp_path: Path) -> None:
+    learning, settings, folder = tmp_path / "spec.yaml", tmp_path / "s.yaml", tmp_path / "hashed"
+    learning.write_text(
+        SPEC.replace("{name: ad, type: category}", "{name: ad, type: category, min_count: 2}")
+    )
+    words = ["--out", settings, "--trials", 1, "--max-epochs", 1]  # the defaults alone, without scales
+    assert cli("tune", "--spec", learning, log, *words).code == 0
+    assert cli("train", log, "--settings", settings, "--model", tmp_path / "model").code == 0
+    assert cli("features", "build", "--spec", learning, log, "--out", folder).code == 0
+    assert cli("train", folder, "--settings", settings, "--model", tmp_path / "model").code == 0
+
+    clicks = tmp_path / "clicks.tsv"
+    assert cli("synth", "--rows", 300, "--out", clicks).code == 0
+    assert cli("tune", "--spec", "criteo", clicks, *words).code == 0
+    assert yaml.safe_load(settings.read_text())["spec"]["path"] == "criteo"
+    assert cli("train", clicks, "--settings", settings, "--model", tmp_path / "model").code == 0
+    done = cli("train", "--spec", "avazu", clicks, "--settings", settings, "--model", tmp_path / "model")
+    assert (done.code, "belong to the spec criteo" in done.err) == (2, True)
 
 
 def test_crosses_need_raw_rows_that_can_all_be_read(
