@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctr.errors import StoreError
 from ps.packed_kernels import add_scattered
@@ -15,6 +16,7 @@ from ps.redis.drop import partition_keys, watermark_keys
 from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts
 from ps.redis.layout import SLOT_BYTES, Layout, allocate, body_slots
 from ps.redis.log import overwrite, read_entries
+from ps.redis.string_push import OPTIMISTIC
 from ps.wire import (
     INCARNATION,
     STATE,
@@ -52,26 +54,41 @@ class Dumps:
     def take(self, partition: int) -> PartitionDump:
         """Everything that a partition holds, read at one moment.
 
-        Not in a transaction, which a server above its memory limit refuses: every push changes a watermark.
+        First without a transaction, which a server above its memory limit refuses: what is read between two
+        equal readings of the watermarks is of one moment, as every push changes one. Where others push in
+        between, as a transaction: a server above its limit takes no pushes.
         """
         found: list[PartitionDump] = []
-        keys, k = self._keys, self._layout.per_partition
+        keys, layout = self._keys, self._layout
         hashes = [keys.facts(partition), *watermark_keys(keys, partition)]
-        watermarks = b"".join(command(b"HGETALL", key) for key in hashes)
+        read_hashes = [command(b"HGETALL", key) for key in hashes]
+        names = (keys.state, keys.tail, keys.log)
+        read_strings = [
+            command(b"GET", name(partition, i)) for i in range(layout.per_partition) for name in names
+        ]
+        # Of 128 MiB, a copy more takes as long as reading them, and so do pages of 4 KiB, which are what all
+        # but `np.empty` gets.
+        state = np.empty(layout.per_partition * layout.strings.size * SLOT_BYTES, np.uint8)
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._reads.nodes.links(address, 1)
-            names = (name(partition, i) for i in range(k) for name in (keys.state, keys.tail, keys.log))
-            link.send(watermarks, *(command(b"GET", key) for key in names), watermarks)
-            before = [pairs(link.replies.reply()) for _ in hashes]
             read = link.replies
-            state, lengths = self._whole(read)
-            if before != [pairs(link.replies.reply()) for _ in hashes]:  # somebody has pushed in between
-                return on_node(address, partitions)
+            for _ in range(OPTIMISTIC):
+                link.send(*read_hashes, *read_strings, *read_hashes)
+                before = [pairs(read.reply()) for _ in hashes]
+                lengths, used = self._read_strings(read, state)
+                if before == [pairs(read.reply()) for _ in hashes]:
+                    break
+            else:
+                link.send(command(b"MULTI"), *read_hashes, *read_strings, command(b"EXEC"))
+                if read_queued(read, len(read_hashes) + len(read_strings)) is None:
+                    return list(partitions)
+                before = [pairs(read.reply()) for _ in hashes]
+                lengths, used = self._read_strings(read, state)
             facts, *marks = before
             incarnation = facts.get(INCARNATION)
             self._incarnation.check(None if incarnation is None else np.frombuffer(incarnation, np.uint8))
-            self._incarnation.check_state(STATE in facts, k, sum(length > 0 for length in lengths))
+            self._incarnation.check_state(STATE in facts, len(lengths), sum(size > 0 for size in lengths))
             # Not the attempts: they are those of workers that end with this store.
             shards = (
                 (name.decode(), Watermark.from_bytes(value).number)
@@ -79,19 +96,19 @@ class Dumps:
                 for name, value in each.items()
             )
             applied = {name: number for name, number in shards if number >= 0}
-            found.append(PartitionDump(partition, state, applied))
+            found.append(PartitionDump(partition, state.data if used else b"", applied))
             return []
 
         self._reads.everywhere([partition], on_node)
         return found[-1]
 
-    def _whole(self, read: ReplyReader) -> tuple[bytes | memoryview, list[int]]:
-        """The state of a partition, read with its strings' tails and logs; and how long each string is."""
+    def _read_strings(self, read: ReplyReader, state: NDArray[np.uint8]) -> tuple[list[int], bool]:
+        """Read a partition's strings with their tails and logs into its `state`.
+
+        Returns how long each string is, and whether any of them, or of the others, is there.
+        """
         size = self._layout.strings.size
         body = body_slots(size) * SLOT_BYTES
-        # Of 128 MiB, a copy more takes as long as reading them, and so do pages of 4 KiB, which are what all
-        # but `np.empty` gets.
-        state = np.empty(self._layout.per_partition * size * SLOT_BYTES, np.uint8)
         lengths, any_used = [], False
         for row in state.reshape(-1, size * SLOT_BYTES):
             lengths.append(read.bulk_into(row[:body]))
@@ -101,7 +118,7 @@ class Dumps:
             log = read_entries(read)
             add_scattered(row, *log)
             any_used |= lengths[-1] > 0 or in_tail > 0 or log[0].size > 0
-        return state.data if any_used else b"", lengths
+        return lengths, any_used
 
     def restore(self, dump: PartitionDump) -> None:
         """Make a partition of a new model hold what was dumped.

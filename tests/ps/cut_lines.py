@@ -15,7 +15,8 @@ class CutLine:
     """A proxy on loopback. What its clients send is passed on up to `most` bytes in all; answers all are.
 
     Then its connections are closed; with `silent`, they stay, and nothing comes any more. `on_data` is called
-    with what is about to be passed on.
+    with what is about to be passed on, at most `at_once` bytes. Between two such pieces, a server does what
+    others ask for.
     """
 
     def __init__(
@@ -24,6 +25,7 @@ class CutLine:
         most: int,
         *,
         silent: bool = False,
+        at_once: int = 1 << 16,
         on_data: Callable[[bytes], object] = lambda _: None,
     ) -> None:
         place = parse_url(url.partition("?")[0])
@@ -34,6 +36,7 @@ class CutLine:
         self.passed = 0
         self.cut = False
         self._most, self._silent, self._on_data = most, silent, on_data
+        self._at_once = at_once
         self._lock = Lock()
         self._open: list[socket.socket] = [self._listener]
         Thread(target=self._accept, daemon=True).start()
@@ -56,7 +59,7 @@ class CutLine:
 
     def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
         with suppress(OSError):
-            while data := client.recv(1 << 16):
+            while data := client.recv(self._at_once):
                 with self._lock:
                     data = data[: self._most - self.passed]
                     self.passed += len(data)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
+from itertools import count
 
 import numpy as np
 import pytest
+import redis
 
 from ctr.errors import StoreError
 from ps import Token
 from ps.redis.dumps import PartitionDump
 from ps.redis.store import RedisStore
 from ps.servers.embedded import EmbeddedRedis
+from ps.wire.keys import Keys
 from tests.ps.contract import scanned
+from tests.ps.cut_lines import cut_line
 from tests.ps.redis.stores import SLOTS, deltas, opened
 from tests.ps.redis_servers import needs_redis
 
@@ -74,3 +79,32 @@ class TestDumps:
         with pytest.raises(StoreError, match=f"partition 1 was dumped with {size} bytes"):
             store.restore(PartitionDump(1, bytes(size), {}))
         assert store.dump(1) == before
+
+
+def test_a_dump_of_a_partition_that_others_push_to_all_the_time(redis_url: str) -> None:
+    """A few tries, in the memory of one."""
+    numbers, dumping = count(), False
+
+    def push_meanwhile(_: bytes) -> None:
+        if dumping:
+            client.hset(Keys("busy").watermarks(0, 9), "other:9", next(numbers))
+
+    with (
+        redis.Redis.from_url(redis_url) as client,
+        cut_line(redis_url, at_once=256, on_data=push_meanwhile) as line,
+    ):
+        store = opened(line.url, bits=20, model="busy")
+        slots = np.arange(5, dtype=np.uint32)
+        store.push_packed(slots, slots + np.int64(1), Token("job", 0, 0))
+        tracemalloc.start()
+        dumping = True
+        dump = store.dump(0)
+        dumping = False
+        memory = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert next(numbers) < 50
+        assert memory < 3 * len(dump.state)
+        assert np.frombuffer(dump.state, ">i8")[:6].tolist() == [1, 2, 3, 4, 5, 0]
+        assert dump.applied["job:0"] == 0
+        assert 0 < dump.applied["other:9"] < 50
+        store.drop()
