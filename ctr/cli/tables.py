@@ -25,12 +25,17 @@ def metric_lines(evaluated: Mapping[str, MetricSummary]) -> list[str]:
 
 
 def reliability_lines(summary: MetricSummary) -> list[str]:
-    """The reliability table: per tenth of the examples by prediction, what was predicted and what came."""
-    rows = [("examples", "predicted", "observed")]
+    """The reliability table: mean prediction and observed rate with its interval, by prediction."""
+    rows: list[tuple[str, ...]] = [("examples", "predicted", "observed", "95% from", "to")]
     rows += [
-        (f"{r.examples:,}", f"{r.mean_prediction:.5f}", f"{r.observed_rate:.5f}") for r in summary.reliability
+        (f"{r.examples:,}", *(f"{rate:.5f}" for rate in (r.mean_prediction, r.observed_rate, r.low, r.high)))
+        for r in summary.reliability
     ]
-    return ["calibration by tenths of the predictions", *table(rows, ">>>")]
+    rarer = "clicks" if summary.positives * 2 <= summary.examples else "rows without a click"
+    return [
+        f"reliability: up to ten groups by prediction, with about as many {rarer} each",
+        *table(rows, ">>>>>"),
+    ]
 
 
 def saturation_lines(found: Saturations) -> list[str]:

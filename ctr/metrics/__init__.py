@@ -2,3 +2,4 @@
 
 from ctr.metrics.curves import Curves
 from ctr.metrics.metrics import Metrics, MetricSummary, entropy
+from ctr.metrics.reliability import OF_95_PERCENT

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from ctr.errors import CtrError
 from ctr.metrics import kernels
 from ctr.metrics.curves import Curves, curves_of
-
-RELIABILITY_ROWS = 10
+from ctr.metrics.reliability import ReliabilityRow, reliability_rows, without_nan
 
 _FORMAT, _VERSION, _SUMS = b"ctr metrics", b"2", b"sums"
 _BINS = pa.schema(
@@ -26,17 +25,6 @@ _BINS = pa.schema(
         pa.field("examples", pa.float64(), nullable=False),
     ]
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ReliabilityRow:
-    """One row of the reliability table: examples with neighbouring predictions."""
-
-    mean_prediction: float
-    """Weighted mean of the predictions, to one part in 4,096."""
-    observed_rate: float
-    """Weighted share of these examples with label 1; equal to `mean_prediction` for a perfect model."""
-    examples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +51,18 @@ class MetricSummary:
     base_rate: float
     """Weighted share of examples with label 1."""
     reliability: tuple[ReliabilityRow, ...] = field(repr=False)
-    """At most 10 rows of about equal weight, by ascending prediction."""
+    """At most 10 rows by ascending prediction, each with about as much weight of the rarer label: clicks, as
+    a rule, so that every row has clicks to compare with, however rare they are."""
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values, with None for NaN."""
-        fields = asdict(self) | {"reliability": [asdict(row) for row in self.reliability]}
-        return {
-            name: None if isinstance(value, float) and math.isnan(value) else value
-            for name, value in fields.items()
-        }
+        return without_nan(asdict(self) | {"reliability": [row.to_json() for row in self.reliability]})
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> MetricSummary:
         """The summary whose `to_json` this is."""
         known: dict[str, Any] = {n: math.nan if value is None else value for n, value in fields.items()}
-        rows = tuple(ReliabilityRow(**row) for row in fields["reliability"])
+        rows = tuple(map(ReliabilityRow.from_json, fields["reliability"]))
         return MetricSummary(**{**known, "reliability": rows})
 
 
@@ -207,13 +192,22 @@ class Metrics:
             calibration=_ratio(mean_prediction, base_rate),
             mean_prediction=mean_prediction,
             base_rate=base_rate,
-            reliability=_reliability(used, bins),
+            reliability=reliability_rows(
+                *_edges(used), bins, self._mean_weight(clicked=True), self._mean_weight(clicked=False)
+            ),
         )
 
     def curves(self) -> Curves:
         """What plots of these predictions are drawn from; takes milliseconds."""
         used = self._used()
         return curves_of(*_edges(used), self._bins[used])
+
+    def _mean_weight(self, *, clicked: bool) -> float:
+        """Of the examples with this label; 1 without any."""
+        weight, examples = float(self._sums[kernels.CLICKED]), float(self._sums[kernels.POSITIVES])
+        if not clicked:
+            weight, examples = float(self._sums[kernels.WEIGHT]) - weight, self.examples - examples
+        return weight / examples if examples else 1.0
 
     def _used(self) -> NDArray[np.intp]:
         """The bins with examples, ascending; those of an empty accumulator are not even read."""
@@ -277,23 +271,3 @@ def _edges(used: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.floa
     low = (used << kernels.SHIFT).astype(np.uint32).view(np.float32).astype(np.float64)
     high = ((used + 1) << kernels.SHIFT).astype(np.uint32).view(np.float32).astype(np.float64)
     return low, np.where((used == 0) | (used == kernels.BINS - 1), low, high)
-
-
-def _reliability(used: NDArray[np.intp], bins: NDArray[np.float64]) -> tuple[ReliabilityRow, ...]:
-    """Cut the used bins where the cumulative weight passes each tenth; a bin is never split."""
-    if used.size == 0:
-        return ()
-    weights = bins[:, kernels.NEGATIVE] + bins[:, kernels.POSITIVE]
-    low, high = _edges(used)
-    centres = (low + high) / 2
-    middles = np.cumsum(weights) - weights / 2
-    tenths = np.minimum(middles / weights.sum() * RELIABILITY_ROWS, RELIABILITY_ROWS - 1).astype(np.intp)
-    starts = np.flatnonzero(np.diff(tenths, prepend=-1))
-    weight = np.add.reduceat(weights, starts)
-    predicted = np.add.reduceat(weights * centres, starts) / weight
-    observed = np.add.reduceat(bins[:, kernels.POSITIVE], starts) / weight
-    examples = np.add.reduceat(bins[:, kernels.EXAMPLES], starts)
-    return tuple(
-        ReliabilityRow(float(p), float(o), int(n))
-        for p, o, n in zip(predicted, observed, examples, strict=True)
-    )

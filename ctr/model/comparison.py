@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.errors import CtrError, DataError
-from ctr.metrics import Metrics
+from ctr.metrics import OF_95_PERCENT, Metrics
 from ctr.model.evaluation import batches_beside
 from ctr.model.model import Model
 from ctr.model.slices import Slices
@@ -24,9 +24,6 @@ from features import Batch, Chunk, ExampleSource
 
 if TYPE_CHECKING:
     from features import RowTexts
-
-_OF_95_PERCENT = 1.959964
-"""Standard errors on each side of a normal distribution's mean that have 95% of it between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ class _Sums:
             return Difference(mean, nan, nan)
         spread = max(self.wwdd - 2 * mean * self.wwd + mean * mean * self.ww, 0.0)
         error = sqrt(spread * self.examples / (self.examples - 1)) / self.w if self.w else nan
-        return Difference(mean, mean - _OF_95_PERCENT * error, mean + _OF_95_PERCENT * error)
+        return Difference(mean, mean - OF_95_PERCENT * error, mean + OF_95_PERCENT * error)
 
 
 @dataclass(slots=True)

@@ -21,28 +21,41 @@ _SLICES_SHOWN = 20
 _SETTINGS = ("rows", "examples", "epochs", "workers", "chunk", "admit", "base_rate", "forget")
 
 _ROC = (
-    "Clicks found against other rows taken for clicks, threshold by threshold. AUC is the area below; dotted,"
-    " a random order."
+    "True positive rate against false positive rate, threshold by threshold. AUC is the area under the curve;"
+    " a random order gives the dotted line."
 )
 _PRECISION_RECALL = (
-    "The click rate among the rows above a threshold, and the share of all clicks that they have. Dotted, the"
-    " click rate of all rows."
+    "Precision is the click rate of the rows above a threshold, recall their share of all clicks. A random"
+    " order gives the dotted line, the click rate of all rows."
 )
 _RELIABILITY = (
-    "Tenths of the examples by prediction: what was predicted, and what came. On the dotted line predictions"
-    " are right, above it too low. Tenths in which all rows have the same label are left out."
+    "Examples in up to ten groups by prediction, with about as many clicks each (or as many rows without a"
+    " click, if those are rarer). Bars are 95% confidence intervals. Predictions are right on the dotted line"
+    " and too low above it."
 )
-_LIFT = "The click rate of each tenth of the examples by that of all. Dotted, a random order."
-_SCORES = "How predictions are spread for rows with a click (dashed) and without one; each adds up to 100%."
+_LIFT = (
+    "Click rate of each tenth of the examples, divided by the click rate of all. A random order gives the"
+    " dotted line."
+)
+_SCORES = (
+    "Cumulative distribution of the predictions for rows with a click (dashed) and without. The further the"
+    " dashed line is to the right of the solid one, the better the model tells them apart."
+)
 _LEARNING = (
-    "Progressive validation in training: each example predicted before it was learnt. A point is the mean log"
-    " loss of the examples since the point before."
+    "Progressive validation: the model predicts each example before it learns from it. Each point is the mean"
+    " log loss of the examples since the previous point."
 )
-_ONE_LABEL = "The rows have labels of one kind only, so there is nothing to tell apart."
+_ONE_LABEL = "Not defined: all rows have the same label."
 _NO_LEARNING = (
-    "The manifest has no points of progressive validation, which training in memory by single steps keeps, of"
-    " some thousand rows."
+    "Not available: this model's manifest has no points of progressive validation. Training in memory keeps"
+    " them for inputs of some thousand rows or more."
 )
+_SLICE_METRICS = {
+    "logloss": "log loss (nats)",
+    "calibration": "calibration",
+    "auc": "AUC",
+    "normalized_entropy": "norm. entropy",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +110,8 @@ def _content(models: Sequence[EvaluatedModel], inputs: Sequence[str]) -> dict[st
         "models": lettered,
         "inputs": inputs,
         "figures": _figures(lettered),
-        "columns": list(first.facts["slices"]),
+        "slices": [_slice_table(column, models) for column in first.facts["slices"]],
+        "slice_metrics": _SLICE_METRICS,
         "slices_shown": _SLICES_SHOWN,
         "settings": _settings(models),
         "mass": _mass_figures(lettered),
@@ -134,6 +148,25 @@ def _figures(models: Mapping[str, EvaluatedModel]) -> list[dict[str, str | None]
     picture = plots.learning_curve(curves, legend=len(models) > 1) if curves else None
     words = _LEARNING if curves else _NO_LEARNING
     return [*figures, {"title": "Learning curve", "picture": picture, "words": words}]
+
+
+def _slice_table(column: str, models: Sequence[EvaluatedModel]) -> dict[str, Any]:
+    """One column's values, each with its examples and the metrics of all models."""
+    of_models = [each.facts["slices"][column] for each in models]
+    first = of_models[0]
+    by_value = [{each["value"]: each for each in of_model["values"]} for of_model in of_models]
+    rows = [
+        ("(missing)" if value is None else value, [metrics.get(value) for metrics in by_value])
+        for value in list(by_value[0])[:_SLICES_SHOWN]
+    ]
+    if first["others"]:
+        rows.append(("(all other values)", [of_model["others"] for of_model in of_models]))
+    return {
+        "column": column,
+        "rows": rows,
+        "values": len(first["values"]),
+        "values_kept": first["values_kept"] if first["others"] else None,
+    }
 
 
 def _mass_figures(models: Mapping[str, EvaluatedModel]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from math import log
 from typing import TYPE_CHECKING, Any
 
@@ -16,22 +17,45 @@ if TYPE_CHECKING:
 Facts = Mapping[str, Any]
 """A model's metrics, as `ctr evaluate --json` has them."""
 
+_INK, _SOFT, _LINE = "#1c2126", "#59636e", "#d9dee3"
 _COLOURS = ("#0b62a4", "#d1610f", "#2a8a4a", "#8a4fa3", "#5b5b5b", "#b3234f")
+_VARIABLES = {
+    _INK: "--ink",
+    _SOFT: "--soft",
+    _LINE: "--line",
+    **{colour: f"--model-{i}" for i, colour in enumerate(_COLOURS)},
+}
+"""The page's CSS variables by the colours that stand for them while drawing: light or dark, as it is."""
 _STYLE = {
     "svg.fonttype": "none",  # text stays text: it can be selected, and has the page's font
     "svg.hashsalt": "ctr",  # the same numbers give the same bytes
     "font.family": "sans-serif",
     "font.size": 12,
+    "text.color": _INK,
+    "text.parse_math": False,
+    "axes.edgecolor": _LINE,
+    "axes.labelcolor": _SOFT,
     "axes.labelsize": 12,
-    "xtick.labelsize": 12,
-    "ytick.labelsize": 12,
+    "axes.axisbelow": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.spines.left": False,
     "axes.grid": True,
-    "grid.alpha": 0.3,
+    "grid.color": _LINE,
+    "grid.linewidth": 0.8,
+    "xtick.color": _SOFT,
+    "ytick.color": _SOFT,
+    "xtick.labelsize": 12,
+    "ytick.labelsize": 12,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "round",
     "legend.frameon": False,
-    "text.parse_math": False,
+    "legend.handlelength": 1.4,
 }
+_REFERENCE: dict[str, Any] = {"color": _SOFT, "linewidth": 1, "linestyle": ":"}
+"""Of lines to compare with: a random order, a right prediction."""
 _WIDTH, _HEIGHT = 4.4, 3.4  # inches of 72 points: as wide as on a phone, where a point is a pixel
 _RATES = (1e-6, 1e-5, 1e-4, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 0.9999)
 
@@ -40,7 +64,7 @@ def roc(models: Mapping[str, Facts]) -> str:
     """True by false positive rate."""
 
     def draw(axes: Axes) -> None:
-        axes.plot([0, 1], [0, 1], color="#888", linewidth=1, linestyle=":")
+        axes.plot([0, 1], [0, 1], **_REFERENCE)
         for name, facts, colour in _each(models):
             points = facts["curves"]["roc"]
             x, y = (_column(points, key) for key in ("false_positive_rate", "true_positive_rate"))
@@ -57,7 +81,7 @@ def precision_recall(models: Mapping[str, Facts]) -> str:
         for name, facts, colour in _each(models):
             points = facts["curves"]["precision_recall"]
             axes.plot(_column(points, "recall"), _column(points, "precision"), color=colour, label=name)
-            axes.axhline(facts["base_rate"], color="#888", linewidth=1, linestyle=":")
+            axes.axhline(facts["base_rate"], **_REFERENCE)
         axes.set(xlabel="recall (share of clicks found)", ylabel="precision (click rate)", xlim=(0, 1))
         axes.set_ylim(bottom=0)
 
@@ -65,20 +89,27 @@ def precision_recall(models: Mapping[str, Facts]) -> str:
 
 
 def reliability(models: Mapping[str, Facts]) -> str:
-    """Click rate by prediction, of tenths of the examples, on axes of log-odds."""
+    """Click rate with its 95% interval by prediction, on axes of log-odds."""
 
     def draw(axes: Axes) -> None:
-        points = [
-            (_odds(row["mean_prediction"]), _odds(row["observed_rate"]))
-            for facts in models.values()
-            for row in facts["reliability"]
-            if 0 < row["observed_rate"] < 1 and 0 < row["mean_prediction"] < 1
+        series = [
+            (name, [row for row in facts["reliability"] if 0 < row["observed_rate"] < 1], colour)
+            for name, facts, colour in _each(models)
         ]
-        ends = [min(map(min, points), default=-1.0) - 0.2, max(map(max, points), default=1.0) + 0.2]
-        axes.plot(ends, ends, color="#888", linewidth=1, linestyle=":")
-        for name, facts, colour in _each(models):
-            rows = [row for row in facts["reliability"] if 0 < row["observed_rate"] < 1]
+        rates = [
+            row[key]
+            for _, rows, _ in series
+            for row in rows
+            for key in ("mean_prediction", "observed_rate", "low", "high")
+            if row[key]
+        ]
+        ends = [_odds(min(rates, default=0.25)) - 0.2, _odds(max(rates, default=0.75)) + 0.2]
+        axes.plot(ends, ends, **_REFERENCE)
+        for name, rows, colour in series:
             x = [_odds(row["mean_prediction"]) for row in rows]
+            axes.vlines(
+                x, *([_odds(row[key]) for row in rows] for key in ("low", "high")), color=colour, lw=1.2
+            )
             axes.plot(x, [_odds(row["observed_rate"]) for row in rows], "o-", color=colour, label=name, ms=4)
         _rate_ticks(axes, ends, "x")
         _rate_ticks(axes, ends, "y")
@@ -91,39 +122,34 @@ def lift(models: Mapping[str, Facts]) -> str:
     """Lift of each tenth of the examples, the highest predictions first."""
 
     def draw(axes: Axes) -> None:
-        width = 0.8 / len(models)
-        for i, (name, facts, colour) in enumerate(_each(models)):
+        for name, facts, colour in _each(models):
             lifts = _column(facts["curves"]["deciles"], "lift")
-            places = [k + 1 + (i - (len(models) - 1) / 2) * width for k in range(len(lifts))]
-            axes.bar(places, lifts, width, color=colour, label=name)
-        axes.axhline(1, color="#888", linewidth=1, linestyle=":")
+            axes.plot(range(1, len(lifts) + 1), lifts, "o-", color=colour, label=name, ms=4)
+        axes.axhline(1, **_REFERENCE)
         axes.set(xlabel="tenth of the examples, highest first", ylabel="lift (click rate / overall)")
         axes.set_xticks(range(1, 11))
-        axes.grid(visible=False, axis="x")
+        axes.set_ylim(bottom=0)
 
     return _svg(draw, models)
 
 
 def scores(models: Mapping[str, Facts]) -> str:
-    """How the predictions of clicks and of the rest are spread, each as a share of its own."""
+    """Cumulative distributions of the predictions, of examples with a click and of the others."""
 
     def draw(axes: Axes) -> None:
         ends = []
         for name, facts, colour in _each(models):
             bins = facts["curves"]["scores"]
-            edges = [_odds(bins[0]["low"]), *(_odds(each["high"]) for each in bins)] if bins else [0.0, 1.0]
+            edges = [_odds(bins[0]["low"]), *(_odds(each["high"]) for each in bins)] if bins else [0.0]
             ends += [edges[0], edges[-1]]
-            for kind, style in (("negative", "-"), ("positive", "--")):
-                weights = _column(bins, kind)
-                whole = sum(weights) or 1.0
-                rows = "clicks" if kind == "positive" else "no click"
+            for kind, rows, style in (("negative", "no click", "-"), ("positive", "click", "--")):
+                weights = [0.0, *_column(bins, kind)]
+                shares = [part / (sum(weights) or 1.0) * 100 for part in accumulate(weights)]
                 label = rows if len(models) == 1 else f"{name}, {rows}"
-                shares = [weight / whole * 100 for weight in weights] or [0.0]
-                axes.stairs(shares, edges, color=colour, linestyle=style, label=label, linewidth=1.5)
-        ends = [min(ends), max(ends)]
-        _rate_ticks(axes, ends, "x")
-        axes.set(xlabel="prediction", ylabel="share (%)", xlim=ends)
-        axes.set_ylim(bottom=0)
+                axes.plot(edges, shares, style, color=colour, label=label, linewidth=1.5)
+        limits = [min(ends), max(ends) + 1e-9]
+        _rate_ticks(axes, limits, "x")
+        axes.set(xlabel="prediction", ylabel="rows predicted lower (%)", xlim=limits, ylim=(0, 101))
 
     return _svg(draw, models, legend=True)
 
@@ -167,11 +193,13 @@ def _svg(draw: Draw, models: Mapping[str, object], *, height: float = _HEIGHT, l
         axes = figure.subplots()
         draw(axes)
         if legend or len(models) > 1:
-            axes.legend(fontsize=12)
+            axes.legend(fontsize=12, labelcolor=_INK)
         content = io.StringIO()
         figure.savefig(content, format="svg", transparent=True)
     text = content.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(colour, f"var({variable})")
     # It is as wide as the page lets it be.
     head, rest = text.split(">", 1)
     return re.sub(r' (width|height|version)="[^"]*"', "", head) + f' role="img">{rest}'
@@ -196,10 +224,12 @@ def _rate_ticks(axes: Axes, ends: Sequence[float], axis: str) -> None:
     for rate in _RATES:
         if ends[0] <= _odds(rate) <= ends[1]:
             # Labels must not touch.
-            if inside and _odds(rate) - _odds(inside[-1]) < (ends[1] - ends[0]) / 8:
+            if inside and _odds(rate) - _odds(inside[-1]) < (ends[1] - ends[0]) / 5:
                 continue
             inside.append(rate)
-    getattr(axes, f"set_{axis}ticks")([_odds(rate) for rate in inside], [f"{rate:.15g}" for rate in inside])
+    getattr(axes, f"set_{axis}ticks")(
+        [_odds(rate) for rate in inside], [f"{rate:.6f}".rstrip("0") for rate in inside]
+    )
 
 
 def _short(number: float, _place: object = None) -> str:

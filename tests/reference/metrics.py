@@ -30,11 +30,17 @@ def auc(predictions: Sequence[float], labels: Sequence[float], weights: Sequence
 def reliability(
     predictions: Sequence[float], labels: Sequence[float], rows: int
 ) -> list[tuple[float, float, int]]:
-    """Sorted examples in `rows` equal groups: mean prediction, observed rate, examples."""
+    """Sorted examples in groups with equal counts of the rarer label: mean prediction, rate, examples."""
     ordered = sorted(zip(predictions, labels, strict=True))
-    size = len(ordered) // rows
-    table = []
-    for start in range(0, size * rows, size):
-        group = ordered[start : start + size]
-        table.append((sum(p for p, _ in group) / size, sum(y for _, y in group) / size, size))
-    return table
+    rarer = 1.0 if 2 * sum(labels) <= len(labels) else 0.0
+    count = sum(label == rarer for label in labels)
+    groups: dict[int, list[tuple[float, float]]] = {}
+    before = 0
+    for prediction, label in ordered:
+        middle = before + (label == rarer) / 2
+        groups.setdefault(min(int(middle / count * rows), rows - 1), []).append((prediction, label))
+        before += label == rarer
+    return [
+        (sum(p for p, _ in group) / len(group), sum(y for _, y in group) / len(group), len(group))
+        for group in groups.values()
+    ]

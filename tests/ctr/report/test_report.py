@@ -149,17 +149,15 @@ def test_the_page_needs_nothing_and_has_the_numbers_of_the_json(
     against = others[0]["against_first"]
     for head, key in (("Log loss against A", "logloss"), ("95% from", "low"), ("95% to", "high")):
         assert [head, "-", f"{against[key]:+.5f}"] in page.rows
-    for facts in (told, others[0]):
-        for each in facts["slices"]["device"]["values"]:
-            shown = [
-                f"{each[name]:.5f}"
-                for name in ("logloss", "calibration", "auc", "normalized_entropy", "base_rate")
-            ]
-            assert [
-                "(missing)" if each["value"] is None else each["value"],
-                f"{each['examples']:,}",
-                *shown,
-            ] in page.rows
+    slices = [facts["slices"]["device"]["values"] for facts in (told, others[0])]
+    for first, second in zip(*slices, strict=True):  # the models stand side by side, metric by metric
+        shown = [
+            f"{of_model[name]:.5f}"
+            for name in ("logloss", "calibration", "auc", "normalized_entropy")
+            for of_model in (first, second)
+        ]
+        value = "(missing)" if first["value"] is None else first["value"]
+        assert [value, f"{first['examples']:,}", f"{first['base_rate']:.5f}", *shown] in page.rows
     # ROC, precision-recall, reliability, lift, scores, learning, weights of both
     assert page.tags.count("svg") == 8
     for words in (
@@ -173,6 +171,12 @@ def test_the_page_needs_nothing_and_has_the_numbers_of_the_json(
     manifest = json.loads((made / "manifest.json").read_text())
     assert len(manifest["training"]["learning_curve"]) == 4
     assert ["alpha", "0.1", "0.5"] in page.rows
+    # Pictures have the colours of the page, light or dark.
+    pictures = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
+    assert set(re.findall(r"(?:fill|stroke): ([^;\"]*)", pictures)) <= {
+        "none",
+        *(f"var({name})" for name in re.findall(r"--[\w-]+", text.partition("</style>")[0])),
+    }
     assert min(page.sizes) >= 12  # and a picture is never smaller than it was drawn, from 360 pixels on
 
 
