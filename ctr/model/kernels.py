@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from ctr.numba_cache import FAST_MATH, njit
 from ps.fixed_point_kernels import mix
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 @njit(nogil=True, cache=True)
 def weights_of(
@@ -38,12 +40,27 @@ def margins_of(
     """The log-odds of each example into `out`, for weights `w` float32[u] of local indices."""
     for e in range(indptr.size - 1):
         margin = np.float32(0)
-        for k in range(indptr[e], indptr[e + 1]):
-            if values is None:
+        if values is None:
+            for k in range(indptr[e], indptr[e + 1]):
                 margin += w[indices[k]]
-            else:
+        else:
+            for k in range(indptr[e], indptr[e + 1]):
                 margin += w[indices[k]] * values[k]
+            if not np.isfinite(margin):
+                margin = _large_margin(indices, values, w, indptr[e], indptr[e + 1])
         out[e] = margin
+
+
+@njit(nogil=True, cache=True)
+def _large_margin(
+    indices: NDArray[np.uint32], values: NDArray[np.float32], w: NDArray[np.float32], first: int, last: int
+) -> np.float32:
+    """The log-odds of an example whose values are too large for float32: within its range, so that opposite
+    infinities are not NaN."""
+    margin = 0.0
+    for k in range(first, last):
+        margin += np.float64(w[indices[k]]) * np.float64(values[k])
+    return np.float32(min(max(margin, -_LARGEST), _LARGEST))
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")

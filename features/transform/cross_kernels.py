@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 from features.text.hashing import xxh64_words
+from features.words.bag_kernels import bounded
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 
@@ -69,7 +70,7 @@ def write_bag_crosses(
             if distinct:
                 slot = xxh64_words(room.words, np.uint64(parts.size), plan.seeds[x]) & mask
                 slots[end] = slot + np.uint64(slot == _U0)
-                values[end] = value * scales[x]
+                values[end] = bounded(value * scales[x])
                 end += _U1
             more = _next(row, parts, bounds, room)
     return end
@@ -136,7 +137,7 @@ def _load(
         if parts[i] >= 0:
             continue
         word = bag_hashes[room.at[i]]
-        value *= bag_values[room.at[i]]
+        value = bounded(value * bag_values[room.at[i]])
         j = i
         while j > begin and words[j - 1] > word:
             words[j] = words[j - 1]

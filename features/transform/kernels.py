@@ -17,9 +17,9 @@ from features.transform.cross_kernels import write_bag_crosses
 from features.transform.field_kernels import TILE, Tile
 from features.transform.label_kernels import write_labels, write_weights
 from features.transform.step_kernels import Made, Plan, Scratch, hash_fields
+from features.words.bag_kernels import bounded
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
-_LARGEST = np.finfo(np.float32).max
 
 
 @njit(nogil=True, cache=True)
@@ -155,16 +155,13 @@ def _write_bags(
     values: NDArray[np.float32],
     end: np.uint64,
 ) -> np.uint64:
-    """Writes a row's features of fields that have any number of them; where they end.
-
-    What a scale makes too large for a float32 becomes the largest that is not, as steps before do.
-    """
+    """Writes a row's features of fields that have any number of them; where they end."""
     for b in range(made.bounds.shape[0]):
         for k in range(np.uint64(made.bounds[b, row]), np.uint64(made.bounds[b, row + 1])):
             slot = made.hashes[k] & mask
             slots[end] = slot + np.uint64(slot == _U0)
             values[end] = made.values[k]
             if scales[b] != 1:
-                values[end] = min(max(made.values[k] * scales[b], -_LARGEST), _LARGEST)
+                values[end] = bounded(made.values[k] * scales[b])
             end += _U1
     return end

@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 from ctr.numba_cache import njit
 
 _U1 = np.uint64(1)
-_LARGEST = np.float32(3.4028235e38)
+_LARGEST = np.finfo(np.float32).max
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def bounded(value: np.float32) -> np.float32:
+    """The value of a feature after arithmetic: what is too large for a float32 is the largest that is not."""
+    return min(max(value, -_LARGEST), _LARGEST)
 
 
 class Features(NamedTuple):
@@ -34,7 +40,7 @@ def add_feature(hashed: np.uint64, value: np.float32, first: int, n: int, featur
     while places[at] >= first:
         place = places[at]
         if hashes[place] == hashed:
-            values[place] = min(max(values[place] + value, -_LARGEST), _LARGEST)
+            values[place] = bounded(values[place] + value)
             return n
         at = (at + _U1) & mask
     if n - first == features.most:

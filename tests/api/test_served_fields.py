@@ -97,3 +97,30 @@ def test_served_features_are_those_of_training(tmp_path: Path, cli: Cli) -> None
     body = document["paths"]["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]
     assert set(body["schema"]["properties"]["rows"]["items"]["properties"]) >= {"price", "seen", "began"}
     assert offline[:50].mean() != offline[-50:].mean()
+
+
+def test_counts_whose_product_is_too_large(tmp_path: Path, cli: Cli) -> None:
+    """Neither a data set nor an answer has a value that is not finite."""
+    spec_file, log, model = tmp_path / "spec.yaml", tmp_path / "log.jsonl", tmp_path / "model"
+    counted = "type: list, delimiter: '|', counts: true"
+    spec_file.write_text(
+        "{version: 1, source: {format: jsonl}, label: y,"
+        f" fields: [{{name: a, {counted}}}, {{name: b, {counted}}}], crosses: [a * b]}}"
+    )
+    row = '{{"y": {}, "a": "x:2|y", "b": "u:3|v"}}\n'
+    log.write_text("".join(row.format(int(i % 3 == 0)) for i in range(300)))
+    assert cli("train", log, "--spec", spec_file, "--model", model).code == 0
+    huge = {"a": "x:-1e30|y:1e30", "b": "u:1e30|v:1e30"}
+    with run_server(create_app(load_model(model))) as running:
+        (prediction,) = running.client.post("/v1/predict", json={"rows": [huge]}).json()["predictions"]
+    assert prediction is not None
+    assert 0 <= prediction <= 1
+
+    log.write_text(log.read_text() + '{"y": 1, "a": "x:-1e30|y:1e30", "b": "u:1e30|v:1e30"}\n')
+    assert cli("features", "build", log, "--spec", spec_file, "--out", tmp_path / "hashed").code == 0
+    (batch,) = DatasetSource(tmp_path / "hashed").batches(1_000)
+    assert batch.values is not None
+    assert np.isfinite(batch.values).all()
+    refused = cli("train", tmp_path / "hashed", "--model", tmp_path / "other", "--epochs", "2")
+    assert refused.code == 1
+    assert "huge feature values" in refused.err

@@ -43,6 +43,16 @@ def test_margins_are_sums_of_weights(rows: int, values: bool, share: float) -> N
         np.testing.assert_allclose(model.predict(examples), probabilities, rtol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 600])
+def test_the_largest_values_have_finite_margins(rows: int) -> None:
+    largest = np.finfo(np.float32).max
+    model = LinearModel.of_weights(np.array([1, 2, 3], np.uint32), np.array([2, 3, -9], np.float32))
+    signs = sparse.csr_matrix(np.array([[0, 2, 3, 0], [0, 2, 0, 3], [0, 0, 3, -2]] * rows, np.float32))
+    margins = model.margins(largest / 3 * signs)
+    assert margins[:3].tolist() == [largest, -largest, largest]
+    assert model.predict(largest / 3 * signs)[:3].tolist() == [1, 0, 1]
+
+
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
 def test_weights_of_sorted_slots_are_those_of_any(dtype: type[np.unsignedinteger[Any]]) -> None:
     rng = np.random.default_rng(8)

@@ -89,6 +89,24 @@ def test_features_are_multiplied_by_the_scale_of_their_field_or_cross(scales: st
     assert found_in(Transform(spec, with_label=False), rows) == [expected(spec, row) for row in rows]
 
 
+@pytest.mark.parametrize("scale", [1.0, 10.0])
+def test_a_product_that_is_too_large_is_the_largest_value(scale: float) -> None:
+    fields = ", ".join(f"{{name: {name}, {LIST}, counts: true}}" for name in "tu")
+    spec = parse_spec(
+        f"{{version: 1, source: {{format: jsonl}}, label: y, bias: false, fields: [{fields}],"
+        f" crosses: [t * u, t * t * u], scales: {{t * u: {scale}}}}}",
+        "test",
+    )
+    rows = [{"t": "a:1e30 b:-1e30 c:0.5", "u": "d:1e30 e:1e-9 f:0"}]
+    values = Transform(spec, with_label=False).apply_rows(rows).values
+    assert values is not None
+    largest = float(np.finfo(np.float32).max)
+    t, u = np.array([1e30, -1e30, 0.5]), np.array([1e30, 1e-9])
+    crossed = np.clip(scale * np.multiply.outer(t, u), -largest, largest).ravel()
+    np.testing.assert_allclose([v for v in values[5:] if v != 0][: crossed.size], crossed, rtol=1e-6)
+    assert np.isfinite(values).all()
+
+
 def test_over_several_tiles_and_beside_bad_rows(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     spec = spec_of(CROSSES)
