@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from features.batches import Batch, Chunk
+from features.inputs import InputFile
 from features.readers import BadRows
 from features.spec import FeatureSpec
 from features.windows import Windows
@@ -17,6 +19,10 @@ class ExampleSource(Protocol):
     @property
     def spec(self) -> FeatureSpec:
         """The spec whose features the examples have."""
+
+    @property
+    def inputs(self) -> Sequence[str | Path | InputFile]:
+        """What is read; another source that is opened with it reads the very same, or raises DataError."""
 
     @property
     def windows(self) -> Windows | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ctr.errors import DataError, SpecError
 from features.dataset import DatasetSource, is_dataset
+from features.inputs import InputFile, input_files
 from features.spec import FeatureSpec, learnt_from, learnt_of
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def open_source(
-    inputs: Sequence[str | Path],
+    inputs: Sequence[str | Path | InputFile],
     spec: FeatureSpec | None,
     *,
     on_bad_rows: OnBadRows = "fail",
@@ -33,7 +34,8 @@ def open_source(
 ) -> RawSource | DatasetSource:
     """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
 
-    Raw files are paths, folders, patterns, URIs, or `-` for standard input: see `input_files`. A data set
+    Raw files are paths, folders, patterns, URIs, or `-` for standard input: see `input_files`. Those of
+    another source (its `inputs`) must still be what they were when that was opened. A data set
     must have been hashed with `spec`, if that is given. What there is about bad rows and threads is for raw
     files (see `RawSource`), `verify` for a data set (see `DatasetSource`). `learns`: a spec whose steps have
     yet to learn from data does so from these files, but for the share `held_out` of their rows, at the end;
@@ -57,26 +59,26 @@ def open_source(
             f"{datasets[0]}: a hashed data set has no column {also[0]!r}, as it keeps features alone;"
             " give the raw files."
         )
-    if datasets or (spec is None and inputs and Path(inputs[0]).is_dir()):
-        dataset = DatasetSource(
-            inputs[0], labels="required" if labels == "required" else "ignored", verify=verify
-        )
+    path = inputs[0] if inputs else None
+    if isinstance(path, str | Path) and (datasets or (spec is None and Path(path).is_dir())):
+        dataset = DatasetSource(path, labels="required" if labels == "required" else "ignored", verify=verify)
         if spec is not None and not learnt_from(spec, dataset.spec):
             raise DataError(
-                f"{inputs[0]}: hashed with the transform {dataset.spec.fingerprint[:12]}, but here"
+                f"{path}: hashed with the transform {dataset.spec.fingerprint[:12]}, but here"
                 f" {spec.fingerprint[:12]} is wanted; build it with that spec (a model's: features.yaml)."
             )
         if spec is not None and learnt_of(spec) is None:
-            _require_same_vocabularies(inputs[0], spec, dataset.spec)
+            _require_same_vocabularies(path, spec, dataset.spec)
         return dataset
     if spec is None:
         raise SpecError("Raw files need a feature spec: name one, such as `--spec criteo` (Python: spec=).")
     from features.first_pass import fit
     from features.source import RawSource  # and with it the kernels that take text apart
 
+    files = input_files(inputs)
     return RawSource(
-        fit(spec, inputs, choice, held_out) if learns else spec,
-        inputs,
+        fit(spec, files, choice, held_out) if learns else spec,
+        files,
         on_bad_rows=on_bad_rows,
         quarantine=quarantine,
         max_bad_fraction=max_bad_fraction,

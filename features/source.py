@@ -152,6 +152,11 @@ class RawSource:
         """The columns that are read."""
         return self._transform.columns
 
+    @property
+    def inputs(self) -> Sequence[InputFile]:
+        """See `ExampleSource`."""
+        return self.files
+
     def sample(self, rows: int) -> Batch:
         """The first `rows` good examples, or all when there are fewer; no trace is left of bad rows."""
         self._decide_labels()

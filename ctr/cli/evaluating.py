@@ -155,7 +155,7 @@ def _sources(
     for model, (do, file, also) in zip(models, chain([first_only], repeat(others)), strict=False):
         with naming(model, others=len(models) > 1):
             source = open_source(
-                inputs,
+                sources[0].inputs if sources else inputs,
                 _unweighted(model.spec) if unweighted else model.spec,
                 on_bad_rows=do.value,
                 quarantine=file,

@@ -20,6 +20,7 @@ from features import ExampleSource, Slots, open_source
 
 if TYPE_CHECKING:
     from ctr.model import Calibrated, Method
+    from features.inputs import InputFile
     from features.readers import RowChoice
 
 State = tuple[Slots, Float32]
@@ -93,7 +94,7 @@ def open_holdout(job: TrainJob, source: ExampleSource) -> Holdout | None:
 
 def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
 
-    def opened(inputs: Sequence[str | Path], choice: RowChoice | None = None) -> ExampleSource:
+    def opened(inputs: Sequence[str | Path | InputFile], choice: RowChoice | None = None) -> ExampleSource:
         # a source of its own: its bad rows are not training's
         return open_source(
             inputs,
@@ -111,7 +112,7 @@ def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
             raise DataError(f"{job.holdout[0]}: the hold-out has no row to evaluate on.")
         return Holdout(other, 0, None)
     if job.holdout_where is not None:
-        other = opened(job.inputs, choice := job.rows(held_out=True))
+        other = opened(source.inputs, choice := job.rows(held_out=True))
         assert choice is not None
         if len(other.sample(1)) == 0:
             raise choice.condition.splits_nothing("no row")
@@ -126,7 +127,7 @@ def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
                 f"a hold-out of {job.holdout_fraction} of {rows:,} rows is {kept:,}; choose a fraction that "
                 "leaves rows for training and for evaluation."
             )
-        return Holdout(opened(job.inputs), rows - kept, rows - kept)
+        return Holdout(opened(source.inputs), rows - kept, rows - kept)
     return None
 
 

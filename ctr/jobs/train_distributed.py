@@ -43,8 +43,8 @@ def describe_job(setup: TrainSetup) -> JobDescription:
     first = first_rows(source, setup.stop_row)
     n_bits = _n_bits(setup, first)
     return JobDescription(
-        inputs=absolute(job.inputs),
-        input_bytes=input_bytes(job.inputs),
+        inputs=absolute(source.inputs),
+        input_bytes=input_bytes(source.inputs),
         dataset=source.manifest.digest if isinstance(source, DatasetSource) else None,
         hashed=isinstance(source, DatasetSource),
         spec=source.spec.to_yaml(),

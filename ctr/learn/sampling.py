@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from features import Batch, Chunk, ExampleSource
 from features.readers import BadRows
 from features.spec import FeatureSpec
 from features.windows import Windows
+
+if TYPE_CHECKING:
+    from features.inputs import InputFile
 
 _KEY = 0x5A3C9E1B7D240F68
 """So that other draws with the same seed are independent."""
@@ -90,6 +94,10 @@ class SampledSource:
     @property
     def spec(self) -> FeatureSpec:
         return self.source.spec
+
+    @property
+    def inputs(self) -> Sequence[str | Path | InputFile]:
+        return self.source.inputs
 
     @property
     def windows(self) -> Windows | None:

@@ -14,7 +14,7 @@ from ctr.errors import DataError
 from ctr.suggest.crossed import with_crossed_fields
 from ctr.suggest.rows import candidate_fields, read_rows, spec_of_values
 from ctr.suggest.search import MOST_CROSSES, Chosen, find_crosses
-from features import FeatureSpec, RawSource, fit, is_dataset
+from features import FeatureSpec, RawSource, fit, input_files, is_dataset
 
 MOST_ROWS = 1_000_000
 _SLOTS_PER_FEATURE = 25  # one of so many features shares its slot with another
@@ -112,9 +112,10 @@ def suggest_crosses(
             "standard input can be read only once, and this takes several passes; write its rows to a file."
         )
     of = candidate_fields(spec)
-    fitted = fit(spec.of_fields(spec.fields), inputs)
-    source = RawSource(fitted, inputs, threads=workers)
-    values = RawSource(spec_of_values(fitted), inputs, threads=workers)
+    files = input_files(inputs)
+    fitted = fit(spec.of_fields(spec.fields), files)
+    source = RawSource(fitted, files, threads=workers)
+    values = RawSource(spec_of_values(fitted), files, threads=workers)
     pool = ThreadPoolExecutor(workers, "suggest")
     try:
         read = read_rows(

@@ -20,7 +20,7 @@ from ctr.workers.description import JobDescription
 from ctr.workers.polling import Polling
 from ctr.workers.prepared_update import PreparedUpdate
 from ctr.workers.report import Reports, WorkerReport
-from features import Chunk
+from features import Chunk, ExampleSource
 from ps import FilterCounts, JobBoard, PendingPush, PushPacked, PushQueue, RankGate, RedisStore, Token
 from ps.client import LOST
 from ps.partitions import no_slots
@@ -51,11 +51,13 @@ class BspWorker:
         self,
         board: JobBoard,
         store: RedisStore,
+        source: ExampleSource,
         job: JobDescription,
         job_id: str,
         push: PushPacked | None = None,
     ) -> None:
-        """`push` is what pushes go through, if it is not the store's own method."""
+        """`source`: of the job's rows; each rank opens another one like it. `push`: what pushes go through,
+        if it is not the store's own method."""
         self.examples = 0
         """Trained here; some of these updates may have come too late to count."""
         self._counts = FilterCounts()
@@ -67,7 +69,7 @@ class BspWorker:
         self._job_id = job_id
         self._plan = job.plan()
         self._rounds = [self._plan.rounds_of(rank) for rank in range(self._plan.ranks)]
-        self._readers = RankReaders(job, self._timings)
+        self._readers = RankReaders(job, source.inputs, self._timings)
         self._prepared: dict[int, _Prepared] = {}
         """By rank."""
         self._queue = PushQueue(store, job_id, push)

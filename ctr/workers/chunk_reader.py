@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from ctr.learn import Timings
 from ctr.prefetch import Prefetch
 from ctr.workers.description import JobDescription
 from features import Batch, Chunk, ExampleSource
 from features.batches import localize
+
+if TYPE_CHECKING:
+    from features.inputs import InputFile
 
 
 def read_chunks(examples: Iterator[Batch | Chunk | None], timings: Timings) -> Iterator[Chunk | None]:
@@ -34,12 +39,15 @@ def read_chunks(examples: Iterator[Batch | Chunk | None], timings: Timings) -> I
 class RankReaders:
     """One reader, and one source, for each rank."""
 
-    def __init__(self, job: JobDescription, timings: Timings) -> None:
-        """Time spent reading is added to `timings`."""
+    def __init__(
+        self, job: JobDescription, inputs: Sequence[str | Path | InputFile], timings: Timings
+    ) -> None:
+        """`inputs`: those of the worker's source. Time spent reading is added to `timings`."""
         self._job = job
         self._plan = job.plan()
         self._timings = timings
         self._sources: dict[int, ExampleSource] = {}
+        self._inputs = inputs
         self._readers: dict[int, _Reader] = {}
 
     @property
@@ -54,7 +62,7 @@ class RankReaders:
             if reader is not None:
                 reader.close()
             if rank not in self._sources:
-                self._sources[rank] = self._job.sampling.of(self._job.open_source())
+                self._sources[rank] = self._job.sampling.of(self._job.open_source(self._inputs))
             examples = self._examples(rank, self._plan.place(rank, round_))
             reader = self._readers[rank] = _Reader(read_chunks(examples, self._timings), round_)
         return reader.next()

@@ -25,6 +25,7 @@ from ps import DEFAULT_FILTERS, Filters
 
 if TYPE_CHECKING:
     from features import RawSource
+    from features.inputs import InputFile
 
 Consistency = Literal["bsp", "ssp", "asp"]
 
@@ -150,8 +151,13 @@ class JobDescription(BaseModel):
             **{name: str(value) for name, value in self.optimizer.to_json().items()},
         }
 
-    def open_source(self) -> RawSource | DatasetSource:
-        """The examples, as a worker reads them. Raises DataError where they are not found, or are others."""
+    def open_source(
+        self, inputs: Sequence[str | Path | InputFile] | None = None
+    ) -> RawSource | DatasetSource:
+        """The examples, as a worker reads them. Raises DataError where they are not found, or are others.
+
+        `inputs`: those of a source that was opened before; files must not have changed since.
+        """
         for path in self.inputs:
             if not is_uri(path) and not os.path.exists(path):
                 raise DataError(f"{path}: the job's input is not here; {_REMEDY}.")
@@ -161,12 +167,12 @@ class JobDescription(BaseModel):
 
             choice = RowChoice(Condition.parse(self.without), False)
         source = open_source(
-            self.inputs,
+            inputs or self.inputs,
             None if self.hashed else self.feature_spec(),
             on_bad_rows="fail" if self.on_bad_rows == "fail" else "skip",
             choice=choice,
         )
-        found = input_bytes(self.inputs)
+        found = input_bytes(source.inputs)
         if self.input_bytes not in (None, found):
             raise DataError(
                 f"{', '.join(self.inputs)}: {found:,} bytes here, but {self.input_bytes:,} where the job was "
@@ -195,10 +201,10 @@ class JobDescription(BaseModel):
             ) from None
 
 
-def input_bytes(inputs: Sequence[str | Path]) -> int:
+def input_bytes(inputs: Sequence[str | Path | InputFile]) -> int:
     """The size of the input: of its files, or of a data set's shards."""
-    if is_dataset(inputs[0]):
-        return sum(file.stat().st_size for file in Path(inputs[0]).glob("shard-*.arrow"))
+    if isinstance(folder := inputs[0], str | Path) and is_dataset(folder):
+        return sum(file.stat().st_size for file in Path(folder).glob("shard-*.arrow"))
     return sum(file.size for file in input_files(inputs))
 
 
@@ -220,8 +226,8 @@ def filters_for(consistency: Consistency, chosen: Mapping[str, Any]) -> Filters:
     return Filters()
 
 
-def absolute(inputs: Sequence[str | Path]) -> tuple[str, ...]:
+def absolute(inputs: Sequence[str | Path | InputFile]) -> tuple[str, ...]:
     """A data set, or all raw files one by one, as workers that run elsewhere on the machine find them."""
-    if is_dataset(inputs[0]):
-        return (os.path.abspath(inputs[0]),)
+    if isinstance(folder := inputs[0], str | Path) and is_dataset(folder):
+        return (os.path.abspath(folder),)
     return tuple(file.location for file in input_files(inputs))

@@ -97,7 +97,7 @@ def _work(
         sample = source.sample(WARM_UP_ROWS)
         warm_up(sample, spec.bits, job.optimizer_in(0), job.safe_adding, job.admission)
         if job.ranks:
-            worker: BspWorker | SspWorker = BspWorker(board, store, job, found.id, push)
+            worker: BspWorker | SspWorker = BspWorker(board, store, source, job, found.id, push)
         else:
             worker = SspWorker(board, store, source, job, found.id, push)
         try:

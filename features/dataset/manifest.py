@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ctr.errors import DataError
 from features.folder import MANIFEST, require_replaceable
+from features.inputs import InputFile
 from features.readable import DICTIONARY
 from features.spec import LEARNT, SPEC
 from features.windows import WINDOW_FILE
@@ -104,9 +105,9 @@ def require_dataset_or_nothing(folder: Path) -> None:
     require_replaceable(folder, "data set", FORMAT, _OWN_NAME.fullmatch, DataError)
 
 
-def is_dataset(path: str | Path) -> bool:
-    """Whether a path is a folder of something that ctr wrote, or was to: one with a manifest."""
-    return Path(path, MANIFEST).exists()
+def is_dataset(path: str | Path | InputFile) -> bool:
+    """Whether it is a folder of something that ctr wrote, or was to: one with a manifest."""
+    return isinstance(path, str | Path) and Path(path, MANIFEST).exists()
 
 
 def read_manifest(folder: Path) -> DatasetManifest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from features.batches import Batch, Chunk, join_chunks, slice_chunk
 from features.dataset import kernels
 from features.dataset.manifest import DatasetManifest, PartEntry, read_manifest
 from features.dataset.writer import block_schema
+from features.inputs import FileState
 from features.readable import read_dictionary_bytes
 from features.readers import BadRows
 from features.spec import SPEC, FeatureSpec, read_spec_files, spec_of_files
@@ -64,6 +65,11 @@ class DatasetSource:
         self.bad_rows = BadRows()  # none: the build left them out
         self.blocks_read = 0  # what is mapped is read while it is trained
         self._row_reached = 0
+
+    @property
+    def inputs(self) -> Sequence[str | Path]:
+        """Its folder."""
+        return [self.path]
 
     @cached_property
     def windows(self) -> Windows | None:
@@ -197,17 +203,17 @@ class DatasetSource:
                 "give a new build another folder while a job reads this one."
             )
 
-    def _check_size(self, part: PartEntry) -> tuple[int, int]:
+    def _check_size(self, part: PartEntry) -> FileState:
         """Raise DataError unless the part has its size; what changes when it is written again."""
         try:
-            found = os.stat(part.name, dir_fd=self._folder)
+            found = FileState.of(os.stat(part.name, dir_fd=self._folder))
         except OSError as error:
             self._require_same()
             raise self._torn(part, error.strerror or str(error)) from None
-        if found.st_size != part.bytes:
+        if found.size != part.bytes:
             self._require_same()
-            raise self._torn(part, f"it has {found.st_size} bytes, the manifest says {part.bytes}")
-        return found.st_ino, found.st_mtime_ns
+            raise self._torn(part, f"it has {found.size} bytes, the manifest says {part.bytes}")
+        return found
 
     def _verify(self, part: PartEntry, mapped: mmap.mmap) -> None:
         if part.name not in self._unverified:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from ctr.errors import DataError, SpecError
 from features.dataset.manifest import PartEntry
-from features.inputs import InputFile, LocalFile, StandardInput
+from features.inputs import InputFile, StandardInput
 from features.spec import LEARNT, SPEC, FeatureSpec, read_spec_files, spec_files, spec_of_files
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def key_of(
     """
     if any(isinstance(file, StandardInput) for file in files):
         return None
-    found = [(file.location, file.size, _changed(file)) for file in files]
+    found = [(file.location, file.size, file.state.modified_ns) for file in files]
     chosen = None if choice is None else [choice.condition.text, choice.meets]
     text = json.dumps([spec.fingerprint, spec.to_yaml(), block_rows, found, chosen])
     return hashlib.sha256(text.encode()).hexdigest()
@@ -202,8 +202,3 @@ class Unfinished:
 def _folder_of(out: Path) -> Path:
     place = out.resolve()
     return place.with_name(f".{place.name}.unfinished")
-
-
-def _changed(file: InputFile) -> int:
-    """When a local file was last written to, ns; of others the size has to tell."""
-    return os.stat(file.path).st_mtime_ns if isinstance(file, LocalFile) else 0

@@ -12,12 +12,16 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 from ctr.errors import DataError
+from features.inputs.file_state import FileState
 
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 class InputFile(Protocol):
-    """One raw file, to be read as often as wanted. `str` of it is its name in messages."""
+    """One raw file, to be read as often as wanted, as long as it stays what it was at the first look.
+
+    `str` of it is its name in messages.
+    """
 
     @property
     def location(self) -> str:
@@ -28,14 +32,24 @@ class InputFile(Protocol):
         """In bytes; 0 if that is not known."""
 
     @property
+    def state(self) -> FileState:
+        """As it was when it was first opened or looked at. Raises DataError."""
+
+    @property
     def is_remote(self) -> bool:
         """Whether reading it goes over a network, so that few large requests are better than many."""
 
     def open(self) -> io.BufferedReader:
-        """Its bytes, from the first. Raises DataError."""
+        """Its bytes, from the first. Raises DataError, also when it has changed."""
 
     def seekable(self) -> Any:
-        """What Arrow reads in any order: a path, or an open file. Raises DataError."""
+        """What Arrow reads in any order: a path, or an open file. Raises DataError as `open` does."""
+
+    def require_unchanged(self, opened: io.BufferedReader | None = None) -> None:
+        """For who has read it to its end: raises DataError when it has changed meanwhile.
+
+        `opened`: what `open` gave; a local file may then have been moved elsewhere.
+        """
 
 
 @dataclass(frozen=True)
@@ -53,22 +67,33 @@ class LocalFile:
         return os.path.abspath(self.path)
 
     @cached_property
+    def state(self) -> FileState:
+        return self._state(None)
+
+    @property
     def size(self) -> int:
-        try:
-            return self.path.stat().st_size
-        except OSError as error:
-            raise self._unreadable(error) from None
+        return self.state.size
 
     def open(self) -> io.BufferedReader:
         self.require()
         try:
-            return self.path.open("rb")
+            opened = self.path.open("rb")
         except OSError as error:
             raise self._unreadable(error) from None
+        try:
+            self.require_unchanged(opened)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
 
     def seekable(self) -> Any:
         self.require()
+        self.require_unchanged()
         return self.path
+
+    def require_unchanged(self, opened: io.BufferedReader | None = None) -> None:
+        require_same(self, self._state(opened))
 
     def require(self) -> None:
         """Raises DataError unless it is a file."""
@@ -76,8 +101,23 @@ class LocalFile:
             problem = "not a regular file" if self.path.exists() else "there is no such file"
             raise DataError(f"{self.path}: {problem}; check the path.")
 
+    def _state(self, opened: io.BufferedReader | None) -> FileState:
+        try:
+            return FileState.of(os.stat(self.path if opened is None else opened.fileno()))
+        except OSError as error:
+            raise self._unreadable(error) from None
+
     def _unreadable(self, error: OSError) -> DataError:
         return DataError(f"{self.path}: cannot be read ({error.strerror}).")
+
+
+def require_same(file: InputFile, now: FileState) -> None:
+    """Raise DataError if a file is no longer what it was."""
+    if (change := file.state.change(now)) is not None:
+        raise DataError(
+            f"{file}: {change} since it was first read, and every pass needs the same rows; start again with"
+            " files that nothing writes to."
+        )
 
 
 def suffixes(file: InputFile) -> list[str]:

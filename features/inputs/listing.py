@@ -10,6 +10,7 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from ctr.errors import DataError
+from features.inputs.file_state import FileState
 from features.inputs.input_file import InputFile, LocalFile
 from features.inputs.remote import RemoteFile, is_uri, list_remote
 from features.inputs.standard_input import NAME, StandardInput
@@ -47,7 +48,7 @@ def _files_of(text: str) -> Sequence[InputFile]:
     if text == NAME:
         return [StandardInput()]
     if is_uri(text):
-        return [RemoteFile(uri, size) for uri, size in _remote(text)]
+        return [RemoteFile(uri, state) for uri, state in _remote(text)]
     if is_glob(text):
         paths = sorted(map(Path, glob(text, recursive=True)))
         seen = Path(text).name.startswith(_HIDDEN)
@@ -85,16 +86,16 @@ def _below(path: Path, above: Sequence[str] = ()) -> Iterator[Path]:
             yield from _below(entry, (*above, real))
 
 
-def _remote(uri: str) -> list[tuple[str, int]]:
-    """URI and size of the files that a URI, perhaps a pattern, stands for."""
+def _remote(uri: str) -> list[tuple[str, FileState]]:
+    """URI and state of the files that a URI, perhaps a pattern, stands for."""
     start = uri
     if has_magic(uri):
         start = uri[: re.search(r"[*?[]", uri).start()].rpartition("/")[0]  # type: ignore[union-attr]
     found = list_remote(start)
     if start != uri:
-        found = [(each, size) for each, size in found if _fits(each.split("/"), uri.split("/"))]
+        found = [(each, state) for each, state in found if _fits(each.split("/"), uri.split("/"))]
     if [each for each, _ in found] != [uri]:  # a file by its name may be hidden
-        found = [(each, size) for each, size in found if not _is_hidden(each.removeprefix(start))]
+        found = [(each, state) for each, state in found if not _is_hidden(each.removeprefix(start))]
     if not found:
         raise DataError(f"{uri}: no data file is there; check bucket, path and pattern.")
     return sorted(found, key=lambda each: each[0].split("/"))

@@ -16,11 +16,14 @@ from typing import Any
 import pyarrow as pa
 
 from ctr.errors import DataError
+from features.inputs.file_state import FileState
+from features.inputs.input_file import require_same
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _GCS = ("gs://", "gcs://")
 _AHEAD_BYTES = 8 << 20  # 8 MiB: a request's way there and back is little beside its transfer
 _BUFFER_BYTES = 1 << 20  # 1 MiB
+_S = 1_000_000_000  # ns
 _CONNECT_S, _REQUEST_S, _ATTEMPTS = 10, 60, 5
 
 _GCS_FIRST_S, _GCS_RETRY_S = 5, 60  # how long it tries to list files, and to read them; by default 15 minutes
@@ -66,13 +69,18 @@ class RemoteFile:
 
     location: str
     """Its URI."""
-    size: int
+    state: FileState
     is_remote = True
 
     def __str__(self) -> str:
         return self.location
 
+    @property
+    def size(self) -> int:
+        return self.state.size
+
     def open(self) -> io.BufferedReader:
+        self.require_unchanged()
         filesystem, path = _place_of(self.location)
         with remote_errors(self.location):
             return io.BufferedReader(
@@ -80,20 +88,37 @@ class RemoteFile:
             )
 
     def seekable(self) -> Any:
+        self.require_unchanged()
         filesystem, path = _place_of(self.location)
         with remote_errors(self.location):
             return filesystem.open_input_file(path)
 
+    def require_unchanged(self, opened: io.BufferedReader | None = None) -> None:
+        filesystem, path = _place_of(self.location)
+        with remote_errors(self.location):
+            (found,) = filesystem.get_file_info([path])
+        require_same(self, _state(found))
 
-def list_remote(uri: str) -> list[tuple[str, int]]:
-    """URI and size of the file at `uri`, or of every file below the folder that it is. Raises DataError."""
+
+def _state(found: Any) -> FileState:
+    """That of a file by its `pyarrow.fs.FileInfo`, as far as it says.
+
+    Times to the second: a server may give a fraction with one request, and none with another.
+    """
+    if not found.is_file:
+        raise FileNotFoundError
+    return FileState(0, 0, found.size, (found.mtime_ns or 0) // _S * _S)
+
+
+def list_remote(uri: str) -> list[tuple[str, FileState]]:
+    """URI and state of the file at `uri`, or of every file below the folder that it is. Raises DataError."""
     from pyarrow.fs import FileSelector, FileType
 
     filesystem, path = _place_of(uri, first=True)
     with remote_errors(uri):
         (found,) = filesystem.get_file_info([path])
         if found.type == FileType.File:
-            return [(uri, found.size)]
+            return [(uri, _state(found))]
         if found.type == FileType.NotFound:
             bucket = path.split("/", 1)[0]
             if filesystem.type_name in ("s3", "gcs") and bucket != path:
@@ -102,7 +127,7 @@ def list_remote(uri: str) -> list[tuple[str, int]]:
         start = uri.removesuffix("/")
         path = found.path.rstrip("/")
         return [
-            (start + each.path.removeprefix(path), each.size)
+            (start + each.path.removeprefix(path), _state(each))
             for each in filesystem.get_file_info(FileSelector(found.path, recursive=True))
             if each.type == FileType.File
         ]

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from ctr.errors import DataError
+from features.inputs.file_state import FileState
 
 NAME = "-"
 _READ_BYTES = 1 << 20  # 1 MiB
@@ -17,6 +18,7 @@ class StandardInput:
 
     location = NAME
     size = 0
+    state = FileState(0, 0, 0, 0)
     is_remote = False
 
     def __init__(self, handle: int = 0) -> None:
@@ -47,6 +49,9 @@ class StandardInput:
             f"{self}: a Parquet or Arrow file is not read from front to back, as a pipe is; give it by its"
             f" path, or pipe an Arrow stream."
         )
+
+    def require_unchanged(self, opened: io.BufferedReader | None = None) -> None:
+        """It is read once."""
 
     def once(self) -> DataError:
         """The error of reading it a second time."""

@@ -79,6 +79,7 @@ class ArrowReader:
             pass
         except (pa.ArrowException, OSError, EOFError) as error:
             raise self._unreadable(error) from None
+        self._path.require_unchanged(self._raw)
         if self._is_file:
             end = b""
             while more := self._raw.read(_TAIL_BYTES):

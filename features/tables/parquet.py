@@ -66,6 +66,7 @@ class ParquetReader:
             for piece in self._pieces(columns):
                 yield replace(piece, constants=constants)
                 self._rows_read += piece.rows
+            self._path.require_unchanged()
         except (pa.ArrowException, OSError, ValueError) as error:
             raise self._unreadable(error) from None
 

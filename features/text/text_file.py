@@ -177,6 +177,8 @@ class TextFile:
             ) from None
         self._filled += count
         self.is_last = count == 0
+        if self.is_last:
+            self.path.require_unchanged(self._raw)
         buffer, filled = self._buffer, self._filled
         # What is left of the text without the line ends at its end; they may turn out to be empty lines.
         text = filled if self.is_last else int(last_line_end(buffer, self.begin, filled))

@@ -38,24 +38,30 @@ class S3Server:
 
     def put(self, path: str, data: bytes | None = None) -> None:
         """A bucket, or an object in it."""
-        files = S3FileSystem(
-            endpoint_override=self.url,
-            region="us-east-1",
-            access_key="writer",
-            secret_key="secret",
-            allow_bucket_creation=True,
-        )
         if data is None:
-            files.create_dir(path)
+            self._files().create_dir(path)
             return
-        with files.open_output_stream(path, compression=None) as file:
+        with self._files().open_output_stream(path, compression=None) as file:
             file.write(data)
+
+    def delete(self, path: str) -> None:
+        """An object."""
+        self._files().delete_file(path)
 
     def refuse(self, refused: bool) -> None:
         """Whether requests need keys that it knows, of which there are none."""
         url, headers = f"{self.url}/moto-api/reset-auth", {"Content-Type": "text/plain"}
         with urlopen(Request(url, b"0" if refused else b"inf", headers)) as answer:
             answer.read()
+
+    def _files(self) -> S3FileSystem:
+        return S3FileSystem(
+            endpoint_override=self.url,
+            region="us-east-1",
+            access_key="writer",
+            secret_key="secret",
+            allow_bucket_creation=True,
+        )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,6 +86,29 @@ def test_a_large_file_comes_in_pieces(server: S3Server, tmp_path: Path) -> None:
         assert (mine.slots == other.slots).all()
         fractions.append(source.fraction_read)
     assert 0 < fractions[0] < 0.5 < fractions[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        (csv_of(ROWS + ROWS), "it has grown"),
+        (csv_of(ROWS[::-1]), "it was written to"),
+    ],
+)
+def test_a_file_that_is_put_there_anew(server: S3Server, text: str, change: str) -> None:
+    server.put("logs/changing/a.csv", csv_of(ROWS).encode())
+    source = RawSource(SPEC, ["s3://logs/changing"])
+    assert joined(list(source.batches(30))) == expected(ROWS)
+    assert joined(list(source.batches(30))) == expected(ROWS)
+    put = int(time.time())
+    while int(time.time()) == put:  # as S3 knows times to the second
+        time.sleep(0.05)
+    server.put("logs/changing/a.csv", text.encode())
+    try:
+        with pytest.raises(DataError, match=rf"s3://logs/changing/a\.csv: {change}"):
+            list(source.batches(30))
+    finally:
+        server.delete("logs/changing/a.csv")
 
 
 @pytest.mark.parametrize(
