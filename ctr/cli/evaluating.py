@@ -112,16 +112,15 @@ def evaluate(
             weighted=not unweighted,
             on_rows=lambda rows: show(rows, first.fraction_read),
         )
-    lines, facts = _evaluation(dict(zip(map(str, models), loaded, strict=True)), compared)
+    lines, facts = _evaluation(dict(zip(map(str, models), loaded, strict=True)), compared, sources)
     facts |= {
-        "bad_rows": first.bad_rows.count,
         "seconds": perf_counter() - started,
         "peak_memory_mb": peak_memory_mb(),
     }
     if page is not None:
         _write_page(page, inputs, dict(zip(models, loaded, strict=True)), facts)
         lines += ["", f"the report is in {page}"]
-    report(lines + bad_rows_lines(first.bad_rows, quarantine), facts, json)
+    report(lines + _skipped(models, sources, compared, quarantine), facts, json)
 
 
 def _require_each_once(inputs: Sequence[str], models: Sequence[Path], by: Sequence[str]) -> None:
@@ -208,7 +207,7 @@ def _weights(model: Model, inputs: Sequence[str]) -> pa.Table:
 
 
 def _evaluation(
-    models: Mapping[str, Model], compared: Sequence[Compared]
+    models: Mapping[str, Model], compared: Sequence[Compared], sources: Sequence[ExampleSource]
 ) -> tuple[list[str], dict[str, Any]]:
     """What is told of models by their folders, for a person and as JSON."""
     from ctr.cli.tables import metric_lines, reliability_lines
@@ -228,13 +227,33 @@ def _evaluation(
     for name, each in zip(models, compared, strict=True):
         for column, slices in each.slices.items():
             lines += ["", f"by {column}" + (f", {name}" if others else ""), *_slice_lines(slices)]
-    every = [_facts_of(model, each) for model, each in zip(models.values(), compared, strict=True)]
+    every = [
+        _facts_of(model, each) | {"bad_rows": source.bad_rows.count}
+        for model, each, source in zip(models.values(), compared, sources, strict=True)
+    ]
     facts = every[0]
     facts["others"] = [
         {**facts, "against_first": found.to_json()}
         for facts, found in zip(every[1:], differences, strict=True)
     ]
     return lines, facts
+
+
+def _skipped(
+    models: Sequence[Path],
+    sources: Sequence[ExampleSource],
+    compared: Sequence[Compared],
+    quarantine: Path | None,
+) -> list[str]:
+    """What to tell about bad rows: once, if they are the same for all models."""
+    first, *others = (bad_rows_lines(source.bad_rows, None) for source in sources)
+    if all(lines == first for lines in others):
+        return bad_rows_lines(sources[0].bad_rows, quarantine)
+    found = []
+    for model, source, file in zip(models, sources, chain([quarantine], repeat(None)), strict=False):
+        if lines := bad_rows_lines(source.bad_rows, file):
+            found += [f"{model}: {lines[0]}", *lines[1:]]
+    return [*found, f"compared on the {compared[0].metrics.examples:,} rows that are good for all of them"]
 
 
 def _slice_lines(slices: Slices) -> list[str]:

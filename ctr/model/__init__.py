@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
+    from ctr.model.aligned import naming
     from ctr.model.artifact import (
         SavedState,
         load_model,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
         require_method,
         require_uncalibrated,
     )
-    from ctr.model.comparison import Compared, compare, naming
+    from ctr.model.comparison import Compared, compare
     from ctr.model.evaluation import evaluate, note_holdout
     from ctr.model.explanation import Contribution, Explanation, explain, explain_row
     from ctr.model.inputs import inputs_of

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from itertools import zip_longest
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from math import nan, sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from ctr.errors import CtrError, DataError
+from ctr.errors import DataError
 from ctr.metrics import OF_95_PERCENT, Metrics
-from ctr.model.evaluation import batches_beside
+from ctr.model.aligned import ScoredRows, aligned
 from ctr.model.model import Model
 from ctr.model.slices import Slices
 from ctr.optimizers import Float32
-from ctr.prefetch import Prefetch
-from features import Batch, Chunk, ExampleSource
-
-if TYPE_CHECKING:
-    from features import RowTexts
+from features import ExampleSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +72,6 @@ class Compared:
     """By column."""
 
 
-@contextmanager
-def naming(model: Model, *, others: bool) -> Iterator[None]:
-    """Let an error about what `model` reads say which model that is, where there are others."""
-    try:
-        yield
-    except CtrError as error:
-        if not others:
-            raise
-        raise type(error)(f"model {model.folder or model.id}: {error}") from error
-
-
 def compare(
     models: Sequence[Model],
     sources: Sequence[ExampleSource],
@@ -104,68 +85,36 @@ def compare(
     `by`: columns for whose values there are metrics, too; the first source was opened with them as `also`.
     `weighted`: whether rows count by their weights, or all alike.
 
-    Raises DataError when there are no rows, when they have no labels, and when the sources do not have the
-    same rows, as some were left out of one that are good in another.
+    Rows that one of the sources leaves out as bad count for none of the models.
+
+    Raises DataError when there are no rows, when they have no labels, or not the same ones for all models.
     """
     found = [Compared(slices={column: Slices() for column in by}) for _ in models]
     rows = 0
-    with ExitStack() as opened:
-        passes = [
-            _batches(model, source, () if i else by, weighted, others=len(models) > 1)
-            for i, (model, source) in enumerate(zip(models, sources, strict=True))
-        ]
-        read = [opened.enter_context(Prefetch(each, depth=2)) for each in passes]
-        for batches in zip_longest(*read, fillvalue=(None, None)):
-            texts = batches[0][1]
-            _add(found, models, [batch for batch, _ in batches], {} if texts is None else texts.of_examples())
-            first = batches[0][0]
-            rows += 0 if first is None else len(first)
-            on_rows(rows)
+    for scored in aligned(models, sources, by, weighted=weighted):
+        _add(found, scored)
+        rows += len(scored[0])
+        on_rows(rows)
     if rows == 0:
-        raise DataError("there is no row to evaluate on: check the input, or the hold-out fraction.")
+        raise DataError(
+            "there is no row to evaluate on: check the input, or the hold-out fraction."
+            if len(models) == 1
+            else "there is no row that all models can be evaluated on: check the input."
+        )
     return found
 
 
-def _batches(
-    model: Model, source: ExampleSource, by: Sequence[str], weighted: bool, *, others: bool
-) -> Iterator[tuple[Batch | Chunk | None, RowTexts | None]]:
-    """Batches, with the texts of their rows where these are wanted."""
-    with naming(model, others=others):
-        for batch, texts in batches_beside(source, by):
-            if batch is not None:
-                yield batch if weighted else replace(batch, weights=None), texts
-
-
-def _add(
-    found: Sequence[Compared],
-    models: Sequence[Model],
-    batches: Sequence[Batch | Chunk | None],
-    texts: Mapping[str, pa.StringArray],
-) -> None:
-    """Count the same rows, as each model wants them."""
-    first_labels: Float32 | None = None
-    first_losses: NDArray[np.float64] | None = None
-    for model, batch, result in zip(models, batches, found, strict=True):
-        labels = None if batch is None else batch.labels
-        if batch is not None and labels is None:
-            raise DataError("these rows have no labels to evaluate on; `ctr predict` scores them.")
-        if batch is None or labels is None or not _same(labels, first_labels):
-            raise DataError(
-                "the models do not leave out the same bad rows, so they cannot be compared on them: "
-                "correct the rows, or evaluate one model at a time."
-            )
-        margins = model.margins(batch)
-        result.metrics.add(margins, labels, batch.weights)
+def _add(found: Sequence[Compared], scored: Sequence[ScoredRows]) -> None:
+    """Count the same rows for each model."""
+    first = scored[0]
+    for each, result in zip(scored, found, strict=True):
+        result.metrics.add(each.margins, each.labels, each.weights)
         for column, slices in result.slices.items():
-            slices.add(texts[column], margins, labels, batch.weights)
-        if len(models) == 1:
-            continue
-        wide = margins.astype(np.float64)
-        losses = np.logaddexp(0, wide) - labels * wide
-        if first_losses is None:
-            first_labels, first_losses = labels, losses
-        result.against_first.add(losses - first_losses, batch.weights)
+            slices.add(first.texts[column], each.margins, each.labels, each.weights)
+        if len(scored) > 1:
+            result.against_first.add(_losses(each) - _losses(first), each.weights)
 
 
-def _same(labels: Float32, first: Float32 | None) -> bool:
-    return first is None or np.array_equal(labels, first)
+def _losses(scored: ScoredRows) -> NDArray[np.float64]:
+    wide = scored.margins.astype(np.float64)
+    return np.asarray(np.logaddexp(0, wide) - scored.labels * wide)

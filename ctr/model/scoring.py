@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pyarrow import csv, parquet
 
 from ctr.errors import DataError
 from ctr.model.evaluation import batches_beside
 from ctr.model.linear import probabilities_of
 from ctr.model.model import Model
+from ctr.model.row_numbers import Positions, RowNumbers
 from ctr.optimizers import Float32
 from ctr.outputs import replace_file, require_writable
 from ctr.prefetch import Prefetch
@@ -25,8 +24,6 @@ from features import ExampleSource
 
 if TYPE_CHECKING:
     from features import RowTexts
-
-Positions = NDArray[np.int64]
 
 PREDICTION, LOG_ODDS = "prediction", "log_odds"
 _SUFFIXES = (".parquet", ".csv", ".tsv")
@@ -52,7 +49,7 @@ def predict_file(
     rows, and when the disk refuses; whatever was at `out` before then stays as it was.
     """
     rows = 0
-    following, waiting = source.bad_rows.follow(), np.empty(0, np.int64)
+    row_numbers = RowNumbers(source.bad_rows)
     names = [PREDICTION, LOG_ODDS] if margins else [PREDICTION]
     schema = pa.schema([(name, pa.string()) for name in columns] + [(name, pa.float32()) for name in names])
     beside = _Beside(columns)
@@ -72,14 +69,12 @@ def predict_file(
                 continue
             log_odds = model.margins(batch)
             predictions = probabilities_of(log_odds)
-            waiting = _with_those_since(waiting, following)
-            bad = _skipped(waiting, rows, predictions.size)
-            waiting = waiting[bad.size :]
+            before, places = rows, row_numbers.of(predictions.size) - rows
+            rows = row_numbers.next
             found = [predictions, log_odds] if margins else [predictions]
-            write_rows([_spread(each, bad) for each in found])
-            rows += predictions.size + bad.size
+            write_rows([_spread(each, places, rows - before) for each in found])
             on_rows(rows)
-        trailing = _with_those_since(waiting, following).size
+        trailing = row_numbers.rest()
         if trailing:
             write_rows([np.full(trailing, np.nan, np.float32)] * len(names))
             rows += trailing
@@ -122,25 +117,12 @@ class _Beside:
         return taken
 
 
-def _with_those_since(waiting: Positions, following: deque[Positions]) -> Positions:
-    """The bad rows that no prediction has come behind yet, with those found since."""
-    return np.concatenate([waiting, *(following.popleft() for _ in range(len(following)))])
-
-
-def _skipped(waiting: Positions, first: int, n: int) -> Positions:
-    """Where bad rows stand among the next `n` good ones: offsets from row `first` of the input."""
-    # Row i of those that wait has i bad ones and `waiting[i] - first - i` good ones before it.
-    end = int(np.searchsorted(waiting - first - np.arange(waiting.size), n))
-    return waiting[:end] - first
-
-
-def _spread(numbers: Float32, bad: NDArray[np.int64]) -> Float32:
-    """The numbers with NaN, which no prediction is, where bad rows stand between theirs."""
-    if not bad.size:
+def _spread(numbers: Float32, places: Positions, rows: int) -> Float32:
+    """The numbers at their places among so many, and between them NaN, which no prediction is."""
+    if numbers.size == rows:
         return numbers
-    spread = np.zeros(numbers.size + bad.size, np.float32)
-    spread[bad] = np.nan
-    spread[~np.isnan(spread)] = numbers
+    spread = np.full(rows, np.nan, np.float32)
+    spread[places] = numbers
     return spread
 
 

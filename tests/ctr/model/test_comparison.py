@@ -12,7 +12,7 @@ from scipy import stats
 import ctr
 from ctr.errors import DataError
 from ctr.model import Model, compare, evaluate
-from ctr.model.comparison import naming
+from ctr.model.aligned import naming
 from features import RawSource, open_source
 from features.block import UnfitColumnError
 from tests.command_line import Cli
@@ -115,8 +115,84 @@ def test_models_that_leave_out_other_rows(log: Path, models: list[Model], tmp_pa
     good.write_text(path.read_text().replace("cheap", "5"))
     some = [models[0], ctr.train(good, priced)]
     both = [open_source([path], model.spec, on_bad_rows="skip") for model in some]
-    with pytest.raises(DataError, match="do not leave out the same bad rows"):
-        compare(some, both)
+    first, second = compare(some, both)
+    assert first.metrics.examples == second.metrics.examples == 599
+    alone = evaluate(models[0], open_source([good], models[0].spec)).summary()
+    assert first.metrics.summary().examples == alone.examples - 1
+
+
+SKIPPED = (700, 1_900, 1_999)  # data rows; between the first two all labels are the same
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Model], Path, Path]:
+    """Two models that say the same of all rows, though each minds another column; good rows, and rows of
+    which the first model skips one, and the second another and the last."""
+    folder = tmp_path_factory.mktemp("twins")
+    rng = np.random.default_rng(7)
+    clicks = np.sort(rng.random(2_000) < 0.25)[::-1]
+    spec = (
+        SPEC.replace("weight: weight\n", "") + "  - {name: price, column: %s, type: number, transform: log}\n"
+    )
+    for name, bad in (("good.csv", {}), ("bad.csv", dict(zip(SKIPPED, "abb", strict=True)))):
+        lines = ["click,site,a,b,bought"]
+        for i, site in enumerate(rng.integers(0, 30, 2_000)):
+            price = {column: "cheap" if bad.get(i) == column else str(i % 5) for column in "ab"}
+            lines.append(f"{clicks[i]:d},s{site},{price['a']},{price['b']},{i % 2}")
+        (folder / name).write_text("\n".join(lines) + "\n")
+    good = folder / "good.csv"
+    return [ctr.train(good, spec % column) for column in "ab"], good, folder / "bad.csv"
+
+
+def test_rows_are_compared_with_themselves(twins: tuple[list[Model], Path, Path]) -> None:
+    models, _, bad = twins
+    both = [open_source([bad], model.spec, on_bad_rows="skip") for model in models]
+    first, second = compare(models, both)
+    found = second.against_first.difference()
+    assert (found.logloss, found.low, found.high) == (0, 0, 0)
+    assert first.metrics.summary() == second.metrics.summary()
+    assert first.metrics.examples == 2_000 - len(SKIPPED)
+    assert [source.bad_rows.count for source in both] == [1, 2]
+
+
+def test_slices_are_of_the_same_rows(twins: tuple[list[Model], Path, Path]) -> None:
+    models, _, bad = twins
+    both = [
+        open_source([bad], model.spec, on_bad_rows="skip", also=also)
+        for model, also in zip(models, (["site"], []), strict=True)
+    ]
+    compared = compare(models, both, by=["site"])
+    rows = bad.read_text().splitlines()[1:]
+    kept = [row.split(",") for i, row in enumerate(rows) if i not in SKIPPED]
+    for each in compared:
+        for site, metrics in each.slices["site"].by_value.items():
+            labels = [int(row[0]) for row in kept if row[1] == site]
+            summary = metrics.summary()
+            assert (summary.examples, summary.positives) == (len(labels), sum(labels))
+
+
+def test_both_skips_are_reported(twins: tuple[list[Model], Path, Path], cli: Cli, tmp_path: Path) -> None:
+    models, _, bad = twins
+    folders = [tmp_path / name for name in "ab"]
+    for model, folder in zip(models, folders, strict=True):
+        model.save(folder)
+    words = [word for folder in folders for word in ("--model", folder)]
+    done = cli("evaluate", *words, bad, "--on-bad-rows", "skip", "--json", tmp_path / "told.json")
+    assert done.code == 0, done.err
+    assert "log loss +0.00000 (95%: +0.00000 to +0.00000), no sure difference" in done.out
+    assert f"{folders[0]}: skipped 1 bad row\n  {bad}:702: column 'a'" in done.out
+    assert f"{folders[1]}: skipped 2 bad rows\n  {bad}:1902: column 'b'" in done.out
+    assert "compared on the 1,997 rows that are good for all of them" in done.out
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert (told["bad_rows"], told["others"][0]["bad_rows"]) == (1, 2)
+
+
+def test_other_labels_cannot_be_compared(twins: tuple[list[Model], Path, Path]) -> None:
+    models, good, _ = twins
+    other = ctr.train(good, SPEC.replace("label: click\nweight: weight", "label: bought"))
+    both = [open_source([good], each.spec) for each in (models[0], other)]
+    with pytest.raises(DataError, match=r"row 1 of the data has the label 0 for model .*, but 1 for model"):
+        compare([models[0], other], both)
 
 
 def test_a_column_that_does_not_fit_is_told_with_the_model(models: list[Model]) -> None:
