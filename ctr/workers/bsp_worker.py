@@ -97,7 +97,7 @@ class BspWorker:
                 return False
             for rank in set(mine) - begun:  # whoever had it before may have lost pushes since
                 applied = np.full(self._store.partitions.count, gate.pushed[rank])
-                self._queue.begin(rank, applied, can_restart=False)
+                self._queue.begin(rank, applied)
             begun = set(mine)
             if stopping() or gate.state != "running" or self._all_have(gate.pushed, max(self._rounds)):
                 self._queue.wait_replicated()

@@ -144,4 +144,4 @@ class HeldShards:
         del self.held[held.shard]
 
     def _is_lost(self, held: HeldShard) -> bool:
-        return held.lost or self._store.gave_up(held.shard)
+        return held.lost or self._store.is_lost(held.shard)

@@ -1,8 +1,8 @@
-"""`PushLog`: what the partitions acknowledged of a data shard, and what has to be sent to them again."""
+"""`PushLog`: one attempt at a data shard: its sequence of pushes, and what has to be sent again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,6 +37,10 @@ class PendingPush:
     """Whether it is the last of its data shard."""
     folds: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     """int64[strings], while it is sent: how often each one's log had been folded before; -1: not sent."""
+    log: PushLog = field(init=False)
+    """The attempt that it is part of, from `PushLog.append` on."""
+    predecessor: Int64 = field(init=False)
+    """int64[partitions], from then on: the push before it in each partition, -1 for none."""
 
     @property
     def size(self) -> int:
@@ -44,15 +48,20 @@ class PendingPush:
         logged = () if self.logged is None else (self.logged.slots, self.logged.increments)
         return sum(each.nbytes for each in (self.slots, self.increments, *logged))
 
-    def send(self, through: PushPacked, expected: Int64, only: Bools) -> Bools:
-        """Push to `only` these partitions; bool[partitions]: those of them that lack pushes before it."""
+    @property
+    def names(self) -> list[Slots]:
+        """Slots that it only names in logs, as its increments go to the state."""
+        return [] if self.logged is None else [self.logged.slots[self.logged.increments == 0]]
+
+    def send(self, through: PushPacked, only: Bools) -> Bools:
+        """Push to `only` these partitions; bool[partitions]: those of them that lack the push before it."""
         behind = np.zeros_like(only)
         behind[
             through(
                 self.slots,
                 self.increments,
                 self.token,
-                expected=expected,
+                expected=self.predecessor,
                 only=only,
                 logged=self.logged,
                 crowd=self.crowd,
@@ -89,42 +98,56 @@ class Resend:
 
 
 class PushLog:
-    """The pushes of one data shard, as watermarks of its partitions: int64[partitions], -1 for none."""
+    """The pushes of one attempt at a data shard, as watermarks of its partitions: int64[partitions].
 
-    def __init__(self, partitions: int) -> None:
+    Each push names its predecessor, and a partition that lacks that refuses it. So no partition has a gap,
+    and one that went back is brought up to date from where it is, or not at all. A later attempt has a log of
+    its own; attempt 0, which all workers share, is begun again and again.
+    """
+
+    def __init__(self, attempt: int, partitions: int) -> None:
+        self.attempt = attempt
+        """Its number, as in its tokens."""
         self.acknowledged = np.full(partitions, -1, np.int64)
-        """The last push that each partition has acknowledged."""
-        self.forgotten = np.full(partitions, -1, np.int64)
-        """The last push that cannot be sent again from here: it is not kept, or was another worker's."""
-        self.can_restart = False
-        """Whether the data shard can be trained again from what the partitions have."""
+        """The last push that each partition must have, as it said so itself; -1 for none."""
+        self.lost = False
+        """Whether nothing more of it is sent: a later attempt has superseded it, or servers have lost pushes
+        that are not kept."""
+        self.names: list[Slots] = []
+        """`PendingPush.names` of all its pushes."""
+        self._last = self.acknowledged.copy()  # push of the sequence so far
+
+    @property
+    def can_restart(self) -> bool:
+        """Whether the data shard can be begun again, with what the partitions have then."""
+        return self.attempt > 0
 
     def begin(self, applied: Int64) -> None:
         """Go on from what every partition has, int64[partitions], whoever pushed it."""
-        self.forgotten = np.where(applied > self.acknowledged, applied, self.forgotten)
-        self.acknowledged = np.maximum(applied, self.acknowledged)
+        self._last = np.maximum(self._last, applied)
+        self.acknowledge(applied)
 
-    def acknowledge(self, push: PendingPush, partitions: Bools) -> None:
-        """Note that these partitions, bool[partitions], have the push."""
-        np.maximum(self.acknowledged, push.token.number, out=self.acknowledged, where=partitions)
+    def append(self, push: PendingPush) -> None:
+        """Make the push the next of the sequence."""
+        push.log, push.predecessor = self, self._last
+        self._last = np.maximum(self._last, push.token.number)
+        self.names += push.names
 
-    def forget(self, push: PendingPush) -> None:
-        """Note that the push is not kept any more."""
-        np.maximum(self.forgotten, push.token.number, out=self.forgotten)
+    def acknowledge(self, number: Int64 | int, partitions: Bools | bool = True) -> None:
+        """Note that `partitions`, bool[partitions], have the push of this number."""
+        np.maximum(self.acknowledged, number, out=self.acknowledged, where=partitions)
 
-    def reconcile(self, applied: Int64, kept: Iterable[PendingPush]) -> list[Resend] | None:
+    def reconcile(self, applied: Int64, kept: Sequence[PendingPush]) -> list[Resend] | None:
         """What to send again, in this order, where the partitions now say that they have only `applied`.
 
-        `kept` are pushes of the data shard, in the order in which they were sent first. None when a partition
+        `kept` are pushes of the attempt, in the order in which they were sent first. None when a partition
         lacks one that is not among them.
         """
-        behind = applied < self.acknowledged
-        if (applied < self.forgotten)[behind].any():
-            return None
-        resends = []
+        have, resends = applied.copy(), []
         for push in kept:
             number = push.token.number
-            lacking = behind & (applied < number) & (number <= self.acknowledged)
+            lacking = (push.predecessor <= have) & (have < number) & (number <= self.acknowledged)
             if lacking.any():
                 resends.append(Resend(push, lacking))
-        return resends
+                have[lacking] = number
+        return None if (have < self.acknowledged).any() else resends

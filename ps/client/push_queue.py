@@ -14,7 +14,7 @@ from ctr.errors import StoreError
 from ps.client.own_log import OwnLog
 from ps.client.push_log import LOST, PendingPush, PushLog, PushPacked
 from ps.packed_kernels import add_matching
-from ps.partitions import Bools, Int64, Partitions, Slots
+from ps.partitions import Bools, Int64, Partitions, Slots, no_slots
 from ps.redis import Logged, RedisStore
 from ps.store import SupersededError
 
@@ -27,10 +27,10 @@ class PushQueue:
 
     Every partition keeps the number of the last push that it applied, whether that added anything there or
     not: its watermark. So it tells what a partition has, and what it lacks when a replica has taken over that
-    had not received the last pushes, or a server has come back with an old snapshot. Each push names the one
-    that its partitions have acknowledged last, and what is missing is sent again, first. For this the queue
-    keeps what it sent, up to `keep_bytes` and until `wait_replicated` has seen it replicated; if the store
-    has no replicas, only the last few.
+    had not received the last pushes, or a server has come back with an old snapshot. Each push names its
+    predecessor. A partition without that refuses the push, and what is missing is sent again, first. For this
+    the queue keeps what it sent, up to `keep_bytes` and until `wait_replicated` has seen it replicated; if
+    the store has no replicas, only the last few.
 
     What it keeps also serves `overlay`: a worker's own pushes show in what it pulled before they arrived.
     """
@@ -52,50 +52,55 @@ class PushQueue:
         self._sent: deque[PendingPush] = deque()
         """That are kept, the oldest first."""
         self._waiting: deque[PendingPush] = deque()
-        """To be sent; the first may be on its way."""
+        """To be sent; the first may be on its way, and only the pusher removes it."""
         self._changed = Condition()
         self._failure: BaseException | None = None
         self._closed = False
         self._logs: dict[int, PushLog] = {}
-        """By data shard, of those of which pushes may have to be sent again."""
-        self.give_ups = 0
-        """How often a data shard was given up."""
+        """The latest attempts, by data shard: those that are lost, or may have to send pushes again."""
+        self._lost_names: list[Slots] = []
+        self.losses = 0
+        """How often an attempt was lost."""
         self.replicated = True
         """Whether replicas had everything when they were waited for last."""
         self.folds = np.full(store.layout.strings.count, -1, np.int64)
         """int64[strings]: how often each one's log had been folded before what was pulled last."""
-        self._given_up: set[int] = set()
         self._troubles = store.troubles
         self._thread = Thread(target=self._run, name="pusher", daemon=True)
         self._thread.start()
 
-    def begin(self, shard: int, applied: Int64, *, can_restart: bool) -> None:
+    def begin(self, shard: int, applied: Int64, *, attempt: int = 0) -> None:
         """Go on with a data shard of which every partition has this already, int64[partitions].
 
-        With `can_restart`, what is lost of it and not kept here is no error: the data shard is given up, to
-        be begun again with what the partitions have then. Others may be under way meanwhile.
+        A numbered `attempt` is lost when pushes are that are not kept here: the data shard is to be begun
+        again, with what the partitions have then. Without a number, that is an error.
         """
-        if shard in self._logs:
-            self.flush()  # of what it has just sent it cannot be said whether `applied` is of before
         with self._changed:
-            log = self._log(shard)
-            log.begin(applied)
-            log.can_restart |= can_restart
-            self._given_up.discard(shard)
+            self._log(shard, attempt).begin(applied)
 
-    def gave_up(self, shard: int) -> bool:
+    def is_lost(self, shard: int) -> bool:
         """Whether nothing more of a data shard is sent, as another worker has begun with it, or should."""
-        return shard in self._given_up
+        log = self._logs.get(shard)
+        return log is not None and log.lost
 
     def put(self, push: PendingPush) -> None:
         """Send a push, soon; waits while several are waiting. Raises what sending an earlier one raised."""
         with self._changed:
             self._wait_for(lambda: len(self._waiting) < _WAITING and not self._closed)
-            if push.token.shard in self._given_up:
+            log = self._log(push.token.shard, push.token.attempt)
+            if log.lost or log.attempt > push.token.attempt:
+                self._lost_names += push.names
                 return
+            log.append(push)
             push.folds = np.full(self._store.layout.strings.count, -1, np.int64)
             self._waiting.append(push)
             self._changed.notify_all()
+
+    def take_lost_names(self) -> Slots:
+        """The slots that pushes of attempts that were lost since the last time were to name in logs."""
+        with self._changed:
+            lost, self._lost_names = self._lost_names, []
+        return np.unique(np.concatenate([no_slots(self._store.bits), *lost]))
 
     def flush(self) -> None:
         """Wait until everything has been pushed. Raises what sending raised."""
@@ -138,7 +143,7 @@ class PushQueue:
         `applied`, int64[partitions] by data shard, are the watermarks at the pull; it has all of the others.
         """
         with self._changed:
-            kept = [push for push in (*self._sent, *self._waiting) if push.token.shard in applied]
+            kept = [push for push in self._kept() if push.token.shard in applied]
         for push in kept:
             behind = applied[push.token.shard] < push.token.number
             self._add(push, slots, packed, behind, self._store.partitions)
@@ -147,7 +152,7 @@ class PushQueue:
         """The same with what is in logs that were folded so often, or about to be appended to them."""
         layout = self._store.layout
         with self._changed:  # a push goes from what is kept to the log
-            for push in (*self._sent, *self._waiting):
+            for push in self._kept():
                 if push.logged is not None:
                     unseen = folds <= push.folds
                     if push.token.shard in applied:
@@ -155,6 +160,9 @@ class PushQueue:
                         unseen |= np.repeat(behind, layout.per_partition)
                     self._add(push.logged, slots, packed, unseen, layout.strings)
             self.log.overlay(slots, packed, folds)
+
+    def _kept(self) -> list[PendingPush]:
+        return [push for push in (*self._sent, *self._waiting) if not push.log.lost]
 
     @staticmethod
     def _add(
@@ -183,10 +191,15 @@ class PushQueue:
         if self._failure is not None:
             raise self._failure
 
-    def _log(self, shard: int) -> PushLog:
-        if shard not in self._logs:
-            self._logs[shard] = PushLog(self._store.partitions.count)
-        return self._logs[shard]
+    def _log(self, shard: int, attempt: int) -> PushLog:
+        """The latest attempt at a data shard: this one, which supersedes those before, or a later one."""
+        log = self._logs.get(shard)
+        if log is not None and log.attempt >= attempt:
+            return log
+        if log is not None:
+            self._lose(log)
+        log = self._logs[shard] = PushLog(attempt, self._store.partitions.count)
+        return log
 
     def _run(self) -> None:
         try:
@@ -197,16 +210,16 @@ class PushQueue:
                         return
                     push = self._waiting[0]
                 started = perf_counter()
-                sent = self._send(push)
+                self._send(push)
                 self.seconds += perf_counter() - started
-                if sent and push.last:
+                if push.last and not push.log.lost:
                     self._wait_replicated()
-                    sent = not self.gave_up(push.token.shard)
-                if sent:
+                if not push.log.lost:
                     push.on_done()
                 with self._changed:
-                    if sent:
-                        self._sent.append(self._waiting.popleft())
+                    self._waiting.popleft()
+                    if not push.log.lost:
+                        self._sent.append(push)
                     size = sum(each.size for each in self._sent)
                     while size > self._keep_bytes and len(self._sent) > _LEAST_KEPT:
                         size -= self._sent[0].size
@@ -217,75 +230,66 @@ class PushQueue:
                 self._failure = error
                 self._changed.notify_all()
 
-    def _send(self, push: PendingPush) -> bool:
-        """Whether every partition has it; not if the data shard was given up."""
-        shard = push.token.shard
-        log = self._log(shard)
+    def _send(self, push: PendingPush) -> None:
+        """Send it until every partition has it, or its attempt is lost."""
+        log = push.log
+        log.acknowledge(push.predecessor)  # where that is missing, the attempt is lost
         todo = np.ones(self._store.partitions.count, np.bool_)
-        while todo.any() and self._logs.get(shard) is log:
+        while todo.any() and not log.lost:
             try:
-                behind = push.send(self._push_packed, log.acknowledged, todo)
+                behind = push.send(self._push_packed, todo)
             except SupersededError:
-                self._give_up(shard)
+                self._lose(log)
                 break
-            log.acknowledge(push, todo & ~behind)
+            log.acknowledge(push.token.number, todo & ~behind)
             todo = behind
             if behind.any() or self._troubles != self._store.troubles:
                 self._troubles = self._store.troubles
                 self._resend_missing()  # other data shards may have lost pushes too
-        return self._logs.get(shard) is log
 
     def _resend_missing(self) -> bool:
         """Send again what partitions have acknowledged and lost, of any data shard; whether there was any."""
         sent = False
-        for shard in list(self._logs):
+        for shard, log in list(self._logs.items()):
             try:
-                sent |= self._resend_missing_of(shard)
+                sent |= not log.lost and self._resend_missing_of(shard, log)
             except SupersededError:
-                self._give_up(shard)
+                self._lose(log)
         return sent
 
-    def _resend_missing_of(self, shard: int) -> bool:
-        log, sent = self._logs[shard], False
+    def _resend_missing_of(self, shard: int, log: PushLog) -> bool:
+        sent = False
         while True:
             applied = self._store.applied(self._job, shard)
             with self._changed:
                 sent_first = (*self._sent, *islice(self._waiting, 1))
-            kept = [push for push in sent_first if push.token.shard == shard]
-            resends = log.reconcile(applied, kept)
+            resends = log.reconcile(applied, [push for push in sent_first if push.log is log])
             if resends is None:
                 if not log.can_restart:
                     raise StoreError(f"{self._store.url}: {LOST}")
-                self._give_up(shard)
+                self._lose(log)
                 return True
             if not resends:
                 return sent
             sent = True
-            stuck = np.zeros(applied.size, np.bool_)
             for resend in resends:
-                # A partition that is not where the pushes before it lead waits for the next round.
-                todo = resend.partitions & ~stuck
-                if todo.any():
-                    stuck |= resend.push.send(self._push_packed, applied, todo)
-                    arrived = todo & ~stuck
-                    applied[arrived] = resend.push.token.number
-                    self.sent_again += int(arrived.sum())
+                # A partition that lacks an earlier one by now refuses; the next round sends both.
+                behind = resend.push.send(self._push_packed, resend.partitions)
+                self.sent_again += int((resend.partitions & ~behind).sum())
 
-    def _give_up(self, shard: int) -> None:
+    def _lose(self, log: PushLog) -> None:
         """Leave a data shard to whoever begins with it, and sees what every partition has."""
         with self._changed:
-            self._given_up.add(shard)
-            self.give_ups += 1
-            self._logs.pop(shard, None)
-            self._sent = deque(push for push in self._sent if push.token.shard != shard)
-            self._waiting = deque(push for push in self._waiting if push.token.shard != shard)
+            log.lost = True
+            self.losses += 1
+            self._lost_names += log.names
+            log.names.clear()
+            self._sent = deque(push for push in self._sent if push.log is not log)
 
     def _forget_first(self) -> None:
         """Keep the oldest push no longer."""
         push = self._sent.popleft()
         if push.logged is not None:
             self.log.put(push.logged, push.folds)
-        if push.last:  # whoever ends the job looks whether the store has all of it
-            self._logs.pop(push.token.shard, None)
-        else:
-            self._log(push.token.shard).forget(push)
+        if push.last and self._logs.get(push.token.shard) is push.log:
+            del self._logs[push.token.shard]  # whoever ends the job looks whether the store has all of it

@@ -72,7 +72,7 @@ class WorkerStore:
         self._filter_updates = filter_updates
         self._queue = PushQueue(store, job, push)
         self._cache = WorkerCache(store.bits)
-        self._give_ups = 0  # that the cache knows of
+        self._losses = 0  # that the cache knows of
         self._presence = Presence(store) if filters.presence else None
         self._first = _Attempt(0, np.full(store.partitions.count, -1, np.int64))  # where nobody takes over
         self._attempts: dict[int, _Attempt] = {}  # at data shards of which there are pushes to come
@@ -102,12 +102,12 @@ class WorkerStore:
         Raises StoreError as `push` does.
         """
         attempt = self._attempts[shard] = _Attempt(*self._store.take_over(self._job, shard))
-        self._queue.begin(shard, attempt.had, can_restart=True)
+        self._queue.begin(shard, attempt.had, attempt=attempt.number)
         return int(attempt.had.min()) + 1
 
-    def gave_up(self, shard: int) -> bool:
+    def is_lost(self, shard: int) -> bool:
         """Whether another worker has begun with the data shard, or pushes were lost: it is to be released."""
-        return self._queue.gave_up(shard)
+        return self._queue.is_lost(shard)
 
     def pull(self, slots: Slots, shard: int, clock: int, least_clock: int) -> Pulled:
         """The state of a chunk's slots, which are to be trained at this clock of the worker.
@@ -207,11 +207,14 @@ class WorkerStore:
             named[pushed] = self._presence.claim(slots[pushed])
         self.counts.pushed += int(pushed.sum())
         self.counts.named += int((named & pushed).sum())
+        logged = Logged(slots[named], np.where(pushed, 0, increments)[named])
+        if self._presence is not None:  # which others of this worker's pushes may rely on
+            logged = logged.naming(self._queue.take_lost_names())
         push = PendingPush(
             token,
             slots[pushed],
             increments[pushed],
-            Logged(slots[named], np.where(pushed, 0, increments)[named]),
+            logged,
             crowd=self._presence is not None and pulled.dense,
             on_done=on_done,
             last=last,
@@ -247,8 +250,8 @@ class WorkerStore:
     def flush(self) -> None:
         """Wait for all pushes; nothing is pulled ahead."""
         self._queue.flush()
-        if self._give_ups != self._queue.give_ups:  # some of what is in the cache may never count
-            self._give_ups = self._queue.give_ups
+        if self._losses != self._queue.losses:  # some of what is in the cache may never count
+            self._losses = self._queue.losses
             self._cache = WorkerCache(self._store.bits)
 
     def require_sound(self) -> None:

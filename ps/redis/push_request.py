@@ -35,7 +35,7 @@ class Outcome(Enum):
     CONFLICT = auto()
     """Somebody else pushed in between: look again."""
     BEHIND = auto()
-    """The partition has lost pushes that it had acknowledged."""
+    """The partition lacks the push before this one."""
     SUPERSEDED = auto()
     """Another attempt at the data shard has begun since this one."""
     ELSEWHERE = auto()
@@ -90,7 +90,7 @@ class PushRequest:
     """Of the push; None: only the attempt is written, or without one the strings are made."""
     attempt: int = 0
     expected: int = -1
-    """The last push that the partition has acknowledged."""
+    """The push before it, without which the partition refuses this one; -1: none."""
     crowd: bool = False
     """Whether every slot is to count as pushed from now on."""
 

@@ -185,9 +185,9 @@ class RedisStore:
     ) -> list[int]:
         """Add int64[u] to packed accumulators, as `Store.push` does; return the partitions left behind.
 
-        `expected`, int64[partitions], is the last push of the token's shard that each partition has
-        acknowledged. One whose watermark is an earlier one has lost pushes: it is left as it is, and
-        returned, so that those can be sent again first. `only`, bool[partitions], are those to push to; of
+        `expected`, int64[partitions], names the push of the token's shard before this one, for each partition
+        (-1: none). One whose watermark is an earlier one lacks pushes: it refuses this one, and is returned,
+        so that those can be sent first. `only`, bool[partitions], are those to push to; of
         them, one without a slot notes the push in its watermark. `logged` goes to their logs; a log that has
         become long is folded into the state. With `crowd`, all of their slots count as pushed from now on.
         `folds`, int64[strings], is told how often each one's log had been folded before.

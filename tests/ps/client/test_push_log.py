@@ -1,4 +1,4 @@
-"""`PushLog.reconcile`: what each partition lacks of what it acknowledged, or that it cannot be had."""
+"""`PushLog`: what each partition lacks of an attempt's sequence of pushes, or that it cannot be had."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ def marks(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int64)
 
 
-def log_of(*numbers: int) -> tuple[PushLog, list[PendingPush]]:
+def log_of(*numbers: int, begun: np.ndarray | None = None) -> tuple[PushLog, list[PendingPush]]:
     """All partitions have acknowledged these pushes, and all are kept."""
-    log, pushes = PushLog(PARTITIONS), [push(number) for number in numbers]
+    log, pushes = PushLog(0, PARTITIONS), [push(number) for number in numbers]
+    if begun is not None:
+        log.begin(begun)
     for each in pushes:
-        log.acknowledge(each, np.ones(PARTITIONS, np.bool_))
+        log.append(each)
+        log.acknowledge(each.token.number)
     return log, pushes
 
 
@@ -40,7 +43,7 @@ def test_nothing_where_nothing_is_missing() -> None:
     log, kept = log_of(0, 2, 4)
     assert resends(log, marks(4, 4, 4, 4), kept) == []
     assert resends(log, marks(9, 4, 9, 4), kept) == [], "others have gone on"
-    assert resends(PushLog(PARTITIONS), marks(-1, -1, -1, -1), []) == []
+    assert resends(PushLog(0, PARTITIONS), marks(-1, -1, -1, -1), []) == []
 
 
 def test_each_partition_gets_what_it_lacks() -> None:
@@ -51,23 +54,20 @@ def test_each_partition_gets_what_it_lacks() -> None:
 def test_what_is_still_on_its_way_goes_to_those_that_had_it() -> None:
     log, kept = log_of(0, 2)
     on_its_way = push(4)
-    log.acknowledge(on_its_way, np.array([True, True, False, False]))
+    log.append(on_its_way)
+    log.acknowledge(4, np.array([True, True, False, False]))
     assert resends(log, marks(2, 4, 2, 2), [*kept, on_its_way]) == [(4, [0])]
 
 
 def test_what_is_not_kept_cannot_be_sent() -> None:
     log, kept = log_of(0, 2, 4)
-    log.forget(kept.pop(0))
+    del kept[0]
     assert resends(log, marks(0, 4, 4, 4), kept) == [(2, [0]), (4, [0])]
     assert resends(log, marks(-1, 4, 4, 4), kept) is None
 
 
 def test_nor_can_what_another_worker_pushed() -> None:
-    log = PushLog(PARTITIONS)
-    log.begin(marks(2, 2, 0, -1))
-    kept = [push(0), push(2), push(4)]
-    for each in kept:
-        log.acknowledge(each, np.ones(PARTITIONS, np.bool_))
+    log, kept = log_of(0, 2, 4, begun=marks(2, 2, 0, -1))
     assert resends(log, marks(4, 4, 4, -1), kept) == [(0, [3]), (2, [3]), (4, [3])]
     assert resends(log, marks(2, 4, 0, 4), kept) == [(2, [2]), (4, [0, 2])]
     assert resends(log, marks(0, 4, 4, 4), kept) is None
@@ -80,6 +80,22 @@ def test_beginning_again_forgets_only_what_others_have_added() -> None:
     assert resends(log, marks(2, 2, 2, 2), kept) is None
 
 
+def test_each_push_names_the_one_before_it() -> None:
+    log, (first, second) = log_of(0, 2, begun=marks(-1, 0, 1, 5))
+    log.begin(marks(9, 2, 2, 2))
+    third = push(10)
+    log.append(third)
+    assert first.predecessor.tolist() == [-1, 0, 1, 5]
+    assert second.predecessor.tolist() == [0, 0, 1, 5]
+    assert third.predecessor.tolist() == [9, 2, 2, 5]
+
+
+def test_a_push_is_not_sent_where_the_one_before_it_is_missing() -> None:
+    log, (first, _, third) = log_of(0, 2, 4)
+    assert resends(log, marks(0, 4, 4, 4), [first, third]) is None
+    assert resends(log, marks(2, 4, 4, 4), [first, third]) == [(4, [0])]
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.integers(-1, 9), min_size=PARTITIONS, max_size=PARTITIONS),
@@ -88,13 +104,7 @@ def test_beginning_again_forgets_only_what_others_have_added() -> None:
 )
 def test_after_the_resends_everything_is_there(applied: list[int], begun: list[int], forgotten: int) -> None:
     """Whatever the partitions have: each gets every push after that, once and in order, or nobody any."""
-    log = PushLog(PARTITIONS)
-    log.begin(marks(*begun))
-    pushes = [push(number) for number in range(10)]
-    for each in pushes:
-        log.acknowledge(each, np.ones(PARTITIONS, np.bool_))
-    for each in pushes[:forgotten]:
-        log.forget(each)
+    log, pushes = log_of(*range(10), begun=marks(*begun))
     lost = any(have < max(begun[p], forgotten - 1) for p, have in enumerate(applied))
     found = resends(log, marks(*applied), pushes[forgotten:])
     assert (found is None) == lost

@@ -16,6 +16,7 @@ import pytest
 from ctr.errors import StoreError
 from ps import Logged, PartitionDump, PendingPush, PushQueue, RedisStore, Slots, Token, parse_redis_url
 from ps.servers.embedded import EmbeddedRedis
+from tests.drill import frozen_replica
 from tests.ps.expected_sums import ExpectedSums
 from tests.ps.redis_servers import eventually, needs_redis
 
@@ -257,6 +258,13 @@ class TestLostPushes:
             assert queue.sent_again == 20
             queue.close()
             store.drop()
+
+
+def test_a_data_shard_that_is_lost_while_a_replica_is_waited_for() -> None:
+    """When it has been begun again, every push is sent. The lost one of the attempt before never arrives."""
+    sums, marks, arrived = frozen_replica.run(away_s=0.0)
+    assert (sums, marks) == ({frozen_replica.CHUNKS}, {frozen_replica.LAST})
+    assert arrived == [*range(frozen_replica.LAST), *range(frozen_replica.CHUNKS)]
 
 
 def test_a_fold_that_is_seen_while_replicas_are_waited_for_is_not_safe(

@@ -125,13 +125,13 @@ def test_an_heir_of_a_worker_that_was_frozen(stores: Callable[[], RedisStore], s
             if chances.random() < 0.5 and worker.number < CHUNKS:
                 worker.train_one()
     workers[0].worker.flush()
-    assert workers[0].worker.gave_up(0) or workers[0].number == begun
+    assert workers[0].worker.is_lost(0) or workers[0].number == begun
     workers[1].finish()
     found = counts(workers[1].store)
     assert found.max() == 1
     assert (found != 0).all()
     assert workers[0].begin() == CHUNKS
-    assert not workers[0].worker.gave_up(0)
+    assert not workers[0].worker.is_lost(0)
     workers[0].finish()
     assert np.array_equal(counts(workers[1].store), found)
     for worker in workers:
@@ -153,7 +153,7 @@ def test_what_a_dead_worker_had_pushed_and_a_server_loses(stores: Callable[[], R
         heir.store.restore(dump)
     heir.train(8)
     heir.worker.flush()
-    assert heir.worker.gave_up(0)
+    assert heir.worker.is_lost(0)
     assert heir.begin() == 3
     heir.train()
     heir.finish()

@@ -1,0 +1,129 @@
+"""A primary that dies as a worker waits for its frozen replica, and comes back with an old snapshot.
+
+The worker has lost pushes that it does not keep any more. So it begins with the data shard again, and every
+push of it has to count once. `python -m tests.drill.frozen_replica --runs 50` repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from contextlib import closing
+from functools import partial
+from threading import Event, Thread
+from time import sleep
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from redis import ResponseError
+
+from ps import Filters, RedisStore, Slots, Token, WorkerStore, parse_redis_url
+from ps.client.worker_store import PUSH
+from ps.servers.embedded import EmbeddedRedis
+from ps.servers.redis_server import RedisServer
+from tests.ps.redis_servers import eventually
+
+BITS = 12
+SLOTS = np.arange(0, 1 << BITS, 7, dtype=np.uint32)
+CHUNKS = 12
+LAST = CHUNKS - 1
+
+
+def defer_nothing(state: NDArray[np.float32], *_: object) -> NDArray[np.uint8]:
+    """An `UpdateFilter`."""
+    return np.full(len(state), PUSH, np.uint8)
+
+
+def train(worker: WorkerStore, first: int, end: int, arrived: list[int]) -> None:
+    """Push these chunks of the data shard 0, each of which adds 1 to every slot; note which have arrived."""
+    for number in range(first, end):
+        pulled = worker.pull(SLOTS, 0, number, number)
+        state, delta = worker.complete(pulled), np.tile(np.float32([0, 1]), (SLOTS.size, 1))
+        worker.push(pulled, state, delta, number, partial(arrived.append, number), last=number == LAST)
+
+
+def take_snapshot(server: RedisServer) -> None:
+    """Let the server keep what it holds now, once it has copied it for its replica."""
+
+    def saved() -> bool:
+        try:
+            return bool(server.call("SAVE"))
+        except ResponseError:  # it is still copying
+            return False
+
+    eventually(saved)
+
+
+def come_back(primary: RedisServer, replica: RedisServer, away_s: float) -> None:
+    """Start the primary again, followed by its replica, which freezes at once: WAIT lasts again."""
+    sleep(away_s)
+    primary.restart()
+    replica.thaw()
+    eventually(lambda: primary.call("INFO", "replication")["connected_slaves"])
+    replica.freeze()
+
+
+def run(away_s: float) -> tuple[set[float], set[int], list[int]]:
+    """How often the chunks count in the slots, the watermarks, and the chunks that were said to arrive."""
+    with EmbeddedRedis(replicas=1) as servers:
+        primary, replica = servers.shards[0]
+        url, arrived, died = parse_redis_url(servers.url), list[int](), Event()
+
+        def push(slots: Slots, increments: NDArray[np.int64], token: Token, **words: Any) -> list[int]:
+            behind = store.push_packed(slots, increments, token, **words)
+            if token.number == LAST and not died.is_set():
+                primary.kill()
+                died.set()
+            return behind
+
+        with (
+            closing(RedisStore(url, bits=BITS, width=2)) as store,
+            closing(
+                WorkerStore(
+                    store,
+                    "job",
+                    filters=Filters(),
+                    staleness=None,
+                    filter_updates=defer_nothing,
+                    push=push,
+                )
+            ) as worker,
+        ):
+            assert worker.begin(0) == 0
+            take_snapshot(primary)
+            train(worker, 0, LAST, arrived)
+            assert worker.wait_replicated()  # so that only the last few pushes are kept
+            replica.freeze()
+            train(worker, LAST, CHUNKS, arrived)
+            assert died.wait(30.0)
+            returning = Thread(target=come_back, args=(primary, replica, away_s))
+            returning.start()
+            try:
+                eventually(lambda: worker.is_lost(0))
+                worker.flush()
+                train(worker, worker.begin(0), CHUNKS, arrived)
+                worker.flush()
+            finally:
+                returning.join()
+            sums, marks = store.pull(SLOTS)[:, 1], store.applied("job", 0)
+            return set(sums.tolist()), set(marks.tolist()), arrived
+
+
+def main() -> None:
+    """Count the outcomes of several runs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--away", type=float, default=5.0, help="seconds until the primary is back")
+    chosen = parser.parse_args()
+    outcomes: Counter[str] = Counter()
+    for _ in range(chosen.runs):
+        sums, marks, arrived = run(chosen.away)
+        last = arrived.count(LAST)
+        outcomes[f"{sums} of {CHUNKS} pushes in every slot, watermarks {marks}, {last} last arrived"] += 1
+    for outcome, runs in outcomes.items():
+        print(f"{runs} of {chosen.runs} runs: {outcome}")
+
+
+if __name__ == "__main__":
+    main()
