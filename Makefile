@@ -96,7 +96,7 @@ $(VENV)/.ctr: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ctr needs Python 3.11 or newer on PATH (or: make PYTHON=/path/to/python)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo "This Python cannot make a virtual environment; \
 on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
-	$(PIP) --editable '.[embedded]'
+	$(PIP) --editable '.[all]'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.ctr
