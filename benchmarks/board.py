@@ -24,6 +24,7 @@ from features import open_source
 from features.batches import localize
 from ps import DEFAULT_FILTERS, JobBoard, Logged, RedisStore, RedisUrl, Token, WorkerStore, parse_redis_url
 from ps.partitions import Slots
+from ps.redis import NewsPosition
 from ps.servers import EmbeddedRedis
 
 BITS = 28
@@ -150,13 +151,15 @@ def store_player(url: RedisUrl, recorded: Recorded) -> Iterator[Player]:
     """A worker's pull and push, and all that logs tell: with many workers, they are folded in every chunk."""
     asked, pushed, increments, logged = recorded
     with closing(RedisStore(url, bits=BITS, width=2, join=True)) as store:
-        nothing = np.zeros(store.layout.strings.count, np.int64)
 
         def ask(worker: str, number: int, chunk: int) -> None:
-            store.read_news(nothing, nothing - 1)
+            position = NewsPosition(store.layout)
+            while not position.current.all():
+                store.read_news(position)
             store.pull_packed(asked, "load", [number])
             token = Token("load", number, chunk)
-            store.push_packed(pushed, increments, token, logged=logged, folds=nothing - 1)
+            folds = np.full(store.layout.pieces.count, -1, np.int64)
+            store.push_packed(pushed, increments, token, logged=logged, folds=folds)
 
         yield ask
 

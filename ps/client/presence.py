@@ -8,7 +8,7 @@ import numpy as np
 
 from ps.client.marks import Marks
 from ps.partitions import Bools, Int64, Slots, as_slots
-from ps.redis import News, RedisStore
+from ps.redis import News, NewsPosition, RedisStore
 
 
 class Presence:
@@ -26,48 +26,50 @@ class Presence:
         self._store = store
         self._marks = Marks(store.bits)
         self._strings = store.layout.strings
-        self._heard = np.zeros(self._strings.count, np.int64)
-        self._folds = np.full(self._strings.count, -1, np.int64)
+        self._position = NewsPosition(store.layout)
         self._crowded = np.zeros(self._strings.count, np.bool_)
         self._lock = Lock()  # two slots may share a byte
         self._troubles = store.troubles
+        self._lineages = store.lineages()
 
     def listen(self) -> Int64:
-        """Read the logs since the last time; int64[strings]: how often they have been folded."""
+        """Read the logs since the last time; int64[pieces]: how many logs the bitmaps had that were read."""
         while not self._crowded.all():
-            self._hear(self._store.read_news(self._heard, self._folds))
+            self._hear(self._store.read_news(self._position))
             if self._troubles == self._store.troubles:
                 break
-            # After a failover a log may be shorter, and may have grown again: heard from the start.
+            # After a failover a log may be shorter, and may have grown again: it is read from the start.
             self._troubles = self._store.troubles
-            self._folds[:] = -1
-        return self._folds.copy()
+            before, self._lineages = self._lineages, self._store.lineages()
+            pairs = enumerate(zip(before, self._lineages, strict=True))
+            self._position.forget(p for p, (then, now) in pairs if then != now)
+        return np.repeat(self._position.bitmaps, self._store.layout.per_string)
 
-    def _hear(self, news: list[News]) -> None:
+    def _hear(self, news: News) -> None:
         size = self._strings.size
-        named = np.sort(np.concatenate([each.named for each in news]))
+        named = np.sort(np.concatenate([np.empty(0, np.uint64), *news.named]))
         with self._lock:
-            for each in news:
-                for string, bitmap in each.present.items():
-                    self._heard[string] = 0
-                    if bitmap.size:
-                        self._marks.add_bitmap(string * size, size, bitmap)
-                self._heard[each.strings] += each.entries
-                self._folds[each.strings] = each.folds
-                self._crowded[each.strings] |= each.crowded
+            for string, bitmap in news.present.items():
+                if bitmap.size:
+                    self._marks.add_bitmap(string * size, size, bitmap)
+            self._crowded |= news.crowded
             self._marks.add(as_slots(named, self._strings.bits))
 
     def absent(self, slots: Slots) -> Bools:
-        """bool[u]: the slots that have no state."""
-        with self._lock:
-            absent = self._marks.lacks(slots)
-        if self._crowded.any():
-            absent &= ~self._crowded[self._strings.of(slots)]
-        return absent
+        """bool[u]: the slots that have no state, as far as that is known for certain."""
+        return self._unmarked(slots, self._position.current & ~self._crowded)
 
     def claim(self, slots: Slots) -> Bools:
         """bool[u]: slots for the logs to name when these are pushed; they count as present now."""
-        fresh = self.absent(slots)
+        fresh = self._unmarked(slots, ~self._crowded)
         with self._lock:
             self._marks.add(slots)
         return fresh
+
+    def _unmarked(self, slots: Slots, where: Bools) -> Bools:
+        """bool[u]: slots without a mark, in strings `where` says so."""
+        with self._lock:
+            unmarked = self._marks.lacks(slots)
+        if not where.all():
+            unmarked &= where[self._strings.of(slots)]
+        return unmarked

@@ -22,9 +22,9 @@ class Pulled:
     applied: Mapping[int, Int64]
     """int64[partitions], by data shard: the watermarks at the pull, where pushes may not all have arrived."""
     folds: Int64
-    """int64[strings], as in `PulledState`."""
+    """int64[pieces], as in `PulledState`."""
     heard: Int64
-    """int64[strings]: how often logs had been folded when they last told which slots have a state."""
+    """int64[pieces]: of how many logs it was known for certain which slots they have."""
     asked: Bools | None
     """bool[u]: slots that were pulled; None: all."""
     cached: Bools | None

@@ -36,7 +36,7 @@ class PendingPush:
     last: bool = False
     """Whether it is the last of its data shard."""
     folds: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """int64[strings], while it is sent: how often each one's log had been folded before; -1: not sent."""
+    """int64[pieces], while it is sent: how many logs had been closed before; -1: not sent."""
     log: PushLog = field(init=False)
     """The attempt that it is part of, from `PushLog.append` on."""
     predecessor: Int64 = field(init=False)

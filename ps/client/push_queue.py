@@ -39,7 +39,7 @@ class PushQueue:
         self, store: RedisStore, job: str, push: PushPacked | None = None, *, keep_bytes: int = 256 << 20
     ) -> None:
         """`push` is what pushes go through, if it is not the store's own method."""
-        self.log = OwnLog(store.layout.strings)
+        self.log = OwnLog(store.layout.pieces)
         """What pushes that are not kept any more have left in logs."""
         self.seconds = 0.0
         """Spent sending."""
@@ -63,8 +63,8 @@ class PushQueue:
         """How often an attempt was lost."""
         self.replicated = True
         """Whether replicas had everything when they were waited for last."""
-        self.folds = np.full(store.layout.strings.count, -1, np.int64)
-        """int64[strings]: how often each one's log had been folded before what was pulled last."""
+        self.folds = np.full(store.layout.pieces.count, -1, np.int64)
+        """int64[pieces]: how many logs had been folded into each before what was pulled last."""
         self._troubles = store.troubles
         self._thread = Thread(target=self._run, name="pusher", daemon=True)
         self._thread.start()
@@ -92,7 +92,7 @@ class PushQueue:
                 self._lost_names += push.names
                 return
             log.append(push)
-            push.folds = np.full(self._store.layout.strings.count, -1, np.int64)
+            push.folds = np.full(self._store.layout.pieces.count, -1, np.int64)
             self._waiting.append(push)
             self._changed.notify_all()
 
@@ -157,8 +157,8 @@ class PushQueue:
                     unseen = folds <= push.folds
                     if push.token.shard in applied:
                         behind = applied[push.token.shard] < push.token.number
-                        unseen |= np.repeat(behind, layout.per_partition)
-                    self._add(push.logged, slots, packed, unseen, layout.strings)
+                        unseen |= np.repeat(behind, layout.pieces.count // behind.size)
+                    self._add(push.logged, slots, packed, unseen, layout.pieces)
             self.log.overlay(slots, packed, folds)
 
     def _kept(self) -> list[PendingPush]:

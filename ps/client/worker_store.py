@@ -121,7 +121,7 @@ class WorkerStore:
             cached = self._cache.holds(slots, clock - self._oldest)
             asked &= ~cached
         not_cached = int(asked.sum())
-        heard = np.full(self._store.layout.strings.count, -1, np.int64)
+        heard = np.full(self._store.layout.pieces.count, -1, np.int64)
         if self._presence is not None:
             heard = self._presence.listen()  # also to ranges, to know when they are crowded
             if not dense:

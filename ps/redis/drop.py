@@ -93,7 +93,7 @@ def drop_model(client: Any, keys: Keys, incarnation: bytes) -> None:
 
 def partition_keys(keys: Keys, partition: int, strings: int) -> tuple[bytes, ...]:
     """All of a partition of so many strings; its facts first."""
-    names = keys.state, keys.tail, keys.log, keys.present
+    names = keys.state, keys.tail, keys.log, keys.present, keys.folding, keys.fold_steps
     of_strings = (name(partition, i) for i in range(strings) for name in names)
     return keys.facts(partition), *watermark_keys(keys, partition), *of_strings
 

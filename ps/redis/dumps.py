@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,12 @@ from ctr.errors import StoreError
 from ps.packed_kernels import add_scattered
 from ps.partitions import Int64
 from ps.redis.drop import partition_keys, watermark_keys
-from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts
-from ps.redis.layout import SLOT_BYTES, Layout, allocate, body_slots
-from ps.redis.log import overwrite, read_entries
-from ps.redis.string_push import OPTIMISTIC
+from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts, read_folds
+from ps.redis.layout import SLOT_BYTES, Layout, body_slots, fold_counts, make_string
+from ps.redis.log import read_entries
+from ps.redis.string_push import OPTIMISTIC, Addition, overwrite
 from ps.wire import (
+    FOLDS,
     INCARNATION,
     STATE,
     Address,
@@ -60,12 +61,13 @@ class Dumps:
         """
         found: list[PartitionDump] = []
         keys, layout = self._keys, self._layout
-        hashes = [keys.facts(partition), *watermark_keys(keys, partition)]
-        read_hashes = [command(b"HGETALL", key) for key in hashes]
-        names = (keys.state, keys.tail, keys.log)
-        read_strings = [
-            command(b"GET", name(partition, i)) for i in range(layout.per_partition) for name in names
+        strings = range(layout.per_partition)
+        known = [
+            command(b"HGETALL", key) for key in (keys.facts(partition), *watermark_keys(keys, partition))
         ]
+        known.append(command(b"MGET", *(keys.fold_steps(partition, i) for i in strings)))
+        names = keys.state, keys.tail, keys.log, keys.folding
+        values = [command(b"GET", name(partition, i)) for i in strings for name in names]
         # Of 128 MiB, a copy more takes as long as reading them, and so do pages of 4 KiB, which are what all
         # but `np.empty` gets.
         state = np.empty(layout.per_partition * layout.strings.size * SLOT_BYTES, np.uint8)
@@ -74,21 +76,21 @@ class Dumps:
             (link,) = self._reads.nodes.links(address, 1)
             read = link.replies
             for _ in range(OPTIMISTIC):
-                link.send(*read_hashes, *read_strings, *read_hashes)
-                before = [pairs(read.reply()) for _ in hashes]
-                lengths, used = self._read_strings(read, state)
-                if before == [pairs(read.reply()) for _ in hashes]:
+                link.send(*known, *values, *known)
+                before = [read.reply() for _ in known]
+                whole = self._read_strings(read, before, state)
+                if before == [read.reply() for _ in known]:
                     break
             else:
-                link.send(command(b"MULTI"), *read_hashes, *read_strings, command(b"EXEC"))
-                if read_queued(read, len(read_hashes) + len(read_strings)) is None:
+                link.send(command(b"MULTI"), *known, *values, command(b"EXEC"))
+                if read_queued(read, len(known) + len(values)) is None:
                     return list(partitions)
-                before = [pairs(read.reply()) for _ in hashes]
-                lengths, used = self._read_strings(read, state)
-            facts, *marks = before
+                before = [read.reply() for _ in known]
+                whole = self._read_strings(read, before, state)
+            facts, *marks = map(pairs, before[:-1])
             incarnation = facts.get(INCARNATION)
             self._incarnation.check(None if incarnation is None else np.frombuffer(incarnation, np.uint8))
-            self._incarnation.check_state(STATE in facts, len(lengths), sum(size > 0 for size in lengths))
+            self._incarnation.check_state(STATE in facts, 1, whole)
             # Not the attempts: they are those of workers that end with this store.
             shards = (
                 (name.decode(), Watermark.from_bytes(value).number)
@@ -96,29 +98,33 @@ class Dumps:
                 for name, value in each.items()
             )
             applied = {name: number for name, number in shards if number >= 0}
-            found.append(PartitionDump(partition, state.data if used else b"", applied))
+            found.append(PartitionDump(partition, state.data if STATE in facts else b"", applied))
             return []
 
         self._reads.everywhere([partition], on_node)
         return found[-1]
 
-    def _read_strings(self, read: ReplyReader, state: NDArray[np.uint8]) -> tuple[list[int], bool]:
-        """Read a partition's strings with their tails and logs into its `state`.
-
-        Returns how long each string is, and whether any of them, or of the others, is there.
-        """
-        size = self._layout.strings.size
-        body = body_slots(size) * SLOT_BYTES
-        lengths, any_used = [], False
-        for row in state.reshape(-1, size * SLOT_BYTES):
-            lengths.append(read.bulk_into(row[:body]))
-            row[lengths[-1] : body] = 0
+    def _read_strings(self, read: ReplyReader, known: Sequence[Any], state: NDArray[np.uint8]) -> bool:
+        """Read a partition's strings into `state`, and all that belongs to them; whether it was there."""
+        size, pieces = self._layout.strings.size, self._layout.per_string
+        body, whole = body_slots(size) * SLOT_BYTES, True
+        closed = read_folds(pairs(known[0]).get(FOLDS, b""), self._layout.per_partition)
+        for row, count, steps in zip(state.reshape(-1, size * SLOT_BYTES), closed, known[-1], strict=True):
+            whole &= steps is not None
+            in_body = read.bulk_into(row[:body])
             in_tail = read.bulk_into(row[body:])
+            whole &= in_body + in_tail == row.size
+            row[in_body:body] = 0
             row[body + in_tail :] = 0
-            log = read_entries(read)
-            add_scattered(row, *log)
-            any_used |= lengths[-1] > 0 or in_tail > 0 or log[0].size > 0
-        return lengths, any_used
+            log, folding = read_entries(read), read_entries(read)
+            folded = fold_counts(int(steps or 0), pieces)
+            whole &= log is not None and (folding is not None or folded[-1] == count)
+            if log is not None:
+                add_scattered(row, *log)
+            if folding is not None:
+                left = folded[folding[0] >> np.uint32(self._layout.pieces.shift)] < count
+                add_scattered(row, folding[0][left], folding[1][left])
+        return whole
 
     def restore(self, dump: PartitionDump) -> None:
         """Make a partition of a new model hold what was dumped.
@@ -137,9 +143,9 @@ class Dumps:
         ]
         count = 1
         for i in range(k) if dump.state else ():
-            parts = self._restore_string((p, i), memoryview(dump.state)[i * size : (i + 1) * size])
-            count += len(parts)
-            commands += chain.from_iterable(parts)
+            made = self._restore_string((p, i), memoryview(dump.state)[i * size : (i + 1) * size])
+            count += len(made.answers)
+            commands += made.parts
         facts = INCARNATION, self._incarnation.id, *((STATE, b"1") if dump.state else ())
         commands.append(command(b"HSET", keys.facts(p), *facts))
         for name, number in dump.applied.items():
@@ -165,21 +171,19 @@ class Dumps:
 
         self._writes.everywhere([p], on_node)
 
-    def _restore_string(self, place: tuple[int, int], state: memoryview) -> list[list[bytes | memoryview]]:
-        """The commands that make a string what it was, each in parts."""
+    def _restore_string(self, place: tuple[int, int], state: memoryview) -> Addition:
+        """The commands that make a string what it was; each answers one line."""
         slots, keys = self._layout.strings.size, self._keys
         body = body_slots(slots) * SLOT_BYTES
-        parts: list[list[bytes | memoryview]] = [
-            [allocate(keys.state(*place), slots)],
-            *overwrite(keys.state(*place), np.frombuffer(state[:body], np.uint8)),
-        ]
+        parts: list[bytes | memoryview] = [*make_string(keys, place, slots)]
         if body < len(state):
-            parts.append([command(b"SET", keys.tail(*place), bytes(state[body:]))])
+            parts.append(command(b"SET", keys.tail(*place), bytes(state[body:])))
         used = np.frombuffer(state, np.int64) != 0
         if used.any():
             present = np.packbits(used, bitorder="little").tobytes()
-            parts.append([command(b"SET", keys.present(*place), present)])
-        return parts
+            parts.append(command(b"SET", keys.present(*place), present))
+        written = overwrite(keys.state(*place), np.frombuffer(state[:body], np.uint8))
+        return Addition([*parts, *written.parts], [None] * (len(parts) + len(written.answers)))
 
     def sizes(self) -> Int64:
         """int64[partitions]: bytes of each partition's states and logs; checks that no node has lost its."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,14 +39,23 @@ class Incarnation:
                 "Training stops here; start again, or restore the node."
             )
 
-    def check_state(self, had_state: bool, strings: int, found: int) -> None:
-        """Raise StoreError for a partition that had a state, and of whose strings so many were found."""
-        if had_state and found < strings:
-            raise StoreError(
-                f"{self.url}: a node has lost a part of {self.keys.model!r}: was it deleted, or evicted? "
-                "Training stops here; set maxmemory-policy to noeviction, and start again or resume from a "
-                "checkpoint."
-            )
+    def check_state(self, had_state: bool, expected: int, found: int) -> None:
+        """Raise StoreError for a partition that has a state, if not all expected keys were found."""
+        if had_state and found < expected:
+            raise self.lost_a_part()
+
+    def steps(self, facts: Facts, found: Sequence[bytes | None]) -> list[int]:
+        """The steps that were found, 0 where the partition has no state; raises as `check_state` does."""
+        self.check_state(facts.had_state, len(found), sum(map(bool, found)))
+        return [int(each or 0) for each in found]
+
+    def lost_a_part(self) -> StoreError:
+        """What to raise when a key is missing."""
+        return StoreError(
+            f"{self.url}: a node has lost a part of {self.keys.model!r}: was it deleted, or evicted? "
+            "Training stops here; set maxmemory-policy to noeviction, and start again or resume from a "
+            "checkpoint."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +63,11 @@ class Facts:
     """What is known of a partition."""
 
     had_state: bool
-    """Whether anybody has pushed to its strings: then all are there."""
+    """Whether anybody has pushed to it: then its strings are there, with all that belongs to them."""
     crowded: bool
     """Whether every slot counts as pushed."""
     folds: tuple[int, ...]
-    """How often the log of each string has been folded into it."""
+    """How many logs of each string have been closed, to be folded into it."""
 
 
 def ask_facts(keys: Keys, partition: int) -> bytes:
@@ -70,7 +80,22 @@ def read_facts(replies: ReplyReader, incarnation: Incarnation, strings: int) -> 
     replies.array()
     incarnation.check(replies.bulk())
     had_state, crowded, folds = replies.bulk() is not None, replies.bulk() is not None, replies.text()
-    return Facts(had_state, crowded, tuple(map(int, folds.split())) or (0,) * strings)
+    return Facts(had_state, crowded, read_folds(folds, strings))
+
+
+def read_folds(field: bytes, strings: int) -> tuple[int, ...]:
+    """What FOLDS has, perhaps nothing, of a partition of so many strings."""
+    return tuple(map(int, field.split())) or (0,) * strings
+
+
+def ask_steps(keys: Keys, partition: int, strings: int) -> bytes:
+    """Ask how many steps of folding have been done in each string of a partition."""
+    return command(b"MGET", *(keys.fold_steps(partition, i) for i in range(strings)))
+
+
+def read_steps(replies: ReplyReader) -> list[bytes]:
+    """The answer to `ask_steps`, for `Incarnation.steps`; empty for a string that is not there."""
+    return [replies.text() for _ in range(replies.array())]
 
 
 def ask_watermark(keys: Keys, partition: int, job: str, shard: int) -> bytes:

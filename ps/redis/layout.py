@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ps.partitions import MOST_BITS, Partitions
-from ps.wire import Address, command, is_near
+from ps.partitions import MOST_BITS, Int64, Partitions
+from ps.wire import Address, Keys, command, is_near
 
 Offsets = NDArray[np.uint32]
 """Slots of a string, counted from its first: ascending and unique."""
@@ -20,6 +20,9 @@ MOST_STRING_BITS = 3
 What a transaction costs apart from its slots, some 100 us on both sides, is so paid for 16 million slots, not
 for 2 million. A fold, and what a range moves, stay at a string's 16 MiB."""
 LEAST_PARTITIONS = 16
+LARGEST_PIECE_BITS = 18
+"""A log is folded into its string piece by piece, of 2 MiB. Those who push to the string meanwhile wait for
+one: for 4 ms, or 20 if its increments are added one by one."""
 
 SLOT_BYTES = 8
 
@@ -41,10 +44,12 @@ _LEAST_SPLIT = 1_024  # slots from which they are split off
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A store's partitions, and their strings, which are numbered on from one partition to the next."""
+    """A store's partitions, and their strings and the pieces of these, which are numbered on from one
+    partition to the next."""
 
     partitions: Partitions
     strings: Partitions
+    pieces: Partitions
 
     @classmethod
     def of(cls, bits: int) -> Layout:
@@ -52,12 +57,19 @@ class Layout:
         least = min(LEAST_PARTITIONS, 1 << min(bits, MOST_BITS))
         count = max(least, 1 << max(bits - LARGEST_STRING_BITS - MOST_STRING_BITS, 0))
         strings = max(least, 1 << max(bits - LARGEST_STRING_BITS, 0))
-        return cls(Partitions(bits, count), Partitions(bits, strings))
+        string_bits = bits - strings.bit_length() + 1
+        pieces = strings << max(string_bits - LARGEST_PIECE_BITS, 0)
+        return cls(Partitions(bits, count), Partitions(bits, strings), Partitions(bits, pieces))
 
     @property
     def per_partition(self) -> int:
         """Strings of a partition."""
         return self.strings.count // self.partitions.count
+
+    @property
+    def per_string(self) -> int:
+        """Pieces of a string."""
+        return self.pieces.count // self.strings.count
 
     def strings_of(self, partition: int) -> range:
         """The numbers of its strings."""
@@ -79,13 +91,29 @@ def body_slots(size: int) -> int:
     return size - TAIL_SLOTS if size >= _LEAST_SPLIT else size
 
 
-def allocate(key: bytes, size: int) -> bytes:
-    """Makes a string of `size` slots, without its tail, zeros; the answer is one line.
+def make_string(keys: Keys, place: tuple[int, int], size: int) -> list[bytes]:
+    """Commands that make a string of `size` slots, zeros, and all that belongs to it; each answers one line.
 
-    Made whole at once, it takes no more than its size. One that grows is given up to 1 MiB more, and SET
+    So none of these keys is ever missing from a partition that has a state, unless it was lost. The string is
+    made whole at once and takes no more than its size: one that grows is given up to 1 MiB more, and SET
     would keep up to 1 MiB of the buffer that the value came in.
     """
-    return command(b"SETRANGE", key, b"%d" % (body_slots(size) * SLOT_BYTES - 1), b"\0")
+    body = body_slots(size)
+    others = [keys.log(*place), b"", keys.present(*place), b"", keys.fold_steps(*place), b"0"]
+    if body < size:
+        others += [keys.tail(*place), bytes((size - body) * SLOT_BYTES)]
+    state = command(b"SETRANGE", keys.state(*place), b"%d" % (body * SLOT_BYTES - 1), b"\0")
+    return [state, command(b"MSET", *others)]
+
+
+def fold_counts(steps: int, pieces: int) -> Int64:
+    """int64[pieces]: how many logs have been folded into each piece of a string, after so many steps."""
+    return (steps + pieces - 1 - np.arange(pieces)) // (pieces + 1)
+
+
+def bitmap_count(steps: int, pieces: int) -> int:
+    """How many logs are in the bitmap of a string's slots, after so many steps."""
+    return (steps + pieces) // (pieces + 1)
 
 
 def split_tail(offsets: Offsets, size: int) -> tuple[Offsets, Offsets]:

@@ -32,7 +32,7 @@ from ps.wire import (
     rights_hint,
 )
 
-LAYOUT_VERSION = "7"
+LAYOUT_VERSION = "8"
 
 _CREATION_S = 30.0
 _PROMOTION_S, _PROMOTION_PAUSE_S = 2.0, 0.05

@@ -2,42 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ps.log_kernels import ENTRY_BYTES
-from ps.partitions import Int64
-from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts
-from ps.redis.layout import Layout
+from ps.partitions import Bools
+from ps.redis.incarnation import Facts, Incarnation, ask_facts, ask_steps, read_facts, read_steps
+from ps.redis.layout import Layout, bitmap_count
 from ps.redis.log import Entries, read_entries
-from ps.wire import Channel, ReplyReader, command
+from ps.wire import Address, Channel, ReplyReader, command
+
+_AT_A_TIME = 4 << 20
+"""Bytes that are asked for at a time: until they are read, a server holds as many for each worker."""
+_REQUESTS_ANEW = 8
+"""How many times that much is read anew in one reading."""
+
+
+class NewsPosition:
+    """How far a worker has read the logs of a store's strings: int64[strings]."""
+
+    def __init__(self, layout: Layout) -> None:
+        count = layout.strings.count
+        self.closed = np.full(count, -1, np.int64)
+        """How many logs had been closed; -1: nothing has been read."""
+        self.entries = np.zeros(count, np.int64)
+        """Of the log that was open."""
+        self.bitmaps = np.full(count, -1, np.int64)
+        """How many logs were in the bitmap."""
+        self.current = np.zeros(count, np.bool_)
+        """bool[strings]: whether everything was read that was there at the last reading."""
+        self._per_partition = layout.per_partition
+
+    def forget(self, partitions: Iterable[int]) -> None:
+        """Read these partitions anew."""
+        for p in partitions:
+            strings = slice(p * self._per_partition, (p + 1) * self._per_partition)
+            self.closed[strings] = self.bitmaps[strings] = -1
+            self.current[strings] = False
+
+
+@dataclass(slots=True)
+class News:
+    """What was read."""
+
+    named: list[NDArray[np.uint64]]
+    """Slots whose increments went straight to the state, in any order."""
+    present: dict[int, NDArray[np.uint8]]
+    """By string, the slots that folded logs have named, as `Keys.present` has them; where that is news."""
+    crowded: Bools
+    """bool[strings]: whether every slot counts as pushed."""
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """Of strings of one partition: which slots have a state."""
+class _Look:
+    """What is known of a partition, and of its strings, at one moment."""
 
-    strings: Int64
-    """int64[s], their numbers."""
-    folds: Int64
-    """int64[s]: how often the log of each has been folded."""
-    entries: Int64
-    """int64[s]: of its log; if it has not been folded since, only those that were not known."""
-    crowded: bool
-    """Whether every slot counts as pushed."""
-    named: NDArray[np.uint64]
-    """Slots whose increments went straight to the state, as these entries tell."""
-    present: Mapping[int, NDArray[np.uint8]]
-    """By string, the slots that folded logs have named, as `Keys.present` has them; where that is news."""
+    facts: Facts
+    bitmaps: list[int]
+    """How many logs are in the bitmap of each string."""
+
+
+_Asked = tuple[bytes, Callable[[ReplyReader], Any]]
+"""A command, and how its answer is read."""
+_Note = Callable[[int, _Look, _Look, list[Any]], object]
+"""Told of each string: what was known of its partition before and after, and the answers in between."""
 
 
 class NewsReader:
-    """Of the partitions of one model, over one channel."""
+    """Of the partitions of one model, over one channel.
+
+    While its log is open, a string's entries are read on from where one was. When it has been closed, the
+    string is read anew: the log that is open now, the one that is being folded, and the bitmap. An entry
+    moves from one to the next in this order, so none is missed. Of many strings, as after a failover, that is
+    much to read: it is asked for in bounded pieces, and what goes beyond a few of them is left for later.
+    """
 
     def __init__(self, channel: Channel, layout: Layout, incarnation: Incarnation) -> None:
         self._channel = channel
@@ -45,67 +90,145 @@ class NewsReader:
         self._layout = layout
         self._incarnation = incarnation
 
-    def read(self, known: Int64, folds: Int64) -> list[News]:
+    def read(self, position: NewsPosition) -> News:
         """See `RedisStore.read_news`."""
-        found: list[News] = []
-        k = self._layout.per_partition
-        todo: dict[int, set[int]] = {
-            p: set(self._layout.strings_of(p)) for p in range(self._layout.partitions.count)
-        }
-        anew: set[int] = set(np.flatnonzero(folds < 0).tolist())  # known of nothing, or folded since
+        news = News([], {}, np.zeros(self._layout.strings.count, np.bool_))
+        left = list(self._read_on(position, news).items())
+        random.shuffle(left)  # or all workers would ask one node, and then all the next
+        for _ in range(_REQUESTS_ANEW):
+            total, some = 0, set[int]()
+            while left and (not some or total + left[-1][1] <= _AT_A_TIME):
+                string, size = left.pop()
+                some.add(string)
+                total += size
+            if some:
+                self._read_anew(some, position, news)
+        return news
 
-        def ask(p: int) -> bytes:
-            facts = ask_facts(self._keys, p)
-            return b"".join(
-                (facts, *(self._ask_log(s, s in anew, int(known[s])) for s in sorted(todo[p])), facts)
-            )
+    def lineages(self) -> list[bytes]:
+        """What tells, of each partition, whether its server may have lost what it once answered.
 
-        def read(p: int, replies: ReplyReader) -> None:
-            def facts() -> Facts:
-                return read_facts(replies, self._incarnation, k)
+        These are the server's process, and its history of replication, which begins anew when a replica takes
+        over.
+        """
+        found = [b""] * self._layout.partitions.count
 
-            strings = sorted(todo[p])
-            reads: list[Callable[[], Any]] = []
-            for s in strings:
-                reads += [replies.text] * (s in anew) + [partial(read_entries, replies)]
-            before, *found_here, after = replies.all_of(facts, *reads, facts)
-            answers = iter(found_here)
-            logs: dict[int, Entries] = {}
-            present: dict[int, NDArray[np.uint8]] = {}
-            for s in strings:
-                bits = next(answers) if s in anew else None
-                log, count = next(answers), before.folds[s % k]
-                if count != after.folds[s % k] or (bits is None and count != folds[s]):
-                    anew.add(s)
-                    continue
-                logs[s] = log
-                if bits is not None:
-                    present[s] = np.frombuffer(bits, np.uint8)
-            todo[p].difference_update(logs)
-            if logs:
-                found.append(self._news(logs, after, present))
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            (link,) = self._channel.nodes.links(address, 1)
+            link.send(command(b"INFO", b"server") + command(b"INFO", b"replication"))
+            lines = b"\n".join(link.replies.all_of(link.replies.text, link.replies.text)).splitlines()
+            lineage = b" ".join(line for line in lines if line.startswith((b"run_id:", b"master_replid:")))
+            for p in partitions:
+                found[p] = lineage
+            return []
 
-        while todo:
-            self._channel.ask_each(list(todo), ask, read)
-            todo = {p: strings for p, strings in todo.items() if strings}
+        self._channel.everywhere(list(range(len(found))), on_node)
         return found
 
-    def _news(
-        self, logs: Mapping[int, Entries], facts: Facts, present: Mapping[int, NDArray[np.uint8]]
-    ) -> News:
-        """What these logs tell, by string."""
-        strings = np.array(list(logs), np.int64)
-        entries = np.array([offsets.size for offsets, _ in logs.values()], np.int64)
-        offsets, increments = (np.concatenate(each) for each in zip(*logs.values(), strict=True))
-        named = increments == 0
-        first = np.repeat(strings.astype(np.uint64), entries)[named] << np.uint64(self._layout.strings.shift)
-        folds = np.array(facts.folds, np.int64)[strings % len(facts.folds)]
-        return News(strings, folds, entries, facts.crowded, first + offsets[named], present)
+    def _read_on(self, position: NewsPosition, news: News) -> dict[int, int]:
+        """Read on where logs are still open; of the others, by string, the bytes to be read anew."""
+        strings = self._layout.strings.count
+        most = max(_AT_A_TIME // (strings * ENTRY_BYTES), 1)
+        todo, sizes = set(range(strings)), dict[int, int]()
+        anew = set(np.flatnonzero(position.closed < 0).tolist())
+        position.current[:] = False
 
-    def _ask_log(self, string: int, anew: bool, known: int) -> bytes:
-        """The log of a string from where it is not known; with all that folded ones have named, if `anew`."""
-        place = divmod(string, self._layout.per_partition)
-        log = self._keys.log(*place)
-        if anew:
-            return command(b"GET", self._keys.present(*place)) + command(b"GET", log)
-        return command(b"GETRANGE", log, b"%d" % (ENTRY_BYTES * known), b"-1")
+        def asked(s: int) -> list[_Asked]:
+            place = divmod(s, self._layout.per_partition)
+            if s in anew:
+                return [(command(b"STRLEN", key), ReplyReader.integer) for key in self._keys_of(place)]
+            first, last = position.entries[s], position.entries[s] + most
+            ends = b"%d" % (first * ENTRY_BYTES), b"%d" % (last * ENTRY_BYTES - 1)
+            return [(command(b"GETRANGE", self._keys.log(*place), *ends), read_entries)]
+
+        def note(s: int, before: _Look, after: _Look, answers: list[Any]) -> None:
+            i = s % self._layout.per_partition
+            news.crowded[s] = after.facts.crowded
+            if s in anew:
+                sizes[s] = sum(answers)
+                todo.discard(s)
+                return
+            now = {before.facts.folds[i], after.facts.folds[i]}
+            if now != {position.closed[s]} or after.bitmaps[i] != position.bitmaps[s]:
+                anew.add(s)
+                return
+            (entries,) = answers
+            count = self._name(s, entries, news)
+            position.entries[s] += count
+            if count < most:
+                position.current[s] = True
+                todo.discard(s)
+
+        while todo:
+            self._ask_each(todo, asked, note)
+        return sizes
+
+    def _read_anew(self, strings: set[int], position: NewsPosition, news: News) -> None:
+        def asked(s: int) -> list[_Asked]:
+            log, folding, present = self._keys_of(divmod(s, self._layout.per_partition))
+            return [
+                (command(b"GET", log), read_entries),
+                (command(b"GET", folding), read_entries),
+                (command(b"GET", present), ReplyReader.reply),
+            ]
+
+        def note(s: int, before: _Look, after: _Look, answers: list[Any]) -> None:
+            i, (log, folding, present) = s % self._layout.per_partition, answers
+            self._incarnation.check_state(
+                before.facts.had_state, 2, (log is not None) + (present is not None)
+            )
+            if before.facts.folds[i] != after.facts.folds[i]:
+                return  # closed in between: the next time
+            news.crowded[s] = after.facts.crowded
+            news.present[s] = np.frombuffer(present or b"", np.uint8)
+            self._name(s, folding, news)
+            position.entries[s] = self._name(s, log, news)
+            position.closed[s], position.bitmaps[s] = before.facts.folds[i], before.bitmaps[i]
+            position.current[s] = True
+
+        self._ask_each(strings, asked, note)
+
+    def _keys_of(self, place: tuple[int, int]) -> tuple[bytes, bytes, bytes]:
+        """What is read anew."""
+        return self._keys.log(*place), self._keys.folding(*place), self._keys.present(*place)
+
+    def _name(self, string: int, entries: Entries | None, news: News) -> int:
+        """Note the slots that entries name; how many entries there are."""
+        if entries is None:
+            return 0
+        offsets, increments = entries
+        if offsets.size:
+            first = np.uint64(string) << np.uint64(self._layout.strings.shift)
+            news.named.append(first + offsets[increments == 0])
+        return offsets.size
+
+    def _ask_each(self, strings: set[int], asked: Callable[[int], list[_Asked]], note: _Note) -> None:
+        """Ask something of each string, of those of a partition between two looks at it."""
+        k = self._layout.per_partition
+        by_partition: dict[int, list[int]] = {}
+        for s in sorted(strings):
+            by_partition.setdefault(s // k, []).append(s)
+
+        def ask(p: int) -> bytes:
+            look = ask_facts(self._keys, p) + ask_steps(self._keys, p, k)
+            words = (words for s in by_partition[p] for words, _ in asked(s))
+            return b"".join((look, *words, look))
+
+        def read(p: int, replies: ReplyReader) -> None:
+            look: list[Callable[[], Any]] = [
+                partial(read_facts, replies, self._incarnation, k),
+                partial(read_steps, replies),
+            ]
+            by_string = [[partial(each, replies) for _, each in asked(s)] for s in by_partition[p]]
+            found = iter(replies.all_of(*look, *chain.from_iterable(by_string), *look))
+            before = self._look(*islice(found, 2))
+            answers = [list(islice(found, len(reads))) for reads in by_string]
+            after = self._look(*islice(found, 2))
+            for s, each in zip(by_partition[p], answers, strict=True):
+                note(s, before, after, each)
+
+        self._channel.ask_each(list(by_partition), ask, read)
+
+    def _look(self, facts: Facts, found: list[bytes]) -> _Look:
+        steps = self._incarnation.steps(facts, found)
+        return _Look(facts, [bitmap_count(each, self._layout.per_string) for each in steps])

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from ps.partitions import Int64
 from ps.redis.incarnation import (
-    Facts,
     Incarnation,
     ask_facts,
+    ask_steps,
     ask_watermark,
     read_facts,
+    read_steps,
     read_watermark,
 )
 from ps.redis.layout import SLOT_BYTES, Offsets, is_dense, split_tail
@@ -30,6 +31,10 @@ class StringPull:
         self._offsets, self._tail = split_tail(offsets, size)
         self._ranged = is_dense(self._offsets, density)
         self.commands = (self._offsets.size > 0) + (self._tail.size > 0)
+        self.needed = [keys.state(*place)] * (self._offsets.size > 0) + [keys.tail(*place)] * (
+            self._tail.size > 0
+        )
+        """Keys that are there if the partition has a state."""
 
     @property
     def reply_bytes(self) -> int:
@@ -90,21 +95,34 @@ class PullRequest:
 
     def encode(self) -> bytes:
         """The commands."""
-        parts: list[bytes | memoryview] = [command(b"MULTI"), ask_facts(self._keys, self.partition)]
-        parts += [ask_watermark(self._keys, self.partition, self._job, shard) for shard in self._shards]
+        p, keys = self.partition, self._keys
+        needed = (key for pull in self._pulls for key in pull.needed)
+        parts: list[bytes | memoryview] = [
+            command(b"MULTI"),
+            ask_facts(keys, p),
+            ask_steps(keys, p, self._strings),
+        ]
+        parts.append(command(b"EXISTS", *needed))
+        parts += [ask_watermark(keys, p, self._job, shard) for shard in self._shards]
         for pull in self._pulls:
             parts += pull.encode()
         return b"".join((*parts, command(b"EXEC")))
 
     def read(
         self, replies: ReplyReader, out: Int64, incarnation: Incarnation
-    ) -> tuple[Facts, list[Watermark]] | None:
-        """Read the answers; the facts and the watermarks, None when the partition is elsewhere."""
-        commands = 1 + len(self._shards) + sum(pull.commands for pull in self._pulls)
+    ) -> tuple[list[int], list[Watermark]] | None:
+        """Read the answers; the strings' steps of folding and the watermarks.
+
+        None when the partition is elsewhere.
+        """
+        commands = 3 + len(self._shards) + sum(pull.commands for pull in self._pulls)
         if read_queued(replies, commands) is None:
             return None
         facts = read_facts(replies, incarnation, self._strings)
+        steps = incarnation.steps(facts, read_steps(replies))
+        there = replies.integer()
+        incarnation.check_state(facts.had_state, sum(len(pull.needed) for pull in self._pulls), there)
         marks = [read_watermark(replies) for _ in self._shards]
         for pull in self._pulls:
             out = pull.read(replies, out)
-        return facts, marks
+        return steps, marks

@@ -15,7 +15,7 @@ from ps.redis.incarnation import (
     Incarnation,
     read_watermark,
 )
-from ps.redis.layout import Layout, density_of
+from ps.redis.layout import Layout, density_of, fold_counts
 from ps.redis.pull_request import PullRequest, StringPull
 from ps.wire import (
     INCARNATION,
@@ -41,7 +41,7 @@ class PulledState:
     applied: Mapping[int, Int64]
     """int64[partitions], by data shard: the last push that is applied, -1 for none; -2: not asked."""
     folds: Int64
-    """int64[strings]: how often the log had been folded into the string; -1: not asked."""
+    """int64[pieces]: how many logs had been folded into each; -1: not asked."""
 
 
 class Pulls:
@@ -58,7 +58,8 @@ class Pulls:
         strings, k = self._layout.strings, self._layout.per_partition
         packed = np.zeros(slots.size, np.int64)
         applied = {shard: np.full(self._layout.partitions.count, -2, np.int64) for shard in shards}
-        folds = np.full(strings.count, -1, np.int64)
+        folds = np.full(self._layout.pieces.count, -1, np.int64)
+        pieces = self._layout.per_string
         cuts, offsets = strings.cuts(slots), strings.offsets(slots)
 
         def request(address: Address, p: int) -> PullRequest:
@@ -85,8 +86,9 @@ class Pulls:
                 if found is None:
                     moved.append(p)
                     continue
-                facts, marks = found
-                folds[p * k : (p + 1) * k] = facts.folds
+                steps, marks = found
+                counts = [fold_counts(each, pieces) for each in steps]
+                folds[p * k * pieces : (p + 1) * k * pieces] = np.concatenate(counts)
                 for numbers, mark in zip(applied.values(), marks, strict=True):
                     numbers[p] = mark.number
             return moved

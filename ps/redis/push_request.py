@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps.redis.incarnation import Facts, Incarnation, ask_facts, ask_watermark, read_facts, read_watermark
-from ps.redis.layout import allocate
+from ps.redis.layout import make_string
 from ps.redis.string_push import StringPush
 from ps.wire import (
     CROWDED,
@@ -93,6 +93,8 @@ class PushRequest:
     """The push before it, without which the partition refuses this one; -1: none."""
     crowd: bool = False
     """Whether every slot is to count as pushed from now on."""
+    _needed: set[bytes] = field(default_factory=set, init=False)
+    """Keys that are there if the partition has a state."""
 
     @property
     def range_bytes(self) -> int:
@@ -109,9 +111,11 @@ class PushRequest:
         p, keys = self.partition, self.keys
         watched = [keys.facts(p), keys.watermarks(p, self.shard)]
         watched += [push.key for push in self.pushes if push.reads]
-        states = (keys.state(p, i) for i in range(self.strings))
+        self._needed.update(keys.state(p, i) for i in range(self.strings))
+        self._needed.update(push.key for push in self.pushes)
+        self._needed.update(keys.log(p, i) for i in self.logs)
         head = command(b"WATCH", *watched) + ask_facts(keys, p)
-        head += ask_watermark(keys, p, self.job, self.shard) + command(b"EXISTS", *states)
+        head += ask_watermark(keys, p, self.job, self.shard) + command(b"EXISTS", *self._needed)
         return [head, *(push.look() for push in self.pushes if push.reads)]
 
     def read_look(self, replies: ReplyReader, incarnation: Incarnation) -> Found:
@@ -130,7 +134,7 @@ class PushRequest:
             replies.integer,
             *(partial(read, push) for push in self.pushes),
         )
-        incarnation.check_state(facts.had_state, self.strings, there)
+        incarnation.check_state(facts.had_state, len(self._needed), there)
         return Found(facts, mark, current)
 
     def next_step(self, found: Found) -> Outcome:
@@ -150,10 +154,11 @@ class PushRequest:
         p, keys, facts = self.partition, self.keys, found.facts
         parts: list[bytes | memoryview] = [command(b"MULTI")]
         answers: list[int | None] = []
-        first = not facts.had_state and (len(self.pushes) > 0 or self.makes_strings)
+        first = not facts.had_state and (len(self.pushes) + len(self.logs) > 0 or self.makes_strings)
         if first:
-            parts += [allocate(keys.state(p, i), self.size) for i in range(self.strings)]
-            answers += [None] * self.strings
+            made = [each for i in range(self.strings) for each in make_string(keys, (p, i), self.size)]
+            parts += made
+            answers += [None] * len(made)
         z = n = at = 0
         for push, current in zip(self.pushes, found.current, strict=True):
             addition = push.add(current, scratch[at:])

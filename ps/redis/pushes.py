@@ -12,9 +12,10 @@ from ctr.errors import StoreError
 from ps.log_kernels import ENTRY_BYTES
 from ps.partitions import Bools, Int64, Slots
 from ps.redis.counters import SaturationCount
+from ps.redis.fold import Folds
 from ps.redis.incarnation import Facts, Incarnation
 from ps.redis.layout import Layout, density_of
-from ps.redis.log import FoldRequest, Logged, entries_of, is_to_fold
+from ps.redis.log import Logged, entries_of, is_to_fold
 from ps.redis.push_request import Found, Outcome, PushRequest, Write, read_write
 from ps.redis.string_push import OPTIMISTIC, StringPush, string_pushes
 from ps.store import SupersededError, Token
@@ -34,8 +35,7 @@ _PAUSE_S = 0.001
 _LONGEST_PAUSE = 50  # times that
 _TAKE_OVER_PAUSE_S = 0.1  # more than taking over all partitions takes
 
-Request = PushRequest | FoldRequest
-Make = Callable[[Address, int, int], Request]
+Make = Callable[[Address, int, int], PushRequest]
 """The request to a partition, for the node that it is on, after so many conflicts."""
 NoteWrite = Callable[[int, Facts, Mapping[int, int]], object]
 """Told of a partition that is being written, and what is known of it; afterwards also its logs' bytes."""
@@ -58,6 +58,7 @@ class Pushes:
         self._layout = layout
         self._incarnation = incarnation
         self._saturations = saturations
+        self.folds = Folds(channel, layout, incarnation)
         self._links = links
 
     def push(
@@ -110,7 +111,9 @@ class Pushes:
 
         def note_write(p: int, facts: Facts, log_bytes: Mapping[int, int]) -> None:
             if folds is not None:
-                folds[p * k : (p + 1) * k] = facts.folds
+                of_partition = k * self._layout.per_string
+                closed = np.repeat(facts.folds, self._layout.per_string)
+                folds[p * of_partition : (p + 1) * of_partition] = closed
             for i, size in log_bytes.items():
                 s = p * k + i
                 appended = int(log_cuts[s + 1] - log_cuts[s]) * ENTRY_BYTES
@@ -118,19 +121,8 @@ class Pushes:
                     long_logs.append(s)
 
         behind = self._everywhere(np.flatnonzero(where).tolist(), request, token, note_write=note_write)
-        self.fold(long_logs)
+        self.folds.fold(long_logs)  # what is put off, the next one folds whose push makes the log longer
         return behind
-
-    def fold(self, strings: list[int]) -> None:
-        """Add the logs of these strings to them. Raises as `push` does."""
-        size, k = self._layout.strings.size, self._layout.per_partition
-        for i in range(k):
-
-            def request(_: Address, p: int, conflicts: int, i: int = i) -> FoldRequest:
-                return FoldRequest(self._keys, p, i, size, k)
-
-            if some := [s // k for s in strings if s % k == i]:
-                self._everywhere(some, request, None)
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
         """See `RedisStore.take_over`."""
@@ -239,7 +231,7 @@ class Pushes:
     def _wave(
         self,
         links: list[Link],
-        wave: list[Request],
+        wave: list[PushRequest],
         note: Callable[[int, Any], object],
         note_write: NoteWrite,
     ) -> dict[Outcome, list[int]]:
@@ -248,7 +240,7 @@ class Pushes:
         for link, each in zip(links, wave, strict=True):
             link.send(*each.look())
         scratch = np.empty(max(each.range_bytes for each in wave), np.uint8)
-        written: list[tuple[Link, Request, Facts, Write]] = []
+        written: list[tuple[Link, PushRequest, Facts, Write]] = []
         looked_at: list[Link] = []
         for link, each in zip(links, wave, strict=True):
             try:

@@ -16,7 +16,7 @@ from ps.redis.dumps import Dumps, PartitionDump
 from ps.redis.layout import Layout, density_of
 from ps.redis.log import Logged
 from ps.redis.model import open_model
-from ps.redis.news import News, NewsReader
+from ps.redis.news import News, NewsPosition, NewsReader
 from ps.redis.pulls import PulledState, Pulls
 from ps.redis.pushes import Pushes
 from ps.redis.replication import Replicas
@@ -190,7 +190,7 @@ class RedisStore:
         so that those can be sent first. `only`, bool[partitions], are those to push to; of
         them, one without a slot notes the push in its watermark. `logged` goes to their logs; a log that has
         become long is folded into the state. With `crowd`, all of their slots count as pushed from now on.
-        `folds`, int64[strings], is told how often each one's log had been folded before.
+        `folds`, int64[pieces], is told how many logs of each one's string had been closed before.
 
         Raises SupersededError when a later attempt at the data shard has begun than the token's.
         """
@@ -231,13 +231,16 @@ class RedisStore:
         """
         return self._replicas.servers()
 
-    def read_news(self, known: Int64, folds: Int64) -> list[News]:
-        """Of every string, which slots have been pushed since its log had `known` entries.
+    def read_news(self, position: NewsPosition) -> News:
+        """Which slots have been pushed since this position, which moves on; raises as `pull` does.
 
-        Both are int64[strings]; `folds` says how often the log had been folded then, -1 for no idea.
-        Raises as `pull` does.
+        Where much is new, not all is read at once: see `NewsPosition.current`.
         """
-        return self._news.read(known, folds)
+        return self._news.read(position)
+
+    def lineages(self) -> list[bytes]:
+        """Of each partition: if it changes, what was read of it before may be lost. Raises as `pull` does."""
+        return self._news.lineages()
 
     def make_strings(self) -> None:
         """Make the strings that are not there yet, of zeros, as the first push would; raises as that does.
@@ -248,7 +251,7 @@ class RedisStore:
 
     def fold(self) -> None:
         """Add all logs to the state, for whoever pulls. Raises as `push` does."""
-        self._pushes.fold(list(range(self.layout.strings.count)))
+        self._pushes.folds.fold_all()
 
     def wait_replicated(self, timeout_s: float) -> bool:
         """See `Replicas.have_everything`."""

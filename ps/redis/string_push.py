@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,20 +20,50 @@ from ps.wire.resp_kernels import encode_push, push_size
 OPTIMISTIC = 2
 """Conflicts after which a range is added to one by one, and pauses begin."""
 _LONGEST = 200_000  # slots in one command: Redis takes 2**20 words in one, and a slot is four
+_LONGEST_WRITE = (1 << 20) - 1024
+"""Bytes of a string that one command writes: for the next one, a server makes room for as many at once."""
 
 
 @dataclass(slots=True)  # not frozen, which takes 2 us for each of a push's many
 class Addition:
     """The commands that add to a string."""
 
-    parts: Sequence[bytes | memoryview]
-    answers: Sequence[int | None]
+    parts: list[bytes | memoryview]
+    answers: list[int | None]
     """What each command answers: an array of so many integers, or None for one line."""
     limited: tuple[int, int] = (0, 0)
     """Slots whose z and whose n come to their limits."""
 
 
 _NONE = np.empty(0, np.int64)
+
+
+def add_one_by_one(key: bytes, offsets: Offsets, increments: Int64) -> Addition:
+    """Adds to slots of a string (BITFIELD INCRBY); an offset may come again."""
+    raw_key = np.frombuffer(key, np.uint8)
+    added = Addition([], [])
+    for first in range(0, offsets.size, _LONGEST):
+        piece = slice(first, first + _LONGEST)
+        buffer = np.empty(push_size(offsets[piece], increments[piece], raw_key), np.uint8)
+        encode_push(buffer, 0, raw_key, offsets[piece], increments[piece])
+        added.parts.append(buffer.data)
+        added.answers.append(offsets[piece].size)
+    return added
+
+
+def overwrite(key: bytes, values: NDArray[np.uint8], first: int = 0) -> Addition:
+    """Writes bytes to a string, from its byte `first` on."""
+    head = b"*4\r\n$8\r\nSETRANGE\r\n" + bulk_string(key)
+    written = Addition([], [])
+    for at in range(0, values.size, _LONGEST_WRITE):
+        some = values[at : at + _LONGEST_WRITE]
+        written.parts += [
+            head + bulk_string(b"%d" % (first + at)) + b"$%d\r\n" % some.size,
+            some.data,
+            b"\r\n",
+        ]
+        written.answers.append(None)
+    return written
 
 
 class SparsePush:
@@ -69,16 +99,9 @@ class SparsePush:
     def add(self, current: NDArray[Any], scratch: NDArray[np.uint8]) -> Addition:
         """The commands; `scratch` has room for `range_bytes`, and is free when they have been sent."""
         increments, limited = _limit(self._increments, self._heavy, current)
-        key = np.frombuffer(self.key, np.uint8)
-        parts, answers = [], []
-        for first in range(0, self._offsets.size, _LONGEST):
-            piece = slice(first, first + _LONGEST)
-            offsets, some = self._offsets[piece], increments[piece]
-            buffer = np.empty(push_size(offsets, some, key), np.uint8)
-            encode_push(buffer, 0, key, offsets, some)
-            parts.append(buffer.data)
-            answers.append(offsets.size)
-        return Addition(parts, answers, limited)
+        added = add_one_by_one(self.key, self._offsets, increments)
+        added.limited = limited
+        return added
 
 
 class RangePush:

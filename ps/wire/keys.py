@@ -19,15 +19,10 @@ class BoardPart(StrEnum):
     LAUNCH = "launch"
     """A string: the random id of the job's launch. Every write to the board watches it."""
     JOB = "job"
-    """A hash: launch, id, lease (ms), description, shards, ranks, and what changes: state, message, pause,
-    begun, restored."""
+    """A hash: launch, id, lease (ms), description, shards, ranks, created (ms), and what changes: state,
+    message, pause, begun, restored."""
     LEASES = "leases"
-    """A sorted set: until when each live worker's lease lasts, in ms of the server's clock.
-
-    That clock may be stepped, so this is what people are shown; processes go by whether it changes.
-    """
-    LENGTHS = "lengths"
-    """A hash: how long each live worker's lease lasts, in ms."""
+    """A sorted set: until when each live worker's lease lasts, in ms of the server's clock."""
     HOSTS = "hosts"
     """A hash: the host of each live worker."""
     CLOCKS = "clocks"
@@ -45,7 +40,7 @@ class BoardPart(StrEnum):
     REPORTS = "reports"
     """A hash: what workers report at their end, by name."""
     COORDINATOR = "coordinator"
-    """A string: until when the coordinator's lease lasts, as in `LEASES`."""
+    """A string that is there as long as the coordinator's lease lasts."""
 
 
 class RecordsPart(StrEnum):
@@ -134,6 +129,14 @@ class Keys:
         `ps/redis/log.py`."""
         return self._of_partition(partition, f"l{string}")
 
+    def folding(self, partition: int, string: int = 0) -> bytes:
+        """A string: the log that is being folded, while one is."""
+        return self._of_partition(partition, f"o{string}")
+
+    def fold_steps(self, partition: int, string: int = 0) -> bytes:
+        """A number: how many steps of folding have been done, see `ps/redis/fold.py`."""
+        return self._of_partition(partition, f"f{string}")
+
     def present(self, partition: int, string: int = 0) -> bytes:
         """A string: a bit for each slot that a folded log has named, the lowest bit of a byte first."""
         return self._of_partition(partition, f"p{string}")
@@ -179,7 +182,7 @@ STATE = b"state"
 """Field of the facts of a partition that has a state: one that it has lost is then no state of zeros."""
 
 FOLDS = b"folds"
-"""Field of the facts: how often the log of each of the partition's strings has been folded into it."""
+"""Field of the facts: how many logs of each of the partition's strings have been closed, to be folded."""
 
 CROWDED = b"crowded"
 """Field of the facts of a partition of which every slot counts as pushed: ranges of it were."""

@@ -10,7 +10,9 @@ import pytest
 from ps import Logged, RedisStore, Slots, Token, parse_redis_url
 from ps.client.presence import Presence
 from ps.partitions import slot_dtype
-from tests.ps.redis_servers import StartRedis, needs_redis
+from ps.redis import NewsPosition, news
+from ps.servers.redis_server import RedisServer
+from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
 
 pytestmark = needs_redis
 
@@ -45,7 +47,10 @@ def test_slots_that_others_pushed_are_heard_of(url: str, bits: int) -> None:
     one, other = Presence(store), Presence(store)
     last = (1 << bits) - 1
     slots = slots_of(0, 77, last // 2, last, bits=bits)
-    assert one.absent(slots).all()
+    assert not one.absent(slots).any(), "nothing is known yet"
+    for presence in (one, other):
+        presence.listen()
+        assert presence.absent(slots).all()
     tell(store, one, slots[:3], 0)
     assert one.absent(slots).tolist() == [False, False, False, True], "one's own count at once"
     assert other.absent(slots).all()
@@ -63,8 +68,8 @@ def test_slots_are_told_of_once(redis_url: str) -> None:
     presence = Presence(store)
     tell(store, presence, slots_of(1, 2), 0)
     tell(store, presence, slots_of(1, 2, 3), 1)
-    news = store.read_news(np.zeros(16, np.int64), np.zeros(16, np.int64))
-    assert [each.named.tolist() for each in news if each.named.size] == [[1, 2, 3]]
+    news = store.read_news(NewsPosition(store.layout))
+    assert [each.tolist() for each in news.named] == [[1, 2, 3]]
     store.drop()
 
 
@@ -93,21 +98,59 @@ def test_a_crowded_partition_is_present(redis_url: str) -> None:
     store.drop()
 
 
-def test_after_a_failover_everything_is_heard_again(start_redis: StartRedis) -> None:
-    """A log may have become shorter, and then as long as it was, of others' slots."""
-    servers = start_redis()
+@timing_sensitive
+def test_a_node_that_came_back_with_an_old_snapshot_is_read_anew(start_redis: StartRedis) -> None:
+    """A log may have become shorter, and then as long as it was, of others' slots. Other nodes are not."""
+    servers = start_redis(shards=2)
     store = opened(servers.url, 20)
     lost, presence = Presence(store), Presence(store)
-    before = store.dump(0)
-    tell(store, lost, slots_of(5, 6), 0)
+    elsewhere = 9 << 16  # in a partition of the other node
+    tell(store, lost, slots_of(1, elsewhere), 0)
+    server, other = (each for each, *_ in servers.shards)
+    with server.connect() as client:
+        if not client.exists(store.keys.facts(0)):
+            server, other = other, server
+    server.call("SAVE")
+    tell(store, lost, slots_of(5, 6), 1)
     presence.listen()
-    assert not presence.absent(slots_of(5, 6)).any()
-    store.restore(before)  # as of a replica that had not heard of it
+    assert not presence.absent(slots_of(1, 5, 6, elsewhere)).any()
+    server.restart()
     tell(store, Presence(store), slots_of(7, 8), 1)
-    with servers.servers[0].connect() as client:
-        client.client_kill_filter(_type="normal", skipme=True)  # as a primary does that dies
+    asked = [strlens(each) for each in (server, other)]
     presence.listen()
-    assert not presence.absent(slots_of(5, 6, 7, 8)).any()
+    assert [strlens(each) - before for each, before in zip((server, other), asked, strict=True)] == [8 * 3, 0]
+    assert not presence.absent(slots_of(1, 5, 6, 7, 8, elsewhere)).any()
+    store.close()
+
+
+def strlens(server: RedisServer) -> int:
+    """How often the length of a key was asked for, as before a string is read anew."""
+    with server.connect() as client:
+        return int(client.info("commandstats").get("cmdstat_strlen", {"calls": 0})["calls"])
+
+
+def test_what_is_read_anew_is_read_in_pieces(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of it each time, and until a string has been read, its slots count as present."""
+    store = opened(redis_url, 20)  # bitmaps of 8 KiB
+    monkeypatch.setattr(news, "_AT_A_TIME", 20_000)
+    monkeypatch.setattr(news, "_REQUESTS_ANEW", 3)
+    slots = np.arange(5, 1 << 20, 1 << 16, dtype=np.uint32)
+    tell(store, Presence(store), slots, 0)
+    store.fold()
+    presence, absent = Presence(store), []
+    for _ in range(3):
+        before = store.traffic.received
+        presence.listen()
+        assert store.traffic.received - before < 3 * 20_000 + 16 * 500
+        assert not presence.absent(slots).any()
+        absent.append(int(presence.absent(slots + np.uint32(1)).sum()))
+    assert absent == [6, 12, 16]
+    before = store.traffic.received
+    presence.listen()
+    assert store.traffic.received - before < 16 * 500
+    # What is not known for certain is named once more.
+    fresh = Presence(store)
+    assert fresh.claim(slots).all()
     store.drop()
 
 

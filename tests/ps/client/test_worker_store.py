@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ctr.errors import StoreError
 from ps import Filters, Pulled, RedisStore, Slots, Token, WorkerStore, parse_redis_url
+from ps.redis import NewsPosition
 from tests.ps.contract import at_once, scanned
 from tests.ps.expected_sums import ExpectedSums, chunks_of, filter_updates, worked
 from tests.ps.redis_servers import StartRedis, needs_redis
@@ -373,8 +374,9 @@ def test_ranges_make_a_store_crowded(redis_url: str) -> None:
             worker.push(pulled, worker.complete(pulled), np.ones((everything.size, 2), np.float32), clock)
         worker.flush()
         worker.close()
-    news = store.read_news(np.zeros(16, np.int64), np.full(16, -1))
-    assert all(each.crowded and not each.named.size for each in news)
+    news = store.read_news(NewsPosition(store.layout))
+    assert news.crowded.all()
+    assert not any(each.size for each in news.named)
     store.drop()
 
 

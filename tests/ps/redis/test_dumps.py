@@ -12,6 +12,7 @@ import redis
 
 from ctr.errors import StoreError
 from ps import Token
+from ps.redis import NewsPosition
 from ps.redis.dumps import PartitionDump
 from ps.redis.store import RedisStore
 from ps.servers.embedded import EmbeddedRedis
@@ -55,15 +56,14 @@ class TestDumps:
         store.push_packed(slots, np.array([1, 1, 1, 0]), Token("job", 0, 0))
         for p in (0, 1, 2):
             store.restore(store.dump(p))
-        news = store.read_news(np.zeros(16, np.int64), np.full(16, -1))
+        news = store.read_news(NewsPosition(store.layout))
         present = {
             string: np.flatnonzero(np.unpackbits(bitmap, bitorder="little")).tolist()
-            for each in news
-            for string, bitmap in each.present.items()
+            for string, bitmap in news.present.items()
             if bitmap.size
         }
         assert present == {1: [0, 2, 255]}
-        assert not any(each.named.size for each in news)
+        assert not any(each.size for each in news.named)
 
     def test_an_empty_partition(self, store: RedisStore) -> None:
         empty = store.dump(5)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ps import Logged, Slots, Token
+from ps.redis import NewsPosition
 from ps.redis.store import RedisStore
 from ps.servers.embedded import EmbeddedRedis
 from tests.ps.contract import scanned
@@ -68,11 +69,7 @@ class TestPacked:
         assert store.applied("job", 0).max() == 0
 
     def test_logs_are_read_on_from_where_one_was(self, store: RedisStore) -> None:
-        slots, heard, folds = (
-            np.array([3, 136, 900], np.uint32),
-            np.zeros(16, np.int64),
-            np.zeros(16, np.int64),
-        )
+        slots, position = np.array([3, 136, 900], np.uint32), NewsPosition(store.layout)
         nothing = slots[:0], np.empty(0, np.int64)
 
         def log(slots: Slots, number: int) -> None:
@@ -83,12 +80,11 @@ class TestPacked:
             )
 
         def named() -> list[int]:
-            return sorted(slot for each in store.read_news(heard, folds) for slot in each.named.tolist())
+            return sorted(slot for each in store.read_news(position).named for slot in each.tolist())
 
         for _ in range(2):  # a repeated push tells nothing again
             log(slots, 0)
         assert named() == [3, 136, 900]
-        heard[[0, 2, 14]] = 1
         assert named() == []
         log(np.array([5], np.uint32), 1)
         assert named() == [5]
@@ -134,10 +130,9 @@ class TestPacked:
             )
         everything = np.arange(1 << 14, dtype=np.uint32)
         assert store.pull_packed(everything[:1]).folds[0] == 2
-        (news,) = (
-            each for each in store.read_news(np.zeros(16, np.int64), np.full(16, -1)) if 0 in each.present
-        )
-        assert (news.entries.tolist(), news.named.size) == ([2 * 48], 0)
+        position = NewsPosition(store.layout)
+        news = store.read_news(position)
+        assert (position.entries[0], [each.size for each in news.named]) == (2 * 48, [0])
         present = np.flatnonzero(np.unpackbits(news.present[0], bitorder="little"))
         assert set(present) <= set(np.flatnonzero(sums))
         assert present.size > 48

@@ -1,0 +1,282 @@
+"""`Folds`: logs are added to the strings that they belong to, in steps, while others push to these.
+
+A log is first closed: its key is renamed, and a new one, empty, begins. That watches nothing but the facts,
+which hardly ever change, so it goes through however many append meanwhile. The closed log does not change any
+more. One step notes its slots in the string's bitmap, and one for each piece of the string adds to it. A key
+beside the string counts the steps, in the same transactions, so that each is done once, whoever does it: a
+worker that dies leaves the rest to the one that makes the next log long enough.
+
+A piece is read, added to and written back as a range. If somebody pushes to the string in between, its
+entries are added one by one, which needs to watch nothing but the count of steps. So every step goes through,
+unless another worker has done it: then the rest is left to that one.
+
+Steps are numbered on from log to log. So the count says of every piece how many logs it has: `fold_counts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ctr.errors import StoreError
+from ps.bitmap_kernels import mark
+from ps.packed_kernels import add_scattered
+from ps.partitions import Int64
+from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts
+from ps.redis.layout import SLOT_BYTES, Layout, Offsets, body_slots, density_of, is_dense
+from ps.redis.log import Entries, read_entries
+from ps.redis.string_push import OPTIMISTIC, Addition, add_one_by_one, overwrite
+from ps.wire import FOLDS, Address, Channel, Link, Patience, ServerError, command, read_queued
+
+_PAUSE_S, _LONGEST_PAUSE = 0.001, 50
+
+
+class Folds:
+    """Of the strings of one model, over one channel."""
+
+    def __init__(self, channel: Channel, layout: Layout, incarnation: Incarnation) -> None:
+        self._channel = channel
+        self._layout = layout
+        self._incarnation = incarnation
+
+    def fold(self, strings: Sequence[int]) -> list[int]:
+        """Fold what these strings' logs have; returns the strings that are put off, as others are at it.
+
+        Raises StoreError as `RedisStore.push_packed` does.
+        """
+        put_off: set[int] = set()
+        by_partition: dict[int, list[int]] = {}
+        for string in strings:
+            by_partition.setdefault(string // self._layout.per_partition, []).append(string)
+
+        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
+            (link,) = self._channel.nodes.links(address, 1)
+            for string in (string for p in partitions for string in by_partition[p]):
+                folding = _StringFold(link, self._layout, self._incarnation, string, density_of(address))
+                if not folding.run():
+                    put_off.add(string)
+            return []
+
+        self._channel.everywhere(list(by_partition), on_node)
+        return sorted(put_off)
+
+    def fold_all(self) -> None:
+        """Fold all logs."""
+        patience = Patience(self._channel.patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
+        todo = self.fold(range(self._layout.strings.count))
+        while todo:
+            patience.pause(self._always_put_off)
+            todo = self.fold(todo)
+
+    def _always_put_off(self) -> StoreError:
+        return StoreError(
+            f"{self._channel.url}: others have folded the same logs for {self._channel.patience_s:g} s, so "
+            "that one could not be folded here; are there still workers of the job?"
+        )
+
+
+class _OthersAreAtItError(Exception):
+    """Another worker has done a step."""
+
+
+@dataclass(slots=True)
+class _StringFold:
+    """Of one string, over one link."""
+
+    link: Link
+    layout: Layout
+    incarnation: Incarnation
+    string: int
+    density: int
+
+    def run(self) -> bool:
+        """Fold all that the log has now; False when others come in between."""
+        try:
+            while True:
+                facts, steps, is_new = self._close_log()
+                if steps == self._steps_of(facts):
+                    return True
+                self._add(facts, steps, self._read_closed(steps))
+                if is_new:
+                    return True
+        except _OthersAreAtItError:
+            return False
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        return divmod(self.string, self.layout.per_partition)
+
+    def _steps_of(self, facts: Facts) -> int:
+        """How many steps it takes to fold all logs that have been closed."""
+        return facts.folds[self._place[1]] * (self.layout.per_string + 1)
+
+    def _close_log(self) -> tuple[Facts, int, bool]:
+        """Close the log unless it is empty, or the one before is not folded yet.
+
+        Returns the facts, the steps that have been done, and whether the log was closed.
+        """
+        (p, i), keys, replies = self._place, self.incarnation.keys, self.link.replies
+        names = keys.log(p, i), keys.folding(p, i), keys.facts(p)
+        for _ in range(OPTIMISTIC + 1):
+            steps_key = keys.fold_steps(p, i)
+            self.link.send(
+                command(b"WATCH", keys.facts(p), steps_key) + ask_facts(keys, p),
+                command(b"GET", steps_key)
+                + command(b"EXISTS", names[0], steps_key)
+                + command(b"STRLEN", names[0]),
+            )
+            _, facts, steps, there, length = replies.all_of(
+                replies.status,
+                lambda: read_facts(replies, self.incarnation, self.layout.per_partition),
+                lambda: int(replies.text() or 0),
+                replies.integer,
+                replies.integer,
+            )
+            self.incarnation.check_state(facts.had_state, 2, there)
+            if not length or steps < self._steps_of(facts):
+                self._unwatch()
+                return facts, steps, False
+            folds = list(facts.folds)
+            folds[i] += 1
+            closed = Facts(facts.had_state, facts.crowded, tuple(folds))
+            changes = [
+                command(b"RENAME", *names[:2]),
+                command(b"SET", names[0], b""),
+                command(b"HSET", names[2], FOLDS, b" ".join(b"%d" % each for each in folds)),
+            ]
+            if self._execute(Addition(list(changes), [None] * len(changes))):
+                return closed, steps, True
+        raise _OthersAreAtItError
+
+    def _read_closed(self, steps: int) -> Entries:
+        """The closed log, sorted by offset."""
+        keys, replies = self.incarnation.keys, self.link.replies
+        # In this order: it goes with the last step.
+        self.link.send(
+            command(b"GET", keys.folding(*self._place)) + command(b"GET", keys.fold_steps(*self._place))
+        )
+        entries, now = replies.all_of(lambda: read_entries(replies), replies.text)
+        if now != b"%d" % steps:
+            raise _OthersAreAtItError
+        if entries is None:
+            raise self.incarnation.lost_a_part()
+        order = np.argsort(entries[0])
+        return entries[0][order], entries[1][order]
+
+    def _add(self, facts: Facts, steps: int, entries: Entries) -> None:
+        """Do the steps that are left, those of pieces without an entry together with the one before."""
+        offsets, increments = entries
+        pieces, last = self.layout.per_string, self._steps_of(facts)
+        first = last - pieces  # the step of the first piece
+        if steps < first:
+            self._note(offsets, steps, first, crowded=facts.crowded)
+            steps = first
+        ends = np.arange(1, pieces + 1, dtype=np.int64) << self.layout.pieces.shift
+        cuts = [0, *np.searchsorted(offsets, ends).tolist()]
+        used = [piece for piece in range(steps - first, pieces) if cuts[piece] < cuts[piece + 1]]
+        if not used:
+            raise self.incarnation.lost_a_part()
+        for number, piece in enumerate(used):
+            after = first + used[number + 1] if number + 1 < len(used) else last
+            some = slice(cuts[piece], cuts[piece + 1])
+            self._add_piece(offsets[some], increments[some], steps, after, ends=after == last)
+            steps = after
+
+    def _note(self, offsets: Offsets, steps: int, after: int, *, crowded: bool) -> None:
+        """Note slots in the bitmap; where every slot counts as pushed, there is no use for it."""
+        keys, replies = self.incarnation.keys, self.link.replies
+        key = keys.present(*self._place)
+        self.link.send(self._watch(), command(b"GET", key))
+        found, bitmap = replies.all_of(self._read_watched, replies.bulk)
+        self._require(found, steps)
+        if bitmap is None:
+            raise self.incarnation.lost_a_part()
+        present = np.zeros(-(-self.layout.strings.size // 8), np.uint8)
+        present[: bitmap.size] = bitmap
+        mark(present, offsets, 0)
+        noted = Addition([], []) if crowded else Addition([command(b"SET", key, present.tobytes())], [None])
+        if not self._step(noted, after, ends=False):
+            raise _OthersAreAtItError
+
+    def _add_piece(self, offsets: Offsets, increments: Int64, steps: int, after: int, *, ends: bool) -> None:
+        """Add entries to a piece, as a range unless they are few or somebody pushes in between."""
+        keys, replies = self.incarnation.keys, self.link.replies
+        state, tail = keys.state(*self._place), keys.tail(*self._place)
+        body = body_slots(self.layout.strings.size)
+        cut = int(np.searchsorted(offsets, body))
+        to_tail = add_one_by_one(tail, offsets[cut:] - np.uint32(body), increments[cut:])
+        touched = [state] * (cut > 0) + [tail] * (cut < offsets.size)
+        for ranged in (True, False):
+            if ranged and not is_dense(offsets[:cut], self.density):
+                continue
+            self.link.send(self._watch(*touched[: int(ranged)]), command(b"EXISTS", *touched))
+            reads: list[Callable[[], Any]] = [self._read_watched, replies.integer]
+            if ranged:
+                first, past = int(offsets[0]) * SLOT_BYTES, (int(offsets[cut - 1]) + 1) * SLOT_BYTES
+                values = np.empty(past - first, np.uint8)
+                self.link.send(command(b"GETRANGE", state, b"%d" % first, b"%d" % (past - 1)))
+                reads.append(partial(replies.bulk_into, values))
+            found, there, *lengths = replies.all_of(*reads)
+            self._require(found, steps)
+            self.incarnation.check_state(True, len(touched), there)
+            if ranged:
+                self.incarnation.check_state(True, values.size, *lengths)
+                add_scattered(values, offsets[:cut] - offsets[0], increments[:cut])
+                added = overwrite(state, values, first)
+            else:
+                added = add_one_by_one(state, offsets[:cut], increments[:cut])
+            added.parts += to_tail.parts
+            added.answers += to_tail.answers
+            if self._step(added, after, ends=ends):
+                return
+        raise _OthersAreAtItError
+
+    def _watch(self, *keys: bytes) -> bytes:
+        """Watch the count of steps, and these keys, and read it."""
+        steps = self.incarnation.keys.fold_steps(*self._place)
+        return command(b"WATCH", steps, *keys) + command(b"GET", steps)
+
+    def _read_watched(self) -> bytes:
+        """The answers to `_watch`."""
+        self.link.replies.status()
+        return self.link.replies.text()
+
+    def _require(self, found: bytes, steps: int) -> None:
+        """Raise if others have done a step, or the model is gone."""
+        if found != b"%d" % steps:
+            self._unwatch()
+            raise _OthersAreAtItError
+
+    def _unwatch(self) -> None:
+        self.link.send(command(b"UNWATCH"))
+        self.link.replies.status()
+
+    def _step(self, added: Addition, after: int, *, ends: bool) -> bool:
+        """Do a step, which `ends` the folding of the log; False when what is watched has changed."""
+        keys = self.incarnation.keys
+        added.parts.append(command(b"SET", keys.fold_steps(*self._place), b"%d" % after))
+        if ends:
+            added.parts.append(command(b"DEL", keys.folding(*self._place)))
+        added.answers += [None] * (1 + ends)
+        return self._execute(added)
+
+    def _execute(self, changes: Addition) -> bool:
+        """Whether the transaction was carried out; not if what it watches had changed."""
+        replies = self.link.replies
+        self.link.send(command(b"MULTI"), *changes.parts, command(b"EXEC"))
+        length = read_queued(replies, len(changes.answers))
+        if length is None:
+            raise ServerError("TRYAGAIN the partition is about to move")
+        if length < 0:
+            return False
+        for integers in changes.answers:
+            if integers is None:
+                replies.status()
+            else:
+                replies.array()
+                replies.skip_integers(integers)
+        return True
