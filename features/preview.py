@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from features.batches import BatchBuilder
-from features.block import Block, blocks_of
+from features.block import Block, TextRows, blocks_of
 from features.columns import Arrays, Column
 from features.inputs import InputFile
 from features.lines import Labels
 from features.readers import RowChoice, open_reader
 from features.spec import FeatureSpec, ListField, NumberField, column_of
 from features.steps import buckets_of
+from features.text import count_unquoted
 from features.transform import Transform
 
 PREVIEW_ROWS = 65_536
@@ -25,6 +26,7 @@ _ENOUGH_LABELS = 100
 _CROWDED = 0.99
 _DELIMITERS = "|,; "
 """Of lists, the least likely to be in an element first."""
+_QUOTE = ord('"')
 
 
 def kind_of_labels(transform: Transform, blocks: Iterator[Block]) -> int:
@@ -153,6 +155,42 @@ def lists_taken_whole(transform: Transform, blocks: Iterator[Block]) -> list[str
                 f' {_DELIMITERS[likely[0]]!r}; add delimiter: "{_DELIMITERS[likely[0]]}"'
             )
     return found
+
+
+def quoted_cells(transform: Transform, blocks: Iterator[Block]) -> list[str]:
+    """A warning if quotes around cells of delimited text are read as text."""
+    from features.lines import DelimitedRows
+
+    if transform.spec.source.quote:
+        return []
+    first, cells, rows = "", 0, 0
+    for block in _first_rows(blocks):
+        rows += len(block.cells)
+        if isinstance(block.origin, DelimitedRows):
+            found = _quoted(block, block.origin, ord(transform.spec.source.delimiter))
+            if found.size and not first:
+                row, column = found[0].tolist()
+                first = f"{block.origin.place(row)}: column {transform.columns[column]!r}"
+            cells += len(found)
+    if not cells:
+        return []
+    several = f" (the first of {cells:,} such cells in the first {rows:,} rows)" if cells > 1 else ""
+    return [
+        f"{first} begins and ends with a quote{several}, but quotes count as text here: set quote: true in"
+        " the spec's source to read what is inside them"
+    ]
+
+
+def _quoted(block: Block, rows: TextRows, delimiter: int) -> NDArray[np.intp]:
+    """intp[k, 2]: row and column of the cells that begin and end with a quote."""
+    cells = block.cells
+    begin, end = int(rows.starts[0]), int(rows.ends[-1])
+    if count_unquoted(cells.buffer, begin, end, delimiter) >= 0:
+        return np.empty((0, 2), np.intp)
+    sound = block.status == 0
+    starts, ends = (np.where(sound[:, None], each, begin) for each in (cells.starts, cells.ends))
+    both = (cells.buffer[starts] == _QUOTE) & (cells.buffer[ends - 1] == _QUOTE) & (ends - starts > 1)
+    return np.argwhere(both)
 
 
 def _cells_with_each(characters: str, column: Column) -> list[int]:

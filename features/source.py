@@ -19,7 +19,7 @@ from features.columns import Words
 from features.inputs import InputFile, StandardInput, input_files
 from features.lines import Labels
 from features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece
-from features.preview import absent_columns, crowded_fields, kind_of_labels, lists_taken_whole
+from features.preview import absent_columns, crowded_fields, kind_of_labels, lists_taken_whole, quoted_cells
 from features.readers import (
     EARLY_ROWS,
     SKIPPING,
@@ -172,7 +172,13 @@ class RawSource:
         with closing(self._blocks()) as blocks:
             crowded = crowded_fields(self._transform, blocks)
         with closing(self._blocks()) as blocks:
-            return absent + crowded + lists_taken_whole(self._transform, blocks)
+            whole = lists_taken_whole(self._transform, blocks)
+        return absent + crowded + whole + self.layout_warnings()
+
+    def layout_warnings(self) -> list[str]:
+        """What the first rows show of the files' layout that does not fit the spec's source."""
+        with closing(self._blocks()) as blocks:
+            return quoted_cells(self._transform, blocks)
 
     def count_rows(self) -> int:
         """The number of data rows, good or bad. Text is read through for it, once."""

@@ -17,7 +17,7 @@ from ctr.cli.options import (
     ModelOption,
     OnBadRows,
 )
-from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
+from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping, warn_of_layout
 from ctr.cli.tables import metric_lines
 from ctr.defaults import MOST_BAD
 from ctr.outputs import beside, printable, require_apart, require_no_part, require_writable
@@ -77,6 +77,7 @@ def calibrate(
         quarantine=quarantine,
         max_bad_fraction=max_bad_fraction,
     )
+    warn_of_layout(source)
     started = perf_counter()
     with stopping(f"{out} was not written."), progress("calibrating") as show:
         fitted = fit(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ctr.cli.options import BadRowsOption, Inputs, JsonOption, MaxBadFraction, OnBadRows
-from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
+from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping, warn_of_layout
 from ctr.defaults import MOST_BAD
 from ctr.outputs import beside_input, printable, require_apart, require_no_part, require_writable
 
@@ -103,6 +103,7 @@ def evaluate(
     quarantine = beside_input(inputs[0], ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
     sources = _sources(inputs, loaded, by, unweighted, on_bad_rows, quarantine, max_bad_fraction)
     first = sources[0]
+    warn_of_layout(first)
     started = perf_counter()
     with stopping("Nothing was written."), progress("evaluating") as show:
         compared = compare(

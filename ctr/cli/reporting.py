@@ -16,7 +16,7 @@ from ctr.errors import DataError
 from ctr.outputs import replace_file
 
 if TYPE_CHECKING:
-    from features import BadRows
+    from features import BadRows, ExampleSource
 
 STOPPED = 130
 """Exit code of a job that Ctrl-C or SIGTERM stopped, as shells have it."""
@@ -33,6 +33,15 @@ def stopping(kept: str) -> Iterator[None]:
     except KeyboardInterrupt as interrupt:
         typer.echo(f"\nStopped. {str(interrupt) or kept}", err=True)
         raise typer.Exit(STOPPED) from None
+
+
+def warn_of_layout(source: ExampleSource) -> None:
+    """Print what the first rows of raw files show that does not fit the layout in the spec."""
+    from features import RawSource
+
+    if isinstance(source, RawSource):
+        for text in source.layout_warnings():
+            typer.echo(f"warning: {text}", err=True)
 
 
 def report(lines: list[str], summary: dict[str, Any], json: Path | None, *, to_stderr: bool = False) -> None:

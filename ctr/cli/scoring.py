@@ -17,7 +17,7 @@ from ctr.cli.options import (
     OnBadRows,
     ValuesOption,
 )
-from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
+from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping, warn_of_layout
 from ctr.defaults import MOST_BAD
 from ctr.outputs import beside, require_apart, require_no_part
 from ctr.table import table
@@ -97,6 +97,7 @@ def predict(
         max_bad_fraction=max_bad_fraction,
         also=names,
     )
+    warn_of_layout(source)
     started = perf_counter()
     kept = "Not all predictions were written." if to_stdout else f"{out} was not written."
     with stopping(kept), progress("predicting") as show:

@@ -64,11 +64,14 @@ class Check:
     """Of each column that time fields or windows read."""
     unused: list[str]
     """Columns of the first file that the spec says nothing of."""
+    layout: list[str]
+    """What does not fit the spec's source."""
 
     @property
     def warnings(self) -> list[str]:
         """About the data, then about its order, then about fields."""
-        found = [warning for each in self.times for warning in each.warnings]
+        found = list(self.layout)
+        found += [warning for each in self.times for warning in each.warnings]
         found += [f"field {each.name!r}: {warning}" for each in self.fields for warning in each.warnings]
         if self.positives in (0, self.rows):
             found.insert(
@@ -113,6 +116,7 @@ def check(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], rows: int
         fields=[found[each.name] for each in spec.fields],
         times=times,
         unused=unused,
+        layout=first.source.layout_warnings(),
     )
 
 

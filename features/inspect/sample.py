@@ -6,9 +6,10 @@ import csv
 import json
 import re
 from collections.abc import Collection, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 from ctr.errors import DataError
 from features.block import Reader, UnfitColumnError, blocks_of
@@ -148,21 +149,24 @@ def _source_of(file: InputFile) -> Source:
             f"{file}: rows that carry their own features need no spec of fields; take the shipped one by its "
             f"name, such as --spec {'libsvm' if kind is None else kind.name}."
         )
-    delimiter = max(DELIMITERS, key=lambda mark: _regular(head, mark))
-    if not _regular(head, delimiter):
+    ways = [(delimiter, quote) for delimiter in DELIMITERS for quote in (True, False)]
+    delimiter, quote = max(ways, key=lambda way: _regular(_split(head, *way)))
+    rows = _split(head, delimiter, quote)
+    if not _regular(rows):
         raise DataError(
             f"{file}: no tab, comma, semicolon or | stands equally often in its lines, so it is unclear how "
             "they are split; write a spec by hand: see docs/spec.md."
         )
-    quote = any(_cells(line, delimiter, True) != line.split(delimiter) for line in head)
-    first, *others = (_cells(line, delimiter, quote) for line in head)
+    first, *others = rows
     header = len(set(first)) == len(first) and not any(is_number(name) or not name for name in first)
     if header and others and not any(map(is_number, others[0])):
         header = not all(a in column for a, column in zip(first, zip(*others, strict=False), strict=False))
-    if header:
-        return Source(format="delimited", delimiter=delimiter, quote=quote)
-    names = tuple(f"column{i + 1}" for i in range(len(first)))
-    return Source(format="delimited", delimiter=delimiter, quote=quote, header=False, columns=names)
+    layout: dict[str, Any] = {"format": "delimited", "delimiter": delimiter, "header": header}
+    if quote and rows != _split(head, delimiter, False):
+        layout["quote"] = True
+    if not header:
+        layout["columns"] = tuple(f"column{i + 1}" for i in range(len(first)))
+    return Source.model_validate(layout)
 
 
 def _first_lines(file: InputFile, *, as_json: bool = False) -> list[str]:
@@ -172,17 +176,16 @@ def _first_lines(file: InputFile, *, as_json: bool = False) -> list[str]:
     return [line.decode("utf-8", "replace") for line in islice(raw.splitlines(), _HEAD_LINES)]
 
 
-def _regular(lines: Sequence[str], delimiter: str) -> float:
-    """How many cells each line has, if as good as all have equally many; else 0."""
-    counts = [len(_cells(line, delimiter, True)) for line in lines]
+def _regular(rows: Sequence[Sequence[str]]) -> float:
+    """How many cells each row has, if as good as all have equally many; else 0."""
+    counts = [len(row) for row in rows]
     usual = max(set(counts), key=counts.count)
     return float(usual) if usual > 1 and counts.count(usual) >= 0.9 * len(counts) else 0.0
 
 
-def _cells(line: str, delimiter: str, quote: bool) -> list[str]:
-    if not quote:
-        return line.split(delimiter)
-    try:
-        return next(csv.reader([line], delimiter=delimiter), [""])
-    except csv.Error:
-        return line.split(delimiter)
+def _split(lines: Sequence[str], delimiter: str, quote: bool) -> list[list[str]]:
+    """The cells of each row; one in quotes may have several lines."""
+    if quote:
+        with suppress(csv.Error):
+            return list(csv.reader([f"{line}\n" for line in lines], delimiter=delimiter))
+    return [line.split(delimiter) for line in lines]

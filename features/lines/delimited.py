@@ -24,6 +24,7 @@ from features.text import (
     TextFile,
     count_lines,
     count_quoted,
+    count_unquoted,
     scan_plain,
     scan_quoted,
 )
@@ -31,6 +32,7 @@ from features.text import (
 Labels = Literal["required", "ignored", "absent"]
 """Whether rows have labels: `ignored` may have them."""
 
+_PLAIN = "; if quotes are text, set quote: false in the spec's source"
 _LABEL = re.compile(r"[+-]?[01](\.0*)?")
 
 
@@ -48,10 +50,11 @@ class DelimitedRows(TextRows):
             return f"found {found}, expected {self.columns}{hint}", f"{found} instead of {self.columns}"
         if status == RowStatus.TEXT_AFTER_QUOTE:
             reason = "text after the quote that closes a cell"
-            return f'found {reason}, expected a delimiter; a quote inside is ""', reason
+            return f'found {reason}, expected a delimiter; a quote inside is ""{_PLAIN}', reason
         if status == RowStatus.OPEN_QUOTE:
             return (
-                f"found no quote that closes cell {column + 1}, expected one before the end of the file",
+                f"found no quote that closes cell {column + 1}, expected one before the end of the file"
+                f"{_PLAIN}",
                 "a quote that is not closed",
             )
         return None
@@ -68,7 +71,8 @@ class DelimitedPiece:
     columns: int
     """How many the file has."""
     delimiter: int
-    quote: bool
+    quoted: bool
+    """Whether cells of it are in quotes."""
     thread: threading.local
     """Of the file: what each thread uses again for its next piece."""
 
@@ -92,7 +96,7 @@ class DelimitedPiece:
     def _scan(self, begin: int, *block: Any) -> tuple[int, int]:
         """Fills starts, ends, status, column and bounds; the rows found, and where to go on."""
         lines = self.lines
-        if self.quote:
+        if self.quoted:
             places = np.full(self.columns, -1, np.int32)
             places[self.wanted] = np.arange(self.wanted.size)
             found = scan_quoted(
@@ -161,10 +165,10 @@ class DelimitedReader:
         wanted = np.array([self.columns.index(name) for name in columns], np.int32)
         rows = 0
         while (found := self._rows_there())[0]:
-            count, end = found
+            count, end, quoted = found
             rows += count
-            lines = self._file.take(end, None if self._quote else count)  # a row in quotes may have several
-            yield self._piece(lines, count, wanted)
+            lines = self._file.take(end, None if quoted else count)  # a row in quotes may have several
+            yield self._piece(lines, count, wanted, quoted=quoted)
         if rows == 0:
             raise DataError(f"{self._path}: there are no rows after the header; leave the file out.")
 
@@ -175,27 +179,32 @@ class DelimitedReader:
             self._file.begin = found[1]
         return rows
 
-    def _rows_there(self) -> tuple[int, int]:
-        """How many whole rows there are in the buffer, and where they end; none only at the file's end."""
-        file = self._file
+    def _rows_there(self) -> tuple[int, int, bool]:
+        """How many whole rows there are in the buffer, where they end, and whether cells are in quotes.
+
+        There are none only at the file's end.
+        """
+        file, delimiter = self._file, ord(self._delimiter)
         while True:
             there = file.lines
-            rows, end = count_lines(there.buffer, there.begin, there.end), np.intp(there.end)
-            if self._quote:  # not every newline ends a row
-                delimiter = ord(self._delimiter)
-                rows, end = count_quoted(there.buffer, there.begin, there.end, there.is_last, delimiter)
+            text = there.buffer, there.begin, there.end
+            rows = int(count_unquoted(*text, delimiter) if self._quote else count_lines(*text))
+            end, quoted = there.end, rows < 0
+            if quoted:  # not every newline ends a row
+                rows, end = map(int, count_quoted(*text, there.is_last, delimiter))
             if rows or file.is_last:
-                return int(rows), int(end)
+                return rows, end, quoted
             file.fill()
 
-    def _piece(self, lines: Lines, rows: int, wanted: NDArray[np.int32]) -> DelimitedPiece:
+    def _piece(self, lines: Lines, rows: int, wanted: NDArray[np.int32], *, quoted: bool) -> DelimitedPiece:
         delimiter, columns = ord(self._delimiter), len(self.columns)
-        return DelimitedPiece(lines, rows, wanted, columns, delimiter, self._quote, self._thread)
+        return DelimitedPiece(lines, rows, wanted, columns, delimiter, quoted, self._thread)
 
     def _first_block(self, wanted: Sequence[int]) -> Block:
         """The first rows with the cells of these columns; no line is taken."""
-        rows, _ = self._rows_there()
-        return next(self._piece(self._file.lines, rows, np.array(wanted, np.int32)).blocks())
+        rows, _, quoted = self._rows_there()
+        piece = self._piece(self._file.lines, rows, np.array(wanted, np.int32), quoted=quoted)
+        return next(piece.blocks())
 
     def _lacks_labels(self, spec: FeatureSpec, labels: Labels) -> bool:
         """Whether the first rows are without the column of the labels.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, model_validator
 from pydantic_core import PydanticKnownError
 
 from features.spec.fields import FROZEN, InputField, Names, check_distinct, misfit, one_of
@@ -40,9 +40,17 @@ FORMATS: dict[str, Format] = {}
 """By name: see `features.readers.opening`, which fills it."""
 
 
+_DELIMITERS = {"csv": ",", "tsv": "\t", "delimited": ","}
+"""By the names of delimited text, its delimiter where a spec gives none."""
+_QUOTING = (",", ";")
+"""The delimiters of text whose cells may be in quotes (RFC 4180) where a spec does not say."""
+
+
 def _known(name: str) -> str:
     if name not in FORMATS:
-        raise PydanticKnownError("literal_error", {"expected": one_of(FORMATS)})
+        raise PydanticKnownError(
+            "literal_error", {"expected": one_of(dict.fromkeys([*_DELIMITERS, *FORMATS]))}
+        )
     return name
 
 
@@ -58,11 +66,23 @@ class Source(BaseModel):
     header: bool = True
     """Whether the first line names the columns; delimited text only."""
     quote: bool = False
-    """Whether a cell may stand in double quotes, where `""` is a quote and newlines are text."""
+    """Whether a cell may stand in double quotes, where `""` is a quote and newlines are text. Where a spec
+    does not say: with a comma or semicolon as delimiter."""
     columns: Names = ()
     """The names of all columns in their order: given if and only if `header` is false."""
     ignore: Names = ()
     """Columns that no field reads, but that rows sent for scoring may carry; not in libsvm."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, given: Any) -> Any:
+        """What follows for delimited text from its name and delimiter, where it is not given."""
+        name = given.get("format") if isinstance(given, dict) else None
+        if not isinstance(name, str) or name not in _DELIMITERS:
+            return given
+        delimiter = given.get("delimiter", _DELIMITERS[name])
+        known = {"delimiter": delimiter, "quote": delimiter in _QUOTING}
+        return {**known, **given, "format": "delimited"}
 
     def to_yaml(self) -> dict[str, Any]:
         """What a spec's text says of it."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from features.text.file_kind import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
     from features.text.hashing import hash_bytes
     from features.text.number_kernels import LOG_CELLS, log_cells
-    from features.text.quote_kernels import count_quoted, scan_quoted
+    from features.text.quote_kernels import count_quoted, count_unquoted, scan_quoted
     from features.text.scanner_kernels import count_lines, scan_plain
     from features.text.text_file import READ_BYTES, Lines, TextFile
     from features.text.time_text import Times, expected_time, times_of

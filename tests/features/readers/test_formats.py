@@ -124,6 +124,6 @@ def test_a_format_is_one_entry(tmp_path: Path) -> None:
 def test_a_format_that_is_not_there() -> None:
     with pytest.raises(
         SpecError,
-        match=r"source\.format: expected 'delimited', 'parquet', 'arrow', 'jsonl', 'libsvm' or 'vw'",
+        match=r"source\.format: expected 'csv', 'tsv', 'delimited', 'parquet', 'arrow', 'jsonl', 'libsvm' or",
     ):
         parse_spec(SPEC.replace("FORMAT", "fixed"), "fixed.yaml")

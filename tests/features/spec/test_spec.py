@@ -217,8 +217,8 @@ fields:
         ("format: delimited", "format: parquet", r"source\.(header|columns): only delimited text"),
         (
             "format: delimited",
-            "format: csv",
-            r"source\.format: expected 'delimited', 'parquet', 'arrow', 'jsonl', 'libsvm' or 'vw'",
+            "format: cvs",
+            r"source\.format: expected 'csv', 'tsv', 'delimited', 'parquet', 'arrow', 'jsonl', 'libsvm' or",
         ),
         ("  - {name: a, ", "  - [name: a, ", r"my\.yaml:\d+:\d+: not valid YAML"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from features.text.quote_kernels import OPEN_QUOTE, TEXT_AFTER_QUOTE, count_quoted, scan_quoted
+from features.text.quote_kernels import (
+    OPEN_QUOTE,
+    TEXT_AFTER_QUOTE,
+    count_quoted,
+    count_unquoted,
+    scan_quoted,
+)
 from features.text.scanner_kernels import (
     PADDING,
     WRONG_COLUMNS,
@@ -192,3 +199,17 @@ def test_quoted_rows_are_counted_without_being_split(text: bytes, is_last: bool)
     buffer = np.frombuffer(b"\n" * BEFORE + text + b'\n"' * (PADDING // 2), np.uint8)
     count, end = count_quoted(buffer, BEFORE, BEFORE + len(text), is_last, ord(","))
     assert (count, end) == (len(rows), BEFORE + sum(len(row.raw) for row in rows))
+
+
+@given(lines_of(',,\n1111111111111111"'), st.integers(0, 70))
+def test_lines_are_counted_unless_a_cell_begins_with_a_quote(text: bytes, before: int) -> None:
+    buffer = np.frombuffer(b'"' * before + text + b'\n"' * (PADDING // 2), np.uint8)
+    quoted = any(row.startswith(b'"') or b',"' in row for row in text.split(b"\n"))
+    found = count_unquoted(buffer, before, before + len(text), ord(","))
+    assert found == (-1 if quoted else text.count(b"\n"))
+
+
+@given(lines_of(',,\n\r1"1'), layouts, st.integers(1, 5))
+def test_quotes_inside_cells_are_plain_text(text: bytes, layout: tuple[int, list[int]], rows: int) -> None:
+    text = re.sub(rb'(?<![^,\n])"+', b"", text)
+    assert quoted(text, *layout, rows) == plain(text, *layout, rows, delimiter=b",")
