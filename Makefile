@@ -76,9 +76,13 @@ bench-features: $(VENV)/.bench ## Making features: raw text, Parquet, fitting, s
 bench-peers: $(VENV)/.bench ## Beside VW, scikit-learn, modern-fm and river: accuracy, speed, memory; writes docs/benchmarks.md
 	$(BIN)/python -m benchmarks peers
 
-drill: install ## Break Redis clusters while they train: is any update lost or doubled? (about 10 minutes)
+MINUTES ?= 30
+drill: $(VENV)/.test ## Break Redis servers and workers while they train: is any update lost or doubled? (10 minutes and MINUTES=30 more)
+ifndef ROUND
 	$(BIN)/ctr drill --rounds 3 --freezes 100
 	$(BIN)/ctr drill --rounds 2 --freezes 0 --consistency bsp --seed 1
+endif
+	$(BIN)/python -m tests.drill --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(ROUND),--round $(ROUND))
 
 wheel: install ## Build a wheel into dist/, and try it in an environment of its own
 	rm -rf dist
@@ -92,7 +96,7 @@ $(VENV)/.ctr: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ctr needs Python 3.11 or newer on PATH (or: make PYTHON=/path/to/python)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo "This Python cannot make a virtual environment; \
 on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
-	$(PIP) --editable '.[embedded]'
+	$(PIP) --editable '.[all]'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.ctr

@@ -34,15 +34,16 @@ class Events:
     def __init__(self, model: Model, limits: Limits) -> None:
         self._model = model
         self._limits = limits
+        self._lists = len(model.spec.list_columns)
 
     def impressions(self, body: bytes) -> bytes:
         """Take in the rows of a request."""
-        rows = parse_rows(body, self._limits)
+        rows = parse_rows(body, self._limits, self._lists)
         return orjson.dumps({"taken": self._model.take_in(rows, int((time() + AHEAD_S) * 1e6))})
 
     def clicks(self, body: bytes) -> bytes:
         """Add clicks to rows that have been taken in."""
-        return orjson.dumps({"taken": self._model.add_clicks(parse_rows(body, self._limits))})
+        return orjson.dumps({"taken": self._model.add_clicks(parse_rows(body, self._limits, self._lists))})
 
     def warm(self) -> None:
         """Have the kernels compiled; the windows stay as they are."""

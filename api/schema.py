@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from features import FeatureSpec
-from features.spec import CategoryField, NumberField, TimeField, column_of, columns_of
+from features.spec import UNIX, UNIX_MS, CategoryField, NumberField, TimeField, column_of, columns_of
 
 NOT_NOW = "The model is warming up, the server is busy, or Redis, which has the windows, is away"
 """Why an answer may have the status 503."""
@@ -94,17 +94,21 @@ def example_row(spec: FeatureSpec) -> dict[str, int | str | list[str]]:
     row |= dict.fromkeys(sorted(spec.list_columns)[:EXAMPLE_FIELDS], EXAMPLE_LIST)
     for window in spec.windows:
         row |= {name: EXAMPLE_CATEGORY for name in window.key if name not in row}
-        row[window.time] = str(EXAMPLE_TIME.replace(tzinfo=None)) if window.format is None else 1_510_000_000
+        row[window.time] = _example_time(window.format)
     times = [field for field in spec.fields if isinstance(field, TimeField)]
-    row |= {column: _example_time(field) for field in times[:EXAMPLE_FIELDS] for column in columns_of(field)}
+    row |= {
+        column: _example_time(field.format)
+        for field in times[:EXAMPLE_FIELDS]
+        for column in columns_of(field)
+    }
     # Last, because a column that is read both ways has to hold a number.
     return row | dict.fromkeys(numbers[:EXAMPLE_FIELDS], EXAMPLE_NUMBER)
 
 
-def _example_time(field: TimeField) -> int | str:
-    if field.numeric:
-        return int(EXAMPLE_TIME.timestamp()) * (1 if field.format == "unix" else 1_000)
-    return EXAMPLE_TIME.strftime(field.format) if field.format else EXAMPLE_TIME.isoformat()
+def _example_time(time_format: str | None) -> int | str:
+    if time_format in (UNIX, UNIX_MS):
+        return int(EXAMPLE_TIME.timestamp()) * (1 if time_format == UNIX else 1_000)
+    return EXAMPLE_TIME.strftime(time_format) if time_format else EXAMPLE_TIME.isoformat()
 
 
 def request_schema(spec: FeatureSpec, max_rows: int) -> dict[str, Any]:

@@ -39,13 +39,24 @@ def fit(
     inputs: Sequence[str | Path | InputFile],
     choice: RowChoice | None = None,
     held_out: float = 0.0,
+    rows: Sequence[range] | None = None,
 ) -> FeatureSpec:
     """`spec` with what its steps learn from all rows of these inputs, or those of a choice; see `learn`.
 
-    `held_out`: but not from this share of the rows, at the end. Raises DataError, and SpecError when the spec
-    does not fit a file's format, or a vocabulary cannot be read.
+    `held_out`: but not from this share of the rows, at the end. `rows`: only from those at these positions,
+    ascending. Raises DataError, and SpecError when the spec does not fit a file's format, or a vocabulary
+    cannot be read.
     """
-    return learn(spec, partial(_pieces_before, held_out, spec, inputs, choice))
+
+    def pieces(names: Sequence[str]) -> Iterator[Piece]:
+        wanted = rows
+        if held_out:
+            total = _count_rows(spec, inputs, choice)
+            wanted = [range(total - round(total * held_out))]
+        found = _pieces(spec, inputs, choice, names)
+        return found if wanted is None else _pieces_at(wanted, found)
+
+    return learn(spec, pieces)
 
 
 def any_chosen(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], choice: RowChoice) -> bool:
@@ -119,49 +130,54 @@ def _pieces(
             yield from reader.pieces(names)
 
 
-def _pieces_before(
-    held_out: float,
-    spec: FeatureSpec,
-    inputs: Sequence[str | Path | InputFile],
-    choice: RowChoice | None,
-    names: Sequence[str],
-) -> Generator[Piece, None, None]:
-    """The same, but for a share of the rows at the end."""
-    with closing(_pieces(spec, inputs, choice, names)) as pieces:
-        if not held_out:
-            yield from pieces
-            return
-        rows = 0
-        for file in input_files(inputs):
-            with closing(open_reader(file, spec, "ignored", choice)) as reader:
-                rows += reader.count_rows()
-        left = rows - round(rows * held_out)
+def _count_rows(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], choice: RowChoice | None) -> int:
+    total = 0
+    for file in input_files(inputs):
+        with closing(open_reader(file, spec, "ignored", choice)) as reader:
+            total += reader.count_rows()
+    return total
+
+
+def _pieces_at(wanted: Sequence[range], pieces: Generator[Piece, None, None]) -> Iterator[Piece]:
+    """The rows at these positions, ascending."""
+    with closing(pieces):
+        first = 0
         for piece in pieces:
-            if left <= 0:
+            last = first + piece.rows
+            here = tuple(
+                range(max(each.start, first) - first, min(each.stop, last) - first)
+                for each in wanted
+                if max(each.start, first) < min(each.stop, last)
+            )
+            if here:
+                yield _SomeRows(piece, here)
+            first = last
+            if first >= max((each.stop for each in wanted), default=0):
                 break
-            yield _FirstRows(piece, min(piece.rows, left))
-            left -= piece.rows
 
 
 @dataclass(frozen=True, slots=True)
-class _FirstRows:
-    """So many rows of a piece."""
+class _SomeRows:
+    """Some rows of a piece."""
 
     piece: Piece
-    rows: int
+    wanted: tuple[range, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(map(len, self.wanted))
 
     def blocks(self) -> Iterator[Block]:
-        left = self.rows
+        first = 0
         for block in self.piece.blocks():
-            n = min(block.status.size, left)
-            yield (
-                block
-                if n == block.status.size
-                else Block(block.cells.part(0, n), block.status[:n], block.column[:n], block.origin)
-            )
-            left -= n
-            if left == 0:
-                break
+            last = first + block.status.size
+            for each in self.wanted:
+                low, high = max(each.start, first) - first, min(each.stop, last) - first
+                if low < high:
+                    these = slice(low, high)
+                    cells = block.cells.part(low, high)
+                    yield Block(cells, block.status[these], block.column[these], block.origin)
+            first = last
 
 
 def _taken(names: Sequence[str], passes: Sequence[tuple[InputField, Fit]], piece: Piece) -> list[list[Any]]:

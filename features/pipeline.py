@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,8 +72,14 @@ class Pipeline:
     spec: FeatureSpec
     """Once fitted, with what was learnt."""
 
-    def __init__(self, spec: FeatureSpec) -> None:
-        """Raises SpecError for specs with windows, and for those of rows that carry their own features."""
+    def __init__(self, spec: FeatureSpec | str | Path) -> None:
+        """`spec`: a checked spec, or what `spec_of` reads: a YAML file, a shipped spec's name, YAML text.
+
+        Raises SpecError as `spec_of` does, for specs with windows, and for those of rows that carry their own
+        features.
+        """
+        if not isinstance(spec, FeatureSpec):
+            spec = spec_of(spec)
         if not spec.fields:
             raise SpecError(
                 f"{spec.source.format} data carries its own features, so there are no columns to make any of;"
@@ -97,7 +103,7 @@ class Pipeline:
         >>> Pipeline.from_yaml("criteo")
         <Pipeline, fields: 39, slots: 2**22>
         """
-        return Pipeline(spec_of(spec))
+        return Pipeline(spec)
 
     @staticmethod
     def load(folder: str | Path) -> Pipeline:
@@ -181,8 +187,11 @@ class Pipeline:
 
     def _targets(self, table: object) -> Batch:
         """The rows with their labels and weights, and no features but the bias."""
-        no_features = self.spec.model_copy(update={"fields": (), "crosses": ()})
-        return batch_of(table, Transform(no_features, with_label=True))
+        no_features = self.spec.model_copy(update={"fields": (), "crosses": (), "scales": {}})
+        transform = Transform(no_features, with_label=True)
+        if _are_dicts(table):  # where other columns than those of the spec would be an error
+            table = [{name: row.get(name) for name in transform.columns} for row in table]
+        return batch_of(table, transform)
 
 
 def spec_of(spec: str | Path) -> FeatureSpec:
@@ -200,9 +209,8 @@ def batch_of(table: object, transform: Transform) -> Batch:
 
     Raises DataError for what is neither, for a column that is not there, and for the first bad row.
     """
-    if isinstance(table, list) and all(isinstance(row, Mapping) for row in table):
-        rows: Sequence[Mapping[str, object]] = table
-        return transform.apply_rows(rows)
+    if _are_dicts(table):
+        return transform.apply_rows(table)
     reader = TableReader(table, transform.spec)
     reader.require(transform.columns)
     builder = BatchBuilder(transform, reader.count_rows())
@@ -213,3 +221,7 @@ def batch_of(table: object, transform: Transform) -> Batch:
             problem = transform.explain(block.cells, row, int(block.status[row]), int(block.column[row]))[0]
             raise DataError(f"{block.origin.place(row)}: {problem}; correct or drop the row.")
     return builder.take()
+
+
+def _are_dicts(table: object) -> TypeGuard[Sequence[Mapping[str, object]]]:
+    return isinstance(table, list) and all(isinstance(row, Mapping) for row in table)

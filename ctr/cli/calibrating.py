@@ -18,7 +18,7 @@ from ctr.cli.options import (
     OnBadRows,
 )
 from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping, warn_of_layout
-from ctr.cli.tables import metric_lines
+from ctr.cli.tables import CROSS_FITTED, metric_lines
 from ctr.defaults import MOST_BAD
 from ctr.outputs import beside, printable, require_apart, require_no_part, require_writable
 
@@ -89,7 +89,7 @@ def calibrate(
     before, after = fitted.before.summary(), fitted.after.summary()
     lines = [
         *metric_lines({"not calibrated": before, "calibrated": after}),
-        "(calibrated: each half of the rows by what the other half says; the model has what both say)",
+        CROSS_FITTED,
         f"model {found.id} is in {out}: model {loaded.id}, calibrated on {after.examples:,} rows",
         *bad_rows_lines(source.bad_rows, quarantine),
     ]

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from ctr.metrics import MetricSummary
     from ps import Saturations
 
+CROSS_FITTED = (
+    "(calibrated: 2-fold cross-fitted metrics; the saved calibration is fitted on all of these rows)"
+)
+"""What to know of the metrics of a model that was calibrated on the same rows."""
+
 
 def metric_lines(evaluated: Mapping[str, MetricSummary]) -> list[str]:
     """One line of metrics per entry, under a line of heads; a last one where some are not defined."""

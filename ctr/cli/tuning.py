@@ -27,8 +27,8 @@ from ctr.table import table
 
 if TYPE_CHECKING:
     from ctr.suggest import Suggestion
-    from ctr.tune import Reopen, Tried, Tuned
-    from features import ExampleSource
+    from ctr.tune import RawRows, Tried, Tuned
+    from features import ExampleSource, FeatureSpec
 
 _SHOWN = 5
 _HELD_OUT = 0.2
@@ -117,8 +117,8 @@ def tune(
     - `ctr train clicks.tsv --settings settings.yaml --model model`
     - `ctr tune --spec criteo clicks.tsv --crosses 20 --out settings.yaml`
     """
+    from ctr.cli.search_progress import showing_search
     from ctr.interrupts import stop_requests
-    from ctr.progress import progress
     from ctr.tune import NamedSpec, Settings, require_optuna, require_plot, write_plot, write_settings
     from ctr.tune import tune as find
     from features import open_source
@@ -147,22 +147,18 @@ def tune(
             threads=count,
             learns=True,
         )
+        raw = _raw_rows(inputs, spec, on_bad_rows, max_bad_fraction, count)
         crossed, suggestion = None, None
         if crosses and spec is not None:
             holdout_fraction = _HELD_OUT if holdout_fraction is None else holdout_fraction
             suggestion = _suggested(spec, inputs, source, rows, holdout_fraction, crosses, count)
-            crossed = _with_crosses(suggestion, inputs, count)
-        with stop_requests() as stop, progress("tuning") as show:
-
-            def on_trial(tried: Sequence[Tried]) -> None:
-                best = min(each.judged.loss for each in tried)
-                show(sum(each.judged.rows for each in tried), len(tried) / trials, best)
-
+            crossed = _with_crosses(suggestion)
+        with stop_requests() as stop, showing_search() as shown:
             found = find(
                 source,
                 out.parent,
+                raw=raw,
                 crossed=crossed,
-                reopen=_reopen(inputs, on_bad_rows, max_bad_fraction, count),
                 trials=trials,
                 most_epochs=max_epochs,
                 most_rows=rows,
@@ -170,7 +166,8 @@ def tune(
                 workers=count,
                 seed=seed,
                 stop=stop,
-                on_trial=on_trial,
+                on_rows=shown.on_rows,
+                on_progress=shown.on_progress,
             )
         used = inputs[0] if spec is None else spec
         if suggestion is not None and found.best.crosses:
@@ -198,17 +195,25 @@ def tune(
         raise typer.Exit(STOPPED)
 
 
-def _reopen(
-    inputs: Sequence[str], on_bad_rows: OnBadRows, max_bad_fraction: float, workers: int
-) -> Reopen | None:
-    """How raw rows are read with scales, without a word of bad ones, which are told already."""
-    from features import is_dataset, open_source
+def _raw_rows(
+    inputs: Sequence[str],
+    spec: str | None,
+    on_bad_rows: OnBadRows,
+    max_bad_fraction: float,
+    workers: int,
+) -> RawRows | None:
+    """How raw rows are read through other specs; bad ones are counted elsewhere."""
+    from ctr.tune import RawRows
+    from features import is_dataset, load_spec
 
-    if any(map(is_dataset, inputs)):
+    if spec is None or any(map(is_dataset, inputs)):
         return None
-    bad = OnBadRows.FAIL if on_bad_rows is OnBadRows.FAIL else OnBadRows.SKIP
-    return lambda spec: open_source(
-        inputs, spec, on_bad_rows=bad.value, max_bad_fraction=max_bad_fraction, threads=workers
+    return RawRows(
+        inputs,
+        load_spec(spec),
+        on_bad_rows="fail" if on_bad_rows is OnBadRows.FAIL else "skip",
+        max_bad_fraction=max_bad_fraction,
+        threads=workers,
     )
 
 
@@ -252,16 +257,13 @@ def _suggested(
         )
 
 
-def _with_crosses(suggestion: Suggestion, inputs: Sequence[str], workers: int) -> dict[int, ExampleSource]:
-    """The inputs through specs with a quarter, half and all of the crosses suggested."""
-    from features import open_source, spec_of
+def _with_crosses(suggestion: Suggestion) -> dict[int, FeatureSpec]:
+    """The spec with a quarter, half and all of the crosses suggested."""
+    from features import spec_of
 
     most = len(suggestion.chosen)
     counts = {max(most * quarters // 4, 1) for quarters in (1, 2, 4)} if most else set()
-    return {
-        count: open_source(inputs, spec_of(suggestion.yaml(count)), threads=workers, learns=True)
-        for count in sorted(counts)
-    }
+    return {count: spec_of(suggestion.yaml(count)) for count in sorted(counts)}
 
 
 def _write_spec(file: Path, suggestion: Suggestion, crosses: int) -> None:
@@ -284,7 +286,7 @@ def _lines(found: Tuned, out: Path) -> list[str]:
         tuple(cell for head, cell in zip(heads, row, strict=True) if told.get(head, True)) for row in rows
     ]
     lines = [
-        f"tried {some(len(found.tried), 'setting')} in {found.seconds:.1f} s, judged by {found.judged_by}",
+        f"tried {some(len(found.tried), 'setting')} in {found.seconds:.1f} s, scored on {found.scored_on}",
         *([f"the best {len(shown)}, where each pass has to gain 0.01%:"] if len(shown) > 1 else []),
         *table(rows, ">" * len(rows[0])),
         found.gain,

@@ -234,9 +234,9 @@ def _refusal(error: ModelExistsError, settings: StoreSettings) -> StoreError:
 
 
 def _require_over(settings: StoreSettings, job: str, stop: Event) -> None:
-    """Wait for the lease of the command that led the job so far, if that has died.
+    """Wait for the length of a lease whether the command that led the job so far renews its own.
 
-    Raises StoreError when it renews its lease, and KeyboardInterrupt when `stop` is set meanwhile.
+    Raises StoreError when it does, and KeyboardInterrupt when `stop` is set meanwhile.
     """
     if settings.url.startswith("embedded:"):
         return
@@ -244,21 +244,22 @@ def _require_over(settings: StoreSettings, job: str, stop: Event) -> None:
         found = board.job()
         if found is None or found.id != job:
             return
-        before = float("inf")
-        while (view := board.look(shards=False)).coordinator_alive and view.state == "running":
-            left = view.coordinator_lease_left_s
-            if left > before:
+        first = board.look(shards=False)
+        if first.state != "running" or first.coordinator is None:
+            return
+        sys.stderr.write(f"waiting until the lease of the job's last command is over ({found.lease_s:g} s)\n")
+        over = monotonic() + found.lease_s
+        while monotonic() < over:
+            if stop.wait(_POLL_S):
+                raise KeyboardInterrupt
+            view = board.look(shards=False)
+            if view.state != "running":
+                return
+            if view.coordinator != first.coordinator:
                 raise StoreError(
                     f"the job {job!r} is still running, led by another `ctr train`; stop that before you "
                     "resume the job."
                 )
-            if before == float("inf") and left > _POLL_S:
-                sys.stderr.write(
-                    f"waiting until the lease of the job's last command is over ({left:.1f} s)\n"
-                )
-            if stop.wait(_POLL_S):
-                raise KeyboardInterrupt
-            before = left
 
 
 def _await_replicas(store: RedisStore, stop: Event) -> None:

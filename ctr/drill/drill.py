@@ -15,7 +15,7 @@ from ctr.distributed import CheckpointSettings
 from ctr.drill.fault_plan import PlannedFault, plan_faults, went_on
 from ctr.drill.faults import Saboteur
 from ctr.drill.freezes import freeze_servers
-from ctr.drill.job import DrillJob
+from ctr.drill.job import DrillJob, describe_job
 from ctr.drill.ledger import Ledger, Push
 from ctr.drill.proof import StoreSums, prove, sent_again
 from ctr.drill.report import DrillReport, JobReport
@@ -42,7 +42,7 @@ def run_drill(
     report = DrillReport(asdict(settings))
     if settings.faults:
         tell(f"making {settings.rows:,} rows")
-        job = DrillJob(folder, settings, stop)
+        job = DrillJob(describe_job(folder, settings), stop)
         tell("training undisturbed")
         report.undisturbed = _undisturbed(settings, job, folder / "undisturbed")
         for number in range(settings.rounds):

@@ -26,36 +26,39 @@ _HELD_OUT = 0.2  # of the rows
 _SHARD_CHUNKS = 8
 
 
-class DrillJob:
-    """A job on synthetic rows, of which the last fifth is held out. It may be run as often as needed."""
+def describe_job(folder: Path, settings: DrillSettings) -> JobDescription:
+    """A job on synthetic rows, which are made in `folder`; the last fifth of them is held out."""
+    log, hashed, spec = folder / "clicks.tsv", folder / "clicks", load_spec(_SPEC)
+    write_click_log(log, settings.rows, seed=settings.seed)
+    write_dataset(RawSource(spec, [log]).batches(BLOCK_ROWS), spec, hashed)
+    log.unlink()
+    return JobDescription(
+        inputs=absolute([hashed]),
+        hashed=True,
+        spec=spec.to_yaml(),
+        on_bad_rows="fail",
+        rows=round(settings.rows * (1 - _HELD_OUT)),
+        chunk=settings.chunk,
+        shard_chunks=1 if settings.consistency == "bsp" else _SHARD_CHUNKS,
+        passes=1,
+        passes_before=0,
+        workers=settings.workers,
+        safe_adding=SAFE_ADDING,
+        consistency=settings.consistency,
+        staleness=settings.staleness,
+        optimizer=choose_optimizer({}),
+        filters=filters_for(settings.consistency, {}),
+    )
 
-    def __init__(self, folder: Path, settings: DrillSettings, stop: Event) -> None:
-        """Make the data in `folder`. `stop`, once set, ends what runs with KeyboardInterrupt."""
-        log, hashed, spec = folder / "clicks.tsv", folder / "clicks", load_spec(_SPEC)
-        write_click_log(log, settings.rows, seed=settings.seed)
-        write_dataset(RawSource(spec, [log]).batches(BLOCK_ROWS), spec, hashed)
-        log.unlink()
+
+class DrillJob:
+    """A job on a hashed data set, with what it takes to evaluate it. It may be run as often as needed."""
+
+    def __init__(self, description: JobDescription, stop: Event) -> None:
+        """`stop`, once set, ends what runs with KeyboardInterrupt."""
+        self.description = description
+        self.plan = description.plan()
         self._stop = stop
-        self._source = DatasetSource(hashed)
-        rounds = settings.consistency == "bsp"
-        self.description = JobDescription(
-            inputs=absolute([hashed]),
-            hashed=True,
-            spec=spec.to_yaml(),
-            on_bad_rows="fail",
-            rows=round(settings.rows * (1 - _HELD_OUT)),
-            chunk=settings.chunk,
-            shard_chunks=1 if rounds else _SHARD_CHUNKS,
-            passes=1,
-            passes_before=0,
-            workers=settings.workers,
-            safe_adding=SAFE_ADDING,
-            consistency=settings.consistency,
-            staleness=settings.staleness,
-            optimizer=choose_optimizer({}),
-            filters=filters_for(settings.consistency, {}),
-        )
-        self.plan = self.description.plan()
 
     @property
     def chunks(self) -> int:
@@ -106,7 +109,8 @@ class DrillJob:
         """Of the model in a store, on the rows that were held out."""
         slots, state = read_out(store)
         model = LinearModel.of_weights(slots, self.description.optimizer_in(0).weights(state))
-        return evaluate(model, self._source, start=self.description.rows).summary().logloss
+        source = DatasetSource(self.description.inputs[0])
+        return evaluate(model, source, start=self.description.rows).summary().logloss
 
     def all_chunks(self) -> set[tuple[int, int]]:
         """What the workers have to push, as data shard (or rank) and chunk."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from ctr.jobs.auto import AUTO_TRIALS, tuned
+    from ctr.jobs.auto import AUTO_LIMIT_S, AUTO_TRIALS, tuned
     from ctr.jobs.build import BuildJob, Portion, build_datasets, open_portions
     from ctr.jobs.days import require_days, train_by_days
     from ctr.jobs.early_stopping import EarlyStopping

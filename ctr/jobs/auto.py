@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
 from ctr.errors import ModelError
 from ctr.jobs.holdout import open_holdout
-from ctr.jobs.setup import open_training
+from ctr.jobs.setup import open_training, wanted_spec
 from ctr.jobs.train_job import TrainJob
-from ctr.tune import Reopen, Tried, Tuned, tune
+from ctr.tune import Progress, RawRows, Tuned, tune
 from features import DatasetSource, is_dataset
 
 AUTO_TRIALS = 30
 _MOST_ROWS = 500_000
-_LIMIT_S = 30.0
+_SAMPLED = 1_000  # rows, to see how many features they have
+_MOST_FEATURES = 2e7
+"""Of all rows together; of wider rows there are fewer."""
+_MOST_WORK = 3e9
+"""Features that all trials learn: about half a minute on two cores, and the same on any."""
+AUTO_LIMIT_S = 120.0
+"""For machines that are slow or busy."""
 
 
 def tuned(
     job: TrainJob,
     scratch: Path,
     stop: Event | None = None,
-    on_trial: Callable[[Sequence[Tried]], None] = lambda tried: None,
+    on_rows: Callable[[int, float], None] = lambda rows, fraction: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> tuple[TrainJob, Tuned]:
     """The job with the number of passes and settings of FTRL that suit its rows best, and what was tried.
 
     Fields of raw rows get scales if that is better. Settings that the job has stay. The rows of its hold-out
-    are not looked at. It takes 30 trials on 500,000 rows at most, and begins none after 30 s. Temporary files
-    are put into `scratch`.
+    are not looked at. It makes 30 trials, or as many as learn 3e9 features, on 500,000 rows at most, and ends
+    after two minutes in any case, which the manifest says then. Temporary files are put into `scratch`.
 
     Raises ModelError for another optimizer, and the errors of `tune`.
     """
@@ -43,18 +50,23 @@ def tuned(
     raw = job if job.quarantine is None else replace(job, on_bad_rows="skip")
     source = open_training(raw)
     holdout = open_holdout(job, source)
+    sample = source.sample(_SAMPLED)
+    width = max(sample.slots.size / max(len(sample), 1), 1.0)
     found = tune(
         source,
         scratch,
+        raw=_raw_rows(raw),
+        scaled=not job.scales and not any(map(is_dataset, job.holdout)),
         stop_row=None if holdout is None else holdout.training_stops,
-        most_rows=_MOST_ROWS,
-        reopen=_reopen(raw),
+        most_rows=max(int(min(_MOST_ROWS, _MOST_FEATURES / width)), _SAMPLED),
         fixed={name: float(value) for name, value in fixed.items()},
         trials=AUTO_TRIALS,
+        most_work=_MOST_WORK,
         workers=os.cpu_count() or 1,
-        limit_s=_LIMIT_S,
+        limit_s=AUTO_LIMIT_S,
         stop=stop,
-        on_trial=on_trial,
+        on_rows=on_rows,
+        on_progress=on_progress,
     )
     return replace(
         job,
@@ -62,11 +74,20 @@ def tuned(
         optimizer={"name": name, **found.best.settings},
         epochs=found.best.judged.best_pass,
         scales=found.best.scales,
+        search=found.facts,
     ), found
 
 
-def _reopen(job: TrainJob) -> Reopen | None:
-    """How the rows are read with scales; None where the spec is not for the job to choose."""
-    if job.scales or any(map(is_dataset, (*job.inputs, *job.holdout))):
+def _raw_rows(job: TrainJob) -> RawRows | None:
+    """How the rows are read through other specs; None: they are a data set."""
+    spec = wanted_spec(job)
+    if spec is None or any(map(is_dataset, job.inputs)):
         return None
-    return lambda spec: open_training(replace(job, spec=spec))
+    return RawRows(
+        job.inputs,
+        spec,
+        on_bad_rows="fail" if job.on_bad_rows == "fail" else "skip",
+        max_bad_fraction=job.max_bad_fraction,
+        threads=job.reading_threads,
+        choice=job.rows(held_out=False),
+    )

@@ -129,6 +129,7 @@ class TrainSetup:
                 "forget": job.forget,
                 "lineage": [] if self.former is None else list(self.former.lineage),
                 "interrupted": result.interrupted,
+                **({} if job.search is None else {"auto": dict(job.search)}),
                 "learning_curve": [list(point) for point in result.learning_curve],
                 **({} if result.convergence is None else {"convergence": result.convergence.to_json()}),
             },
@@ -184,7 +185,7 @@ def open_training(job: TrainJob) -> ExampleSource:
     """The rows to train on, those of a hold-out at their end among them. Raises DataError and SpecError."""
     source = open_source(
         job.inputs,
-        _spec(job),
+        wanted_spec(job),
         on_bad_rows=job.on_bad_rows,
         quarantine=job.quarantine,
         max_bad_fraction=job.max_bad_fraction,
@@ -203,7 +204,7 @@ def open_training(job: TrainJob) -> ExampleSource:
     return source
 
 
-def _spec(job: TrainJob) -> FeatureSpec | None:
+def wanted_spec(job: TrainJob) -> FeatureSpec | None:
     """What the job asks for.
 
     The model to train on from gives the spec of raw rows if there is no other, else what is not learnt anew,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ctr.defaults import CHECKPOINT_EVERY_S, MOST_POS_WEIGHT, SAFE_ADDING, STALENESS, STALL_S, STORE
 from ctr.errors import ModelError
@@ -41,6 +41,8 @@ class TrainJob:
     """See `TrainSettings`."""
     optimizer: Mapping[str, str | float] = field(default_factory=dict)
     """What was chosen of `choose_optimizer`; the rest is as in the warm start, or else the default."""
+    search: Mapping[str, Any] | None = None
+    """What the manifest says of the search that chose them, if there was one."""
     store: str = STORE
     consistency: Consistency | None = None
     """None: `bsp` in memory, which can do no other, and `ssp` through Redis."""

@@ -11,7 +11,6 @@ state.safetensors        the optimizer's state, to train on from
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import shutil
@@ -29,6 +28,7 @@ from safetensors.numpy import save_file
 
 from ctr.errors import ModelError, SpecError
 from ctr.model.calibration import Calibration
+from ctr.model.folder import ModelFolder, load_whole
 from ctr.model.linear import LinearModel
 from ctr.model.manifest import (
     FORMAT,
@@ -36,7 +36,6 @@ from ctr.model.manifest import (
     ManifestEntries,
     lineage,
     manifest_text,
-    read_manifest,
 )
 from ctr.model.model import Model, model_id
 from ctr.optimizers import Float32, Optimizer
@@ -56,7 +55,6 @@ from features.windows import WINDOW_FILE, Windows, read_windows, sha256_of, writ
 _WEIGHTS = "weights.safetensors"
 _CALIBRATION = "calibration.safetensors"
 _STATE = "state.safetensors"
-_NOT_IN_ALL = (LEARNT, _CALIBRATION)
 _DTYPES = {np.float32: "F32", np.float64: "F64", np.uint32: "U32", np.uint64: "U64"}
 """As safetensors calls them."""
 
@@ -137,10 +135,14 @@ def load_model(path: str | Path) -> Model:
     A training job may replace the folder meanwhile: the model is then the old or the new one, whole.
     Raises ModelError when it is missing, torn, of a newer format, or its parts do not belong together.
     """
-    path = Path(path)
-    manifest, files = _read(path, (SPEC, LEARNT, _WEIGHTS, _CALIBRATION))
+    return load_whole(Path(path), _load)
+
+
+def _load(folder: ModelFolder) -> Model:
+    path, manifest = folder.path, folder.manifest
     try:
-        of_spec = {name: bytes(files[name]) for name in (SPEC, LEARNT) if name in files}
+        names = (SPEC, LEARNT) if LEARNT in manifest["sha256"] else (SPEC,)
+        of_spec = {name: bytes(folder.content(name)) for name in names}
         spec = spec_of_files(of_spec, where=str(path / SPEC))
     except SpecError as error:
         raise ModelError(f"{error} The model was written by another version; train it again.") from error
@@ -150,16 +152,16 @@ def load_model(path: str | Path) -> Model:
             f"{SPEC} gives {spec.fingerprint[:12]}; restore the folder or train again."
         )
     wanted = {"slots": (slot_dtype(spec.bits), 1), "weights": (np.float32, 1)}
-    tensors = _tensors(path / _WEIGHTS, files[_WEIGHTS], wanted)
+    tensors = _tensors(path / _WEIGHTS, folder.content(_WEIGHTS), wanted)
     linear = LinearModel(tensors["slots"], tensors["weights"])
-    calibration = _calibration(path, manifest, files.get(_CALIBRATION))
+    calibration = _calibration(folder)
     found = model_id(spec, linear, calibration)
     if found != manifest["id"]:
         raise ModelError(
             f"{path}: {MANIFEST} names model {manifest['id']}, but the weights are those of model "
             f"{found}; restore the folder or train again."
         )
-    windows = _windows(spec, path, manifest)
+    windows = _windows(spec, folder)
     transform = Transform(spec, with_label=False, history=windows)
     return Model(linear, transform, manifest, windows=windows, folder=path, calibration=calibration)
 
@@ -171,7 +173,12 @@ def dictionary_of(model: Model) -> bytes | None:
     """
     if model.folder is None or DICTIONARY not in model.manifest["sha256"]:
         return None
-    return bytes(_content(model.folder, model.manifest, DICTIONARY))
+
+    def read(folder: ModelFolder) -> bytes:
+        folder.require(model.manifest)
+        return bytes(folder.content(DICTIONARY))
+
+    return load_whole(model.folder, read)
 
 
 def state_of(model: Model) -> tuple[Slots, Float32]:
@@ -180,19 +187,26 @@ def state_of(model: Model) -> tuple[Slots, Float32]:
     Raises ModelError when it is not the one that was saved with the model.
     """
     assert model.folder is not None
-    return _state(model.folder, _content(model.folder, model.manifest, _STATE), model.spec.bits)
+
+    def read(folder: ModelFolder) -> tuple[Slots, Float32]:
+        folder.require(model.manifest)
+        return _state(folder, model.spec.bits)
+
+    return load_whole(model.folder, read)
 
 
-def _state(path: Path, content: mmap.mmap, bits: int) -> tuple[Slots, Float32]:
-    tensors = _tensors(path / _STATE, content, {"slots": (slot_dtype(bits), 1), "state": (np.float32, 2)})
+def _state(folder: ModelFolder, bits: int) -> tuple[Slots, Float32]:
+    wanted = {"slots": (slot_dtype(bits), 1), "state": (np.float32, 2)}
+    tensors = _tensors(folder.path / _STATE, folder.content(_STATE), wanted)
     return tensors["slots"], tensors["state"]
 
 
-def _calibration(path: Path, manifest: Mapping[str, Any], content: mmap.mmap | None) -> Calibration | None:
-    if content is None:
+def _calibration(folder: ModelFolder) -> Calibration | None:
+    path, manifest = folder.path, folder.manifest
+    if _CALIBRATION not in manifest["sha256"]:
         return None
     wanted = {"margins": (np.float64, 1), "log_odds": (np.float64, 1)}
-    points = _tensors(path / _CALIBRATION, content, wanted)
+    points = _tensors(path / _CALIBRATION, folder.content(_CALIBRATION), wanted)
     try:
         told = dict(manifest["calibrated"])
         method, slope = told.pop("method"), float(told.pop("slope"))
@@ -203,10 +217,10 @@ def _calibration(path: Path, manifest: Mapping[str, Any], content: mmap.mmap | N
         ) from error
 
 
-def _windows(spec: FeatureSpec, path: Path, manifest: Mapping[str, Any]) -> Windows | None:
+def _windows(spec: FeatureSpec, folder: ModelFolder) -> Windows | None:
     if not spec.windows:
         return None
-    return read_windows(spec, lambda name: bytes(_content(path, manifest, name)), str(path))
+    return read_windows(spec, lambda name: bytes(folder.content(name)), str(folder.path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +246,17 @@ def load_state(path: Path, spec: FeatureSpec) -> SavedState:
 
     Raises ModelError as `load_model` does, also when the model's transform is not that of `spec`.
     """
-    manifest, files = _read(path, (_STATE,))
+    return load_whole(path, partial(_load_state, spec))
+
+
+def _load_state(spec: FeatureSpec, folder: ModelFolder) -> SavedState:
+    path, manifest = folder.path, folder.manifest
     if manifest["spec_fingerprint"] != spec.fingerprint:
         raise ModelError(
             f"{path}: the model was trained with the transform {manifest['spec_fingerprint'][:12]}, this job "
             f"uses {spec.fingerprint[:12]}; use the model's own {SPEC} as --spec, or start afresh."
         )
-    slots, state = _state(path, files[_STATE], spec.bits)
+    slots, state = _state(folder, spec.bits)
     entries = ManifestEntries.model_validate(manifest)
     optimizer, passes = entries.optimizer.optimizer, entries.optimizer.passes
     if state.shape[1] != optimizer.width:
@@ -247,45 +265,6 @@ def load_state(path: Path, spec: FeatureSpec) -> SavedState:
             f"{optimizer.width}; restore the folder or train again."
         )
     return SavedState(slots, state, optimizer, passes, entries.training.chunks, lineage(manifest))
-
-
-def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, mmap.mmap]]:
-    """The manifest of the model in `path` and the content of its files `names`, which it vouches for.
-
-    Not every model has those in _NOT_IN_ALL; if the manifest names none, there is none.
-    The files are mapped, and checked in memory: what is used is what was checked, also when other files take
-    their names.
-    """
-    manifest = read_manifest(path)
-    while True:
-        try:
-            there = [name for name in names if name not in _NOT_IN_ALL or name in manifest["sha256"]]
-            return manifest, {name: _content(path, manifest, name) for name in there}
-        except ModelError:
-            before, manifest = manifest, read_manifest(path)
-            if manifest == before:
-                raise
-            # Another model has taken the folder's place since its manifest was read.
-
-
-def _content(path: Path, manifest: Mapping[str, Any], name: str) -> mmap.mmap:
-    try:
-        with (path / name).open("rb") as file:
-            # Nothing writes to it; but Numba compiles its kernels once more for arrays that are read-only.
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    except PermissionError as error:
-        raise ModelError(f"{path}: {name} may not be read by this user ({error}).") from error
-    except (OSError, ValueError) as error:  # ValueError: it is empty
-        raise ModelError(
-            f"{path}: {name} cannot be read ({error}); the model is torn, train it again."
-        ) from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != manifest["sha256"].get(name):
-        raise ModelError(
-            f"{path}: {name} is not the file that was saved (SHA-256 {found[:12]} instead of "
-            f"{str(manifest['sha256'].get(name))[:12]}); restore it or train again."
-        )
-    return content
 
 
 def _tensors(path: Path, content: mmap.mmap, wanted: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:

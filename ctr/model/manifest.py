@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
@@ -78,15 +80,19 @@ def manifest_text(manifest: Mapping[str, Any]) -> bytes:
     return orjson.dumps(manifest, option=orjson.OPT_INDENT_2)
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest in the model folder `path`, with all that it says.
+def read_manifest(path: Path, folder: int | None = None) -> dict[str, Any]:
+    """The manifest in the model folder `path`, with all that it says; `folder`: a descriptor, if it is open.
 
     Raises ModelError when there is none, or one of something else, of another format version, or damaged.
     """
-    if not path.exists():
+    if folder is None and not path.exists():
         raise ModelError(f"{path}: there is no such model folder; `ctr train … --model {path}` makes one.")
     try:
-        manifest = orjson.loads((path / MANIFEST).read_bytes())
+        place, opener = (
+            (path / MANIFEST, None) if folder is None else (MANIFEST, partial(os.open, dir_fd=folder))
+        )
+        with open(place, "rb", opener=opener) as file:
+            manifest = orjson.loads(file.read())
         kind, version = manifest["format"], manifest["format_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(

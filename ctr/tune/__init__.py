@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from ctr.tune.candidates import Candidate, Reopen
+    from ctr.tune.candidates import Candidate
     from ctr.tune.examples import Examples
     from ctr.tune.folds import Fold, folds_of
     from ctr.tune.plot import require_plot, write_plot
-    from ctr.tune.search import Tried, find_settings, require_optuna
+    from ctr.tune.raw_rows import RawRows
+    from ctr.tune.search import Ended, Progress, Search, Tried, require_optuna
     from ctr.tune.settings_file import NamedSpec, Settings, read_settings, write_settings
     from ctr.tune.trial import Judged, run_trial
     from ctr.tune.tuning import MOST_EPOCHS, TRIALS, Tuned, described, scales_in_words, tune

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
-from ctr.tune.examples import Examples
-from ctr.tune.folds import Fold
-from ctr.tune.scales import find_scales
-from features import BLOCK_ROWS, DatasetSource, ExampleSource, FeatureSpec, write_dataset
+import numpy as np
 
-Reopen = Callable[[FeatureSpec], ExampleSource]
-"""Opens the same raw rows for another spec."""
+from ctr.errors import DataError
+from ctr.tune.examples import Examples
+from ctr.tune.folds import Fold, folds_of
+from ctr.tune.raw_rows import Part, RawRows, parts_of
+from ctr.tune.scales import MOST_PARTS, coded, find_scales
+from features import BLOCK_ROWS, Batch, Chunk, DatasetSource, ExampleSource, FeatureSpec, write_dataset
+
+OnRows = Callable[[int, float], None]
+"""Is given how many rows are hashed, and the share of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,36 +27,138 @@ class Candidate:
     """The rows of all trials as examples with some features."""
 
     by_fold: tuple[Examples, ...]
-    """As each fold is learnt and judged: scales are found in what it learns."""
+    """As each fold is learnt and scored: steps and scales have learnt from the rows that it learns."""
     crosses: int = 0
     """Of the suggested ones, how many there are."""
     scales: Mapping[str, float] = field(default_factory=dict)
     """Found in all rows; empty: all are 1."""
 
 
-def hashed(
-    source: ExampleSource, folder: Path, end: int | None, on_rows: Callable[[int], None] = lambda rows: None
-) -> DatasetSource:
-    """The rows before `end` as a data set in `folder`, or as the one that they are."""
-    if isinstance(source, DatasetSource):
-        return source
-    write_dataset(source.batches(BLOCK_ROWS, stop=end), source.spec, folder, progress=on_rows)
-    return DatasetSource(folder)
+@dataclass(frozen=True, slots=True)
+class Hashing:
+    """How the rows of all trials become data sets in a folder."""
+
+    folder: Path
+    source: ExampleSource
+    """The rows through the spec as it is, or the data set that they are."""
+    raw: RawRows | None
+    """How they are read through other specs."""
+    end: int | None
+    """Only the rows before this one."""
+    fraction: float | None
+    """See `folds_of`."""
+    scaled: bool
+    workers: int
+    on_rows: OnRows
+
+    def candidates(self, crossed: Mapping[int, FeatureSpec]) -> tuple[list[Candidate], tuple[Fold, ...]]:
+        """Those of the spec as it is and with so many crosses, each without scales and with; and the folds.
+
+        Raises DataError when all rows are of one class.
+        """
+        specs = {0: self.source.spec if self.raw is None else self.raw.spec, **crossed}
+        parts = [len(spec.names) for spec in specs.values()]
+        scaled = self.scaled and self.raw is not None
+        scaled = scaled and min(parts) > 1 and max(parts) <= MOST_PARTS and not specs[0].scales
+        found: list[Candidate] = []
+        folds: tuple[Fold, ...] = ()
+        for crosses, spec in specs.items():
+            if self.raw is not None and (self.raw.validation is not None or self.raw.learns(spec)):
+                by_fold, folds = self._of_parts(self.raw, spec, f"{crosses}", scaled)
+            else:
+                examples = self._of_whole(spec, f"{crosses}", scaled)
+                folds = folds_of(examples.rows, self.fraction)
+                by_fold = (examples,) * len(folds)
+            if not found:
+                _require_classes(by_fold[0])
+            found.append(Candidate(by_fold, crosses))
+            if scaled:
+                found.append(with_scales(found[-1], spec, folds, self.workers))
+        return found, folds
+
+    def _of_whole(self, spec: FeatureSpec, name: str, scaled: bool) -> Examples:
+        """All rows as one data set, which serves all folds."""
+        if isinstance(self.source, DatasetSource):
+            return Examples.of([self.source], self.end)
+        whole, codes = Part(None, 0, self.end), None
+        source = self.source
+        if self.raw is not None and name != "0":
+            source = self.raw.open(spec, self.raw.choice)
+        plain = self._hashed(source, whole, name)
+        if self.raw is not None and scaled:
+            codes = [self._hashed(self.raw.open(coded(spec), self.raw.choice), whole, f"{name}-coded")]
+        return Examples.of([plain], None, codes)
+
+    def _of_parts(
+        self, raw: RawRows, spec: FeatureSpec, name: str, scaled: bool
+    ) -> tuple[tuple[Examples, ...], tuple[Fold, ...]]:
+        """Each part as a data set, for each fold anew where the spec learns from the rows of the fold."""
+        parts, scored = parts_of(raw, self.source, self.end, self.fraction)
+        if raw.on_bad_rows == "skip":
+            for _ in self.source.batches(BLOCK_ROWS, stop=self.end):
+                pass  # it counts bad rows, and keeps them where that is wanted
+        by_fold: list[Examples] = []
+        folds: list[Fold] = []
+        for number in scored:
+            others = [part for i, part in enumerate(parts) if i != number]
+            fitted = raw.fitted(spec, others if raw.learns(spec) else None)
+            sets = self._hashed_parts(raw, fitted, parts, f"{name}-{number}")
+            codes = None
+            if scaled:
+                codes = self._hashed_parts(raw, coded(fitted), parts, f"{name}-{number}-coded")
+            by_fold.append(Examples.of(sets, None, codes))
+            cuts = np.cumsum([0, *(each.manifest.rows for each in sets)]).tolist()
+            ranges = [range(low, high) for low, high in pairwise(cuts)]
+            folds.append(Fold((*ranges[:number], *ranges[number + 1 :]), ranges[number]))
+        return tuple(by_fold), tuple(folds)
+
+    def _hashed_parts(
+        self, raw: RawRows, spec: FeatureSpec, parts: Sequence[Part], name: str
+    ) -> list[DatasetSource]:
+        sources = {id(part.choice): raw.open(spec, part.choice) for part in parts}
+        return [self._hashed(sources[id(part.choice)], part, f"{name}-{i}") for i, part in enumerate(parts)]
+
+    def _hashed(self, source: ExampleSource, part: Part, name: str) -> DatasetSource:
+        """The rows of a part as a data set."""
+
+        def batches() -> Iterator[Batch | Chunk]:
+            rows = 0
+            for batch in source.batches(BLOCK_ROWS, start=part.start, stop=part.stop):
+                yield batch
+                rows += len(batch)
+                self.on_rows(rows, source.fraction_read)
+
+        write_dataset(batches(), source.spec, self.folder / name)
+        return DatasetSource(self.folder / name)
 
 
-def scaled(candidate: Candidate, spec: FeatureSpec, folds: Sequence[Fold], workers: int) -> Candidate:
+def with_scales(candidate: Candidate, spec: FeatureSpec, folds: Sequence[Fold], workers: int) -> Candidate:
     """The same, with scales that are found on all rows, and for each fold on those that it learns.
 
     Its examples have codes (see `scale_kernels`).
     """
-    (examples, *_) = candidate.by_fold
-    everything = (range(examples.rows),)
-    find = partial(find_scales, examples, len(spec.names), examples.suited_beta)
+    first = candidate.by_fold[0]
+    everything = (range(first.rows),)
+    find = partial(find_scales, parts=len(spec.names), beta=first.suited_beta)
     with ThreadPoolExecutor(workers, "scales") as pool:
-        found = list(pool.map(find, [everything, *(fold.learnt for fold in folds)]))
-    written = [float(f"{scale:.2g}") for scale in found[0][1:].tolist()]
+        of_all = pool.submit(find, first, learnt=everything)
+        of_folds = list(pool.map(lambda each, fold: find(each, learnt=fold.learnt), candidate.by_fold, folds))
+    written = [float(f"{scale:.2g}") for scale in of_all.result()[1:].tolist()]
     return Candidate(
-        tuple(examples.scaled(each) for each in found[1:]),
+        tuple(each.scaled(scales) for each, scales in zip(candidate.by_fold, of_folds, strict=True)),
         candidate.crosses,
         dict(zip(spec.names, written, strict=True)),
     )
+
+
+def _require_classes(examples: Examples) -> None:
+    """Raise DataError when all of the examples are clicks, or none is."""
+    labels, _ = examples.labels([range(examples.rows)])
+    clicks = np.count_nonzero(labels)
+    if clicks in (0, examples.rows):
+        which = "clicks" if clicks else "without a click"
+        raise DataError(
+            f"all {examples.rows:,} rows to search with are {which}, and settings are found on rows of both "
+            "classes. Check the spec's label, and whether the rows are sorted (`ctr features build "
+            "--shuffle 0` mixes them)."
+        )

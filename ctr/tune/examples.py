@@ -5,7 +5,7 @@ Those of raw rows can have scales, by which each field's features have other val
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 
@@ -74,23 +74,33 @@ class Examples:
     """float32[parts], by which values are multiplied."""
 
     @staticmethod
-    def of(source: DatasetSource, stop: int | None = None, coded: DatasetSource | None = None) -> Examples:
-        """Those of `source` before row `stop`; `coded`: the same rows with codes as values.
+    def of(
+        sources: Sequence[DatasetSource],
+        stop: int | None = None,
+        coded: Sequence[DatasetSource] | None = None,
+    ) -> Examples:
+        """Those of `sources`, in order, each before row `stop`; `coded`: the same rows with codes as values.
 
         Raises DataError when there are none.
         """
-        chunks = list(source.batches(source.manifest.block_rows, stop=stop))
+        chunks = [
+            chunk for source in sources for chunk in source.batches(source.manifest.block_rows, stop=stop)
+        ]
         if not chunks:
-            raise DataError(f"{source.path}: there is no row to learn from: check the input.")
+            raise DataError(f"{sources[0].path}: there is no row to learn from: check the input.")
         firsts = np.cumsum([0, *(len(chunk) for chunk in chunks)]).tolist()
         slots, ranks = merge_slots([chunk.slots for chunk in chunks])
         codes = (
             [None for _ in chunks]
             if coded is None
-            else [chunk.values for chunk in coded.batches(source.manifest.block_rows, stop=stop)]
+            else [
+                chunk.values
+                for source in coded
+                for chunk in source.batches(source.manifest.block_rows, stop=stop)
+            ]
         )
         blocks = tuple(map(Block, firsts, chunks, ranks, codes))
-        return Examples(blocks, firsts[-1], slots.size, source.spec.bias and bool(slots[0] == 0))
+        return Examples(blocks, firsts[-1], slots.size, sources[0].spec.bias and bool(slots[0] == 0))
 
     @property
     def features_per_row(self) -> float:

@@ -1,12 +1,13 @@
-"""`find_settings`: which settings to try next, after Optuna, and how far each gets, in parallel."""
+"""`Search`: which settings to try next, after Optuna, and how far each gets, in parallel."""
 
 from __future__ import annotations
 
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from math import inf
 from threading import Event
@@ -42,8 +43,9 @@ _FIRST: tuple[Mapping[str, float], ...] = (
 """Tried before all others: the defaults; with a beta that suits the rate of clicks, what suits rare features,
 many rows, and few of both."""
 _CROSSES, _SCALED = "crosses", "scaled"
-_AHEAD = 8
+AHEAD = 8
 """Trials that begin before the first of them is known, for the same outcome with any number of workers."""
+_SHOWN_EVERY_S = 0.5
 _AT_RANDOM = 12
 """Trials after which the sampler looks at what came of them."""
 
@@ -67,61 +69,161 @@ def require_optuna() -> None:
     require_packages("the search for settings", {"optuna": "'optuna>=4.0'"})
 
 
-def find_settings(
-    candidates: Sequence[Candidate],
-    folds: Sequence[Fold],
-    *,
-    trials: int,
-    most_passes: int,
-    fixed: Mapping[str, float] | None = None,
-    workers: int = 1,
-    seed: int = 0,
-    limit_s: float = inf,
-    stop: Event | None = None,
-    on_trial: Callable[[Sequence[Tried]], None] = lambda tried: None,
-) -> list[Tried]:
-    """Try so many settings of FTRL, those that are `fixed` among them; all that were tried, in their order.
+class Ended(StrEnum):
+    """Why a search began no other trial."""
 
-    `candidates`: the same rows with other features, which are tried, too; the first has neither suggested
-    crosses nor scales.
-    Trials run on threads, as kernels need no GIL, over one memory map. The same for the same seed, whatever
-    the number of workers: results are told to the sampler in the order of the trials, and with a fixed lag.
-    After `limit_s` no other trial begins. Once `stop` is set, those that have begun end, and do not count.
-    `on_trial` gets all so far after each.
+    TRIALS = "trials"
+    """All were run."""
+    BUDGET = "budget"
+    """They had learnt as many features as they may."""
+    TIME = "time"
+    """Its time was over: a faster machine goes on, and may find other settings."""
+    STOP = "stop"
+    """It was told to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a search is."""
+
+    tried: Sequence[Tried]
+    rows: int
+    """That were learnt, in all trials."""
+    fraction: float
+    """Of the whole search, from 0 to 1, by what it will learn or by its time, whichever ends first."""
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A trial that has begun."""
+
+    asked: Asked
+    settings: Mapping[str, float]
+    candidate: Candidate
+    judged: Judged
+    future: Future[Judged]
+
+    @property
+    def work(self) -> float:
+        """Features learnt so far."""
+        return self.judged.rows * self.candidate.by_fold[0].features_per_row
+
+
+@dataclass(slots=True)
+class Search:
+    """A search for settings: of FTRL those that are not `fixed`, and which of the candidates.
+
+    `candidates`: the same rows with other features; the first has neither suggested crosses nor scales.
     """
-    fixed, ends = dict(fixed or {}), perf_counter() + limit_s
-    beta = candidates[0].by_fold[0].suited_beta
-    known = {(each.crosses, bool(each.scales)): each for each in candidates}
-    space = {**SPACE, "beta": (SPACE["beta"][0] * beta, SPACE["beta"][1])}
-    space = {name: limits for name, limits in space.items() if name not in fixed}
-    choices: dict[str, list[Any]] = {
-        _CROSSES: sorted({c for c, _ in known}),
-        _SCALED: sorted({s for _, s in known}),
-    }
-    choices = {name: values for name, values in choices.items() if len(values) > 1}
-    study, told = _study(seed, choices, beta), Event() if stop is None else stop
-    waiting: deque[tuple[Asked, Mapping[str, float], Candidate, Future[Judged]]] = deque()
-    done: list[Tried] = []
-    ahead = max(_AHEAD, workers)
-    with ThreadPoolExecutor(workers, "trial") as pool:
-        for number in range(trials + ahead):
-            if number >= ahead and waiting:
-                asked, settings, chosen, future = waiting.popleft()
-                judged = future.result()
-                if told.is_set() and judged.hopeless:
+
+    candidates: Sequence[Candidate]
+    folds: Sequence[Fold]
+    trials: int
+    most_passes: int
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    workers: int = 1
+    seed: int = 0
+    most_work: float = inf
+    """Features that all trials may learn: none begins that would probably make it more."""
+    limit_s: float = inf
+    """When this is over, trials under way are given up but for the first, and no other begins."""
+    stop: Event = field(default_factory=Event)
+    """Once it is set, trials that have begun end, and do not count."""
+    on_progress: Callable[[Progress], None] = lambda progress: None
+    tried: list[Tried] = field(default_factory=list)
+    """In their order."""
+    ended: Ended = Ended.TRIALS
+    _waiting: deque[_Begun] = field(default_factory=deque)
+    _work: float = 0.0
+    """Features learnt in the trials that are done."""
+    _started: float = field(default_factory=perf_counter)
+    _shown: float = 0.0
+
+    def run(self) -> None:
+        """Try settings; what came of them is in `tried` then, and why it is not more in `ended`.
+
+        Trials run on threads, as kernels need no GIL, over one memory map. The outcome is the same for the
+        same seed, whatever the number of workers and their speed, unless it has ended by time: results are
+        told to the sampler in the order of the trials, and with a fixed lag.
+        """
+        beta = self.candidates[0].by_fold[0].suited_beta
+        space = {**SPACE, "beta": (SPACE["beta"][0] * beta, SPACE["beta"][1])}
+        space = {name: limits for name, limits in space.items() if name not in self.fixed}
+        known = {(each.crosses, bool(each.scales)): each for each in self.candidates}
+        choices: dict[str, list[Any]] = {
+            _CROSSES: sorted({crosses for crosses, _ in known}),
+            _SCALED: sorted({scaled for _, scaled in known}),
+        }
+        choices = {name: values for name, values in choices.items() if len(values) > 1}
+        study = _study(self.seed, choices, beta)
+        with ThreadPoolExecutor(min(self.workers, AHEAD), "trial") as pool:
+            for number in range(self.trials + AHEAD):
+                if number >= AHEAD and self._waiting and not self._finish(study):
                     break
-                _tell(study, asked, judged)
-                done.append(Tried(len(done) + 1, settings, judged, chosen.crosses, chosen.scales))
-                on_trial(done)
-            if number < trials and not told.is_set() and perf_counter() < ends:
-                asked = study.ask(_distributions(space, choices))
-                of_asked = dict(asked.params)
-                chosen = known[of_asked.pop(_CROSSES, 0), of_asked.pop(_SCALED, False)]
-                settings = {name: _written(name, value) for name, value in of_asked.items()} | fixed
-                best = min((each.judged.cost for each in done), default=inf)
-                run = partial(_run, chosen, folds, settings, most_passes, best, told)
-                waiting.append((asked, settings, chosen, pool.submit(run)))
-    return done
+                if number < self.trials and self._may_begin():
+                    asked = study.ask(_distributions(space, choices))
+                    params = dict(asked.params)
+                    chosen = known[params.pop(_CROSSES, 0), params.pop(_SCALED, False)]
+                    settings = {name: _written(name, value) for name, value in params.items()}
+                    self._begin(pool, asked, settings | dict(self.fixed), chosen)
+
+    def _over(self) -> bool:
+        return perf_counter() - self._started >= self.limit_s
+
+    def _may_begin(self) -> bool:
+        if self.ended is Ended.TRIALS:
+            expected = self._work / max(len(self.tried), 1) * (len(self._waiting) + 1)
+            if self.stop.is_set():
+                self.ended = Ended.STOP
+            elif self._over() and (self.tried or self._waiting):
+                self.ended = Ended.TIME
+            elif self.tried and self._work + expected > self.most_work:
+                self.ended = Ended.BUDGET
+        return self.ended is Ended.TRIALS
+
+    def _begin(
+        self, pool: ThreadPoolExecutor, asked: Asked, settings: Mapping[str, float], chosen: Candidate
+    ) -> None:
+        first = not self.tried and not self._waiting  # which comes to its end however slow the machine is
+        run = partial(
+            _run,
+            chosen,
+            self.folds,
+            settings,
+            self.most_passes,
+            min((each.judged.cost for each in self.tried), default=inf),
+            self.stop.is_set if first else lambda: self.stop.is_set() or self._over(),
+            judged := Judged(),
+        )
+        self._waiting.append(_Begun(asked, settings, chosen, judged, pool.submit(run)))
+
+    def _finish(self, study: Study) -> bool:
+        """Wait for the oldest trial that has begun, and count it; False if it was not to come to its end."""
+        oldest = self._waiting[0]
+        while not wait([oldest.future], _SHOWN_EVERY_S).done:
+            self._show()
+        judged = oldest.future.result()
+        if judged.cut:
+            self.ended = Ended.STOP if self.stop.is_set() else Ended.TIME
+            return False
+        self._waiting.popleft()
+        self._work += oldest.work
+        _tell(study, oldest.asked, judged)
+        number, of = len(self.tried) + 1, oldest.candidate
+        self.tried.append(Tried(number, oldest.settings, judged, of.crosses, of.scales))
+        self._show()
+        return True
+
+    def _show(self) -> None:
+        """Say how far it is; never less than before."""
+        work = self._work + sum(each.work for each in self._waiting)
+        rows = sum(each.judged.rows for each in self.tried) + sum(each.judged.rows for each in self._waiting)
+        if self.tried:
+            expected = min(self._work / len(self.tried) * self.trials, self.most_work)
+            self._shown = max(self._shown, min(work / max(expected, 1.0), 0.99))
+        by_time = (perf_counter() - self._started) / self.limit_s if self.limit_s > 0 else 1.0
+        self._shown = max(self._shown, min(by_time, 0.99))
+        self.on_progress(Progress(self.tried, rows, self._shown))
 
 
 def _run(
@@ -130,15 +232,21 @@ def _run(
     settings: Mapping[str, float],
     most_passes: int,
     to_beat: float,
-    stop: Event,
+    ended: Callable[[], bool],
+    judged: Judged,
 ) -> Judged:
     try:
-        optimizer = choose_optimizer(settings)
         return run_trial(
-            chosen.by_fold, folds, optimizer, most_passes=most_passes, to_beat=to_beat, stop=stop
+            chosen.by_fold,
+            folds,
+            choose_optimizer(settings),
+            most_passes=most_passes,
+            to_beat=to_beat,
+            ended=ended,
+            judged=judged,
         )
     except ModelError:  # these settings diverge
-        return Judged(hopeless=True)
+        return Judged(hopeless=True, rows=judged.rows)
 
 
 def _study(seed: int, choices: Mapping[str, Sequence[Any]], beta: float) -> Study:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf, isfinite
-from threading import Event
 
 import numpy as np
 
@@ -39,6 +38,8 @@ class Judged:
     """Log loss of the rows held out, in nats: at the fractions `EARLY` of the first pass, then after each."""
     hopeless: bool = False
     """Whether it was given up before its end."""
+    cut: bool = False
+    """Whether it was told to end before that."""
     rows: int = 0
     """That were learnt, in all folds and passes."""
     parts: list[list[float]] = field(default_factory=list)
@@ -90,21 +91,23 @@ def run_trial(
     *,
     most_passes: int,
     to_beat: float,
-    stop: Event,
+    ended: Callable[[], bool] = lambda: False,
+    judged: Judged | None = None,
 ) -> Judged:
     """Learn the folds pass by pass, side by side, each from its examples; judge each step by all of them.
 
     It ends when a pass gains next to nothing, or makes it worse; it is given up when even eight further gains
-    as large as that of the last step would leave it above the log loss `to_beat`. Raises ModelError when it
+    as large as that of the last step would leave it above the log loss `to_beat`, and where `ended` says so.
+    `judged` is what it fills in and returns, for others to see how far it is. Raises ModelError when it
     diverges.
     """
-    judged = Judged()
+    judged = Judged() if judged is None else judged
     runs = [_Run(each, fold, optimizer) for each, fold in zip(examples, folds, strict=True)]
     shares = [0.0, *EARLY, *(float(number) for number in range(1, most_passes + 1))]
     before = inf
     for start, end in pairwise(shares):
-        if stop.is_set():
-            judged.hopeless = True
+        if ended():
+            judged.cut = True
             return judged
         for run in runs:
             judged.rows += run.learn(start, end)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
 from pathlib import Path
@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from ctr.errors import DataError
-from ctr.tune.candidates import Candidate, Reopen, hashed, scaled
-from ctr.tune.examples import Examples
-from ctr.tune.folds import Fold, folds_of
-from ctr.tune.scales import MOST_PARTS, coded
-from ctr.tune.search import Tried, find_settings, require_optuna
-from features import ExampleSource, scratch_folder
+from ctr.tune.candidates import Hashing, OnRows
+from ctr.tune.folds import Fold
+from ctr.tune.raw_rows import RawRows
+from ctr.tune.search import Ended, Progress, Search, Tried, require_optuna
+from features import DatasetSource, ExampleSource, FeatureSpec, scratch_folder
 
 TRIALS = 40
 MOST_EPOCHS = 30
@@ -38,10 +37,19 @@ class Tuned:
     seconds: float
     """Of the search, without hashing."""
     hashing_s: float
-    stopped: bool
-    """Whether it was told to end before its time."""
+    ended: Ended
+    """Why it is not more trials."""
+    most_trials: int
+    """That were wanted."""
     click_rates: tuple[float, ...] = ()
     """Of each fifth of the rows."""
+    fitted: bool = False
+    """Whether the rows come from a data set whose spec has learnt from all of them."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to end before its time."""
+        return self.ended is Ended.STOP
 
     @property
     def ranked(self) -> list[Tried]:
@@ -72,7 +80,7 @@ class Tuned:
         return self.tried[0].judged.by_pass[0] if self.tried[0].judged.by_pass else None
 
     @property
-    def judged_by(self) -> str:
+    def scored_on(self) -> str:
         """Which rows, in words."""
         if len(self.folds) == 1:
             return f"the last {len(self.folds[0].judged):,} of {self.rows:,} rows"
@@ -86,20 +94,51 @@ class Tuned:
             return f"log loss {best:.5f} with the default settings: nothing beat them by more than its noise"
         if default is None:
             return f"log loss {best:.5f}; the default settings diverge"
-        return f"log loss {best:.5f}; with the default settings {default:.5f} ({best / default - 1:+.2%})"
+        return (
+            f"log loss {best:.5f}, slightly optimistic as the lowest of {len(self.tried)} on the same rows; "
+            f"with the default settings {default:.5f} ({best / default - 1:+.2%})"
+        )
 
     @property
     def warnings(self) -> list[str]:
-        """That the rows look sorted, which misleads trials as it does training."""
+        """What misleads trials: rows that look sorted, and steps that have seen the rows to score on."""
+        found = []
         rates = self.click_rates
-        if not rates or sum(rates) * self.rows < _CLICKS * len(rates) ** 2:
-            return []
-        if max(rates) < _UNLIKE * min(rates):
-            return []
-        return [
-            f"the rows look sorted: {', '.join(f'{rate:.2%}' for rate in rates)} of their fifths are clicks; "
-            "`ctr features build --shuffle 0` mixes them"
-        ]
+        enough = sum(rates) * self.rows >= _CLICKS * len(rates) ** 2
+        if rates and enough and max(rates) >= _UNLIKE * min(rates):
+            found.append(
+                f"the rows look sorted: {', '.join(f'{rate:.2%}' for rate in rates)} of their fifths are "
+                "clicks; `ctr features build --shuffle 0` mixes them"
+            )
+        if self.fitted:
+            found.append(
+                "the data set's steps have learnt from all of its rows, those that trials are scored on "
+                "among them: give the raw files for log losses of unseen rows"
+            )
+        return found
+
+    @property
+    def cut(self) -> str | None:
+        """Why there are fewer trials than wanted, in words; None if there are not."""
+        trials = f"{len(self.tried)} of {self.most_trials} trials"
+        if self.ended is Ended.TIME:
+            return f"{trials}: its time was over; on a faster machine, or an idle one, it may choose others"
+        if self.ended is Ended.BUDGET:
+            return f"{trials}, as the rows are many: the same on any machine"
+        return None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the manifest of a model says of the search for its settings."""
+        return {
+            "trials": len(self.tried),
+            "most_trials": self.most_trials,
+            "ended": self.ended.value,
+            "rows": self.rows,
+            "scored_on": self.scored_on,
+            "logloss": self.best.judged.loss,
+            "kept_defaults": self.kept,
+        }
 
     @property
     def options(self) -> dict[str, Any]:
@@ -118,6 +157,7 @@ class Tuned:
             "held_out_rows": sum(len(fold.judged) for fold in self.folds),
             "folds": len(self.folds),
             "trials": len(self.tried),
+            "ended": self.ended.value,
             "kept_defaults": self.kept,
             "crosses": self.best.crosses,
             "scaled": bool(self.best.scales),
@@ -155,29 +195,31 @@ def tune(
     source: ExampleSource,
     scratch: Path,
     *,
-    crossed: Mapping[int, ExampleSource] | None = None,
-    reopen: Reopen | None = None,
+    raw: RawRows | None = None,
+    crossed: Mapping[int, FeatureSpec] | None = None,
+    scaled: bool = True,
     stop_row: int | None = None,
     most_rows: int | None = None,
     fixed: Mapping[str, float] | None = None,
     trials: int = TRIALS,
     most_epochs: int = MOST_EPOCHS,
+    most_work: float = inf,
     fraction: float | None = None,
     workers: int = 1,
     seed: int = 0,
     limit_s: float = inf,
     stop: Event | None = None,
-    on_rows: Callable[[int], None] = lambda rows: None,
-    on_trial: Callable[[Sequence[Tried]], None] = lambda tried: None,
+    on_rows: OnRows = lambda rows, fraction: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Tuned:
     """Search settings of FTRL for the rows of `source` before `stop_row`.
 
     Of more rows than `most_rows` it takes the first ones, and makes 3 passes at most, as each costs time for
     all rows. Raw rows are hashed into data sets in a temporary folder in `scratch`; `on_rows` gets how many
-    are. `crossed`: raw sources of the same rows with so many suggested crosses each, to be tried, too;
-    `reopen`: opens them for another spec, and scales of fields are tried, too, unless the spec has some, or
-    more than `MOST_PARTS` fields and crosses.
-    `fraction`: see `folds_of`; the rest: see `find_settings`.
+    are. `raw`: how they are read through other specs. With it, steps that learn from data learn in each fold
+    from its own rows, and, if `scaled`, scales of fields are tried, unless the spec has some, or more than
+    `MOST_PARTS` fields and crosses. `crossed`: specs with so many suggested crosses, to be tried, too.
+    `fraction`: see `folds_of`; `limit_s`: of hashing and search together; the rest: see `Search`.
 
     Raises DataError, also when all rows are of one class, and when no trial came to its end, and
     KeyboardInterrupt if none did before `stop`.
@@ -187,76 +229,38 @@ def tune(
     started = perf_counter()
     end = min((row for row in (stop_row, most_rows) if row is not None), default=None)
     with scratch_folder(scratch, ".tune-") as folder:
-        candidates, folds = _candidates(
-            {0: source, **(crossed or {})}, folder, end, fraction, reopen, workers, on_rows
-        )
+        hashing = Hashing(folder, source, raw, end, fraction, scaled, workers, on_rows)
+        candidates, folds = hashing.candidates(crossed or {})
         rows = candidates[0].by_fold[0].rows
         labels, _ = candidates[0].by_fold[0].labels([range(rows)])
         rates = tuple(float(part.mean()) for part in np.array_split(labels, 5))
         if rows == most_rows:
             most_epochs = min(most_epochs, _EPOCHS_OF_MANY)
         prepared = perf_counter()
-        tried = find_settings(
+        search = Search(
             candidates,
             folds,
-            trials=trials,
-            most_passes=most_epochs,
-            fixed=fixed,
-            workers=workers,
-            seed=seed,
-            limit_s=limit_s,
-            stop=stop,
-            on_trial=on_trial,
+            trials,
+            most_epochs,
+            fixed or {},
+            workers,
+            seed,
+            most_work,
+            limit_s - (prepared - started),
+            stop,
+            on_progress,
         )
+        search.run()
     seconds = perf_counter() - prepared
-    found = Tuned(tuple(tried), rows, folds, seconds, prepared - started, stop.is_set(), rates)
-    if not any(isfinite(each.judged.loss) for each in tried):
+    fitted = isinstance(source, DatasetSource) and any(field.learns for field in source.spec.all_fields)
+    found = Tuned(
+        tuple(search.tried), rows, folds, seconds, prepared - started, search.ended, trials, rates, fitted
+    )
+    if not any(isfinite(each.judged.loss) for each in search.tried):
         if stop.is_set():
             raise KeyboardInterrupt
         raise DataError("training diverged under all settings: look for huge values in the data.")
     return found
-
-
-def _candidates(
-    sources: Mapping[int, ExampleSource],
-    folder: Path,
-    end: int | None,
-    fraction: float | None,
-    reopen: Reopen | None,
-    workers: int,
-    on_rows: Callable[[int], None],
-) -> tuple[list[Candidate], tuple[Fold, ...]]:
-    """The rows of `sources` before `end`, by their crosses, with scales and without; and their folds."""
-    found: list[Candidate] = []
-    folds: tuple[Fold, ...] = ()
-    parts = [len(source.spec.names) for source in sources.values()]
-    scales = min(parts) > 1 and max(parts) <= MOST_PARTS and not sources[0].spec.scales
-    for count, source in sources.items():
-        plain = hashed(source, folder / f"hashed-{count}", end, on_rows)
-        codes = None
-        if reopen is not None and scales:
-            codes = hashed(reopen(coded(source.spec)), folder / f"coded-{count}", end)
-        examples = Examples.of(plain, end, codes)
-        if not found:
-            _require_classes(examples)
-            folds = folds_of(examples.rows, fraction)
-        found.append(Candidate((examples,) * len(folds), count))
-        if codes is not None:
-            found.append(scaled(found[-1], source.spec, folds, workers))
-    return found, folds
-
-
-def _require_classes(examples: Examples) -> None:
-    """Raise DataError when all of the examples are clicks, or none is."""
-    labels, _ = examples.labels([range(examples.rows)])
-    clicks = np.count_nonzero(labels)
-    if clicks in (0, examples.rows):
-        which = "clicks" if clicks else "without a click"
-        raise DataError(
-            f"all {examples.rows:,} rows to search with are {which}, and settings are found on rows of both "
-            "classes. Check the spec's label, and whether the rows are sorted (`ctr features build "
-            "--shuffle 0` mixes them)."
-        )
 
 
 def described(found: Tuned) -> list[str]:

@@ -73,8 +73,8 @@ class BspWorker:
         self._prepared: dict[int, _Prepared] = {}
         """By rank."""
         self._queue = PushQueue(store, job_id, push)
-        self._asked = 0
-        """How often it has asked whether it may go on: it does while it waits for others."""
+        self._awaited: object = None
+        """What it waits for, as it was when it last asked whether it may go on."""
         self._has_replicas = store.has_replicas()
         self._replicas_wait_s = _REPLICAS_WAIT_S
 
@@ -91,8 +91,8 @@ class BspWorker:
             if not mine or perf_counter() - claimed > _CLAIM_EVERY_S:
                 mine, claimed = self._board.ranks.claim(worker), perf_counter()
                 self._readers.keep(mine)
-            self._asked += 1
             gate = self._board.ranks.gate(worker)
+            self._awaited = gate.awaited(paused=gate.pause is not None and self._is_paused(mine, gate))
             if not gate.live:
                 return False
             for rank in set(mine) - begun:  # whoever had it before may have lost pushes since
@@ -127,8 +127,8 @@ class BspWorker:
 
     @property
     def progress(self) -> object:
-        """Changes as long as it gets on, or waits for others."""
-        return self.examples, self._asked, [source.blocks_read for source in self._readers.sources]
+        """Changes as long as it gets on, or those do that it waits for."""
+        return self.examples, self._awaited, [source.blocks_read for source in self._readers.sources]
 
     @property
     def learners(self) -> list[Learner]:

@@ -70,8 +70,8 @@ class SspWorker:
         )
         self._worker_id = ""
         self._chunk_s = 0.0  # that training the last one took
-        self._asked = 0
-        """How often it has asked whether it may go on: it does while it waits for others."""
+        self._awaited: object = None
+        """What it waits for, as it was when it last asked whether it may go on."""
         self._failed = False
         self._stopping: Callable[[], bool] = lambda: False
         self._reports = Reports(lambda: b"", lambda _: None)
@@ -100,8 +100,8 @@ class SspWorker:
             if not idle:  # the next checkpoint does not ask whoever has nothing in work
                 idle, polling = True, Polling(shortest_s=_IDLE_S, longest_s=_LONGEST_IDLE_S)
                 self._reports.send()
-            self._asked += 1
             gate = self._board.queue.gate(self._worker_id)
+            self._awaited = gate.awaited(paused=gate.pause is not None)
             if not gate.live:
                 return False
             if gate.state != "running" or gate.finished == self._plan.shards:
@@ -127,8 +127,8 @@ class SspWorker:
 
     @property
     def progress(self) -> object:
-        """Changes as long as it gets on, or waits for others."""
-        return self.examples, self._asked, self._source.blocks_read
+        """Changes as long as it gets on, or those do that it waits for."""
+        return self.examples, self._awaited, self._source.blocks_read
 
     @property
     def learners(self) -> list[Learner]:
@@ -196,7 +196,6 @@ class SspWorker:
         examples, report = len(chunk), self._reports.due()
 
         def arrived() -> None:
-            self._asked += 1
             if shards.arrived(held, number + 1, clock):
                 self.examples += examples
             report()
@@ -212,8 +211,8 @@ class SspWorker:
             return taken
         chunk, clock, polling = taken.chunk, shards.clock, Polling(self._chunk_s, shortest_s=_POLL_S)
         while True:
-            self._asked += 1
             gate = shards.gate or shards.announce(taken.held)
+            self._awaited = None if gate is None else gate.awaited(paused=False)
             no_chunk = self._obstacle(gate, shards, clock)
             if no_chunk is not None:
                 shards.put_back = taken
@@ -255,7 +254,7 @@ class SspWorker:
             and gate.pause is not None
             and gate.pause <= shards.clock
         ):
-            self._asked += 1
+            self._awaited = gate.awaited(paused=True)
             if told != gate.pause:
                 told = gate.pause
                 self._reports.send()

@@ -10,7 +10,7 @@ class StallWatch:
     """Of one worker that has started up; `seconds` is to be asked now and then."""
 
     def __init__(self, longest_s: float, progress: Callable[[], object]) -> None:
-        """`progress` returns something that changes as the worker gets on, or waits for others."""
+        """`progress` returns something that changes as the worker gets on, or those do that it waits for."""
         self._longest_s = longest_s
         self._progress = progress
         self._seen = progress()

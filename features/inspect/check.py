@@ -16,10 +16,11 @@ from features.batches import Batch
 from features.first_pass import fit
 from features.inputs import InputFile, input_files
 from features.inspect.time_order import TimeOrder, time_order
-from features.readers import open_reader
+from features.readers import BadRows, open_reader
 from features.source import RawSource
 from features.spec import FeatureSpec, InputField, column_of, columns_of
 from features.transform import Transform
+from features.windows import Windows
 
 _BITS = 40  # in which values do not collide
 _BLOCK = 65_536
@@ -108,16 +109,27 @@ def check(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], rows: int
         for each, (of_rows, values, missing) in zip(one.fields, one.columns(), strict=True):
             found[each.name] = _check_field(each, of_rows, values, missing, one.labels)
     first = passes[0]
+    alone = len(passes) == 1 and not spec.windows  # then it has met every bad row
+    bad_rows = first.source.bad_rows if alone else _bad_rows(spec, files, rows)
     return Check(
         rows=len(first.labels),
-        bad_rows=first.source.bad_rows.count,
-        bad_examples=list(first.source.bad_rows.examples),
+        bad_rows=bad_rows.count,
+        bad_examples=list(bad_rows.examples),
         positives=int(first.labels.sum()),
         fields=[found[each.name] for each in spec.fields],
         times=times,
         unused=unused,
         layout=first.source.layout_warnings(),
     )
+
+
+def _bad_rows(spec: FeatureSpec, files: Sequence[InputFile], rows: int) -> BadRows:
+    """Those that building a data set would refuse: of all fields, crosses and windows together."""
+    windows = Windows(spec) if spec.windows else None
+    source = RawSource(spec, files, on_bad_rows="skip", windows=windows)
+    for _ in source.batches(_BLOCK, 0, rows):
+        pass
+    return source.bad_rows
 
 
 class _Pass:

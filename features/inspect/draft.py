@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from ctr.errors import DataError
+from features.columns import Column
 from features.inputs import input_files
 from features.inspect.sample import Sample, is_number, read_sample
-from features.spec import dump_yaml
+from features.spec import UNIX, dump_yaml
 
 SAMPLE_ROWS = 10_000
 _ENOUGH = 100  # rows to tell an id by
 _NEARLY_ALL = 0.98  # of the values that are there
+_RARELY_PRESENT = 0.005  # share of rows with a value, below which a column is 100% missing when rounded
 _FEW = 32  # distinct numbers that are rather names of something
 _CODES_FROM, _FEW_CODES = 50, 0.05
 _EDGES = 31
@@ -27,14 +30,18 @@ _LABELS = re.compile(
 _NAMES = re.compile(
     r"(^|_)(ids?|code|zip|ip|hash|type|cat|category|bin|os|device|app|channel|site|domain)($|_|\d)", re.I
 )
-_TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d(:\d\d(:\d\d(\.\d+)?)?)?)?(Z|[-+]\d\d:?\d\d)?")
+_TIME_FORMATS = (
+    None,  # ISO 8601
+    *(f"{day}{hour}" for day in ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y") for hour in (" %H:%M:%S", " %H:%M", "")),
+    "%d/%b/%Y:%H:%M:%S %z",  # of web servers' logs
+)
 _DATE = len("2017-11-06")
 _UNIX = re.compile(r"1\d{9}(\.\d+)?")
 _SPLITS = ("|", ";", " ", ",")
 _WORDS = 4.0  # a cell, from which it is text
 _HEAD = """\
-# A first spec for {where}, from its first {rows:,} rows; change what you know better.
-# What a spec can say: docs/spec.md and docs/features.md. See what becomes of rows with
+# A first spec for {where}, from its first {rows:,} rows; edit as needed.
+# All that a spec can say: docs/spec.md and docs/features.md. To see the features of some rows:
 #   ctr features show --spec THIS {where}
 """
 
@@ -53,8 +60,13 @@ class _Column:
 
     @property
     def remark(self) -> str:
-        missing = 1 - len(self.there) / len(self.texts)
+        missing = 1 - self.present
         return f"{self.distinct:,} values" + (f", {missing:.0%} missing" if missing >= 0.005 else "")
+
+    @property
+    def present(self) -> float:
+        """Share of the rows that have a value."""
+        return len(self.there) / len(self.texts)
 
     def nearly_all(self, is_so: Callable[[str], object]) -> bool:
         return sum(map(bool, map(is_so, self.there))) >= _NEARLY_ALL * len(self.there)
@@ -86,9 +98,9 @@ def draft_spec(where: str, *, label: str | None = None) -> str:
     lines = [_HEAD.format(where=where, rows=sample.rows) + dump_yaml(head).rstrip(), "fields:"]
     lines += [f"  - {_flow(field)}  # {remark}" for field, remark in fields]
     if left_out:
-        lines += ["# Left out, for they tell examples apart too little or too well:", *left_out]
+        lines += ["# Skipped: nearly constant, or unique per row:", *left_out]
     lines += [
-        "# Combinations of fields; `ctr features suggest` finds those that are worth having:",
+        "# Crosses of fields: `ctr features suggest` finds those that improve log loss.",
         "crosses: []",
         "",
     ]
@@ -136,17 +148,23 @@ def _label_of(where: str, columns: Sequence[_Column], wanted: str | None) -> str
 def _useless(column: _Column, rows: int) -> str:
     if column.distinct <= 1:
         return "the same in every row" if column.distinct else "missing in every row"
+    if column.present < _RARELY_PRESENT:
+        return f"missing in all but {len(column.there):,} of {rows:,} rows"
     if column.lists:
         return ""
     whole = column.nearly_all(lambda text: "." not in text)
     always_new = column.distinct == len(column.there) > 0.9 * rows and rows >= _ENOUGH
-    if always_new and whole and not _is_time(column) and not column.nearly_all(lambda text: " " in text):
-        return "another value in every row, such as an id"
+    if always_new and whole and not _time_formats(column) and not column.nearly_all(lambda text: " " in text):
+        return "unique per row, such as an id"
     return ""
 
 
-def _is_time(column: _Column) -> bool:
-    return column.nearly_all(_TIME.fullmatch)
+def _time_formats(column: _Column) -> list[str | None]:
+    """The formats in which nearly all texts are times, in the order of `_TIME_FORMATS`."""
+    ends = np.cumsum([len(text.encode()) for text in column.there], dtype=np.int32)
+    cells = np.frombuffer("".join(column.there).encode(), np.uint8), np.append(np.int32(0), ends[:-1]), ends
+    texts = Column(*cells, np.zeros(ends.size, np.uint8))
+    return [each for each in _TIME_FORMATS if texts.times(each).present.sum() >= _NEARLY_ALL * ends.size]
 
 
 def _fields_of(column: _Column) -> list[dict[str, Any]]:
@@ -154,10 +172,13 @@ def _fields_of(column: _Column) -> list[dict[str, Any]]:
     own = {} if len(column.there) == len(column.texts) else {"missing": "feature"}
     if column.lists:
         return [base | {"type": "list"} | own]
-    dates = _is_time(column) and all(len(text) <= _DATE for text in column.there)
-    parts = ("weekday",) if dates else ("hour", "weekday")
-    if _is_time(column) or ("time" in column.name.lower() and column.nearly_all(_UNIX.fullmatch)):
-        form = {} if _is_time(column) else {"format": "unix"}
+    formats = _time_formats(column)
+    dates = bool(formats) and all(len(text) <= _DATE for text in column.there)
+    if not formats and "time" in column.name.lower() and column.nearly_all(_UNIX.fullmatch):
+        formats = [UNIX]
+    if formats:
+        form = {} if formats[0] is None else {"format": formats[0]}
+        parts = ("weekday",) if dates else ("hour", "weekday")
         return [
             {
                 "name": f"{column.name} {part}",
@@ -193,8 +214,16 @@ def _buckets(column: _Column) -> dict[str, Any]:
     """
     values = np.array([float(text) for text in column.there if is_number(text)])
     whole = (values == np.floor(values)).all()
-    if whole and values.min() >= _CODES_FROM and column.distinct < _FEW_CODES * len(column.there):
+    least = values[values != -1].min(initial=np.inf)  # -1 often stands for an unknown code
+    if whole and least >= _CODES_FROM and column.distinct < _FEW_CODES * len(column.there):
         return {}
-    found = np.quantile(values, np.arange(1, _EDGES + 1) / (_EDGES + 1))
-    edges = sorted({float(f"{edge:.3g}") for edge in found})
+    quantiles = np.unique(np.quantile(values, np.arange(1, _EDGES + 1) / (_EDGES + 1)))
+    edges = next(
+        edges for digits in range(3, 18) if len(edges := _rounded(quantiles, digits)) == len(quantiles)
+    )
     return {"transform": "edges", "edges": [int(edge) if edge.is_integer() else edge for edge in edges]}
+
+
+def _rounded(numbers: NDArray[np.float64], digits: int) -> list[float]:
+    """The distinct numbers, ascending, with so many significant digits; 17 tell all apart."""
+    return sorted({float(f"{number:.{digits}g}") for number in numbers})

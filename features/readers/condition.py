@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,8 @@ from ctr.errors import DataError, SpecError
 from features.block import Block, Piece, Reader, require_wanted
 from features.columns import Column
 from features.readers.condition_kernels import compare_texts
-from features.text import Cells, RowStatus
+from features.spec import FeatureSpec, TimeField, columns_of
+from features.text import Cells, RowStatus, expected_time
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq,
@@ -36,21 +37,36 @@ _WORD = re.compile(rf"({_QUOTED})|\s(and|or)(?=\s|$)", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
+class Time(NamedTuple):
+    """A time to compare with."""
+
+    value: int
+    """Microseconds since 1970, in UTC."""
+    format: str | None
+    """How the column writes its times; None: ISO 8601."""
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`column sign value`. A value that is a number is compared with numbers, any other byte by byte."""
+    """`column sign value`.
+
+    Times are compared with times where the spec says that the column has them, numbers with a value that is a
+    number, and other text byte by byte.
+    """
 
     column: str
     sign: str
     value: str
     number: float | None
+    time: Time | None = None
 
     def holds(self, column: Column) -> NDArray[np.bool_]:
-        """bool[rows]; a missing value, and text where a number is wanted, meets none."""
-        if self.number is not None:
-            found = column.numbers
-            compared: NDArray[np.bool_] = _OPERATORS[self.sign](found.values, self.number)
-            return np.asarray(compared & found.present & (found.problem == 0), np.bool_)
+        """bool[rows]; a missing value, and text where a number or time is wanted, meets none."""
+        if self.time is not None or self.number is not None:
+            typed = column.numbers if self.time is None else column.times(self.time.format)
+            bound = self.number if self.time is None else self.time.value
+            compared: NDArray[np.bool_] = _OPERATORS[self.sign](typed.values, bound)
+            return np.asarray(compared & typed.present & (typed.problem == 0), np.bool_)
         order = np.zeros(len(column), np.int8)
         value = np.frombuffer(self.value.encode(), np.uint8)
         buffer = column.buffer.view()
@@ -87,6 +103,37 @@ class Condition:
         """The columns it compares, each once."""
         return list(dict.fromkeys(each.column for terms in self.alternatives for each in terms))
 
+    def with_times(self, spec: FeatureSpec) -> Condition:
+        """This condition for data of `spec`, whose time fields and windows say which columns have times.
+
+        A time may be written as the column has it, or in ISO 8601. Raises SpecError for what is no time.
+        """
+        formats = dict(_times_in(spec))
+        return replace(
+            self,
+            alternatives=[
+                [
+                    each
+                    if each.column not in formats
+                    else replace(each, time=self._time(each, formats[each.column]))
+                    for each in terms
+                ]
+                for terms in self.alternatives
+            ],
+        )
+
+    def _time(self, comparison: Comparison, time_format: str | None) -> Time:
+        value = Column.repeated(comparison.value, 1)
+        for written_as in (None, time_format):
+            times = value.times(written_as)
+            if times.present[0]:
+                return Time(int(times.values[0]), time_format)
+        expected = " or ".join(dict.fromkeys(map(expected_time, (None, time_format))))
+        raise SpecError(
+            f"the condition {self.text!r}: column {comparison.column!r} has times, and {comparison.value!r}"
+            f" is not a valid time; write {expected}."
+        )
+
     def splits_nothing(self, met_by: Literal["no row", "every row"]) -> DataError:
         """To raise where a hold-out would have no row, or every row."""
         return DataError(
@@ -103,6 +150,15 @@ class Condition:
             ]
         )
         return found
+
+
+def _times_in(spec: FeatureSpec) -> Iterator[tuple[str, str | None]]:
+    """Each column that time fields and windows read, with the format of its times."""
+    for window in spec.windows:
+        yield window.time, window.format
+    for field in spec.fields:
+        if isinstance(field, TimeField):
+            yield from ((column, field.format) for column in columns_of(field))
 
 
 def _comparison(part: str, text: str) -> Comparison:
@@ -128,6 +184,10 @@ class RowChoice:
 
     condition: Condition
     meets: bool
+
+    def with_times(self, spec: FeatureSpec) -> RowChoice:
+        """See `Condition.with_times`."""
+        return replace(self, condition=self.condition.with_times(spec))
 
     def applied(self, block: Block, columns: Sequence[str]) -> None:
         """Marks the rows of a block that are not chosen. Rows that cannot be read meet nothing."""

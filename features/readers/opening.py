@@ -106,7 +106,7 @@ def open_reader(
     Rows that are not the `choice` have the status `RowStatus.ELSEWHERE`.
 
     Raises DataError for what is no file and for one that cannot be read, SpecError for a format that does not
-    go with the spec.
+    go with the spec, and for a `choice` that compares a time with what is none.
     """
     wanted = FORMATS[spec.source.format]
     found = format_of(path) or wanted
@@ -115,6 +115,8 @@ def open_reader(
             f"{path}: a file of format {found.name} does not go with a feature spec for"
             f" {wanted.name}; take one such as {found.name if found.fields else 'criteo'}."
         )
+    if choice is not None:
+        choice = choice.with_times(spec)
     reader: Reader = found.open(path, spec, labels)
     values = partition_columns(path)
     if values:

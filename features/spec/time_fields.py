@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from pydantic import BeforeValidator, Field
 
 from features.spec.fields import InputField, Name, misfit
-from features.spec.time_format import UNIX, UNIX_MS, parts_of, tells_day
+from features.spec.time_format import check_format, is_unix
 from features.spec.yaml_text import Place
 
 
@@ -44,7 +44,7 @@ class TimeField(InputField):
 
     @property
     def numeric(self) -> bool:
-        return self.format in (UNIX, UNIX_MS)
+        return is_unix(self.format)
 
     @property
     def beside(self) -> tuple[str, ...]:
@@ -58,7 +58,8 @@ class TimeField(InputField):
         return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
     def check(self, place: Place) -> None:
-        self._check_format(place)
+        day = self.transform != "hour" or self.zone is not None
+        check_format(place, self.format, hour="hour" in self.transform, day=day)
         self._check_zone(place)
         if self.transform == "age_days" and (self.since is None) == (self.since_column is None):
             raise misfit(
@@ -90,20 +91,6 @@ class TimeField(InputField):
                     (*place, "edges", k),
                     f"edges must increase, got {self.edges[k]:g} after {self.edges[k - 1]:g}",
                 )
-
-    def _check_format(self, place: Place) -> None:
-        if self.format is None or self.numeric:
-            return
-        try:
-            parts = parts_of(self.format)
-        except ValueError as error:
-            raise misfit((*place, "format"), f"in {self.format!r} {error}") from None
-        if "hour" in self.transform and "%H" not in parts:
-            raise misfit((*place, "format"), f"{self.format!r} tells no hour; it lacks %H")
-        if not tells_day(parts) and (self.transform != "hour" or self.zone is not None):
-            raise misfit(
-                (*place, "format"), f"{self.format!r} tells no day; it needs %Y or %y, %m or %b, and %d"
-            )
 
     def _check_zone(self, place: Place) -> None:
         if self.zone is None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+from features.spec.fields import misfit
+from features.spec.yaml_text import Place
+
 UNIX = "unix"
 UNIX_MS = "unix_ms"
 """Formats without directives: seconds and milliseconds since 1970."""
@@ -41,6 +44,28 @@ def parts_of(time_format: str) -> tuple[str, ...]:
 def tells_day(parts: tuple[str, ...]) -> bool:
     """Whether times of a format with these parts have year, month and day."""
     return all(any(part in parts for part in same) for same in (_YEAR, _MONTH, _DAY))
+
+
+def is_unix(time_format: str | None) -> bool:
+    """Whether times of this format are numbers."""
+    return time_format in (UNIX, UNIX_MS)
+
+
+def check_format(place: Place, time_format: str | None, *, hour: bool, day: bool) -> None:
+    """Raise `misfit` unless this is a format of times, with their hour and day where these are needed.
+
+    None stands for ISO 8601.
+    """
+    if time_format is None or is_unix(time_format):
+        return
+    try:
+        parts = parts_of(time_format)
+    except ValueError as error:
+        raise misfit((*place, "format"), f"in {time_format!r} {error}") from None
+    if hour and "%H" not in parts:
+        raise misfit((*place, "format"), f"{time_format!r} tells no hour; it lacks %H")
+    if day and not tells_day(parts):
+        raise misfit((*place, "format"), f"{time_format!r} tells no day; it needs %Y or %y, %m or %b, and %d")
 
 
 def is_number(part: str) -> bool:

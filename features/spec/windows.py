@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from pydantic_core import PydanticCustomError
 
 from features.spec.fields import FROZEN, InputField, Name, check_distinct, misfit
+from features.spec.time_format import check_format
 from features.spec.yaml_text import Place
 
 PARTS = 16
@@ -50,8 +51,8 @@ class Window(BaseModel):
     """The columns whose texts together are the key."""
     time: Name
     """The column of the time; rows come in its order."""
-    format: Literal["unix", "unix_ms"] | None = None
-    """`unix`: seconds since 1970, `unix_ms`: milliseconds; None: text such as `2017-11-06 16:00:00`."""
+    format: Name | None = None
+    """Directives as of Python's `strptime`, `unix` or `unix_ms`; None: ISO 8601, as of a field of times."""
     features: Annotated[tuple[Kind, ...], Field(strict=False, min_length=1)]
     spans: Annotated[tuple[Duration, ...], Field(strict=False)] = ()
     """How far counts, clicks and rates look back; each is a feature of its own."""
@@ -100,6 +101,7 @@ class Window(BaseModel):
 
     def check(self, place: Place) -> None:
         """Raise `misfit` if its keys do not fit together."""
+        check_format(place, self.format, hour=False, day=True)
         for key, names in (("key", self.key), ("features", self.features), ("spans", self.spans)):
             check_distinct(names, (*place, key))
         sliding = [kind for kind in self.features if kind != "since_last"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ctr.errors import DataError, SpecError
 from features.batches import Batch, BatchBuilder
 from features.columns import Arrays, Bag, Columns, Hashes, Words
-from features.spec import FeatureSpec, InputField, column_of, columns_of, learnt_of
+from features.spec import FORMATS, FeatureSpec, InputField, column_of, columns_of, learnt_of
 from features.text import Cells, CodedCells, RowStatus, cells_of_rows
 from features.transform.by_value import ByValue
 from features.transform.coded_kernels import CodedSlots, write_coded_rows
@@ -274,8 +274,8 @@ class Transform:
 
     def cells_of(self, rows: Sequence[Mapping[str, object]]) -> Cells:
         """Such rows as cells of `columns`."""
-        if not self.spec.fields:
-            name = self.spec.source.format
+        name = self.spec.source.format
+        if FORMATS[name].fields:
             raise DataError(f"{name} features have no columns, so rows cannot be given by column name.")
         return cells_of_rows(
             rows, self.columns, numbers=self._numbers, lists=self._lists, ignored=self._ignored

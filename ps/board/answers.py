@@ -17,6 +17,11 @@ def milliseconds(time: Sequence[bytes]) -> int:
     return int(time[0]) * 1_000 + int(time[1]) // 1_000
 
 
+def lease_end(until: bytes | None) -> int:
+    """Until when the coordinator's lease lasts, in ms of the server's clock; 0 when there is none."""
+    return int(until) if until is not None and until.isdigit() else 0
+
+
 def number(score: bytes | None) -> int | None:
     """A score of a sorted set that holds whole numbers; None for a member that is not there."""
     return None if score is None else int(float(score))
@@ -87,9 +92,10 @@ def view_reads(key: Mapping[BoardPart, bytes], job: Job, *, shards: bool) -> dic
     reads: dict[str, Command] = {
         "job": (b"HMGET", key[BoardPart.JOB], b"state", b"message", b"pause", b"shards", b"begun"),
         "time": TIME,
-        "coordinator": (b"PTTL", key[BoardPart.COORDINATOR]),
+        "coordinator": (b"GET", key[BoardPart.COORDINATOR]),
         "clock": (b"ZSCORE", key[BoardPart.MARKS], highest_clock(job.launch)),
         "leases": (b"ZRANGE", key[BoardPart.LEASES], *everything),
+        "lengths": (b"HGETALL", key[BoardPart.LENGTHS]),
         "clocks": (b"ZRANGE", key[BoardPart.CLOCKS], *everything),
         "hosts": (b"HGETALL", key[BoardPart.HOSTS]),
         "unfinished": (b"HLEN", key[BoardPart.OWNERS]),
@@ -104,9 +110,8 @@ def view_reads(key: Mapping[BoardPart, bytes], job: Job, *, shards: bool) -> dic
     return reads
 
 
-def view_of(reads: Iterable[str], answers: Sequence[Any]) -> BoardView:
-    """The board, from the answers to `view_reads`."""
-    found = dict(zip(reads, answers, strict=True))
+def view_of(found: Mapping[str, Any]) -> BoardView:
+    """The board, from the answers to `view_reads`, by name."""
     state, message, pause, shards, begun = found["job"]
     now_state = job_state(state)
     now_ms = milliseconds(found["time"])
@@ -135,7 +140,8 @@ def view_of(reads: Iterable[str], answers: Sequence[Any]) -> BoardView:
         state=now_state,
         message=(message or b"").decode(),
         pause=number(pause),
-        coordinator_lease_left_s=max(found["coordinator"], 0) / 1_000,
+        coordinator=found["coordinator"],
+        coordinator_lease_left_s=max(lease_end(found["coordinator"]) - now_ms, 0) / 1_000,
         clock=number(found["clock"]) or 0,
         workers=tuple(workers),
         shards=int(shards),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ctr.errors import StoreError
-from ps.board.answers import read_reports, view_of, view_reads
+from ps.board.answers import TIME, read_reports, view_of, view_reads
 from ps.board.job_record import JobRecord
 from ps.board.leases import Leases
 from ps.board.ranks import Ranks
@@ -20,14 +20,15 @@ class JobBoard:
     """The job of the model `url.model` (default: `default`): its state and reports, and for its workers the
     `leases` that they live by, the `queue` of data shards, and the `ranks` of a BSP job.
 
-    All times are the server's, so the machines' clocks do not matter. Every method may be called by several
-    threads, and is safe to repeat: a request whose answer was lost is sent again, for `patience_s`. All raise
-    StoreError when the server cannot be reached for that long or refuses, when there is no job, when it is
-    gone (a node restarted empty) and when another job has taken its place.
+    Leases are judged by each process's monotonic clock, so neither the machines' times of day nor a step of
+    the server's matter. Every method may be called by several threads, and is safe to repeat: a request
+    whose answer was lost is sent again, for `patience_s`. All raise StoreError when the server cannot be
+    reached for that long or refuses, when there is no job, when it is gone (a node restarted empty) and when
+    another job has taken its place.
 
     A worker lives as long as it renews its lease: `leases.heartbeat` at least three times in `lease_s`. One
-    whose lease has run out is expired by the first process that notices, and never lives again: it has to
-    register anew. A process that got no answers for a while itself, as the server was frozen or failing
+    that did not for so long is expired by the first process that has seen it, and never lives again: it has
+    to register anew. A process that got no answers for a while itself, as the server was frozen or failing
     over, expires nobody for half a lease, so that the others can renew theirs first.
     """
 
@@ -95,7 +96,11 @@ class JobBoard:
 
     def heartbeat_coordinator(self) -> None:
         """Renew the coordinator's own lease, which `create` began."""
-        self._record.write(self._record.coordinator_lease(self.lease_s))
+
+        def decide(found: list[Any]) -> Decision[None]:
+            return [self._record.coordinator_lease(found[0], self.lease_s)], lambda _: None
+
+        self._record.update([TIME], decide)
 
     def restore(
         self, progress: Mapping[int, int], ranks_pushed: Sequence[int] = (), *, begun: int | None = None
@@ -132,11 +137,16 @@ class JobBoard:
     def look(self, *, shards: bool = True) -> BoardView:
         """The whole board at one moment, in one round trip; without `shards`, no table of data shards."""
         reads = view_reads(self._key, self._record.job, shards=shards)
-        view = view_of(reads, self._record.ask(*reads.values(), together=True))
-        if any(worker.lease_left_s <= 0 for worker in view.workers) and self.leases.may_expire():
-            self.leases.expire_overdue(at_once=True)
-            view = view_of(reads, self._record.ask(*reads.values(), together=True))
-        return view
+
+        def ask() -> dict[str, Any]:
+            return dict(zip(reads, self._record.ask(*reads.values(), together=True), strict=True))
+
+        found = ask()
+        self.leases.see(found["leases"], found["lengths"])
+        if self.leases.overdue():
+            self.leases.expire_overdue()
+            found = ask()
+        return view_of(found)
 
     def report(self, name: str, blob: bytes) -> None:
         """Leave a report for the coordinator, in place of an earlier one of that name."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ctr.errors import StoreError
-from ps.board.answers import JOB_FACTS, TIME, job_of, milliseconds
+from ps.board.answers import JOB_FACTS, TIME, job_of, lease_end, milliseconds
 from ps.board.view import LEASE_S, Job
 from ps.wire import BoardPart, Command, Decision, Keys, Nodes, RedisUrl, Transactions, connect
 
@@ -66,15 +66,17 @@ class JobRecord:
             (b"HMGET", key[BoardPart.JOB], b"id", b"state", b"ranks"),
             TIME,
             (b"ZRANGE", key[BoardPart.LEASES], b"-1", b"-1", b"WITHSCORES"),
-            (b"EXISTS", key[BoardPart.COORDINATOR]),
+            (b"GET", key[BoardPart.COORDINATOR]),
         ]
 
         def previous_ranks(found: list[Any]) -> int:
             there, (name, state, its_ranks), time, last, coordinator = found
             if there is None or there == launch:  # the latter is our own request whose answer was lost
                 return 0
-            workers = bool(last) and float(last[1]) > milliseconds(time)
-            if state in (b"running", b"stopping") and (workers or (coordinator and state == b"running")):
+            now = milliseconds(time)
+            workers = bool(last) and float(last[1]) > now
+            led = lease_end(coordinator) > now
+            if state in (b"running", b"stopping") and (workers or (led and state == b"running")):
                 raise StoreError(
                     f"{self.url}: the job {name.decode()!r} is {state.decode()} in this store; wait until it "
                     "is over, or name another model (?model=NAME)."
@@ -92,7 +94,6 @@ class JobRecord:
                 b"description": description,
                 b"shards": b"%d" % shards,
                 b"ranks": b"%d" % ranks,
-                b"created": b"%d" % milliseconds(found[2]),
                 b"state": b"running",
                 b"begun": b"0",
             }
@@ -101,7 +102,7 @@ class JobRecord:
                 (b"DEL", *key.values()),
                 (b"SET", key[BoardPart.LAUNCH], launch),
                 (b"HSET", key[BoardPart.JOB], *words),
-                self.coordinator_lease(lease_s),
+                self.coordinator_lease(found[2], lease_s),
             ]
             return commands, lambda _: None
 
@@ -167,9 +168,10 @@ class JobRecord:
     def _get_launch(self) -> Command:
         return (b"GET", self.key[BoardPart.LAUNCH])
 
-    def coordinator_lease(self, lease_s: float) -> Command:
-        """Begins or renews the coordinator's own."""
-        return (b"SET", self.key[BoardPart.COORDINATOR], b"1", b"PX", b"%d" % (lease_s * 1_000))
+    def coordinator_lease(self, time: Sequence[bytes], lease_s: float) -> Command:
+        """Begins or renews the coordinator's own, now."""
+        until = milliseconds(time) + int(lease_s * 1_000)
+        return (b"SET", self.key[BoardPart.COORDINATOR], b"%d" % until)
 
     def _remember(self, job: Job) -> None:
         self._found = job

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
 from ps.board.answers import TIME, milliseconds
 from ps.board.job_record import JobRecord
+from ps.board.lease_watch import LeaseWatch
 from ps.wire import BoardPart, Command, Decision, pairs
 
 _MOST_EXPIRED = 64  # in one transaction
+_LOOKS = 3  # in the length of a lease, at least
 
 
 class Leases:
-    """The live workers of a job, each until its lease runs out and somebody notices.
+    """The live workers of a job, each until it has not renewed its lease in time and somebody notices.
 
     An id that has expired never lives again, so whatever it owned is free for good.
     """
@@ -23,7 +25,9 @@ class Leases:
     def __init__(self, record: JobRecord) -> None:
         self._record = record
         self._leases = record.key[BoardPart.LEASES]
-        self._began = self._looks_again = monotonic()
+        self._lengths = record.key[BoardPart.LENGTHS]
+        self._known: LeaseWatch | None = None
+        self._looks_again = 0.0
 
     def register(self, host: str) -> str:
         """The id of a new worker, alive. Its clock begins when it claims its first data shard."""
@@ -32,6 +36,7 @@ class Leases:
         def decide(found: list[Any]) -> Decision[str]:
             commands = [
                 (b"ZADD", self._leases, self._until(found[0]), worker),
+                (b"HSET", self._lengths, worker, b"%d" % self._record.lease_ms),
                 (b"HSET", self._record.key[BoardPart.HOSTS], worker, host.encode()),
             ]
             return commands, lambda _: worker.decode()
@@ -40,23 +45,23 @@ class Leases:
 
     def heartbeat(self, worker: str, report: tuple[str, bytes] | None = None) -> bool:
         """Renew the worker's lease, and leave a report, by name. False when the worker has expired: it has to
-        register anew.
+        register anew. Also looks at the leases of the others.
         """
         me = worker.encode()
 
         def decide(found: list[Any]) -> Decision[bool]:
-            time, lease = found
-            if lease is None:
+            time, *leases = found
+            if me not in self.see(*leases):
                 return (), lambda _: False
             commands = [
-                (b"ZADD", self._leases, b"XX", b"GT", self._until(time), me),
+                (b"ZADD", self._leases, b"XX", self._until(time), me),
                 (b"ZSCORE", self._leases, me),  # it may expire just now
             ]
             if report is not None:
                 commands.append((b"HSET", self._record.key[BoardPart.REPORTS], report[0].encode(), report[1]))
             return commands, lambda answers: answers[1] is not None
 
-        return self._record.update([TIME, (b"ZSCORE", self._leases, me)], decide)
+        return self._record.update([TIME, *self.reads()], decide)
 
     def expire(self, worker: str) -> None:
         """End the lease of a worker that leaves or is known to be dead: its data shards and ranks are free at
@@ -64,38 +69,46 @@ class Leases:
         """
         self._record.write(*self._expiry([worker.encode()]))
 
-    def reads(self, worker: str) -> list[Command]:
-        """Asks for the time, a worker's lease, None if it has expired, and the lease that ends first."""
-        first = (b"ZRANGE", self._leases, b"0", b"0", b"WITHSCORES")
-        return [TIME, (b"ZSCORE", self._leases, worker.encode()), first]
+    def reads(self) -> list[Command]:
+        """Asks for what `see` takes: the leases of all workers, and how long they last."""
+        return [(b"ZRANGE", self._leases, b"0", b"-1", b"WITHSCORES"), (b"HGETALL", self._lengths)]
 
-    def expire_if_overdue(self, time: Sequence[bytes], _: object, first: Sequence[bytes]) -> bool:
-        """Expire the workers whose lease has run out, if these answers to `reads` tell of any; whether so.
+    def see(self, leases: Sequence[bytes], lengths: Sequence[bytes]) -> Mapping[bytes, bytes]:
+        """Note which leases have been renewed, from the answers to `reads`; the workers with a lease."""
+        found, lengths_ms = pairs(leases), pairs(lengths)
+        default = self._record.lease_ms
+        lengths_s = {worker: int(lengths_ms.get(worker, default)) / 1_000 for worker in found}
+        self._watch.see(found, lengths_s, monotonic())
+        return found
 
-        Now and then, it looks without that.
+    def overdue(self) -> list[bytes]:
+        """The workers that have not renewed their leases in time, by what was seen last."""
+        return self._watch.overdue(monotonic(), self._record.line.last_trouble)
+
+    def has_run_out(self, worker: bytes) -> bool:
+        """Whether this one has not, even if this process has missed some of the time; nobody expires it yet.
+
+        It must be among those that were seen last.
         """
-        overdue = bool(first) and float(first[1]) <= milliseconds(time) and self.may_expire()
-        self.expire_overdue(at_once=overdue)
-        return overdue
+        return self._watch.is_unchanged(worker)
 
-    def expire_overdue(self, *, at_once: bool = False) -> None:
-        """Expire the workers whose lease has run out; looks for them once per lease, or `at_once`."""
+    def expire_overdue(self) -> None:
+        """Expire the workers that have not renewed their leases in time.
+
+        Asks the server when one of them may be so late, and a few times in the length of a lease.
+        """
         now = monotonic()
-        if not self.may_expire() or not (at_once or now >= self._looks_again):
+        if now < self._looks_again and not self._watch.is_due(now, self._record.line.last_trouble):
             return
-        self._looks_again = now + self._record.lease_s
-        reads: list[Command] = [
-            TIME,
-            (b"ZRANGE", self._leases, b"0", b"%d" % (_MOST_EXPIRED - 1), b"WITHSCORES"),
-            # Clocks without a lease, should there ever be one: all would wait for it.
-            (b"ZDIFF", b"2", self._record.key[BoardPart.CLOCKS], self._leases),
-        ]
+        self._looks_again = now + self._record.lease_s / _LOOKS
+        # Clocks without a lease, should there ever be one: all would wait for it.
+        stray: Command = (b"ZDIFF", b"2", self._record.key[BoardPart.CLOCKS], self._leases)
+        reads: list[Command] = [*self.reads(), stray]
 
         def decide(found: list[Any]) -> Decision[bool]:
-            time, leases, stray = found
-            dead = [worker for worker, until in pairs(leases).items() if float(until) <= milliseconds(time)]
-            if not self.may_expire():  # not any more, as these answers came late
-                dead = []
+            *leases, stray = found
+            self.see(*leases)
+            dead = self.overdue()[:_MOST_EXPIRED]
             return self._expiry([*dead, *stray]), lambda _: len(dead) == _MOST_EXPIRED
 
         commands, _ = decide(self._record.ask(*reads))
@@ -103,9 +116,11 @@ class Leases:
             while self._record.update(reads, decide, BoardPart.LEASES):
                 pass
 
-    def may_expire(self) -> bool:
-        """Whether this process has been in touch with the server for long enough."""
-        return monotonic() > max(self._began, self._record.line.last_trouble) + self._record.lease_s / 2
+    @property
+    def _watch(self) -> LeaseWatch:
+        if self._known is None:
+            self._known = LeaseWatch(self._record.lease_s)
+        return self._known
 
     def _expiry(self, workers: Sequence[bytes]) -> list[Command]:
         if not workers:
@@ -115,8 +130,9 @@ class Leases:
             (b"ZREM", self._leases, *workers),
             (b"ZREM", key[BoardPart.CLOCKS], *workers),
             (b"HDEL", key[BoardPart.HOSTS], *workers),
+            (b"HDEL", self._lengths, *workers),
         ]
 
     def _until(self, time: Sequence[bytes]) -> bytes:
-        """The end of a lease that is taken now."""
+        """The value of a lease that is renewed now."""
         return b"%d" % (milliseconds(time) + self._record.lease_ms)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
-from ps.board.answers import TIME, fact, job_state, marks, milliseconds, number, rounds
+from ps.board.answers import job_state, marks, number, rounds
 from ps.board.job_record import JobRecord
 from ps.board.leases import Leases
 from ps.board.view import RankGate
@@ -19,24 +20,25 @@ class Ranks:
     def __init__(self, record: JobRecord, leases: Leases) -> None:
         self._record = record
         self._leases = leases
+        self._began = monotonic()
 
     def gate(self, worker: str) -> RankGate:
         """What decides whether a worker may go on with a rank; cheap enough to ask every few ms."""
+        self._leases.expire_overdue()
         key, ranks = self._record.key, self._record.job.ranks
         reads: list[Command] = [
-            *self._leases.reads(worker),
+            (b"ZSCORE", key[BoardPart.LEASES], worker.encode()),
+            (b"GET", key[BoardPart.COORDINATOR]),
             (b"HMGET", key[BoardPart.JOB], b"state", b"pause"),
             marks(key[BoardPart.MARKS], "s", ranks),
             marks(key[BoardPart.MARKS], "p", ranks),
         ]
-        found = self._record.ask(*reads)
-        if self._leases.expire_if_overdue(*found[:3]):
-            found = self._record.ask(*reads)
-        _, lease, _, (state, pause), prepared, pushed = found
+        lease, coordinator, (state, pause), prepared, pushed = self._record.ask(*reads)
         return RankGate(
             state=job_state(state),
             pause=number(pause),
             live=lease is not None,
+            coordinator=coordinator,
             prepared=rounds(prepared),
             pushed=rounds(pushed),
         )
@@ -46,17 +48,17 @@ class Ranks:
 
         To be called again while waiting for others: each time, whoever has the fewest takes of the ranks
         that are free, and whoever has two more than another gives one up (see `share_ranks`). Ranks that
-        never had an owner are kept for workers without one until `lease_s` after the job's creation. Empty
-        for a worker that has expired.
+        never had an owner are kept for workers without one until this process has been there for `lease_s`.
+        Empty for a worker that has expired.
         """
         self._leases.expire_overdue()
         key, ranks = self._record.key, self._record.job.ranks
 
         def decide(found: list[Any]) -> Decision[list[int]]:
-            time, created, its_owners, leases = found
+            its_owners, leases = found
             owners = {int(rank): owner.decode() for rank, owner in pairs(its_owners).items()}
             live = {member.decode() for member in leases}
-            early = milliseconds(time) < int(fact(created)) + self._record.lease_ms
+            early = monotonic() < self._began + self._record.lease_s
             share = share_ranks(worker, owners, ranks, live, reserve_untouched=early)
             owned = {rank for rank, owner in owners.items() if owner == worker} if worker in live else set()
             owned = (owned | set(share.take)) - set(share.give)
@@ -67,8 +69,6 @@ class Ranks:
             return commands, lambda _: sorted(owned)
 
         reads: list[Command] = [
-            TIME,
-            (b"HGET", key[BoardPart.JOB], b"created"),
             (b"HGETALL", key[BoardPart.RANK_OWNERS]),
             (b"ZRANGE", key[BoardPart.LEASES], b"0", b"-1"),
         ]

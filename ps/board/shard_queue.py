@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ps.board.answers import (
-    TIME,
-    fact,
-    highest_clock,
-    job_state,
-    milliseconds,
-    number,
-    progress_of,
-)
+from ps.board.answers import fact, highest_clock, job_state, number, progress_of
 from ps.board.job_record import JobRecord
 from ps.board.leases import Leases
 from ps.board.view import Claim, ClockGate
@@ -39,11 +31,13 @@ class ShardQueue:
     def _gate_after(self, worker: str, *commands: Command) -> tuple[ClockGate, list[Any]]:
         """What decides whether a worker may go on, after these commands; and the answers to them.
 
-        In one round trip, unless somebody's lease has run out.
+        In one round trip, unless it is time to look at the leases of all.
         """
+        self._leases.expire_overdue()
         key = self._record.key
         reads: list[Command] = [
-            *self._leases.reads(worker),
+            (b"ZSCORE", key[BoardPart.LEASES], worker.encode()),
+            (b"GET", key[BoardPart.COORDINATOR]),
             (b"HMGET", key[BoardPart.JOB], b"state", b"pause", b"begun"),
             (b"ZCARD", key[BoardPart.LEASES]),
             (b"ZCARD", key[BoardPart.CLOCKS]),
@@ -52,13 +46,12 @@ class ShardQueue:
         ]
         answers = self._record.ask(*commands, *reads)
         told, found = answers[: len(commands)], answers[len(commands) :]
-        if self._leases.expire_if_overdue(*found[:3]):
-            found = self._record.ask(*reads)
-        _, lease, _, (state, pause, begun), workers, working, least, unfinished = found
+        lease, coordinator, (state, pause, begun), workers, working, least, unfinished = found
         gate = ClockGate(
             state=job_state(state),
             pause=number(pause),
             live=lease is not None,
+            coordinator=coordinator,
             least_clock=number(least[1]) if least else None,
             workers=workers,
             working=working,
@@ -77,9 +70,9 @@ class ShardQueue:
         key, shards, me = self._record.key, self._record.job.shards, worker.encode()
 
         def decide(found: list[Any]) -> Decision[Claim | None]:
-            time, (state, its_begun), its_owners, its_leases, its_clocks, its_progress, highest = found
-            leases, clocks, begun = pairs(its_leases), pairs(its_clocks), int(fact(its_begun))
-            if float(leases.get(me, 0)) <= milliseconds(time) or state != b"running":
+            *its_leases, (state, its_begun), its_owners, its_clocks, its_progress, highest = found
+            leases, clocks, begun = self._leases.see(*its_leases), pairs(its_clocks), int(fact(its_begun))
+            if me not in leases or self._leases.has_run_out(me) or state != b"running":
                 return (), lambda _: None
             owners = {int(shard): owner for shard, owner in pairs(its_owners).items()}
             chosen = choose_shard(me, owners, leases, begun, shards, held=held, ahead=ahead)
@@ -105,10 +98,9 @@ class ShardQueue:
 
         everything = (b"0", b"-1", b"WITHSCORES")
         reads: list[Command] = [
-            TIME,
+            *self._leases.reads(),
             (b"HMGET", key[BoardPart.JOB], b"state", b"begun"),
             (b"HGETALL", key[BoardPart.OWNERS]),
-            (b"ZRANGE", key[BoardPart.LEASES], *everything),
             (b"ZRANGE", key[BoardPart.CLOCKS], *everything),
             (b"ZRANGE", key[BoardPart.PROGRESS], *everything),
             (b"ZSCORE", key[BoardPart.MARKS], highest_clock(self._record.job.launch)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 JobState = Literal["running", "stopping", "finished", "failed"]
@@ -51,6 +51,8 @@ class ClockGate:
     """The clock that nobody may begin."""
     live: bool
     """Whether the asking worker is; if not, its data shards are free, and it has to register anew."""
+    coordinator: bytes | None
+    """Changes whenever the coordinator renews its lease."""
     least_clock: int | None
     """Of the workers that have data shards in work; None when no worker has."""
     workers: int
@@ -59,6 +61,10 @@ class ClockGate:
     """Those of them that have data shards in work."""
     finished: int
     """Data shards."""
+
+    def awaited(self, *, paused: bool) -> object:
+        """What changes while those get on whom a worker waits for; see `_awaited`."""
+        return _awaited(self, paused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +76,21 @@ class RankGate:
     """The round that nobody may begin."""
     live: bool
     """Whether the asking worker is; if not, its ranks are free for others, and it has to register anew."""
+    coordinator: bytes | None
+    """Changes whenever the coordinator renews its lease."""
     prepared: tuple[int, ...]
     """By rank: the last round whose update is prepared; -1 for none."""
     pushed: tuple[int, ...]
     """By rank: the last round that is wholly pushed; -1 for none."""
+
+    def awaited(self, *, paused: bool) -> object:
+        """What changes while those get on whom a worker waits for; see `_awaited`."""
+        return _awaited(self, paused)
+
+
+def _awaited(gate: ClockGate | RankGate, paused: bool) -> object:
+    """The gate: it changes with the work of the others; where they are all `paused`, while somebody leads."""
+    return gate if paused else replace(gate, coordinator=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +102,7 @@ class WorkerView:
     clock: int | None
     """None while it has no data shard in work."""
     lease_left_s: float
-    """Below 0 for one that is late and not yet expired."""
+    """By the server's clock; below 0 for one that is late and not yet expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +136,10 @@ class BoardView:
     """Why the job failed."""
     pause: int | None
     """The clock or round that nobody may begin."""
+    coordinator: bytes | None
+    """Changes whenever the coordinator renews its lease."""
     coordinator_lease_left_s: float
-    """Of the coordinator's own lease; 0 when it has run out."""
+    """Of that lease, by the server's clock; 0 when it has run out."""
     clock: int
     """The highest that any worker ever reached."""
     workers: tuple[WorkerView, ...]

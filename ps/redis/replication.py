@@ -36,17 +36,13 @@ class Replicas:
                 return None
             if not found:
                 return address not in self._with_replica
-            facts = self._keys.facts(partition)
             try:
-                link.send(command(b"HGET", facts, INCARNATION))
-                self._incarnation.check(link.replies.bulk())
-                # WAIT waits for what this connection wrote, and all that the server was told before.
-                link.send(command(b"HSET", facts, INCARNATION, self._incarnation.id) + wait)
-                link.replies.status()
-                return link.replies.integer() > 0
+                while (acknowledged := self._write_and_wait(link, partition, wait)) is None:
+                    pass  # somebody else has written the facts
             except ServerError as error:
                 require_passing(error)
                 return None
+            return acknowledged > 0
 
         return all(self._ask_nodes(is_safe))
 
@@ -63,6 +59,23 @@ class Replicas:
             return address, info.partition("run_id:")[2].partition("\r")[0]
 
         return frozenset(self._ask_nodes(process))
+
+    def _write_and_wait(self, link: Link, partition: int, wait: bytes) -> int | None:
+        """The answer to `wait` after a write over this link, which changes nothing: WAIT waits for what its
+        connection wrote, and all that the server was told before.
+
+        None if the facts changed in between, and nothing was written: they may be those of a later model.
+        """
+        facts, replies = self._keys.facts(partition), link.replies
+        link.send(command(b"WATCH", facts) + command(b"HGET", facts, INCARNATION))
+        _, found = replies.all_of(replies.status, replies.bulk)
+        self._incarnation.check(found)
+        write = command(b"HSET", facts, INCARNATION, self._incarnation.id)
+        link.send(command(b"MULTI") + write + command(b"EXEC") + wait)
+        *_, written, acknowledged = replies.all_of(
+            replies.status, replies.status, replies.reply, replies.integer
+        )
+        return None if written is None else int(acknowledged)
 
     def _ask_nodes(self, ask: Callable[[Address, Link, int], T | None]) -> list[T]:
         """What `ask` finds at each node, over a link to it; it is also given one of the node's partitions.

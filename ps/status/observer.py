@@ -196,7 +196,7 @@ class StoreObserver:
         now, *answers = checked(found)
         if now != facts[0]:  # it was dropped just now, perhaps for another
             return None
-        return BoardStatus(job, view_of(reads, answers))
+        return BoardStatus(job, view_of(dict(zip(reads, answers, strict=True))))
 
     def _answer(self, command: Command) -> list[bytes]:
         """Of the node that holds the command's key."""

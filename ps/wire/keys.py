@@ -19,10 +19,15 @@ class BoardPart(StrEnum):
     LAUNCH = "launch"
     """A string: the random id of the job's launch. Every write to the board watches it."""
     JOB = "job"
-    """A hash: launch, id, lease (ms), description, shards, ranks, created (ms), and what changes: state,
-    message, pause, begun, restored."""
+    """A hash: launch, id, lease (ms), description, shards, ranks, and what changes: state, message, pause,
+    begun, restored."""
     LEASES = "leases"
-    """A sorted set: until when each live worker's lease lasts, in ms of the server's clock."""
+    """A sorted set: until when each live worker's lease lasts, in ms of the server's clock.
+
+    That clock may be stepped, so this is what people are shown; processes go by whether it changes.
+    """
+    LENGTHS = "lengths"
+    """A hash: how long each live worker's lease lasts, in ms."""
     HOSTS = "hosts"
     """A hash: the host of each live worker."""
     CLOCKS = "clocks"
@@ -40,7 +45,7 @@ class BoardPart(StrEnum):
     REPORTS = "reports"
     """A hash: what workers report at their end, by name."""
     COORDINATOR = "coordinator"
-    """A string that is there as long as the coordinator's lease lasts."""
+    """A string: until when the coordinator's lease lasts, as in `LEASES`."""
 
 
 class RecordsPart(StrEnum):

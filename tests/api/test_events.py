@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from api.app import create_app
+from api.body import Limits
 from ctr.jobs import TrainJob, run_train_job
 from ctr.model import Model, load_model
 from features import DatasetSource, RawSource, parse_spec, write_dataset
@@ -140,3 +142,30 @@ def test_only_models_with_windows_take_events(running: Running) -> None:
     body = paths["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]
     assert {"t", "user", "site"} <= set(body["schema"]["properties"]["rows"]["items"]["properties"])
     assert running.client.post("/v1/predict", json=body["example"]).status_code == 200
+
+
+def test_events_may_have_lists_where_predictions_may(tmp_path: Path) -> None:
+    spec = parse_spec(
+        """
+version: 1
+source: {format: jsonl}
+label: click
+fields: [{name: tags, type: list}]
+windows: [{name: user, key: [user], time: t, format: unix, spans: [1h], features: [count]}]
+""",
+        "lists",
+    )
+    row = {"t": START, "user": "u1", "tags": ["a"] * 3}
+    (tmp_path / "log.jsonl").write_text(
+        "".join(json.dumps({**row, "click": i % 2}) + "\n" for i in range(50))
+    )
+    windows = Windows(spec)
+    batches = RawSource(spec, [tmp_path / "log.jsonl"], windows=windows).batches(100)
+    write_dataset(batches, spec, tmp_path / "hashed", windows=windows)
+    run_train_job(TrainJob(inputs=[tmp_path / "hashed"], spec=None, model=tmp_path / "model"))
+    # More lists than rows that one request may have.
+    with run_server(create_app(load_model(tmp_path / "model"), limits=Limits(rows=3))) as running:
+        rows = [row, row, {**row, "tags": []}]
+        assert running.client.post("/v1/predict", json={"rows": rows}).status_code == 200
+        assert send(running, "impressions", *rows) == 3
+        assert running.client.post("/v1/events/clicks", json={"rows": [row] * 4}).status_code == 413

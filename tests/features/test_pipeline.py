@@ -93,6 +93,23 @@ def test_rows_as_dicts(fitted: Pipeline) -> None:
     assert_equal(fitted.transform(rows), fitted.transform(table))
 
 
+def test_labels_of_rows_as_dicts(fitted: Pipeline) -> None:
+    rows = TABLE.slice(0, 5).to_pylist()
+    np.testing.assert_array_equal(fitted.labels(rows), fitted.labels(TABLE)[:5])
+    np.testing.assert_array_equal(fitted.weights(rows), fitted.weights(TABLE)[:5])
+    del rows[3][fitted.spec.label]
+    with pytest.raises(DataError, match=rf"rows\[3\]: column '{fitted.spec.label}': '' is no label"):
+        fitted.labels(rows)
+
+
+def test_the_name_of_a_spec_is_a_spec(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    specs = [Pipeline(each).spec for each in (tmp_path / "spec.yaml", str(tmp_path / "spec.yaml"), SPEC)]
+    assert {spec.fingerprint for spec in specs} == {Pipeline.from_yaml(SPEC).spec.fingerprint}
+    with pytest.raises(SpecError, match=r"none\.yaml"):
+        Pipeline(tmp_path / "none.yaml")
+
+
 def test_fit_forgets_what_was_learnt_before(tmp_path: Path, fitted: Pipeline) -> None:
     (tmp_path / "sites.txt").write_text("s1\ns2\n")
     spec = tmp_path / "spec.yaml"

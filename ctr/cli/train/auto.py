@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
+from ctr.cli.tables import some
+
 if TYPE_CHECKING:
     from ctr.cli.train.options import TrainOptions
     from ctr.jobs import TrainJob, TrainOutcome
-    from ctr.tune import Tried, Tuned
+    from ctr.tune import Tuned
 
 
 def check_auto(job: TrainJob, told: TrainOptions) -> None:
@@ -40,26 +41,23 @@ def check_auto(job: TrainJob, told: TrainOptions) -> None:
 
 def tune_first(job: TrainJob, told: TrainOptions) -> tuple[TrainJob, Tuned]:
     """Find settings, and say which and why; the job with them. Raises KeyboardInterrupt when told to stop."""
+    from ctr.cli.search_progress import showing_search
     from ctr.interrupts import stop_requests
-    from ctr.jobs import AUTO_TRIALS, require_places, tuned
-    from ctr.progress import progress
+    from ctr.jobs import require_places, tuned
     from ctr.tune import described
 
     require_places(job)
-    with stop_requests() as stop, progress("tuning") as show:
-
-        def on_trial(tried: Sequence[Tried]) -> None:
-            best = min(each.judged.loss for each in tried)
-            show(sum(each.judged.rows for each in tried), len(tried) / AUTO_TRIALS, best)
-
-        job, found = tuned(job, job.model.parent, stop, on_trial)
+    with stop_requests() as stop, showing_search() as shown:
+        job, found = tuned(job, job.model.parent, stop, shown.on_rows, shown.on_progress)
     if found.stopped:
         raise KeyboardInterrupt
     seconds = found.hashing_s + found.seconds
+    trials = some(len(found.tried), "trial")
     lines = (
         *(f"auto: {line}" for line in described(found)),
-        f"auto: {len(found.tried)} trials in {seconds:.1f} s, judged by {found.judged_by}:",
+        f"auto: {trials} in {seconds:.1f} s, scored on {found.scored_on}:",
         f"auto: {found.gain}",
+        *([f"auto: ended after {found.cut}"] if found.cut else []),
         *(f"warning: {text}" for text in found.warnings),
     )
     for line in lines:

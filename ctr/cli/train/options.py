@@ -73,7 +73,7 @@ class TrainOptions:
             "--auto",
             help="First find --epochs, --alpha, --beta, --l1 and --l2, and of raw files --scale, by 30 "
             "trials on (the first 500,000 of) these rows, as `ctr tune` does; those that are given stay. "
-            "After 30 s, no trial begins.",
+            "Many rows get fewer trials. After 120 s it ends in any case, and the model's manifest says so.",
         ),
     ] = False
     workers: Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ctr.cli.reporting import bad_rows_lines
-from ctr.cli.tables import metric_lines, saturation_lines, some
+from ctr.cli.tables import CROSS_FITTED, metric_lines, saturation_lines, some
 from ctr.cli.train.advice import advice
 from ctr.jobs import TrainOutcome
 
@@ -56,10 +56,9 @@ def _evaluation_lines(outcome: TrainOutcome) -> list[str]:
         evaluated["hold-out, calibrated" if calibrated else "hold-out"] = outcome.holdout
     lines = metric_lines(evaluated)
     if outcome.holdout_uncalibrated is not None:
-        lines.append(
-            "(hold-out, calibrated: each half of its rows by what the other half says; the model has what "
-            "both say)"
-        )
+        lines.append(CROSS_FITTED)
+    if outcome.holdout is not None and outcome.best_pass is not None and not outcome.stopped:
+        lines.append("(hold-out: the pass was chosen on these rows, so its metrics are slightly optimistic)")
     lag = outcome.progressive_lag_chunks
     if lag != 0:
         unknown = "some chunks" if lag is None else f"up to {some(lag, 'chunk')}"

@@ -30,6 +30,11 @@ def test_it_says_what_it_chose_and_trains_with_it(cli: Cli, log: Path, tmp_path:
     assert known["settings"]["epochs"] == passes
     assert known["auto"]["rows"] == 2_400  # none of the hold-out
     assert known["auto"]["trials"] == 30
+    search = ctr.load_model(model).manifest["training"]["auto"]
+    assert (search["trials"], search["ended"], search["rows"]) == (30, "trials", 2_400)
+    assert "slightly optimistic as the lowest of 30 on the same rows" in done.out
+    assert "auto: 30 trials in " in done.out
+    assert "auto: ended after" not in done.out
     assert f"auto: --epochs {passes} --alpha {chosen['alpha']:g}" in done.out
     assert "with the default settings" in done.out
     assert "% of the time" in done.out
@@ -37,6 +42,7 @@ def test_it_says_what_it_chose_and_trains_with_it(cli: Cli, log: Path, tmp_path:
 
     same = ctr.train(log, spec, auto=True, l1=0, holdout_fraction=0.2)
     assert same.id == ctr.load_model(model).id
+    assert same.manifest["training"]["auto"] == search
 
 
 def test_rows_that_are_sorted_by_their_label_are_warned_of(cli: Cli, log: Path, tmp_path: Path) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from api.app import create_app
+from api.server import listen
 from ctr.model import load_model
 from tests.api.running import run_server
 from tests.command_line import Cli
@@ -41,7 +45,7 @@ def test_the_commands(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                     subprocess.run([sys.executable, words[1]], stdout=out, check=True)
             elif words[0] == "head":
                 assert Path(words[2]).read_text().startswith(output.partition("trained")[0])
-            elif words[0] == "curl":
+            elif words[0] == "curl" and "-d" in words:
                 body = words[words.index("-d") + 1]
                 with run_server(create_app(load_model(Path("model")))) as server:
                     answer = server.client.post("/v1/predict", json=json.loads(body)).json()
@@ -56,6 +60,37 @@ def test_the_commands(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                     assert figures(done.out) == pytest.approx(figures(output), abs=1e-3)
                     assert len(figures(done.out)) == 10
     assert ran == ["train", "evaluate", "predict", "explain", "model", "features", "train", "train", "train"]
+
+
+def test_the_server_answers_as_soon_as_the_commands_go_on(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are typed: what starts it, what waits for it, and what asks it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "log.csv").write_text("click,site,device,price\n" + "1,a,phone,2\n0,b,phone,3\n" * 50)
+    trained = cli("train", "--spec", ROOT / "examples" / "ads.yaml", "log.csv", "--model", "model")
+    assert trained.code == 0, trained.err
+    (commands,) = (commands for commands, _ in BLOCKS if commands.startswith("ctr serve"))
+    with closing(listen("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    script = f"trap 'kill %1' EXIT\n{commands.replace('8000', str(port))}"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], check=False, capture_output=True, text=True, env=os.environ | {"PATH": path}
+    )
+    assert done.returncode == 0, done.stderr
+    (answer,) = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    assert len(answer["predictions"]) == 1
+
+
+def test_all_that_the_commands_need_is_installed() -> None:
+    """By `make install`, and by the extra that README.md names for a wheel."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for_users = set(extras) - {"all", "test", "check", "bench"}
+    assert extras["all"] == [f"ctr[{','.join(sorted(for_users - {'mlflow'}))}]"]
+    assert "--editable '.[all]'" in (ROOT / "Makefile").read_text()
+    assert '[all]"' in README
 
 
 def test_the_program(

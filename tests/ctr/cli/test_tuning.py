@@ -171,6 +171,7 @@ def test_the_command_line_is_stronger_than_the_file(cli: Cli, hashed: Path, tmp_
     done = cli("train", hashed, "--model", model, "--alpha", 0.1, "--settings", settings, "--l1", 0.5)
     assert done.code == 0, done.err
     assert "early stopping" in done.out
+    assert "(hold-out: the pass was chosen on these rows, so its metrics are slightly optimistic)" in done.out
     optimizer = ctr.load_model(model).manifest["optimizer"]
     assert (optimizer["alpha"], optimizer["l1"], optimizer["l2"]) == (0.1, 0.5, 2)
 

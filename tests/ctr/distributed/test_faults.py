@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
@@ -20,7 +20,8 @@ from ctr.errors import StoreError
 from ctr.learn.result import TrainResult
 from ctr.learn.rounds import Rounds, TrainSettings, read_out
 from ctr.optimizers.ftrl import Ftrl
-from ctr.workers.description import JobDescription, absolute, input_bytes
+from ctr.workers.description import Consistency, JobDescription, absolute, input_bytes
+from ctr.workers.heartbeat import Heartbeat
 from ctr.workers.report import read_stalls
 from features import FeatureSpec, open_source
 from ps import Filters, JobBoard, MemoryStore, RedisStore, parse_redis_url
@@ -224,6 +225,50 @@ class TestStalls:
             assert helpers.errors == []
             assert same_sums(read_out(store), in_memory(job)[0])
             assert "no progress for" in read_stalls(board, hosts)[0]
+
+    @pytest.mark.parametrize("consistency", ["ssp", "bsp"])
+    def test_waiting_for_one_who_does_not_get_on_is_no_progress(
+        self, job_data: Path, redis_url: str, consistency: Consistency
+    ) -> None:
+        """Though that one renews its lease. While others get on, or the coordinator pauses, it is none."""
+        job = describe(
+            job_data, consistency=consistency, workers=2, passes=3, ftrl=ADDITIVE, staleness=0, stall_s=2.0
+        )
+        url = parse_redis_url(redis_url)
+        with (
+            closing(RedisStore(url, bits=18, width=Ftrl.width, facts=job.facts())),
+            closing(JobBoard(url, lease_s=LEASE_S)) as board,
+            ExitStack() as other_lives,
+        ):
+            board.create("waits", job.to_bytes(), shards=job.plan().shards, ranks=job.ranks)
+            other = board.leases.register("other")
+            other_lives.enter_context(Heartbeat(LEASE_S / 5, lambda: board.leases.heartbeat(other)))
+            shard = 0 if job.ranks else board.queue.claim(other).shard
+            assert not job.ranks or board.ranks.claim(other) == [0]
+            helpers = Helpers(redis_url, 1)
+            wait_for(lambda: len(board.look().workers) == 2)
+            (helper,) = {worker.host for worker in board.look().workers} - {"other"}
+
+            def get_on(number: int) -> None:
+                if job.ranks:
+                    board.ranks.announce_prepared(0, number)
+                    board.ranks.announce_pushed(0, number)
+                else:
+                    board.queue.advance(other, shard, number, number)
+
+            for number in range(1, 6):
+                time.sleep(0.5)
+                get_on(number)
+            assert read_stalls(board, [helper]) == []
+            board.pause(0)
+            for _ in range(5):
+                time.sleep(0.5)
+                board.heartbeat_coordinator()
+            assert read_stalls(board, [helper]) == []
+            board.pause(None)
+            wait_for(lambda: read_stalls(board, [helper]))
+            board.fail("seen")
+            helpers.join()
 
     def test_nobody_is_left_who_gets_on(
         self, start_job: StartJob, logs: list[Path], job_spec: FeatureSpec, redis_url: str

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event, Thread
 from time import sleep
 
-from ctr.drill.job import DrillJob
+from ctr.drill.job import DrillJob, describe_job
 from ctr.drill.ledger import Ledger, Push
 from ctr.drill.proof import Proof, prove
 from ctr.drill.settings import DrillSettings
@@ -26,7 +26,8 @@ Strike = Callable[[RedisStore, Cluster, Node, Ledger], None]
 def drilled(start_redis: StartRedis, folder: Path, strike: Strike, pace_s: float) -> tuple[DrillJob, Proof]:
     """A small job that something happens to, and what came of it."""
     servers = start_redis(shards=3, replicas=1, config={"cluster-node-timeout": "1000"})
-    job = DrillJob(folder, DrillSettings(rows=12_000, seed=1, workers=2, chunk=300), Event())
+    settings = DrillSettings(rows=12_000, seed=1, workers=2, chunk=300)
+    job = DrillJob(describe_job(folder, settings), Event())
     store = job.open(servers.url, "lost")
     cluster = Cluster(servers, store.keys.model, store.partitions.count)
     ledger = Ledger(folder / "ledger")

@@ -47,6 +47,7 @@ def test_every_door_gives_calibrated_probabilities(
 ) -> None:
     assert cli(*words(log, spec, tmp_path / "plain")).code == 0
     found = cli(*words(log, spec, tmp_path / "model", "--calibrate", method, "--json", tmp_path / "j.json"))
+    assert "2-fold cross-fitted metrics; the saved calibration is fitted on all of these rows" in found.out
     assert found.code == 0, found.err
     told = json.loads((tmp_path / "j.json").read_text())
     assert told["calibrated"]["method"] == method

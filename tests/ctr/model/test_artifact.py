@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ctr.errors import ModelError
-from ctr.model.artifact import load_model, load_state, save_model
+from ctr.model.artifact import load_model, load_state, save_model, state_of
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model, model_id
 from features import parse_spec
@@ -60,6 +60,41 @@ def test_a_model_that_is_replaced_while_it_is_loaded_is_the_old_or_the_new_one(t
     finally:
         training.join()
     assert seen == {model.id for model in models}
+
+
+def test_a_link_that_leads_to_one_model_and_then_another(tmp_path: Path) -> None:
+    """To and fro, so that the manifest may be what it was before though the weights were another's."""
+    link, draft = tmp_path / "model", tmp_path / "draft"
+    models = [model_of(1.0, slots=10), model_of(2.0, slots=10)]
+    for i, model in enumerate(models):
+        save(model, tmp_path / f"model-{i}")
+    link.symlink_to("model-0")
+    over = threading.Event()
+
+    def relink() -> None:
+        i = 0
+        while not over.is_set():
+            draft.symlink_to(f"model-{(i := 1 - i)}")
+            draft.replace(link)
+
+    relinking = threading.Thread(target=relink)
+    relinking.start()
+    try:
+        seen = {load_model(link).id for _ in range(1_000)}
+    finally:
+        over.set()
+        relinking.join()
+    assert seen == {model.id for model in models}
+
+
+def test_the_state_of_a_model_whose_place_another_has_taken(tmp_path: Path) -> None:
+    old, new = model_of(1.0, slots=3), model_of(2.0, slots=3)
+    save(old, tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert state_of(loaded)[1][0, 0] == 1
+    save(new, tmp_path / "model")
+    with pytest.raises(ModelError, match=f"another model, {new.id}, has taken the place of {old.id}"):
+        state_of(loaded)
 
 
 def test_a_manifest_with_the_weights_of_another_model(tmp_path: Path) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import inf, log1p
 from pathlib import Path
-from threading import Event
 
 import numpy as np
 import pytest
 
 import ctr
 from ctr.optimizers import choose_optimizer
-from ctr.tune import Examples, folds_of, run_trial, tune
-from ctr.tune.candidates import Candidate, scaled
+from ctr.tune import Examples, RawRows, folds_of, run_trial, tune
+from ctr.tune.candidates import Candidate, with_scales
 from ctr.tune.scale_kernels import parts_of, pass_with_scales, scale_values
 from ctr.tune.scales import coded, find_scales
 from features import DatasetSource, RawSource, parse_spec, write_dataset
@@ -46,7 +44,7 @@ def examples(mixed: Path, tmp_path_factory: pytest.TempPathFactory) -> Examples:
     spec, folder = parse_spec(FIELDS, "spec"), tmp_path_factory.mktemp("mixed")
     for name, each in (("plain", spec), ("coded", coded(spec))):
         write_dataset(RawSource(each, [mixed]).batches(700), each, folder / name, block_rows=700)
-    return Examples.of(DatasetSource(folder / "plain"), None, DatasetSource(folder / "coded"))
+    return Examples.of([DatasetSource(folder / "plain")], None, [DatasetSource(folder / "coded")])
 
 
 @pytest.mark.kernel
@@ -134,16 +132,14 @@ def test_what_tells_is_scaled_up_and_what_does_not_is_scaled_down(examples: Exam
 def test_trials_learn_with_scales_what_train_learns(examples: Examples, mixed: Path) -> None:
     spec = parse_spec(FIELDS, "spec")
     folds, settings = folds_of(ROWS, 0.2), {"alpha": 0.2, "l2": 0.3}
-    found = scaled(Candidate((examples,), 7), spec, folds, workers=2)
+    found = with_scales(Candidate((examples,), 7), spec, folds, workers=2)
     assert found.crosses == 7
     assert [*found.scales] == [*spec.names] == ["site", "user", "tags", "age", "site * tags"]
     (of_fold,) = found.by_fold
     scales = dict(zip(spec.names, of_fold.scales[1:].tolist(), strict=True))
     assert scales != pytest.approx(found.scales, rel=0.02)  # those of all rows
     model = ctr.train(str(mixed), spec.with_scales(scales), holdout_fraction=0.2, chunk=700, **settings)
-    judged = run_trial(
-        found.by_fold, folds, choose_optimizer(settings), most_passes=1, to_beat=inf, stop=Event()
-    )
+    judged = run_trial(found.by_fold, folds, choose_optimizer(settings), most_passes=1, to_beat=inf)
     assert judged.loss == pytest.approx(model.manifest["metrics"]["holdout"]["logloss"], abs=2e-5)
 
 
@@ -151,8 +147,8 @@ def test_scales_are_taken_where_they_are_better(mixed: Path, tmp_path: Path) -> 
     spec = parse_spec(FIELDS, "spec")
     found = {}
     for name, each in (("with", spec), ("without", spec), ("own", spec.with_scales({"user": 0.5}))):
-        reopen = None if name == "without" else lambda wanted: RawSource(wanted, [mixed])
-        found[name] = tune(RawSource(each, [mixed]), tmp_path, reopen=reopen, trials=8, most_epochs=3)
+        raw = None if name == "without" else RawRows([mixed], each)
+        found[name] = tune(RawSource(each, [mixed]), tmp_path, raw=raw, trials=8, most_epochs=3)
         assert not [*tmp_path.iterdir()]
     assert found["with"].best.judged.loss < found["without"].best.judged.loss
     assert [*found["with"].best.scales] == [*spec.names]
@@ -166,9 +162,7 @@ def test_scales_are_taken_where_they_are_better(mixed: Path, tmp_path: Path) -> 
 def test_one_field_alone_is_not_scaled(log: Path, tmp_path: Path) -> None:
     spec = parse_spec(SPEC, "spec")
     alone = spec.of_fields(spec.fields[:1])
-    found = tune(
-        RawSource(alone, [log]), tmp_path, reopen=lambda each: RawSource(each, [log]), trials=3, most_epochs=1
-    )
+    found = tune(RawSource(alone, [log]), tmp_path, raw=RawRows([log], alone), trials=3, most_epochs=1)
     assert not any(each.scales for each in found.tried)
 
 
@@ -180,7 +174,7 @@ def test_more_than_300_fields_are_not_scaled(tmp_path: Path) -> None:
     log.write_text("\n".join([",".join(["y", *names]), *(",".join([str(i % 2), *names]) for i in range(40))]))
     scaled = []
     for each in (spec, spec.of_fields(spec.fields[:300])):
-        reopen = partial(RawSource, inputs=[log])
-        found = tune(reopen(each), tmp_path, reopen=reopen, trials=2, most_epochs=1)
+        raw = RawRows([log], each)
+        found = tune(RawSource(each, [log]), tmp_path, raw=raw, trials=2, most_epochs=1)
         scaled.append(any(each.scales for each in found.tried))
     assert scaled == [False, True]

@@ -10,16 +10,34 @@ import numpy as np
 import pytest
 
 from ctr.errors import CtrError, DataError
-from ctr.tune import Candidate, Examples, Tried, Tuned, find_settings, folds_of, require_optuna, tune
+from ctr.tune import (
+    Candidate,
+    Ended,
+    Examples,
+    Progress,
+    Search,
+    Tried,
+    Tuned,
+    folds_of,
+    require_optuna,
+    tune,
+)
 from features import DatasetSource, RawSource, parse_spec
 from tests.ctr.tune.conftest import ROWS, SPEC
 
 
 def found(hashed: Path, **options: object) -> list[Tried]:
-    examples = Examples.of(DatasetSource(hashed))
-    told = {"trials": 14, "most_passes": 4} | options
+    return searched(hashed, **options).tried
+
+
+def searched(hashed: Path, **options: object) -> Search:
+    examples = Examples.of([DatasetSource(hashed)])
     folds = folds_of(examples.rows)
-    return find_settings([Candidate((examples,) * len(folds))], folds, **told)
+    search = Search(
+        [Candidate((examples,) * len(folds))], folds, **({"trials": 14, "most_passes": 4} | options)
+    )
+    search.run()
+    return search
 
 
 def test_the_same_for_a_seed_with_any_number_of_workers(hashed: Path) -> None:
@@ -30,11 +48,42 @@ def test_the_same_for_a_seed_with_any_number_of_workers(hashed: Path) -> None:
     assert [each.number for each in one] == [*range(1, 15)]
 
 
+def test_the_same_on_a_machine_of_more_cores_than_trials_run_ahead(hashed: Path) -> None:
+    assert found(hashed, workers=1) == found(hashed, workers=12)
+
+
+def test_a_budget_cuts_it_at_the_same_trial_on_any_machine(hashed: Path) -> None:
+    whole = searched(hashed)
+    assert whole.ended is Ended.TRIALS
+    work = [each.judged.rows * 3 for each in whole.tried]  # of the bias and two fields
+    one, three = (searched(hashed, most_work=sum(work[:10]), workers=workers) for workers in (1, 3))
+    assert one.ended is three.ended is Ended.BUDGET
+    assert one.tried == three.tried == whole.tried[: len(one.tried)]
+    assert 8 <= len(one.tried) <= 12
+    assert sum(work[: len(one.tried)]) < 1.3 * sum(work[:10])
+
+
+def test_when_its_time_is_over_trials_under_way_end(hashed: Path) -> None:
+    so_far: list[Progress] = []
+    over = searched(hashed, limit_s=0, on_progress=so_far.append, trials=10_000)
+    assert over.ended is Ended.TIME
+    assert len(over.tried) == 1  # which comes to its end, so that there are settings
+    assert [each.fraction for each in so_far] == sorted(each.fraction for each in so_far)
+    assert 0.9 <= so_far[-1].fraction < 1
+
+
+def test_the_share_done_grows_with_what_is_learnt(hashed: Path) -> None:
+    so_far: dict[int, float] = {}
+    searched(hashed, on_progress=lambda progress: so_far.update({len(progress.tried): progress.fraction}))
+    assert so_far[7] == pytest.approx(0.5, abs=0.35)
+    assert list(so_far.values()) == sorted(so_far.values())
+
+
 def test_raw_rows_are_hashed_once_and_nothing_is_left(hashed: Path, log: Path, tmp_path: Path) -> None:
-    rows: list[int] = []
+    rows: list[tuple[int, float]] = []
     source = RawSource(parse_spec(SPEC, "spec"), [log])
-    raw = tune(source, tmp_path, trials=6, most_epochs=3, on_rows=rows.append)
-    assert rows[-1] == ROWS
+    raw = tune(source, tmp_path, trials=6, most_epochs=3, on_rows=lambda *so_far: rows.append(so_far))
+    assert rows[-1] == (ROWS, 1)
     assert not [*tmp_path.iterdir()]
     of_dataset = tune(DatasetSource(hashed), tmp_path, trials=6, most_epochs=3)
     assert raw.best.judged.loss == pytest.approx(of_dataset.best.judged.loss, abs=1e-4)
@@ -48,14 +97,27 @@ def test_rows_behind_the_stop_row_are_not_read(hashed: Path, tmp_path: Path) -> 
     assert tune(DatasetSource(hashed), tmp_path, **options, most_rows=900).rows == 900
 
 
+def test_a_search_that_was_cut_says_so(hashed: Path, tmp_path: Path) -> None:
+    options = {"trials": 30, "most_epochs": 2}
+    by_time = tune(DatasetSource(hashed), tmp_path, limit_s=0, **options)
+    assert by_time.facts["ended"] == by_time.measured["ended"] == "time"
+    assert by_time.cut is not None
+    assert by_time.cut.startswith("1 of 30 trials: its time was over")
+    by_budget = tune(DatasetSource(hashed), tmp_path, most_work=100_000, **options)
+    assert by_budget.facts["ended"] == "budget"
+    assert by_budget.cut is not None
+    assert by_budget.cut.endswith("the same on any machine")
+    assert tune(DatasetSource(hashed), tmp_path, trials=2).cut is None
+
+
 def test_stopped_with_what_it_has(hashed: Path, tmp_path: Path) -> None:
     stop = Event()
 
-    def on_trial(tried: list[Tried]) -> None:
-        if len(tried) == 5:
+    def on_progress(so_far: Progress) -> None:
+        if len(so_far.tried) == 5:
             stop.set()
 
-    known: Tuned = tune(DatasetSource(hashed), tmp_path, most_epochs=2, stop=stop, on_trial=on_trial)
+    known: Tuned = tune(DatasetSource(hashed), tmp_path, most_epochs=2, stop=stop, on_progress=on_progress)
     assert known.stopped
     assert 5 <= len(known.tried) <= 13
     with pytest.raises(KeyboardInterrupt):

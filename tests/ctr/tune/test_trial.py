@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import inf
 from pathlib import Path
-from threading import Event
 
 import pytest
 
@@ -19,7 +18,7 @@ SETTINGS = {"alpha": 0.2, "beta": 0.5, "l1": 0.1, "l2": 0.3}
 
 
 def judged(examples: Examples, fraction: float | None = 0.2, **options: object) -> Judged:
-    told = {"most_passes": 3, "to_beat": inf, "stop": Event()} | options
+    told = {"most_passes": 3, "to_beat": inf} | options
     optimizer = choose_optimizer(SETTINGS)
     folds = folds_of(examples.rows, fraction)
     return run_trial([examples] * len(folds), folds, optimizer, **told)
@@ -27,7 +26,7 @@ def judged(examples: Examples, fraction: float | None = 0.2, **options: object) 
 
 @pytest.fixture(scope="module")
 def examples(hashed: Path) -> Examples:
-    return Examples.of(DatasetSource(hashed))
+    return Examples.of([DatasetSource(hashed)])
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 3])
@@ -63,10 +62,10 @@ def test_too_few_rows_are_refused(rows: int, fraction: float | None) -> None:
 
 def test_the_rows_before_a_row(hashed: Path) -> None:
     source = DatasetSource(hashed)
-    some = Examples.of(source, stop=1_500)
+    some = Examples.of([source], stop=1_500)
     assert some.rows == 1_500
     assert some.labels([range(1_500)])[0].tolist() == next(source.batches(1_500)).labels.tolist()
-    assert Examples.of(source, stop=ROWS + 1).rows == ROWS
+    assert Examples.of([source], stop=ROWS + 1).rows == ROWS
 
 
 def test_hopeless_settings_are_given_up(examples: Examples) -> None:
@@ -92,9 +91,8 @@ def test_a_pass_has_to_be_worth_its_time() -> None:
 
 
 def test_it_ends_when_told_to(examples: Examples) -> None:
-    stop = Event()
-    stop.set()
-    found = judged(examples, stop=stop)
+    found = judged(examples, ended=lambda: True)
+    assert found.cut
     assert (found.losses, found.best_pass, found.loss) == ([], 0, inf)
 
 

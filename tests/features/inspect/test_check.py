@@ -79,3 +79,22 @@ def test_what_cannot_be_checked(log: str, tmp_path: Path) -> None:
     path.write_text("click,site\n7,a\n")
     with pytest.raises(DataError, match="there is no good row"):
         check(spec_of("site"), [str(path)], 100)
+
+
+def test_rows_that_building_refuses_are_bad(tmp_path: Path) -> None:
+    """Whatever refuses them: a window's times or its order, a list that is too long."""
+    lines = ["0,a,2017-11-07T09:30", "1,b,2017-11-07 9:30", "1,b,2017-11-07T09:31", "0,c,2017-11-06T08:00"]
+    (tmp_path / "log.csv").write_text(
+        "\n".join(["click,site,at", *lines, f"0,{'|'.join(map(str, range(200)))},2017-11-08", ""])
+    )
+    spec = {
+        "fields": [{"name": "site", "type": "list", "delimiter": "|"}],
+        "crosses": ["site * site"],
+        "windows": [{"name": "w", "key": ["site"], "time": "at", "spans": ["1h"], "features": ["count"]}],
+    }
+    found = check(spec_of("", **spec), [str(tmp_path / "log.csv")], 100)
+    assert found.bad_rows == 3
+    for text, problem in zip(
+        found.bad_examples, ("is no time", "is earlier than", "most_features"), strict=True
+    ):
+        assert problem in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from pyarrow import feather
 from ctr.errors import DataError
 from features import FeatureSpec, RawSource, parse_spec
 from features.inspect import draft_spec
+from features.spec import NumberField, TimeField
 
 ROWS = 400
 
@@ -128,6 +130,27 @@ def test_times_in_seconds_tell_the_hour(tmp_path: Path) -> None:
     assert [field.name for field in spec.fields] == ["timestamp hour", "timestamp weekday"]
 
 
+@pytest.mark.parametrize(
+    ("written", "time_format", "parts"),
+    [
+        ("{0:%Y-%m-%d} {0.hour}:{0:%M}", "%Y-%m-%d %H:%M", {"hour", "weekday"}),
+        ("{0.day}.{0.month}.{0.year} {0:%H:%M:%S}", "%d.%m.%Y %H:%M:%S", {"hour", "weekday"}),
+        ("{0:%Y/%m/%d}", "%Y/%m/%d", {"weekday"}),
+        ("{0:%d/%b/%Y:%H:%M:%S} +0100", "%d/%b/%Y:%H:%M:%S %z", {"hour", "weekday"}),
+        ("{0:%Y-%m-%dT%H:%M:%S}Z", None, {"hour", "weekday"}),
+    ],
+)
+def test_times_in_usual_formats(
+    tmp_path: Path, written: str, time_format: str | None, parts: set[str]
+) -> None:
+    times = [datetime(2017, 11, 1) + timedelta(minutes=97 * k) for k in range(ROWS)]
+    log = {"click": columns()["click"], "when": [written.format(time) for time in times]}
+    fields = [
+        each for each in drafted(write(tmp_path / "log.csv", log)).fields if isinstance(each, TimeField)
+    ]
+    assert {(each.format, each.transform) for each in fields} == {(time_format, part) for part in parts}
+
+
 def test_the_label_by_name(tmp_path: Path) -> None:
     log = columns() | {"bought": columns()["click"][::-1]}
     path = write(tmp_path / "log.csv", log)
@@ -155,3 +178,29 @@ def test_what_no_spec_can_be_made_of(tmp_path: Path, text: str, message: str) ->
     (tmp_path / "log").write_text(text)
     with pytest.raises(DataError, match=message):
         draft_spec(str(tmp_path / "log"))
+
+
+def test_codes_with_an_unknown_one_are_a_category(tmp_path: Path) -> None:
+    """As Avazu's C20: -1, and codes from 100000 up."""
+    codes = np.random.default_rng(3).integers(100_000, 100_040, 2_000)
+    codes[::2] = -1
+    log = {"click": [str(k % 2) for k in range(2_000)], "C20": [str(k) for k in codes]}
+    assert drafted(write(tmp_path / "log.csv", log)).fields[0].step == "category"
+
+
+def test_edges_of_large_numbers_stay_apart(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(3).permutation(2_000) + 1_000_000
+    log = {"click": [str(k % 2) for k in range(2_000)], "sum": [f"{k}.5" for k in numbers]}
+    (field,) = drafted(write(tmp_path / "log.csv", log)).fields
+    assert isinstance(field, NumberField)
+    assert len(field.edges) == 31
+    assert 1_000_000 < field.edges[0] < 1_000_100
+
+
+def test_a_column_that_is_nearly_always_missing_is_skipped(tmp_path: Path) -> None:
+    log = columns() | {"rare": ["7" if k == 3 else "9" if k == 4 else "" for k in range(ROWS)]}
+    text = draft_spec(write(tmp_path / "log.csv", {k: v * 3 for k, v in log.items()}))
+    assert "#   rare: missing in all but 6 of 1,200 rows" not in text  # 0.5% have a value
+    log = {k: v * 3 for k, v in columns().items()} | {"rare": ["7", "9"] + [""] * (3 * ROWS - 2)}
+    text = draft_spec(write(tmp_path / "log.csv", log))
+    assert "#   rare: missing in all but 2 of 1,200 rows" in text

@@ -19,6 +19,7 @@ from features.readers import Condition, RowChoice
 from features.readers.condition_kernels import compare_texts
 from features.source import RawSource
 from features.spec import parse_spec
+from features.windows import Windows
 from tests.features.raw_files import ROWS, SPEC, csv_of, joined, write
 
 pytestmark = pytest.mark.kernel
@@ -74,6 +75,47 @@ def test_each_row_is_in_one_part(tmp_path: Path, suffix: str, threads: int, text
         assert source.bad_rows.count == 0
         halves = [*source.batches(100, 0, 50), *source.batches(100, 50)]
         assert joined(halves) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [
+        ("at >= 2017-11-09", [False, False, True, True, False]),
+        ("at < 9.11.2017 09:30", [True, True, False, False, False]),
+        ("at = 2017-11-09T09:30:00Z", [False, False, True, False, False]),
+        ("at != 2017-11-09 9:30 and y = 1", None),
+        ("at >= yesterday", None),
+        ("at >= 9", None),
+    ],
+)
+@pytest.mark.parametrize("known", ["fields", "windows"])
+def test_times_are_compared_as_the_spec_reads_them(
+    tmp_path: Path, known: str, text: str, held: list[bool] | None
+) -> None:
+    times = ["7.11.2017 23:00", "08.11.2017 01:00", "9.11.2017 9:30", "10.11.2017 7:00", ""]
+    write(
+        tmp_path / "rows.csv", "y,c,at\n" + "".join(f"{k % 2},v{k},{time}\n" for k, time in enumerate(times))
+    )
+    fields = "{name: c, type: category}"
+    more = {
+        "fields": f"fields: [{fields}, {{name: at, type: time, transform: hour, format: '%d.%m.%Y %H:%M'}}]",
+        "windows": f"fields: [{fields}]\nwindows: [{{name: w, key: [c], time: at, format: '%d.%m.%Y %H:%M',"
+        " spans: [1h], features: [count]}]",
+    }
+    spec = parse_spec(f"version: 1\nsource: {{format: delimited}}\nlabel: y\n{more[known]}\n", "spec")
+
+    def rows(meets: bool) -> int:
+        windows = Windows(spec) if spec.windows else None
+        source = RawSource(spec, [tmp_path / "rows.csv"], choice=choice(text, meets), windows=windows)
+        return sum(len(batch) for batch in source.batches(10))
+
+    if held is None:
+        with pytest.raises(
+            SpecError, match=r"column 'at' has times, and '.*' is not a valid time; write 2017"
+        ):
+            rows(True)
+    else:
+        assert (rows(True), rows(False)) == (sum(held), len(held) - sum(held))
 
 
 def test_a_bad_row_is_bad_in_one_part(tmp_path: Path) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from datetime import date, datetime, timedelta, timezone
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from ctr.errors import DataError
+from features.tables.column_text import text_of_column
 from features.text.cells import Cells, cells_of_rows
 
 
@@ -23,6 +28,33 @@ def test_values_become_their_text() -> None:
     )
     assert texts(cells) == [["é", "1.5"], ["", "-7"], ["", "1e+300"], ["3", "2"], [str(2**64 - 1), ""]]
     assert len(cells) == 5
+
+
+def test_times_of_programs_are_those_of_frames() -> None:
+    pandas = pytest.importorskip("pandas")
+    moment = datetime(2017, 11, 6, 16, 0, 0, 250_000)
+    values = [
+        datetime(2017, 11, 6, 16),
+        moment,
+        moment.replace(tzinfo=timezone(timedelta(hours=-5))),
+        date(2017, 11, 6),
+        np.datetime64("2017-11-06"),
+        np.datetime64("2017-11-06T16"),
+        np.datetime64(moment),
+        np.datetime64("2017-11-06T16:00:00.000000001"),
+        np.datetime64("NaT"),
+        pandas.Timestamp(moment, tz="Europe/Berlin"),
+        pandas.Timestamp("2017-11-06T16:00:00.250000007"),
+        pandas.NaT,
+    ]
+    found = [row[0] for row in texts(cells_of_rows([{"a": value} for value in values], ["a"], numbers=()))]
+    for text, value in zip(found, values, strict=True):
+        frame: Any = pandas.DataFrame({"a": [value]})
+        if value is values[4]:  # pandas has no such dates
+            frame = pa.table({"a": [date(2017, 11, 6)]})
+        (of_frame,) = text_of_column(pa.table(frame)["a"].combine_chunks())
+        assert text == (of_frame.as_py() or "")
+    assert found[1] == "2017-11-06 16:00:00.250000"
 
 
 def test_no_rows_and_no_columns() -> None:

@@ -211,6 +211,22 @@ def test_rows_without_key_or_time_have_no_features_and_texts_that_are_no_times_a
     assert found.problem.tolist() == [0] * 6 + [RowStatus.TIME] * 4
 
 
+def test_times_have_the_formats_that_fields_of_times_have() -> None:
+    by_format = {
+        "%d.%m.%Y %H:%M": ["6.11.2017 7:30", "06.11.2017 08:29"],
+        "unix_ms": ["1509953400000", "1509956940000"],
+    }
+    for time_format, times in by_format.items():
+        spec = spec_of(
+            f"{{name: w, key: [a], time: t, format: '{time_format}', spans: [1h], features: [count]}}"
+        )
+        rows = [{"y": "1", "t": t, "a": "p"} for t in times]
+        cells = cells_of_rows(rows, COLUMNS, numbers=())
+        (found,) = Windows(spec).words(cells, np.zeros(2, np.uint8), COLUMNS, slice(None), take_in=True)
+        assert found.words.tolist() == [0, 1]
+        assert not found.problem.any()
+
+
 @pytest.mark.parametrize(
     ("window", "problem"),
     [
@@ -230,6 +246,8 @@ def test_rows_without_key_or_time_have_no_features_and_texts_that_are_no_times_a
         ),
         ("spans: [1h], features: []", r"features: expected a list of one or more, got \[\]"),
         ("spans: [1h], features: [count], strength: 0", "strength: must be above 0, got 0"),
+        ("spans: [1h], features: [count], format: '%H:%M'", r"format: '%H:%M' tells no day"),
+        ("spans: [1h], features: [count], format: '%q'", r"format: in '%q' there is no directive '%q'"),
         ("spans: [1h], features: [count], every: 1", "every: there is no such key; remove it"),
     ],
 )

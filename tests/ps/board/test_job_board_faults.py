@@ -160,8 +160,12 @@ def test_a_freeze_kills_no_workers(start_redis: StartRedis, boards: Boards) -> N
     assert answered == [2]
     view = board.look()
     assert [w.lease_left_s < 0 for w in view.workers] == [True, True]
-    assert board.leases.heartbeat(other)
-    until(lambda: [w.id for w in board.look().workers] == [other])  # the other sends no heartbeats
+
+    def is_alone() -> bool:
+        assert board.leases.heartbeat(other)
+        return [w.id for w in board.look().workers] == [other]
+
+    until(is_alone)  # the other sends no heartbeats
     assert not board.leases.heartbeat(worker)
 
 

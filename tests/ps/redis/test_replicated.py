@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import closing
 from threading import Thread
 from time import sleep
 
@@ -11,6 +13,7 @@ import pytest
 from ctr.errors import StoreError
 from ps import PartitionDump, RedisStore, Token, parse_redis_url
 from ps.servers.redis_server import RedisServer
+from tests.ps.cut_lines import CutLine
 from tests.ps.redis_servers import StartRedis, eventually, needs_redis
 
 pytestmark = needs_redis
@@ -79,3 +82,36 @@ def test_a_replica_that_misses_what_was_restored_is_known_by_it(start_redis: Sta
         store.pull(slots)
     store.close()
     whole.close()
+
+
+class _Interrupted(CutLine):
+    """Passes everything on; before the first WAIT reaches the server, something else happens."""
+
+    def __init__(self, url: str, act: Callable[[], object]) -> None:
+        self._act: Callable[[], object] | None = act
+        super().__init__(url, 1 << 60, on_data=self._look)
+
+    def _look(self, data: bytes) -> None:
+        if b"WAIT" in data and self._act is not None:
+            act, self._act = self._act, None
+            act()
+
+
+def test_a_worker_that_is_late_leaves_nothing_in_a_later_model(start_redis: StartRedis) -> None:
+    """One that was frozen after it had checked its own: meanwhile that was dropped and another created."""
+    servers = start_redis(replicas=1)
+    url, slots, later = parse_redis_url(servers.url), np.arange(1 << 12, dtype=np.uint32), []
+
+    def replace() -> None:
+        RedisStore(url, bits=12, width=2, join=True).drop()
+        later.append(RedisStore(url, bits=12, width=2))
+
+    with closing(_Interrupted(servers.url, replace)) as line:
+        store = RedisStore(parse_redis_url(line.url), bits=12, width=2)
+        with pytest.raises(StoreError, match="lost the data"):
+            store.wait_replicated(5.0)
+        store.close()
+    (new,) = later
+    assert (new.pull(slots) == 0).all()
+    assert new.wait_replicated(5.0)
+    new.close()

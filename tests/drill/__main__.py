@@ -1,0 +1,99 @@
+"""Strike training jobs with pairs of faults, round after round, and prove that nothing is lost in silence."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+
+from tests.drill.jobs import Jobs
+from tests.drill.rounds import draw_round
+from tests.drill.trial import Trial, Verdict
+
+
+def main(words: list[str] | None = None) -> int:
+    """The exit code: 1 when a round was wrong."""
+    asked = _parser().parse_args(words)
+    folder = Path(asked.keep or tempfile.mkdtemp(prefix="ctr-drill-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"seed {asked.seed}", flush=True)
+    verdicts, end = [], monotonic() + 60 * asked.minutes
+    with Jobs(folder) as jobs:
+        number = asked.round or 1
+        while True:
+            verdicts.append(_play(asked.seed, number, jobs, folder))
+            if not verdicts[-1].problems and asked.keep is None:
+                shutil.rmtree(folder / f"round-{number}")
+            number += 1
+            if asked.round is not None or monotonic() > end:
+                break
+    wrong = [verdict.round.number for verdict in verdicts if verdict.problems]
+    for line in _summary(verdicts):
+        print(line)
+    for n in wrong:
+        print(f"again: make drill SEED={asked.seed} ROUND={n}   its logs: {folder / f'round-{n}'}")
+    if not wrong and asked.keep is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return int(bool(wrong))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.drill", description=__doc__)
+    parser.add_argument(
+        "--minutes", type=_positive(float), default=30.0, help="begin rounds for so long (default: 30)"
+    )
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of all rounds")
+    parser.add_argument("--round", type=_positive(int), help="play this round only")
+    parser.add_argument("--keep", metavar="DIR", help="for data and logs, which are then kept in any case")
+    return parser
+
+
+def _positive(number: Callable[[str], float]) -> Callable[[str], float]:
+    def parse(word: str) -> float:
+        found = number(word)
+        if not 0 < found < float("inf"):
+            raise argparse.ArgumentTypeError(f"{word} is not a positive number")
+        return found
+
+    return parse
+
+
+def _play(seed: int, number: int, jobs: Jobs, folder: Path) -> Verdict:
+    """Play a round and print what came of it. What it left is kept when something is wrong."""
+    round_ = draw_round(seed, number)
+    print(f"round {number}: {round_}", flush=True)
+    job = jobs.describe(round_)
+    place = folder / f"round-{number}"
+    shutil.rmtree(place, ignore_errors=True)
+    verdict = Trial(round_, job, jobs.expected(round_, job), place).run()
+    print(f"    {verdict}", flush=True)
+    for problem in (*verdict.problems, *verdict.undecided):
+        print(f"    {problem}", flush=True)
+    if verdict.problems:
+        print((place / "events").read_text(), flush=True)
+    return verdict
+
+
+def _summary(verdicts: list[Verdict]) -> list[str]:
+    """A line for each consistency, and one for all."""
+    kinds = Counter(verdict.round.consistency for verdict in verdicts)
+    wrong = Counter(verdict.round.consistency for verdict in verdicts if verdict.problems)
+    refused = sum(bool(verdict.refusals) for verdict in verdicts)
+    undecided = sum(bool(verdict.undecided) for verdict in verdicts)
+    lines = [f"{kind}: {count} rounds, {wrong[kind]} wrong" for kind, count in sorted(kinds.items())]
+    return [
+        *lines,
+        f"{len(verdicts)} rounds, {sum(wrong.values())} wrong, {undecided} undecided; {refused} refused as "
+        f"documented, then resumed; {sum(verdict.folds for verdict in verdicts)} folds, "
+        f"{sum(verdict.checkpoints for verdict in verdicts)} checkpoints",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
