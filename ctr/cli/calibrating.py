@@ -57,8 +57,8 @@ def calibrate(
 
     Example: `ctr calibrate --model model tomorrow.tsv --method platt --out calibrated`
     """
+    from ctr.model import DIGESTS, load_model, require_model_or_nothing, require_uncalibrated, seen_rows
     from ctr.model import calibrate as fit
-    from ctr.model import load_model, require_model_or_nothing, require_uncalibrated
     from ctr.progress import progress
     from features import open_source
 
@@ -86,12 +86,17 @@ def calibrate(
         assert fitted is not None  # only an interrupt stops it
         found = fitted.of_saved(loaded, [printable(each) for each in inputs])
         found.save(out)
+    warnings = []
+    if seen_rows(loaded.manifest, found.manifest["calibrated"][DIGESTS]) == "trained":
+        named = ", ".join(map(printable, inputs))
+        warnings = [f"the model was trained on rows of {named}, where it is too sure; calibrate it on others"]
     before, after = fitted.before.summary(), fitted.after.summary()
     lines = [
         *metric_lines({"not calibrated": before, "calibrated": after}),
         CROSS_FITTED,
         f"model {found.id} is in {out}: model {loaded.id}, calibrated on {after.examples:,} rows",
         *bad_rows_lines(source.bad_rows, quarantine),
+        *(f"warning: {text}" for text in warnings),
     ]
     facts = {
         "model": found.id,
@@ -100,6 +105,7 @@ def calibrate(
         "holdout": after.to_json(),
         "holdout_uncalibrated": before.to_json(),
         "bad_rows": source.bad_rows.count,
+        "warnings": warnings,
         "seconds": perf_counter() - started,
         "peak_memory_mb": peak_memory_mb(),
     }

@@ -91,7 +91,7 @@ def evaluate(
 
     Example: `ctr evaluate --model model tomorrow.tsv --by C9`
     """
-    from ctr.model import compare, load_model
+    from ctr.model import compare, input_digests, load_model
     from ctr.progress import progress
 
     require_apart(json, inputs)
@@ -104,6 +104,7 @@ def evaluate(
     sources = _sources(inputs, loaded, by, unweighted, on_bad_rows, quarantine, max_bad_fraction)
     first = sources[0]
     warn_of_layout(first)
+    digests = input_digests(first.inputs)
     started = perf_counter()
     with stopping("Nothing was written."), progress("evaluating") as show:
         compared = compare(
@@ -113,15 +114,20 @@ def evaluate(
             weighted=not unweighted,
             on_rows=lambda rows: show(rows, first.fraction_read),
         )
+    warnings = _warnings(inputs, digests, dict(zip(models, loaded, strict=True)), sources, compared)
     lines, facts = _evaluation(dict(zip(map(str, models), loaded, strict=True)), compared, sources)
     facts |= {
+        "warnings": warnings,
         "seconds": perf_counter() - started,
         "peak_memory_mb": peak_memory_mb(),
     }
     if page is not None:
         _write_page(page, inputs, dict(zip(models, loaded, strict=True)), facts)
         lines += ["", f"the report is in {page}"]
-    report(lines + _skipped(models, sources, compared, quarantine), facts, json)
+    lines += _skipped(models, sources, compared, quarantine)
+    if warnings:
+        lines += ["", *(f"warning: {text}" for text in warnings)]
+    report(lines, facts, json)
 
 
 def _require_each_once(inputs: Sequence[str], models: Sequence[Path], by: Sequence[str]) -> None:
@@ -238,6 +244,25 @@ def _evaluation(
         for facts, found in zip(every[1:], differences, strict=True)
     ]
     return lines, facts
+
+
+def _warnings(
+    inputs: Sequence[str],
+    digests: Sequence[str],
+    models: Mapping[Path, Model],
+    sources: Sequence[ExampleSource],
+    compared: Sequence[Compared],
+) -> list[str]:
+    """Why a model may be worse than its metrics say."""
+    from ctr.model import SEEN, seen_rows, too_good
+
+    named, found = ", ".join(map(printable, inputs)), []
+    for (path, model), source, each in zip(models.items(), sources, compared, strict=True):
+        texts = too_good(each.metrics.summary(), model.spec, source.inputs, named)
+        if (how := seen_rows(model.manifest, digests)) is not None:
+            texts.insert(0, SEEN.format(how, named))
+        found += [f"{path}: {text}" if len(models) > 1 else text for text in texts]
+    return found
 
 
 def _skipped(

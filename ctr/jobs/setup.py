@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -23,7 +23,7 @@ from ctr.learn import (
     starting_state,
 )
 from ctr.metrics import MetricSummary
-from ctr.model import LinearModel, Model, SavedState, load_optimizer, load_state
+from ctr.model import DIGESTS, LinearModel, Model, SavedState, input_digests, load_optimizer, load_state
 from ctr.optimizers import Float32, Optimizer, choose_optimizer
 from ctr.outputs import printable
 from features import DatasetSource, ExampleSource, FeatureSpec, Slots, is_dataset, load_spec, open_source
@@ -45,6 +45,8 @@ class TrainSetup:
     base_rate: float | None
     """Where the bias starts; None where there is none, and where the job goes on from a state."""
     settings: TrainSettings
+    digests: Sequence[str]
+    """See `ctr.model.input_digests`."""
     dictionary: bytes | None
     """The file of the data set's dictionary of features, for the model."""
 
@@ -115,6 +117,7 @@ class TrainSetup:
             "optimizer": {**self.optimizer.to_json(), "passes": result.passes},
             "training": {
                 "inputs": [printable(path) for path in job.inputs],
+                DIGESTS: list(self.digests),
                 "rows": result.rows,
                 "examples": result.examples,
                 "epochs": settings.epochs,
@@ -167,7 +170,8 @@ def set_up(job: TrainJob) -> TrainSetup:
         job.pos_weight,
     )
     dictionary = source.dictionary() if isinstance(source, DatasetSource) else None
-    return TrainSetup(job, source, optimizer, former, holdout, rate, settings, dictionary)
+    digests = input_digests(source.inputs)
+    return TrainSetup(job, source, optimizer, former, holdout, rate, settings, digests, dictionary)
 
 
 def require_classes(spec: FeatureSpec, rows: int, positives: int) -> None:

@@ -20,7 +20,7 @@ from ctr.jobs.setup import TrainSetup, set_up
 from ctr.jobs.train_job import TrainJob
 from ctr.learn import Trained
 from ctr.metrics import MetricSummary
-from ctr.model import Model
+from ctr.model import SEEN, Model, input_digests, too_good
 from ctr.progress import progress
 from ps import require_store_url
 
@@ -187,10 +187,25 @@ def _outcome(
         model=model,
         saved_to=saved_to,
         bad_rows=source.bad_rows if told is None else told.report.bad_rows,
-        warnings=source.warnings(),
+        warnings=[*source.warnings(), *_suspicious(setup, trained, evaluation)],
         holdout_bad_rows=None if holdout is None else holdout.source.bad_rows,
         stopped=trained.result.interrupted or (holdout is not None and evaluation.holdout is None),
         distributed=told,
         left_in_store=left,
         best_pass=None if early is None else early.best_pass,
     )
+
+
+def _suspicious(setup: TrainSetup, trained: Trained, evaluation: _Evaluation) -> list[str]:
+    """Warnings of metrics that are better than the model is."""
+    warnings, holdout = [], setup.holdout
+    if setup.job.holdout and holdout is not None:
+        digests = input_digests(holdout.source.inputs)
+        if set(digests) & set(setup.digests):
+            warnings.append(SEEN.format("trained", "the hold-out"))
+    spec, inputs = setup.source.spec, setup.source.inputs
+    if evaluation.holdout is not None:
+        return warnings + too_good(evaluation.holdout, spec, inputs, "the hold-out")
+    if trained.result.measured == "progressive":
+        return too_good(trained.result.progressive.summary(), spec, inputs, "the rows of training")
+    return warnings

@@ -16,6 +16,7 @@ from ctr.model import kernels
 from ctr.model.calibration import METHODS, Calibration, Float64, Method
 from ctr.model.evaluation import labelled_batches, note_holdout
 from ctr.model.kept_margins import KeptMargins
+from ctr.model.known_inputs import DIGESTS, input_digests
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model
 from ctr.optimizers import Float32
@@ -181,6 +182,7 @@ def calibrate(
 
     Raises DataError when a half of them lacks clicks, or has nothing else.
     """
+    digests = input_digests(source.inputs)
     halves = MarginHistogram(), MarginHistogram()
     before, after = Metrics(), Metrics()
     with KeptMargins() as kept:
@@ -199,7 +201,8 @@ def calibrate(
             for one, part in zip(by_other, halves_of(after.examples, labels.size), strict=True):
                 margins[part] = one(margins[part])
             after.add(margins, labels, weights)
-    return Calibrated(fit_calibration(method, halves[0].merged(halves[1])), before, after)
+    whole = fit_calibration(method, halves[0].merged(halves[1]))
+    return Calibrated(replace(whole, facts={**whole.facts, DIGESTS: digests}), before, after)
 
 
 def require_method(method: object) -> None:

@@ -12,6 +12,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ctr.errors import ModelError
+from ctr.model.known_inputs import DIGESTS
 from ctr.optimizers import Optimizer, optimizer_from_json
 from ctr.validation import first_problem
 
@@ -65,7 +66,7 @@ class ManifestEntries(BaseModel):
 def lineage(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a model that goes on from this one comes from, oldest first: its own lineage, and this model."""
     training = manifest.get("training", {})
-    named = {key: training.get(key) for key in ("inputs", "rows", "forget")}
+    named = {key: training.get(key) for key in ("inputs", DIGESTS, "rows", "forget")}
     mine = {"id": manifest["id"], "created": manifest.get("created"), **named}
     return [*training.get("lineage", ()), {**mine, "optimizer": dict(manifest["optimizer"])}]
 

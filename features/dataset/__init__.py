@@ -1,7 +1,7 @@
 """The hashed data set: write, read, shuffle, describe."""
 
 from features.dataset.describe import Description, describe
-from features.dataset.manifest import DatasetManifest, is_dataset
+from features.dataset.manifest import DatasetManifest, is_dataset, read_manifest
 from features.dataset.shuffle import shuffled
 from features.dataset.source import DatasetSource
 from features.dataset.unfinished import Unfinished, kept_fit, key_of

@@ -12,6 +12,8 @@ from features import BadRows, Batch, FeatureSpec
 class BatchSource:
     """Serves slices of one batch."""
 
+    inputs = ()
+
     def __init__(self, batch: Batch, spec: FeatureSpec) -> None:
         self.batch = batch
         self.spec = spec

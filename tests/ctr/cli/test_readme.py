@@ -41,8 +41,9 @@ def test_the_commands(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         for line in commands.replace("\\\n", "").splitlines():
             words = shlex.split(line, comments=True)
             if words[:2] == ["python", "examples/ads_csv.py"]:
-                with Path(words[3]).open("wb") as out:
-                    subprocess.run([sys.executable, words[1]], stdout=out, check=True)
+                *program, _, name = words[1:]
+                with Path(name).open("wb") as out:
+                    subprocess.run([sys.executable, *program], stdout=out, check=True)
             elif words[0] == "head":
                 assert Path(words[2]).read_text().startswith(output.partition("trained")[0])
             elif words[0] == "curl" and "-d" in words:
@@ -55,6 +56,7 @@ def test_the_commands(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             elif words[0] == "ctr" and words[1] not in ("serve", "--help"):
                 done = cli(*words[1:])
                 assert done.code == 0, done.err
+                assert "warning" not in done.out + done.err
                 ran.append(words[1])
                 if output:
                     assert figures(done.out) == pytest.approx(figures(output), abs=1e-3)

@@ -54,6 +54,7 @@ class CountedSource:
 
     def __init__(self, source: object) -> None:
         self.source, self.reads = source, 0
+        self.inputs = source.inputs  # type: ignore[attr-defined]
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
         self.reads += 1
