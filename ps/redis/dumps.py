@@ -28,6 +28,7 @@ from ps.wire import (
     command,
     pairs,
     read_queued,
+    require_kept,
 )
 
 
@@ -74,6 +75,7 @@ class Dumps:
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._reads.nodes.links(address, 1)
+            require_kept(self._incarnation.url, link)
             read = link.replies
             for _ in range(OPTIMISTIC):
                 link.send(*known, *values, *known)

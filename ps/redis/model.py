@@ -29,6 +29,7 @@ from ps.wire import (
     eviction_policies,
     host_port,
     pairs,
+    require_no_eviction,
     rights_hint,
 )
 
@@ -65,12 +66,7 @@ def open_model(
     """
     wanted = {"layout": LAYOUT_VERSION, "partitions": str(layout.partitions.count), **facts}
     try:
-        for policy in eviction_policies(url, nodes.client()):
-            if policy.startswith("allkeys-"):  # the others leave alone what has no time to live
-                raise StoreError(
-                    f"{url}: deletes keys when its memory is full (maxmemory-policy {policy}), and so "
-                    "weights; set maxmemory-policy to noeviction."
-                )
+        require_no_eviction(url, eviction_policies(url, nodes.client()))
         if create and not url.cluster:
             _require_primary(url, nodes.client())
         found: Mapping[bytes, bytes] | None = None

@@ -205,13 +205,13 @@ class NewsReader:
     def _ask_each(self, strings: set[int], asked: Callable[[int], list[_Asked]], note: _Note) -> None:
         """Ask something of each string, of those of a partition between two looks at it."""
         k = self._layout.per_partition
-        by_partition: dict[int, list[int]] = {}
+        by_partition: dict[int, list[tuple[int, list[_Asked]]]] = {}
         for s in sorted(strings):
-            by_partition.setdefault(s // k, []).append(s)
+            by_partition.setdefault(s // k, []).append((s, asked(s)))
 
         def ask(p: int) -> bytes:
             look = ask_facts(self._keys, p) + ask_steps(self._keys, p, k)
-            words = (words for s in by_partition[p] for words, _ in asked(s))
+            words = (words for _, each in by_partition[p] for words, _ in each)
             return b"".join((look, *words, look))
 
         def read(p: int, replies: ReplyReader) -> None:
@@ -219,12 +219,12 @@ class NewsReader:
                 partial(read_facts, replies, self._incarnation, k),
                 partial(read_steps, replies),
             ]
-            by_string = [[partial(each, replies) for _, each in asked(s)] for s in by_partition[p]]
+            by_string = [[partial(read, replies) for _, read in each] for _, each in by_partition[p]]
             found = iter(replies.all_of(*look, *chain.from_iterable(by_string), *look))
             before = self._look(*islice(found, 2))
             answers = [list(islice(found, len(reads))) for reads in by_string]
             after = self._look(*islice(found, 2))
-            for s, each in zip(by_partition[p], answers, strict=True):
+            for (s, _), each in zip(by_partition[p], answers, strict=True):
                 note(s, before, after, each)
 
         self._channel.ask_each(list(by_partition), ask, read)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ps.redis.incarnation import Incarnation
-from ps.wire import INCARNATION, Address, Channel, Link, ServerError, command, require_passing
+from ps.wire import INCARNATION, Address, Channel, Link, ServerError, command, require_kept, require_passing
 
 T = TypeVar("T")
 
@@ -86,6 +86,7 @@ class Replicas:
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._channel.nodes.links(address, 1)
+            require_kept(self._channel.url, link)
             answer = ask(address, link, partitions[0])
             if answer is None:
                 return list(partitions)

@@ -2,7 +2,7 @@
 
 from ps.wire.channel import Channel
 from ps.wire.commands import bitfield_read, bulk_string, command, read_queued
-from ps.wire.eviction import eviction_policies
+from ps.wire.eviction import eviction_policies, require_kept, require_no_eviction
 from ps.wire.keys import (
     CROWDED,
     FOLDS,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ctr.errors import StoreError
+from ps.wire.commands import command
+from ps.wire.link import Link
 from ps.wire.url import RedisUrl
 
 
@@ -16,3 +19,20 @@ def eviction_policies(url: RedisUrl, client: Any) -> set[str]:
     if "maxmemory_policy" in found:
         return {found["maxmemory_policy"]}
     return {each["maxmemory_policy"] for each in found.values()}
+
+
+def require_kept(url: RedisUrl, link: Link) -> None:
+    """Raise StoreError if the server deletes keys without a time to live when its memory is full."""
+    link.send(command(b"INFO", b"memory"))
+    found = link.replies.text().decode().partition("maxmemory_policy:")[2].partition("\r")[0]
+    require_no_eviction(url, {found})
+
+
+def require_no_eviction(url: RedisUrl, policies: set[str]) -> None:
+    """Raise StoreError if one of these policies deletes keys without a time to live."""
+    for policy in policies:
+        if policy.startswith("allkeys-"):
+            raise StoreError(
+                f"{url}: deletes keys when its memory is full (maxmemory-policy {policy}), and so "
+                "weights; set maxmemory-policy to noeviction."
+            )

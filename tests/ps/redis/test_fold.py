@@ -147,6 +147,27 @@ def test_who_dies_leaves_the_rest_to_others(pusher: Pusher, open_through: OpenTh
     assert pusher.store.pull_packed(EVERYTHING[:1]).folds[0] == 2
 
 
+def test_a_closed_log_that_was_deleted_is_missed(
+    redis_url: str, pusher: Pusher, open_through: OpenThrough
+) -> None:
+    folding = False
+
+    def cut(data: bytes) -> None:
+        if folding and b"SETRANGE" in data:
+            line.close()
+
+    pusher.push()
+    line, dying = open_through(on_data=cut)
+    folding = True
+    with pytest.raises(StoreError, match="could not be reached"):
+        dying.fold()
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.delete(pusher.store.keys.folding(0)) == 1
+    for request in (pusher.require, pusher.store.fold):
+        with pytest.raises(StoreError, match="a node has lost a part of"):
+            request()
+
+
 def test_several_fold_at_once(pusher: Pusher, redis_url: str) -> None:
     stores = [opened(redis_url, BITS, "folded", join=True) for _ in range(3)]
     for _ in range(4):
