@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 
 import numpy as np
@@ -36,7 +36,7 @@ class SharedWindows:
         self._records = WindowRecords(spec)
 
         def begin() -> Beginning:
-            return Beginning(self._records.totals(known), self._kept(self._records.records(known)))
+            return Beginning(self._records.totals(known), self._records.records(known))
 
         self.url = url
         self._store = RecordStore(url, {_IDENTITY: identity_of(spec)}, begin, _differ)
@@ -85,13 +85,15 @@ class SharedWindows:
     def _write(self, events: list[_Event]) -> None:
         names = list(dict.fromkeys(name for event in events for name in event.names))
 
-        def decide(head: bytes, values: list[bytes | None]) -> Change | None:
+        def decide(head: bytes, values: list[bytes | None], others: list[Record]) -> Change | None:
             windows, before = self._windows(names, head, values)
             for event in events:
                 event.try_on(windows)
             totals, records = self._records.totals(windows), self._records.records(windows)
-            changed = list(self._kept((name, value) for name, value in records if before.get(name) != value))
-            return Change(totals, changed) if changed or totals != head else None
+            changed = [(name, value) for name, value in records if before.get(name) != value]
+            if not changed and totals == head:
+                return None
+            return Change(totals, changed, self._records.forgotten(totals, others))
 
         try:
             self._store.change(names, decide)
@@ -102,9 +104,6 @@ class SharedWindows:
         finally:
             for event in events:
                 event.is_done = True
-
-    def _kept(self, records: Iterable[tuple[bytes, bytes]]) -> Iterator[Record]:
-        return ((name, value, self._records.keep_s(name)) for name, value in records)
 
     def _windows(
         self, names: Sequence[bytes], head: bytes, values: Sequence[bytes | None]

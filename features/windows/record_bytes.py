@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,10 @@ from features.windows.ring_kernels import KEY, LAST, LOOKED, TOTALS, Layout
 from features.windows.table import WindowTable, layout_of
 from features.windows.windows import Windows
 
-_LEAST_S = 3_600
-"""Seconds that a record is kept at least after its key has expired: events may pause for so long."""
 _ROOM = 16
 """For so many keys there is room in a table at first."""
 _AT_A_TIME = 1 << 16
-_LATEST = struct.Struct("<q")
+_TIME = struct.Struct("<q")
 
 
 class WindowRecords:
@@ -34,8 +32,6 @@ class WindowRecords:
 
     def __init__(self, spec: FeatureSpec) -> None:
         self._layouts = [layout_of(window) for window in spec.windows]
-        expire_s = [int(each.numbers.expires + each.numbers.slack) // 1_000_000 + 1 for each in self._layouts]
-        self._keep_s = [seconds + max(seconds, _LEAST_S) for seconds in expire_s]
         self._nothing = Windows(spec, [WindowTable(layout, _ROOM) for layout in self._layouts])
         self._forms = [
             _Form(layout, table) for layout, table in zip(self._layouts, self._nothing.tables, strict=True)
@@ -51,12 +47,17 @@ class WindowRecords:
             for name in _names(k, keys)
         ]
 
-    def keep_s(self, name: bytes) -> int:
-        """How many seconds to keep a record after it was changed.
+    def forgotten(self, totals: bytes, records: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+        """The names of those records that no row to come finds anything in, as of the time in `totals`.
 
-        In the time of events it has expired before; but these may pause, or come late.
+        It is the time of events: these may pause for any time, and come at any speed.
         """
-        return self._keep_s[_window_of(name)]
+        oldest, at = [], 0
+        for form, layout in zip(self._forms, self._layouts, strict=True):
+            (latest,) = _TIME.unpack_from(totals, at)
+            oldest.append(latest - int(layout.numbers.expires + layout.numbers.slack))
+            at += form.totals_bytes
+        return [name for name, value in records if _TIME.unpack_from(value)[0] < oldest[_window_of(name)]]
 
     def windows(self, totals: bytes, records: Mapping[bytes, bytes]) -> Windows:
         """Windows that know these keys alone. Raises ValueError for what was not written for this spec."""
@@ -106,7 +107,7 @@ class _Form:
         _fill(rows[LOOKED + 1 :], wide)
         bytes_ = np.empty((len(narrow), self._columns[0]), np.int64)
         _fill(bytes_, narrow)
-        (latest,) = _LATEST.unpack_from(totals)
+        (latest,) = _TIME.unpack_from(totals)
         table.adopt(latest, bytes_, rows)
 
     def records(self, k: int, table: WindowTable) -> Iterator[tuple[bytes, bytes]]:
@@ -128,7 +129,7 @@ def _window_of(name: bytes) -> int:
 
 def _totals_of(table: WindowTable) -> bytes:
     _, wide = table.rows
-    return _LATEST.pack(table.end) + wide[TOTALS, LAST:].tobytes()
+    return _TIME.pack(table.end) + wide[TOTALS, LAST:].tobytes()
 
 
 def _fill(rows: NDArray[np.int64], records: Mapping[bytes, bytes]) -> None:

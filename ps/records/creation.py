@@ -12,14 +12,19 @@ from typing import Any
 from ctr.errors import StoreError
 from ps.wire import INCARNATION, Command, Decision, Keys, RecordsPart, RedisUrl, Transactions, pairs
 
-LAYOUT, LAYOUT_VERSION = "layout", "1"
+LAYOUT, LAYOUT_VERSION = "layout", "2"
 _LEASE_MS, _PAUSE_S = 30_000, 0.05
 """How long whoever creates them may be silent before another one tries, and how often the others look."""
+_LEFT_S = 3_600
+"""How long Redis keeps what was written by one who died before all was."""
 _AT_A_TIME = 2_000
 """Records in one round trip."""
 
-Record = tuple[bytes, bytes, int]
-"""A name, a value, and how many seconds it is kept."""
+HEAD = b""
+"""The field of the head, among the records."""
+
+Record = tuple[bytes, bytes]
+"""A name and a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +57,16 @@ def open_records(
             sleep(_PAUSE_S)
         elif _create(line, keys, wanted, own, begin()):
             return own, True
+    incarnation = found[INCARNATION.decode()].encode()
     for name, value in wanted.items():
         there = found.get(name, "")
         if there != value:
             raise StoreError(
                 f"{url}: the windows {keys.model!r} there cannot be used: {differ(name, there, value)}. Give "
-                f"others a name of their own (?model=NAME), or delete these: redis-cli del "
-                f"'{keys.windows.decode()}' '{keys.of_windows(RecordsPart.HEAD).decode()}'."
+                f"others a name of their own (?model=NAME), or delete these: redis-cli unlink "
+                f"'{keys.windows.decode()}' '{records_key(keys, incarnation).decode()}'."
             )
-    return found[INCARNATION.decode()].encode(), False
+    return incarnation, False
 
 
 def _facts(line: Transactions, keys: Keys) -> dict[str, str]:
@@ -72,28 +78,41 @@ def _create(
     line: Transactions, keys: Keys, facts: Mapping[str, str], own: bytes, beginning: Beginning
 ) -> bool:
     """Write everything; False when somebody else was faster."""
-    creator, head = keys.of_windows(RecordsPart.CREATOR), keys.of_windows(RecordsPart.HEAD)
+    creator, key, count = keys.of_windows(RecordsPart.CREATOR), records_key(keys, own), 0
     for some in _some(beginning.records):
-        line.ask(creator, [*writes(keys, own, some), (b"PEXPIRE", creator, b"%d" % _LEASE_MS)])
+        wait, leave = b"%d" % _LEASE_MS, b"%d" % _LEFT_S
+        line.ask(creator, [write(key, some), (b"EXPIRE", key, leave), (b"PEXPIRE", creator, wait)])
+        count += len(some)
     told = [word.encode() for fact in facts.items() for word in fact]
 
     def decide(found: list[Any]) -> Decision[bool]:
-        (incarnation,) = found
+        incarnation, there = found
         if incarnation is not None:
             return [], lambda _: incarnation == own  # the answer to our own may have been lost
+        if there != count:
+            raise StoreError(
+                f"a part of the windows {keys.model!r} was deleted while they were created; start the server "
+                "again."
+            )
         return [
             (b"HSET", keys.windows, INCARNATION, own, *told),
-            (b"SET", head, own + beginning.head),
+            write(key, [(HEAD, beginning.head)]),
+            (b"PERSIST", key),
             (b"DEL", creator),
         ], lambda _: True
 
-    return line.update([keys.windows], [(b"HGET", keys.windows, INCARNATION)], decide)
+    reads: list[Command] = [(b"HGET", keys.windows, INCARNATION), (b"HLEN", key)]
+    return line.update([keys.windows, key], reads, decide)
 
 
-def writes(keys: Keys, incarnation: bytes, records: Iterable[Record]) -> list[Command]:
-    """The commands that write records."""
-    begin = keys.of_windows(RecordsPart.RECORD) + incarnation
-    return [(b"SET", begin + name, value, b"EX", b"%d" % keep_s) for name, value, keep_s in records]
+def records_key(keys: Keys, incarnation: bytes) -> bytes:
+    """The hash of the records of this incarnation."""
+    return keys.of_windows(RecordsPart.RECORDS) + incarnation
+
+
+def write(key: bytes, records: Iterable[Record]) -> Command:
+    """The command that writes records."""
+    return (b"HSET", key, *(word for record in records for word in record))
 
 
 def _some(records: Iterable[Record]) -> Iterator[list[Record]]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
 from ctr.errors import StoreError
-from ps.records.creation import Beginning, Record, open_records, writes
+from ps.records.creation import HEAD, Beginning, Record, open_records, records_key, write
 from ps.records.outage import Outage
 from ps.wire import (
     BROKEN,
+    INCARNATION,
     Command,
     Decision,
     Keys,
@@ -25,6 +26,7 @@ from ps.wire import (
     Transactions,
     connect,
     eviction_policies,
+    pairs,
     rights_hint,
 )
 
@@ -34,8 +36,8 @@ _CREATING_TIMEOUT_S, _CREATING_PATIENCE_S = 10.0, 30.0
 _TURN_MS, _TURN_S = 3_000, 10.0
 """How long a turn lasts at most, and how long it is waited for."""
 _PAUSE_S, _LONGEST_PAUSE = 0.001, 20
-_REMEMBERED_S = 60
-"""How long Redis knows which of a writer's changes was the last; longer than any is tried."""
+_LEAST_OTHERS = 16
+"""So many other records, and as many as a change reads, it looks at: whether they can be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +46,21 @@ class Change:
 
     head: bytes
     records: Sequence[Record]
+    deleted: Sequence[bytes] = ()
+    """Names of records."""
 
 
-Decide = Callable[[bytes, list[bytes | None]], Change | None]
-"""What to write, given the head and the values of records; None for nothing. May be asked several times."""
+Decide = Callable[[bytes, list[bytes | None], list[Record]], Change | None]
+"""What to write, given the head, the values of records, and some other records, with each change others; None
+for nothing. May be asked several times."""
 
 
 class RecordStore:
     """What is in Redis of the name `url.model`, by default `default`. For any number of threads.
 
-    Everything is on one node, and every change writes the head, which it has watched: so changes come one
-    after the other, each as a whole, and a reader sees what is between two of them. A writer whom others have
+    All of them are one hash, which every change has watched: so changes come one after the other, each as a
+    whole, and a reader sees what is between two of them. Redis never deletes any by itself: a step of its
+    clock would delete many at once. A writer whom others have
     forestalled takes a turn, during which these wait: so a large change comes through among many small ones.
     Each is made once, as Redis knows the number of a writer's last one.
     """
@@ -68,7 +74,6 @@ class RecordStore:
     ) -> None:
         """Open what is there, or create it with what `begin` gives; see `open_records`. Raises StoreError."""
         self.url, self._keys = url, Keys(url.model or "default")
-        self._head = self._keys.of_windows(RecordsPart.HEAD)
         self._turn = self._keys.of_windows(RecordsPart.TURN)
         with (
             closing(connect(url, self._keys, _CREATING_TIMEOUT_S)) as nodes,
@@ -76,11 +81,14 @@ class RecordStore:
         ):
             self._require_no_eviction(nodes)
             self._incarnation, self.created = open_records(line, url, self._keys, facts, begin, differ)
+        self._records = records_key(self._keys, self._incarnation)
         self._nodes = connect(url, self._keys, TIMEOUT_S)
         self._transactions = self._transactions_of(self._nodes, PATIENCE_S)
         self._id = secrets.token_hex(8).encode()
-        self._writer = self._keys.of_windows(RecordsPart.WRITER) + self._id
+        self._writers = self._keys.of_windows(RecordsPart.WRITERS)
         self._number = 0
+        self._cursor = b"%d" % secrets.randbits(32)
+        """Where the other records begin that the next change looks at."""
         self._writing = Lock()
         self._outage = Outage()
 
@@ -90,7 +98,7 @@ class RecordStore:
         Raises StoreError when Redis is away, and when it has lost them.
         """
         with self._outage.guard():
-            return self._checked(self._transactions.ask(self._head, [self._get(names)])[0])
+            return self._checked(*self._transactions.ask(self._records, self._get(names)))
 
     def change(self, names: Sequence[bytes], decide: Decide) -> None:
         """Read as `read` does, and write what `decide` says, if nothing was changed in between; or again.
@@ -110,6 +118,9 @@ class RecordStore:
 
     def close(self) -> None:
         """Close the connections that are not in use."""
+        if self._number:
+            with suppress(StoreError):
+                self._transactions.ask(self._writers, [(b"HDEL", self._writers, self._id)])
         self._transactions.close()
         self._nodes.close()
 
@@ -127,23 +138,25 @@ class RecordStore:
                 "what windows know; set maxmemory-policy to noeviction."
             )
 
-    def _get(self, names: Sequence[bytes]) -> Command:
-        begin = self._keys.of_windows(RecordsPart.RECORD) + self._incarnation
-        return (b"MGET", self._head, *[begin + name for name in names])
+    def _get(self, names: Sequence[bytes]) -> list[Command]:
+        return [(b"HGET", self._keys.windows, INCARNATION), (b"HMGET", self._records, HEAD, *names)]
 
-    def _checked(self, found: list[bytes | None]) -> tuple[bytes, list[bytes | None]]:
+    def _checked(
+        self, incarnation: bytes | None, found: list[bytes | None]
+    ) -> tuple[bytes, list[bytes | None]]:
         head, *values = found
-        if head is None or not head.startswith(self._incarnation):
+        if incarnation != self._incarnation or head is None:
             raise StoreError(
                 f"{self.url}: the windows {self._keys.model!r} are gone, or were created anew (did Redis "
                 "restart empty, or were they deleted?); start the server again, which creates them or takes "
                 "the new ones."
             )
-        return head[len(self._incarnation) :], values
+        return head, values
 
     def _try(self, attempt: _Attempt) -> bool:
         with self._outage.guard():
-            return self._transactions.update([self._head], attempt.reads, attempt.decide)
+            watched = [self._records, self._keys.windows]
+            return self._transactions.update(watched, attempt.reads, attempt.decide)
 
     def _take_turn(self) -> None:
         """Wait until nobody else has the turn, and take it."""
@@ -169,14 +182,21 @@ class _Attempt:
 
     def __init__(self, store: RecordStore, names: Sequence[bytes], decide: Decide) -> None:
         self._store, self._wanted = store, decide
-        self.reads: list[Command] = [(b"GET", store._turn), (b"GET", store._writer), store._get(names)]
+        self._names = frozenset((HEAD, *names))
+        others = b"%d" % max(len(names), _LEAST_OTHERS)
+        self.reads: list[Command] = [
+            (b"GET", store._turn),
+            (b"HGET", store._writers, store._id),
+            *store._get(names),
+            (b"HSCAN", store._records, store._cursor, b"COUNT", others),
+        ]
         self.is_sent = False
         """Whether it was, without an answer so far."""
         self._tries = 0
 
     def decide(self, found: list[Any]) -> Decision[bool]:
         """What to write; the result is False where a turn is needed first."""
-        store, (turn, number, values) = self._store, found
+        store, (turn, number, *values, (cursor, scanned)) = self._store, found
         self.is_sent = False
         if number == b"%d" % store._number:
             return [], lambda _: True  # it was written, and the answer was lost
@@ -185,11 +205,14 @@ class _Attempt:
         if not mine and (turn is not None or self._tries > 1):
             self._tries = 0
             return [], lambda _: False
-        change = self._wanted(*store._checked(values))
+        others = [record for record in pairs(scanned).items() if record[0] not in self._names]
+        change = self._wanted(*store._checked(*values), others)
         commands: list[Command] = [(b"DEL", store._turn)] if mine else []
         if change is not None:
-            commands += writes(store._keys, store._incarnation, change.records)
-            commands.append((b"SET", store._head, store._incarnation + change.head))
-            commands.append((b"SET", store._writer, b"%d" % store._number, b"EX", b"%d" % _REMEMBERED_S))
+            commands.append(write(store._records, [(HEAD, change.head), *change.records]))
+            if change.deleted:
+                commands.append((b"HDEL", store._records, *change.deleted))
+            commands.append((b"HSET", store._writers, store._id, b"%d" % store._number))
             self.is_sent = True
+            store._cursor = cursor
         return commands, lambda _: True

@@ -51,16 +51,15 @@ class BoardPart(StrEnum):
 class RecordsPart(StrEnum):
     """What the windows of servers consist of."""
 
-    HEAD = "head"
-    """A string: the incarnation, and what is known of all keys together. Every change watches it."""
     TURN = "turn"
     """A string: who alone may change them for a moment."""
     CREATOR = "creator"
     """A string: who is about to create them."""
-    WRITER = "w:"
-    """Begins the name of a string: the number of a writer's last change."""
-    RECORD = "r:"
-    """Begins the name of a string: a record; the incarnation and the name of the record follow."""
+    WRITERS = "writers"
+    """A hash: the number of each writer's last change."""
+    RECORDS = "r:"
+    """Begins the name of a hash, which the incarnation ends: the records by name, and under an empty name the
+    head, what is known of all keys together. One key that never expires, so nobody loses a part of them."""
 
 
 @dataclass(frozen=True, slots=True)

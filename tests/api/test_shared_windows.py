@@ -7,11 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+import redis
 from numpy.typing import NDArray
 
 from api.app import create_app
@@ -21,12 +23,13 @@ from ctr.jobs import TrainJob, run_train_job
 from ctr.model import Model, load_model
 from features import DatasetSource, Transform, parse_spec
 from features.windows import Windows, load_windows
+from ps.servers import EmbeddedRedis, SteppedClock
 from ps.wire import parse_redis_url
 from tests.api.running import Running, run_server
 from tests.api.test_events import SPEC, START, build, write_log
 from tests.api.test_server import server_process
 from tests.command_line import Cli
-from tests.ps.redis_servers import StartRedis, eventually, needs_redis
+from tests.ps.redis_servers import StartRedis, eventually, needs_faketime, needs_redis
 
 pytestmark = needs_redis
 
@@ -216,3 +219,43 @@ def test_wrong_use_is_refused_before_it_listens(cli: Cli, folder: Path, model_di
     ):
         ended = cli("serve", "--model", model, "--port", 0, "--windows", url)
         assert (ended.code, problem in ended.err) == (1, True), ended.err
+
+
+@needs_faketime
+def test_a_step_of_the_servers_clock_changes_no_prediction(
+    start_redis: StartRedis, stepped_clock: SteppedClock, serve: Serve
+) -> None:
+    servers = start_redis(clock=stepped_clock)
+    running, row = serve(servers.url), {"t": START + 3_000, "user": "u1", "site": "s1"}
+    assert send(running, "impressions", *[row] * 9) == 9
+    before = ask(running, "/v1/predict", row).json()
+    for step_s in (365 * 86_400.0, 0.0, -86_400.0, 0.0):
+        stepped_clock.step(step_s)
+        assert servers.servers[0].call("DBSIZE") > 0
+        sleep(0.3)  # in which Redis deletes what has expired
+        assert ask(running, "/v1/predict", row).json() == before
+        assert send(running, "clicks", {"t": START, "user": "nobody"}) == 0
+    assert send(running, "impressions", row) == 1
+
+
+def test_windows_that_are_partly_lost_are_known_as_lost(
+    redis_url: str, shared_redis: EmbeddedRedis, serve: Serve
+) -> None:
+    """Whichever key of theirs is deleted."""
+    row = {"t": START + 3_000, "user": "u1", "site": "s1"}
+    with shared_redis.servers[0].connect() as client:
+        for number in range(len(keys_of(client, serve(redis_url)))):
+            client.flushall()
+            running = serve(redis_url)
+            assert send(running, "impressions", row) == 1
+            key = sorted(keys_of(client, running))[number]
+            client.delete(key)
+            for path in ("/v1/predict", "/v1/events/impressions", "/v1/events/clicks"):
+                answer = ask(running, path, row)
+                assert (answer.status_code, "are gone" in answer.text) == (503, True), key
+            assert running.client.get("/readyz").status_code == 503
+
+
+def keys_of(client: redis.Redis, _: Running) -> list[str]:
+    """All keys of windows but what only tells which change of a server was the last."""
+    return [key for key in client.keys("*") if not key.endswith(":writers")]

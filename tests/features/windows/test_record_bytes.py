@@ -35,6 +35,8 @@ class Kept:
     def take_back(self, windows: Windows) -> None:
         self.totals = self.form.totals(windows)
         self.records |= dict(self.form.records(windows))
+        for name in self.form.forgotten(self.totals, self.records.items()):
+            del self.records[name]
 
 
 def asked(windows: Windows, what: str, cells: Cells) -> object:
@@ -99,15 +101,34 @@ def test_what_was_not_written_for_these_windows_is_refused() -> None:
         form.windows(totals, {bytes(10): b"12345678"})
 
 
-def test_records_outlive_their_keys_by_the_time_in_which_events_may_pause() -> None:
-    form = WindowRecords(
-        spec_of(
-            "{name: w, key: [a], time: t, spans: [1m], features: [count]}",
-            "{name: v, key: [a], time: t, spans: [1d], slack: 1h, features: [count]}",
-        )
+def test_records_are_forgotten_when_no_later_row_finds_anything_in_them() -> None:
+    """As those in memory are, by the time of events: after the longest span and the slack."""
+    spec = spec_of(
+        "{name: w, key: [a], time: t, format: unix, spans: [1m], features: [count]}",
+        "{name: v, key: [a], time: t, format: unix, spans: [1m], slack: 30s, features: [count]}",
     )
-    assert form.keep_s(bytes([0, 0])) == 61 + 3_600
-    assert form.keep_s(bytes([0, 1])) == 2 * (86_400 + 3_600 + 1)
+    form, windows = WindowRecords(spec), Windows(spec)
+
+    def take_in(key: str, time: int) -> None:
+        cells = cells_of_rows([{"a": key, "t": str(time)}], ["a", "t"], numbers=())
+        windows.take_in(cells, ["a", "t"])
+
+    def forgotten() -> list[int]:
+        found = form.forgotten(form.totals(windows), records)
+        return sorted(int.from_bytes(name[:2], "big") for name in found)
+
+    take_in("old", 1_500_000_000)
+    records = list(form.records(windows))
+    assert len(records) == 2
+    for time, gone in (
+        (1_500_000_000, []),
+        (1_500_000_060, []),
+        (1_500_000_061, [0]),
+        (1_500_000_090, [0]),
+        (1_500_000_091, [0, 1]),
+    ):
+        take_in("new", time)
+        assert forgotten() == gone
 
 
 def test_what_differs_between_windows() -> None:

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from ctr.errors import StoreError
-from ps.records import Beginning, Change, RecordStore, record_store
+from ps.records import Beginning, Change, Record, RecordStore, record_store
+from ps.servers import SteppedClock
 from ps.servers.embedded import EmbeddedRedis
 from ps.wire import Keys, RecordsPart, parse_redis_url
 from tests.ps.cut_lines import CutLine
-from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
+from tests.ps.redis_servers import StartRedis, needs_faketime, needs_redis, timing_sensitive
 
 pytestmark = needs_redis
 
 KEYS = Keys("default")
-KEEP_S = 1_000
 
 
 def opened(url: str, head: bytes = b"0", facts: Mapping[str, str] | None = None) -> RecordStore:
@@ -29,7 +29,7 @@ def opened(url: str, head: bytes = b"0", facts: Mapping[str, str] | None = None)
     return RecordStore(
         parse_redis_url(url),
         facts or {"windows": "[]"},
-        lambda: Beginning(head, [(b"first", head, KEEP_S)]),
+        lambda: Beginning(head, [(b"first", head)]),
         lambda fact, there, here: f"{fact}: {there!r} is not {here!r}",
     )
 
@@ -37,10 +37,8 @@ def opened(url: str, head: bytes = b"0", facts: Mapping[str, str] | None = None)
 def add(store: RecordStore, *names: bytes) -> None:
     """Add 1 to the head and to records."""
 
-    def decide(head: bytes, values: list[bytes | None]) -> Change:
-        records = [
-            (name, b"%d" % (int(value or 0) + 1), KEEP_S) for name, value in zip(names, values, strict=True)
-        ]
+    def decide(head: bytes, values: list[bytes | None], _: list[Record]) -> Change:
+        records = [(name, b"%d" % (int(value or 0) + 1)) for name, value in zip(names, values, strict=True)]
         return Change(b"%d" % (int(head) + 1), records)
 
     store.change(names, decide)
@@ -81,7 +79,7 @@ def test_a_writer_whom_others_forestall_takes_a_turn(redis_url: str, shared_redi
     turns = []
     with shared_redis.servers[0].connect() as client:
 
-        def decide(head: bytes, values: list[bytes | None]) -> Change:
+        def decide(head: bytes, values: list[bytes | None], _: list[Record]) -> Change:
             turns.append(client.get(turn))
             if turns == [None]:
                 add(other, b"a")
@@ -119,19 +117,52 @@ def test_threads_of_one_store_write_one_after_the_other(redis_url: str) -> None:
     assert store.read([b"a"]) == (b"80", [b"80"])
 
 
-def test_records_expire_and_the_head_does_not(redis_url: str, shared_redis: EmbeddedRedis) -> None:
-    add(opened(redis_url), b"a")
+def test_nothing_expires_by_itself(redis_url: str, shared_redis: EmbeddedRedis) -> None:
+    """But the hash has a limited life until all is written; see below."""
+    store = opened(redis_url)
+    add(store, b"a")
     with shared_redis.servers[0].connect() as client:
-        records = client.keys(KEYS.of_windows(RecordsPart.RECORD) + b"*")
-        assert len(records) == 2
-        assert all(0 < client.ttl(key) <= KEEP_S for key in records)
-        stay = {key.encode() for key in client.keys("*") if client.ttl(key) == -1}
-        assert stay == {KEYS.windows, KEYS.of_windows(RecordsPart.HEAD)}
+        assert {client.ttl(key) for key in client.keys("*")} == {-1}
+        assert client.exists(KEYS.of_windows(RecordsPart.WRITERS))
+        store.close()
+        assert not client.exists(KEYS.of_windows(RecordsPart.WRITERS))
+
+
+def test_every_record_is_looked_at_now_and_then_and_can_be_deleted(redis_url: str) -> None:
+    """With any changes, of any of several writers that come and go."""
+    add(opened(redis_url), *(b"%d" % k for k in range(1_000)))
+    seen: set[bytes] = set()
+
+    def decide(head: bytes, values: list[bytes | None], others: list[Record]) -> Change:
+        assert all(name and value == b"1" for name, value in others if name != b"first")
+        seen.update(name for name, _ in others)
+        return Change(head, [], [name for name, _ in others if int(name, 36) % 2])
+
+    changes = 0
+    while len(seen) < 1_001 and changes < 500:
+        store = opened(redis_url)
+        for _ in range(20):
+            store.change([], decide)
+        changes += 20
+    assert len(seen) == 1_001
+    _, values = opened(redis_url).read([b"%d" % k for k in range(1_000)])
+    assert values == [None if int(str(k), 36) % 2 else b"1" for k in range(1_000)]
+
+
+def test_what_is_read_or_written_is_not_among_the_others(redis_url: str) -> None:
+    store = opened(redis_url)
+
+    def decide(head: bytes, values: list[bytes | None], others: list[Record]) -> Change:
+        assert others == [(b"first", b"0")]
+        return Change(head, [(b"a", b"1")], [b"first"])
+
+    store.change([b"a"], decide)
+    assert store.read([b"a", b"first"]) == (b"0", [b"1", None])
 
 
 def test_what_others_say_differently_is_refused_with_both_values(redis_url: str) -> None:
     opened(redis_url, facts={"windows": "one"})
-    with pytest.raises(StoreError, match=r"windows: 'one' is not 'two'.*\?model=NAME.*redis-cli del"):
+    with pytest.raises(StoreError, match=r"windows: 'one' is not 'two'.*\?model=NAME.*redis-cli unlink"):
         opened(redis_url, facts={"windows": "two"})
 
 
@@ -139,7 +170,7 @@ def test_another_layout_is_refused(redis_url: str, shared_redis: EmbeddedRedis) 
     opened(redis_url)
     with shared_redis.servers[0].connect() as client:
         client.hset(KEYS.windows, "layout", "0")
-    with pytest.raises(StoreError, match=r"layout: '0' is not '1'"):
+    with pytest.raises(StoreError, match=r"layout: '0' is not '2'"):
         opened(redis_url)
 
 
@@ -147,7 +178,8 @@ def test_what_a_killed_creator_left_is_not_seen_and_expires(
     redis_url: str, shared_redis: EmbeddedRedis
 ) -> None:
     def killed() -> Iterator[Any]:
-        yield b"first", b"of the dead", KEEP_S
+        for k in range(2_500):  # more than are written at a time
+            yield b"%d" % k, b"of the dead"
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -157,7 +189,28 @@ def test_what_a_killed_creator_left_is_not_seen_and_expires(
         store = opened(redis_url, b"7")
         assert store.created
         assert store.read([b"first"]) == (b"7", [b"7"])
-        assert all(client.ttl(key) > 0 for key in client.keys(KEYS.of_windows(RecordsPart.RECORD) + b"*"))
+        lives = [client.ttl(key) for key in client.keys(KEYS.of_windows(RecordsPart.RECORDS) + b"*")]
+        assert sorted(life > 0 for life in lives) == [False, True]
+
+
+@needs_faketime
+def test_what_is_lost_while_it_is_created_is_noticed(
+    start_redis: StartRedis, stepped_clock: SteppedClock
+) -> None:
+    """Such as by a step of the clock, after which what was written so far has expired."""
+    servers = start_redis(clock=stepped_clock)
+
+    def records() -> Iterator[Record]:
+        for k in range(5_000):
+            if k == 4_500:
+                stepped_clock.step(86_400)
+                assert servers.servers[0].call("DBSIZE") >= 0
+                sleep(0.3)  # in which Redis deletes what has expired
+            yield b"%d" % k, b"1"
+
+    with pytest.raises(StoreError, match="was deleted while they were created"):
+        RecordStore(parse_redis_url(servers.url), {}, lambda: Beginning(b"", records()), lambda *_: "")
+    assert opened(servers.url).created
 
 
 def test_servers_that_delete_keys_are_refused(start_redis: StartRedis) -> None:
@@ -269,9 +322,9 @@ def test_whether_it_was_written_is_said_when_nobody_knows(start_redis: StartRedi
     servers = start_redis()
     store = opened(servers.url)
 
-    def decide(head: bytes, values: list[bytes | None]) -> Change:
+    def decide(head: bytes, values: list[bytes | None], _: list[Record]) -> Change:
         servers.servers[0].kill()
-        return Change(head, [(b"a", b"1", KEEP_S)])
+        return Change(head, [(b"a", b"1")])
 
     with pytest.raises(StoreError, match="may have been written all the same"):
         store.change([b"a"], decide)
