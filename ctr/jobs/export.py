@@ -18,7 +18,7 @@ from ctr.workers import JobDescription, PreparedUpdate, WorkerReport, is_of_work
 from features import DatasetSource, Slots
 from features.windows import Windows
 from ps import RedisStore, RedisUrl
-from ps.status import BoardStatus, ModelStatus, StoreObserver
+from ps.status import BoardStatus, ModelStatus, StoreObserver, StoreStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,24 @@ def export_model(url: RedisUrl, path: Path) -> Exported:
     require_writable(path)
     observer = StoreObserver(url)
     found = observer.look()
+    try:
+        return _export(url, path, observer, found)
+    except StoreError as error:
+        now = observer.look()
+        if now.problem is None and _is_dropped(found.model, now.model):
+            raise _gone(url, found.model_name) from error
+        raise
+
+
+def _is_dropped(before: ModelStatus | None, now: ModelStatus | None) -> bool:
+    """Whether a model that could be used is there no more, or is about to go."""
+    if before is None or before.state != "ready":
+        return False
+    return now is None or now.incarnation != before.incarnation or now.state != "ready"
+
+
+def _export(url: RedisUrl, path: Path, observer: StoreObserver, found: StoreStatus) -> Exported:
+    """The same, of a store that was found so."""
     if found.model is None:
         why = found.problem or f"there is no model {found.model_name!r} in this store"
         raise StoreError(f"{url}: {why}.")
@@ -61,14 +79,8 @@ def export_model(url: RedisUrl, path: Path) -> Exported:
     board = _described(url, found.model, found.board)
     job = job_status(board, observer.reports(needed_reports(board)))
     description = JobDescription.from_bytes(board.job.description)
-    try:
-        work = _work(observer, board, found.model.bits)
-        slots, state = _read(url, found.model, description)
-    except StoreError as error:
-        now = observer.look().model
-        if now is None or now.incarnation != found.model.incarnation:
-            raise _gone(url, found.model) from error
-        raise
+    work = _work(observer, board, found.model.bits)
+    slots, state = _read(url, found.model, description)
     if slots.size == 0:
         raise StoreError(f"{url}: nothing was learnt yet; try again when the job has begun to train.")
     assert job.passes_begun is not None  # the description could be read
@@ -128,13 +140,13 @@ def _read(url: RedisUrl, model: ModelStatus, description: JobDescription) -> tup
         )
     ) as store:
         if store.incarnation != model.incarnation:
-            raise _gone(url, model)
+            raise _gone(url, model.name)
         return read_out(store)
 
 
-def _gone(url: RedisUrl, model: ModelStatus) -> StoreError:
+def _gone(url: RedisUrl, name: str) -> StoreError:
     return StoreError(
-        f"{url}: the model {model.name!r} was dropped while it was read; if its job has ended, the model is "
+        f"{url}: the model {name!r} was dropped while it was read; if its job has ended, the model is "
         "where that `ctr train` was told to save it."
     )
 

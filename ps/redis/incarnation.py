@@ -35,8 +35,8 @@ class Incarnation:
         """Raise StoreError unless a partition has this id: a node without it has lost its data."""
         if found is None or found.tobytes() != self.id:
             raise StoreError(
-                f"{self.url}: a node has lost the data of {self.keys.model!r} (restarted empty?). "
-                "Training stops here; start again, or restore the node."
+                f"{self.url}: a node has lost the data of {self.keys.model!r} (restarted empty?), or the "
+                "model was dropped. Training stops here; start again, or restore the node."
             )
 
     def check_state(self, had_state: bool, expected: int, found: int) -> None:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from threading import Event
 
 import numpy as np
+import pytest
 
 from api.app import create_app
 from ctr.distributed.run import StoreSettings, train_distributed
+from ctr.errors import StoreError
 from ctr.learn.rounds import read_out
 from ctr.model.artifact import load_model, load_state
 from ctr.optimizers.ftrl import Ftrl
 from features import DatasetSource
 from features.readable import DICTIONARY
 from ps import parse_redis_url
+from ps.redis import drop_incarnation
 from ps.redis.store import RedisStore
+from ps.wire import INCARNATION, Nodes
 from ps.wire.keys import Keys
 from tests.api.running import run_server
 from tests.command_line import Cli
 from tests.ctr.cli.ps_jobs import key_is_in_first_half, keys_in, make_model, named, password, paused, trained
 from tests.ctr.distributed_jobs import Command, describe, source_of
+from tests.ps.cut_lines import cut_line
 from tests.ps.redis_servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
@@ -134,6 +139,30 @@ class TestExport:
         lacking = load_model(tmp_path / "model")
         assert lacking.windows is not None
         assert (lacking.windows.keys, (tmp_path / "model" / DICTIONARY).exists()) == (0, False)
+
+    @pytest.mark.parametrize("most", [1 << 60, 6_000])
+    def test_a_model_that_is_dropped_while_it_is_read(
+        self, cli: Cli, failed: str, tmp_path: Path, most: int
+    ) -> None:
+        """Wholly, or by somebody who is still at it: no node has lost its data."""
+        with closing(Nodes(parse_redis_url(failed), Keys("ads"), 5.0)) as nodes:
+            incarnation = nodes.client().hget(Keys("ads").meta, INCARNATION).decode()
+        left: list[int] = []
+
+        def drop(data: bytes) -> None:
+            if b"\r\nGET\r\n" in data and b":w0" in data and not left:
+                with cut_line(failed, most) as line, suppress(StoreError):
+                    drop_incarnation(named(line.url), incarnation)
+                left.append(keys_in(failed))
+
+        before = keys_in(failed)
+        with cut_line(failed, on_data=drop) as line:
+            shown = cli("ps", "export", "--store", named(line.url), "--model", tmp_path / "model")
+        assert shown.code == 1
+        assert "the model 'ads' was dropped while it was read" in shown.err
+        assert "lost" not in shown.err
+        assert (left == [0]) == (most > 6_000)
+        assert left[0] < before
 
     def test_nothing_tells_what_the_weights_mean(self, cli: Cli, redis_url: str, tmp_path: Path) -> None:
         make_model(redis_url).close()
