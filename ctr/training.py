@@ -154,7 +154,7 @@ def _trained(job: TrainJob, on_progress: Callable[[TrainProgress], None]) -> Mod
     if job.early_stopping and setup.holdout is None:
         raise ModelError("early stopping compares passes on a hold-out: give one (holdout=...).")
     early = EarlyStopping(partial(setup.evaluate_pass, stop), stop) if job.early_stopping else None
-    passes = PassEvaluations(early or (lambda number, state: None))
+    passes = PassEvaluations(early or (lambda after: None))
     trained = learn_in_memory(setup, passes, stop, Remains(STORE, _NOWHERE), on_progress)
     if early is not None:
         trained = early.best_of(setup, trained, passes)

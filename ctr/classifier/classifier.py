@@ -221,8 +221,9 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
     def _learn(self, rows: Rows, number: int) -> None:
         """The `number`-th pass over the rows. What it changes is kept only if all of it goes well."""
         labels, weights = (rows.y == self.classes_[1]).astype(np.float32), rows.weights
-        optimizer, blocks = self._chosen().in_pass(number), self._blocks
-        state = optimizer.adopt(self._state.copy(), self._optimizer)
+        chosen, blocks, before = self._chosen(), self._blocks, self._passes
+        state = chosen.in_pass(before).adopt(self._state.copy(), self._optimizer.in_pass(before))
+        optimizer = chosen.in_pass(number)
         if blocks == 0 and self.fit_intercept:
             rate = click_rate(labels[:ROWS], None if weights is None else weights[:ROWS])
             state[-1] = starting_state(optimizer, rate, 1)[1][0]
@@ -245,7 +246,7 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
             if self._blocks == 0:
                 del self._state  # it has learnt nothing: it is not fitted
             raise
-        self._state, self._optimizer, self._passes, self._blocks = state, optimizer, number, blocks
+        self._state, self._optimizer, self._passes, self._blocks = state, chosen, number, blocks
         learnt = optimizer.weights(state)
         self.coef_, self.intercept_ = learnt[None, :-1], learnt[-1:]
 

@@ -286,7 +286,7 @@ class Coordinator:
             progressive=report.progressive,
             timings=report.timings,
             admissions=report.admissions,
-            passes=self._job.passes_before + passes,
+            passes=self._job.passes_after(passes),
             chunks=self._chunks_before + passes * -(-examples[0] // self._plan.chunk),
             interrupted=interrupted,
             resumed_from=self._resumed_from,

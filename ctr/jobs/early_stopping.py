@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from threading import Event
 
-from ctr.jobs.holdout import PassEvaluations, State
+from ctr.jobs.holdout import AfterPass, PassEvaluations
 from ctr.jobs.setup import TrainSetup
 from ctr.learn import Trained
 from ctr.metrics import MetricSummary
@@ -21,19 +21,20 @@ class EarlyStopping:
     rows, what the weights learn of single rows grows, and the hold-out does not get better again.
     """
 
-    evaluate: Callable[[int, State], MetricSummary | None]
+    evaluate: Callable[[AfterPass], MetricSummary | None]
     stop: Event
     ended: bool = False
     """Whether it has set `stop`."""
-    _best: tuple[int, State, float] | None = None
+    _best: tuple[AfterPass, float] | None = None
+    """With its log loss."""
 
-    def __call__(self, number: int, state: State) -> MetricSummary | None:
-        """The metrics of a pass's state; None when the job is to stop."""
-        summary = self.evaluate(number, state)
+    def __call__(self, after: AfterPass) -> MetricSummary | None:
+        """The metrics after a pass; None when the job is to stop."""
+        summary = self.evaluate(after)
         if summary is None:
             return None
-        if self._best is None or summary.logloss < self._best[2]:
-            self._best = number, state, summary.logloss
+        if self._best is None or summary.logloss < self._best[1]:
+            self._best = after, summary.logloss
         elif not self.stop.is_set():
             self.ended = True
             self.stop.set()
@@ -42,24 +43,24 @@ class EarlyStopping:
     @property
     def best_pass(self) -> int | None:
         """The number of the best pass of this run, from 1; None when none was evaluated."""
-        return None if self._best is None else self._best[0]
+        return None if self._best is None else self._best[0].number
 
-    def best_of(self, setup: TrainSetup, trained: Trained, passes: PassEvaluations) -> Trained:
+    def best_of(self, setup: TrainSetup, trained: Trained, evaluations: PassEvaluations) -> Trained:
         """What was trained, as it was after the best pass.
 
         As it is when the job was interrupted, or no pass could be evaluated.
         """
-        passes.wait()
+        evaluations.wait()
         if not self.ended and not trained.result.interrupted:
-            passes.add(setup.settings.epochs, trained.state)
-            passes.wait()
+            evaluations.add(AfterPass(setup.settings.epochs, trained.state, trained.result.passes))
+            evaluations.wait()
         if self.ended:
             self.stop.clear()
             trained = replace(trained, result=replace(trained.result, interrupted=False))
         if self._best is None or trained.result.interrupted:
             return trained
-        number, state, _ = self._best
+        best, _ = self._best
         did = trained.result
-        chunks = setup.chunks_before + number * ceil(did.rows / setup.settings.chunk)
-        did = replace(did, passes=setup.passes_before + number, chunks=chunks)
-        return replace(trained, state=state, result=did)
+        chunks = setup.chunks_before + best.number * ceil(did.rows / setup.settings.chunk)
+        did = replace(did, passes=best.passes, chunks=chunks)
+        return replace(trained, state=best.state, result=did)

@@ -84,7 +84,7 @@ def _export(url: RedisUrl, path: Path, observer: StoreObserver, found: StoreStat
     if slots.size == 0:
         raise StoreError(f"{url}: nothing was learnt yet; try again when the job has begun to train.")
     assert job.passes_begun is not None  # the description could be read
-    passes = description.passes_before + job.passes_begun
+    passes = description.passes_after(job.passes_begun)
     optimizer = description.optimizer
     facts = {
         "optimizer": {**optimizer.to_json(), "passes": passes},

@@ -7,7 +7,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ctr.background import Background
 from ctr.errors import DataError, ModelError
@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     from features.readers import RowChoice
 
 State = tuple[Slots, Float32]
+
+
+class AfterPass(NamedTuple):
+    """What a pass of a job has come to."""
+
+    number: int
+    """Of the pass, from 1."""
+    state: State
+    passes: float
+    """Over the rows of the state, see `Passes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +144,15 @@ def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
 class PassEvaluations:
     """How good a model was after each pass but the last: evaluated one by one, on other threads."""
 
-    def __init__(self, evaluated: Callable[[int, State], MetricSummary | None]) -> None:
-        """`evaluated` gives the metrics of a pass's state, or None when the job is to stop."""
+    def __init__(self, evaluated: Callable[[AfterPass], MetricSummary | None]) -> None:
+        """`evaluated` gives the metrics after a pass, or None when the job is to stop."""
         self._evaluated = evaluated
         self._futures: dict[int, Future[MetricSummary | None]] = {}
         self._turn = Lock()
 
-    def add(self, number: int, state: State) -> None:
-        """Evaluate the state after this pass, from 1."""
-        self._futures[number] = Background("hold-out").submit(self._in_turn, number, state)
+    def add(self, after: AfterPass) -> None:
+        """Evaluate what a pass has come to."""
+        self._futures[after.number] = Background("hold-out").submit(self._in_turn, after)
 
     def wait(self) -> None:
         """Until all are evaluated; what went wrong is told later."""
@@ -153,6 +163,6 @@ class PassEvaluations:
         found = {number: future.result() for number, future in self._futures.items()}
         return {number: summary for number, summary in found.items() if summary is not None}
 
-    def _in_turn(self, number: int, state: State) -> MetricSummary | None:
+    def _in_turn(self, after: AfterPass) -> MetricSummary | None:
         with self._turn:
-            return self._evaluated(number, state)
+            return self._evaluated(after)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ctr.errors import ModelError, SpecError
-from ctr.jobs.holdout import Holdout, open_holdout
+from ctr.jobs.holdout import AfterPass, Holdout, open_holdout
 from ctr.jobs.train_job import TrainJob, require_batch
 from ctr.learn import (
     Sampling,
@@ -24,7 +24,7 @@ from ctr.learn import (
 )
 from ctr.metrics import MetricSummary
 from ctr.model import DIGESTS, LinearModel, Model, SavedState, input_digests, load_optimizer, load_state
-from ctr.optimizers import Float32, Optimizer, choose_optimizer
+from ctr.optimizers import NOTHING, Float32, Optimizer, Passes, choose_optimizer
 from ctr.outputs import printable
 from features import DatasetSource, ExampleSource, FeatureSpec, Slots, is_dataset, load_spec, open_source
 from features.spec import learnt_from, learnt_of
@@ -49,11 +49,8 @@ class TrainSetup:
     """See `ctr.model.input_digests`."""
     dictionary: bytes | None
     """The file of the data set's dictionary of features, for the model."""
-
-    @property
-    def passes_before(self) -> int:
-        """New data goes on with the last pass over the old."""
-        return 0 if self.former is None else self.former.passes - 1
+    before: Passes
+    """Over the rows of the state that the job begins with, or began with if it goes on."""
 
     @property
     def chunks_before(self) -> int:
@@ -83,14 +80,14 @@ class TrainSetup:
         rate = self.base_rate if self.settings.pos_weight == 1 else odds / (1 + odds)
         return starting_state(self.optimizer, rate, self.source.spec.bits)
 
-    def linear(self, state: tuple[Slots, Float32], passes: int) -> LinearModel:
-        """The weights of a state after so many passes, earlier ones included."""
+    def linear(self, state: tuple[Slots, Float32], passes: float) -> LinearModel:
+        """The weights of a state of so many passes, see `Passes`."""
         return LinearModel.of_weights(state[0], self.optimizer.in_pass(passes).weights(state[1]))
 
-    def evaluate_pass(self, stop: Event, number: int, state: tuple[Slots, Float32]) -> MetricSummary | None:
-        """The metrics of the state after a pass of this job, from 1; None when `stop` is set meanwhile."""
+    def evaluate_pass(self, stop: Event, after: AfterPass) -> MetricSummary | None:
+        """The metrics of what a pass has come to; None when `stop` is set meanwhile."""
         assert self.holdout is not None
-        return self.holdout.evaluate(self.linear(state, self.passes_before + number), stop)
+        return self.holdout.evaluate(self.linear(after.state, after.passes), stop)
 
     def model(self, state: tuple[Slots, Float32], result: TrainResult) -> Model:
         """The trained model.
@@ -170,8 +167,8 @@ def set_up(job: TrainJob) -> TrainSetup:
         job.pos_weight,
     )
     dictionary = source.dictionary() if isinstance(source, DatasetSource) else None
-    digests = input_digests(source.inputs)
-    return TrainSetup(job, source, optimizer, former, holdout, rate, settings, digests, dictionary)
+    digests, before = input_digests(source.inputs), _before(job, former)
+    return TrainSetup(job, source, optimizer, former, holdout, rate, settings, digests, dictionary, before)
 
 
 def require_classes(spec: FeatureSpec, rows: int, positives: int) -> None:
@@ -243,6 +240,17 @@ def _base_rate(job: TrainJob, source: ExampleSource, stop_row: int | None) -> fl
     if job.base_rate is not None:
         return job.base_rate
     return base_rate(source, stop_row)
+
+
+def _before(job: TrainJob, former: SavedState | None) -> Passes:
+    if former is not None:
+        return Passes(former.passes, former.rows)
+    if job.resume and job.checkpoint is not None:
+        from ctr.checkpoint import read_job
+
+        begun = read_job(job.checkpoint)
+        return Passes(begun["passes_before"], begun.get("rows_before", 0))
+    return NOTHING
 
 
 def _chunk(job: TrainJob, rows: Callable[[], int]) -> int:

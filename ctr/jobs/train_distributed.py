@@ -6,7 +6,7 @@ from threading import Event
 
 from ctr.distributed import CheckpointSettings, DistributedFacts, StoreSettings, train_distributed
 from ctr.errors import DataError
-from ctr.jobs.holdout import PassEvaluations
+from ctr.jobs.holdout import AfterPass, PassEvaluations, State
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.jobs.train_job import TrainJob
@@ -57,7 +57,8 @@ def describe_job(setup: TrainSetup) -> JobDescription:
         chunk=settings.chunk,
         shard_chunks=shard_chunks,
         passes=settings.epochs,
-        passes_before=setup.passes_before,
+        passes_before=setup.before.mean,
+        rows_before=setup.before.rows,
         workers=settings.workers,
         safe_adding=settings.safe_adding,
         admit=settings.admit,
@@ -67,7 +68,7 @@ def describe_job(setup: TrainSetup) -> JobDescription:
         staleness=job.staleness,
         stall_s=job.stall_s,
         optimizer=optimizer,
-        z_bits=optimizer.in_pass(setup.passes_before + settings.epochs).z_bits(n_bits),
+        z_bits=optimizer.in_pass(max(setup.before.mean, settings.epochs)).z_bits(n_bits),
         n_bits=n_bits,
         filters=filters_for(consistency, {**_filters_for_rare(first), **job.filters}),
     )
@@ -104,6 +105,10 @@ def learn_distributed(
     checkpoints = None
     if job.checkpoint is not None:
         checkpoints = CheckpointSettings(job.checkpoint, job.checkpoint_every_s)
+
+    def evaluate(number: int, state: State) -> None:
+        after_passes.add(AfterPass(number, state, description.passes_after(number)))
+
     with progress("training") as report:
         trained, told = train_distributed(
             description,
@@ -114,7 +119,7 @@ def learn_distributed(
             stop=stop,
             on_start=lambda _: remains.begin(),
             on_progress=lambda p: report(p.examples, p.fraction, p.logloss, p.later_pass),
-            on_pass=None if setup.holdout is None or job.epochs == 1 else after_passes.add,
+            on_pass=None if setup.holdout is None or job.epochs == 1 else evaluate,
         )
     assert trained.store is not None
     try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from threading import Event
 from typing import TYPE_CHECKING
 
-from ctr.jobs.holdout import PassEvaluations, State
+from ctr.jobs.holdout import AfterPass, PassEvaluations, State
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.learn import Rounds, Trained, TrainProgress, read_out
@@ -33,7 +33,7 @@ def learn_in_memory(
     store = open_store(setup.job.store, bits=setup.source.spec.bits, width=setup.optimizer.width)
 
     def evaluate(number: int, state: State) -> None:
-        after_passes.add(number, state)
+        after_passes.add(AfterPass(number, state, rounds.passes_after(number)))
         after_passes.wait()
 
     threads = setup.job.reading_threads
@@ -44,19 +44,20 @@ def learn_in_memory(
         if initial is not None:
             store.push(*initial, Token("start", 0, 0))
         remains.begin()
-        result = Rounds(
+        rounds = Rounds(
             setup.source,
             store,
             setup.optimizer,
             setup.settings,
-            passes_before=setup.passes_before,
+            before=setup.before,
             chunks_before=setup.chunks_before,
             stop_row=setup.stop_row,
             on_progress=on_progress,
             stop=stop,
             on_pass=None if setup.holdout is None else evaluate,
             crew=crew,
-        ).train()
+        )
+        result = rounds.train()
         state = read_out(store)
         store.drop()
         return Trained(result, state)

@@ -59,8 +59,8 @@ class TrainResult:
     timings: Timings
     admissions: AdmissionCounts
     """All zeros where everything was to be stored."""
-    passes: int
-    """Over the data, earlier ones included; the last may have been interrupted."""
+    passes: float
+    """Over a row, on average, earlier rows included (see `Passes`); the last may have been interrupted."""
     chunks: int
     """That were trained, earlier ones included; of a job through Redis that was stopped, about so many."""
     interrupted: bool

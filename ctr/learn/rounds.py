@@ -20,7 +20,7 @@ from ctr.learn.result import TrainProgress, TrainResult
 from ctr.learn.sampling import Sampling
 from ctr.learn.team import Task, Team
 from ctr.metrics import Metrics
-from ctr.optimizers import Float32, Optimizer
+from ctr.optimizers import NOTHING, Float32, Optimizer, Passes
 from ctr.prefetch import Prefetch, ReaderHangs
 from features import ExampleSource
 from features.threads import Crew
@@ -121,11 +121,11 @@ class Rounds:
     optimizer: Optimizer
     settings: TrainSettings
     _: KW_ONLY
-    passes_before: int = 0
-    """Earlier passes that went into the store's state, see `Optimizer.in_pass`."""
+    before: Passes = NOTHING
+    """Over the rows that the store's state comes from."""
     chunks_before: int = 0
-    """Their chunks: rounding depends on a chunk's number, so that the job comes to what one job over all of
-    it would have come to."""
+    """Chunks of these rows: rounding depends on a chunk's number, so that the job comes to what one job over
+    all rows would have come to."""
     stop_row: int | None = None
     on_progress: Callable[[TrainProgress], None] = lambda _: None
     progress_every_s: float = 0.2
@@ -150,10 +150,10 @@ class Rounds:
     """Of the reader."""
     _epoch: int = field(default=0, init=False)
     """That is being read."""
-    _passes: int = field(init=False)
+    _passes: int = field(default=1, init=False)
+    """That was begun last, from 1."""
 
     def __post_init__(self) -> None:
-        self._passes = self._first_pass
         settings = self.settings
         self._team = Team(
             self.store,
@@ -173,10 +173,6 @@ class Rounds:
     def _sampling(self) -> Sampling:
         return self.settings.sampling(self.source.spec.seed)
 
-    @property
-    def _first_pass(self) -> int:
-        return self.passes_before + 1
-
     def train(self) -> TrainResult:
         """Raises DataError when there is no row to learn from, StoreError when the store refuses."""
         sample, told = self._sampling.of(self.source).sample(WARM_UP_ROWS), self.settings
@@ -192,14 +188,12 @@ class Rounds:
                     if first > self._passes:
                         self._end_pass(self._passes)
                     following = self._deal(tasks, clock + 1) if several else ()
-                    coming = self._team.learn(begun, clock, first_pass=self._first_pass, following=following)
-                    if first < last:
-                        self._end_pass(first)
+                    coming = self._team.learn(begun, clock, following=following)
                     clock += 1
                     self._examples += sum(each.task.rows for each in begun)
-                    self._rows += sum(
-                        each.task.rows for each in begun if each.task.number == self._first_pass
-                    )
+                    self._rows += sum(each.task.rows for each in begun if each.task.number == 1)
+                    if first < last:
+                        self._end_pass(first)
                     self._chunks += len(begun)
                     self._passes = last
                     if clock == 1:
@@ -227,7 +221,7 @@ class Rounds:
             progressive=progressive,
             timings=self._team.timings,
             admissions=self._team.admissions,
-            passes=self._passes,
+            passes=self.passes_after(self._passes),
             chunks=self.chunks_before + self._chunks,
             interrupted=interrupted,
             learning_curve=self._curve.points(),
@@ -254,19 +248,24 @@ class Rounds:
             return self.settings.workers
         return min(self.settings.workers, 1 << min(clock, 30))
 
+    def passes_after(self, number: int) -> float:
+        """Passes over the rows of the state after the job's pass `number`, see `Passes`."""
+        return self.before.after(number, self._rows)
+
     def _end_pass(self, number: int) -> None:
         if self.on_pass is None:
             return
         started = perf_counter()
-        self.on_pass(number - self.passes_before, read_out(self.store))
+        self.on_pass(number, read_out(self.store))
         self._waited_s += perf_counter() - started
 
     def _tasks(self) -> Iterator[Task]:
         chunks = count(self.chunks_before)
+        first = 0
         for epoch in range(self.settings.epochs):
             self._epoch = epoch
-            number = self.passes_before + epoch + 1
-            optimizer = self.optimizer.in_pass(number)
+            number, rows = epoch + 1, first
+            optimizer = self.optimizer.in_pass(self.before.during(number, rows))
             first = 0
             for examples in self.source.batches(self.settings.chunk, stop=self.stop_row):
                 kept = self._sampling.apply(examples, first)
@@ -286,6 +285,6 @@ class Rounds:
             fraction = (self._epoch + self.source.fraction_read) / self.settings.epochs
         else:
             fraction = self._examples / max(self.stop_row * self.settings.epochs, 1)
-        first = self._passes == self._first_pass
+        first = self._passes == 1
         parts = [each.progressive if first else each.later_passes for each in self._team.learners]
         return TrainProgress(self._examples, min(fraction, 1.0), self._merged(parts).logloss, not first)

@@ -33,7 +33,7 @@ class Task:
     examples: Batch | Chunk | Future[Chunk]
     optimizer: Optimizer
     number: int
-    """Of the pass, from 1."""
+    """Of the job's pass, from 1."""
     chunk: int
     """Its number in the job."""
     rows: int
@@ -132,16 +132,14 @@ class Team:
         # The crew must not wait for a chunk: it may be the crew's to make it.
         return self._together(self._pull, ((task, self._chunk(task)) for task in tasks))
 
-    def learn(
-        self, begun: list[Begun], clock: int, *, first_pass: int, following: Iterable[Task] = ()
-    ) -> list[Begun]:
+    def learn(self, begun: list[Begun], clock: int, *, following: Iterable[Task] = ()) -> list[Begun]:
         """Learn a round, the `clock`-th; return the one of the `following` tasks, begun.
 
-        They are asked for while this one trains. `first_pass`: the number of that pass.
+        They are asked for while this one trains.
 
         Raises the errors of `Learner.learn` and of `following`, then nothing is pushed, and of the store.
         """
-        step = partial(self._train, peers=len(begun), first_pass=first_pass)
+        step = partial(self._train, peers=len(begun))
         training = [self._start(step, at, each) for at, each in enumerate(begun)]
         try:
             coming = [self._room(task) for task in following]
@@ -173,7 +171,7 @@ class Team:
         self._workers[at].timings.pull += perf_counter() - started
         return Begun(task, chunk, state)
 
-    def _train(self, at: int, begun: Begun, *, peers: int, first_pass: int) -> Float32:
+    def _train(self, at: int, begun: Begun, *, peers: int) -> Float32:
         worker, task = self._workers[at], begun.task
         started = perf_counter()
         delta = worker.learner.learn(
@@ -181,7 +179,7 @@ class Team:
             begun.state,
             task.optimizer,
             number=task.chunk,
-            first_pass=task.number == first_pass,
+            first_pass=task.number == 1,
             peers=peers,
         )
         worker.timings.train += perf_counter() - started

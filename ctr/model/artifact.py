@@ -233,8 +233,10 @@ class SavedState:
     """float32[k, width]."""
     optimizer: Optimizer
     """With the settings that the state was learnt with."""
-    passes: int
-    """Over data that went into it."""
+    passes: float
+    """Over the rows that went into it, on average."""
+    rows: int
+    """That went into it, those of the models that it comes from included."""
     chunks: int
     """That went into it, in all passes; 0 where that was not written down. Rounding goes on from there."""
     lineage: Sequence[Mapping[str, Any]] = ()
@@ -264,7 +266,9 @@ def _load_state(spec: FeatureSpec, folder: ModelFolder) -> SavedState:
             f"{path}: {_STATE} has {state.shape[1]} numbers per slot, the optimizer {optimizer.name} has "
             f"{optimizer.width}; restore the folder or train again."
         )
-    return SavedState(slots, state, optimizer, passes, entries.training.chunks, lineage(manifest))
+    comes_from = lineage(manifest)
+    rows = sum(each.get("rows") or 0 for each in comes_from)
+    return SavedState(slots, state, optimizer, passes, rows, entries.training.chunks, comes_from)
 
 
 def _tensors(path: Path, content: mmap.mmap, wanted: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:

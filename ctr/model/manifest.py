@@ -27,7 +27,7 @@ class OptimizerEntry(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True, defer_build=True)
 
-    passes: Annotated[int, Field(ge=1)]
+    passes: Annotated[float, Field(ge=1)]
 
     @property
     def optimizer(self) -> Optimizer:

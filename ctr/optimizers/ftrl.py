@@ -48,7 +48,7 @@ class Ftrl(Optimizer):
                 "beta and l2 are both 0, so the first step would be infinite: raise one of them."
             )
 
-    def in_pass(self, number: int) -> Ftrl:
+    def in_pass(self, number: float) -> Ftrl:
         """The settings of pass `number` (from 1) over the same data: penalties grow with the passes.
 
         After k passes the sums `z` and `n` hold every example k times. With the penalties multiplied
@@ -75,14 +75,17 @@ class Ftrl(Optimizer):
     def adopt(self, state: Float32, former: Ftrl) -> Float32:
         """State float32[u, 2] that `former` learnt, made fit to go on with these settings.
 
-        `z` holds the weights scaled by the learning rate, so under another alpha or beta it is rescaled such
-        that every weight stays what it was.
+        `z` is the sum of the gradients, less the weights scaled by the learning rate, and has no part of the
+        penalties: they are of all that was learnt, so new ones decide at once which weights are 0 and how
+        large the others are. Under another alpha or beta, `z` becomes what gives the same weights under the
+        former penalties. So the weights depend on all four settings, and continuously.
         """
         if (self.alpha, self.beta) == (former.alpha, former.beta):
             return state
+        as_before = replace(self, l1=former.l1, l2=former.l2)
         w = former.weights(state).astype(np.float64)
-        fit = self.state_of(w, state[:, 1].astype(np.float64))
-        fit[w == 0, 0] = np.clip(state[w == 0, 0], -self.l1, self.l1)
+        fit = as_before.state_of(w, state[:, 1].astype(np.float64))
+        fit[w == 0, 0] = state[w == 0, 0]
         return fit
 
     def forget(self, state: Float32, share: float) -> Float32:

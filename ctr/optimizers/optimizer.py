@@ -78,12 +78,15 @@ class Optimizer(ABC):
     def state_of(self, weights: Float64) -> Float32:
         """A state float32[u, width] with these weights float64[u], of which nothing was learnt yet."""
 
-    def in_pass(self, number: int) -> Self:
-        """The settings of pass `number` (from 1) over the same data."""
+    def in_pass(self, number: float) -> Self:
+        """The settings of pass `number` (from 1) over the same data, see also `Passes`."""
         return self
 
     def adopt(self, state: Float32, former: Self) -> Float32:
-        """State float32[u, width] that `former` learnt, made fit to go on with these settings."""
+        """State float32[u, width] that `former` learnt, made fit to go on with these settings.
+
+        Both have the settings of the same pass. Under the same penalties, every weight stays what it was.
+        """
         return state
 
     def forget(self, state: Float32, share: float) -> Float32:

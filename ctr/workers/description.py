@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, Val
 from ctr.defaults import STALL_S
 from ctr.errors import DataError, ModelError, StoreError
 from ctr.learn import Admission, Sampling
-from ctr.optimizers import Optimizer, optimizer_from_json
+from ctr.optimizers import Optimizer, Passes, optimizer_from_json
 from ctr.validation import first_problem
 from ctr.workers.data_plan import DataPlan
 from features import DatasetSource, FeatureSpec, input_files, is_dataset, is_uri, open_source
@@ -87,7 +87,10 @@ class JobDescription(BaseModel):
     chunk: int
     shard_chunks: int
     passes: int
-    passes_before: int
+    passes_before: float
+    """Over the rows of the state that the job begins with, see `Passes`; 0 if with none."""
+    rows_before: int = 0
+    """These rows."""
     workers: int
     safe_adding: float
     admit: float = 1.0
@@ -128,7 +131,15 @@ class JobDescription(BaseModel):
 
     def optimizer_in(self, shard_pass: int) -> Optimizer:
         """The optimizer in a pass of this job, from 0."""
-        return self.optimizer.in_pass(self.passes_before + shard_pass + 1)
+        return self.optimizer.in_pass(self._before.during(shard_pass + 1, self.rows - self.held_out))
+
+    def passes_after(self, number: int) -> float:
+        """Passes over the rows of the state after pass `number` of this job, from 1; see `Passes`."""
+        return self._before.after(number, self.rows - self.held_out)
+
+    @property
+    def _before(self) -> Passes:
+        return Passes(self.passes_before, self.rows_before)
 
     @property
     def admission(self) -> Admission:

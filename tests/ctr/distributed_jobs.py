@@ -28,6 +28,7 @@ from ctr.model.linear import LinearModel
 from ctr.model.model import Model
 from ctr.optimizers.ftrl import Ftrl
 from ctr.optimizers.optimizer import Float32
+from ctr.optimizers.passes import Passes
 from ctr.synth.log import write_click_log
 from ctr.workers.description import JobDescription, absolute, input_bytes
 from ctr.workers.forking import Forked, fork_server
@@ -156,7 +157,7 @@ def result_in_memory(job: JobDescription, start: State | None = None) -> tuple[S
         store,
         job.optimizer_in(0),
         settings,
-        passes_before=job.passes_before,
+        before=Passes(job.passes_before, job.rows_before),
         chunks_before=int(job.workers > 1),  # so that all begin at once, as they do through Redis
     ).train()
     return read_out(store), result

@@ -273,3 +273,15 @@ def test_without_scikit_learn() -> None:
     program = "import sys; sys.modules['sklearn'] = None; import ctr, ctr.model; ctr.FTRLClassifier"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "pip install 'scikit-learn>=1.6'" in done.stderr.splitlines()[-1]
+
+
+def test_other_steps_go_on_from_the_same_coefficients(rows: Rows) -> None:
+    """Of columns that the next rows lack, after several passes."""
+    X, y = rows[0][:2_000].toarray(), rows[1][:2_000]
+    model = FTRLClassifier(l1=0.5, l2=0.5, epochs=3).fit(X, y)
+    before = model.coef_.copy()
+    assert 0 < (before == 0).sum() < 200
+    X[:, :150] = 0
+    model.set_params(alpha=0.3).partial_fit(X, y)
+    assert model.coef_[0, :150] == pytest.approx(before[0, :150], rel=1e-4, abs=1e-6)
+    assert model.coef_[0, 150:] != pytest.approx(before[0, 150:], rel=1e-3)

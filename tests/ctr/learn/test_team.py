@@ -44,7 +44,7 @@ def test_a_round_adds_what_each_worker_learns_alone(workers: int, count: int, bi
         delta = np.full((start.slots.size, 2), 0.3, np.float32)
         store.push(start.slots, delta, Token("start", 0, 0))
     with Team(stores[0], "job", workers, 0.75) as team:
-        team.learn(team.begin(tasks(examples)), CLOCK, first_pass=1)
+        team.learn(team.begin(tasks(examples)), CLOCK)
 
     learners = [Learner(0.75) for _ in examples]
     updates = [
@@ -67,11 +67,11 @@ def test_a_round_adds_what_each_worker_learns_alone(workers: int, count: int, bi
 def test_a_round_that_is_pushed_again_is_not_added_again(workers: int) -> None:
     examples, store = chunks(workers), MemoryStore(BITS, 2)
     with Team(store, "job", workers, 0.75) as team:
-        team.learn(team.begin(tasks(examples)), CLOCK, first_pass=1)
+        team.learn(team.begin(tasks(examples)), CLOCK)
         once = read_out(store)[1]
-        team.learn(team.begin(tasks(examples)), CLOCK, first_pass=1)
+        team.learn(team.begin(tasks(examples)), CLOCK)
         assert np.array_equal(read_out(store)[1], once)
-        team.learn(team.begin(tasks(examples)), CLOCK + 1, first_pass=1)
+        team.learn(team.begin(tasks(examples)), CLOCK + 1)
         assert not np.array_equal(read_out(store)[1], once)
 
 
@@ -101,7 +101,7 @@ def test_every_worker_pushes_partitions_of_its_own(spread: int) -> None:
         labels = np.ones(slots.size, np.float32)
         examples.append(Chunk(np.arange(slots.size + 1), slots, indices, labels=labels))
     with Team(Noting(16, 2), "job", 3, 0.75) as team:
-        team.learn(team.begin(tasks(examples)), CLOCK, first_pass=1)
+        team.learn(team.begin(tasks(examples)), CLOCK)
     for worker, chunk in enumerate(examples):
         shares = pushed[worker]
         assert len(shares) == 3
@@ -144,7 +144,7 @@ def test_an_error_of_the_reader_leaves_the_store_as_it_was() -> None:
         with pytest.raises(DataError, match="torn"):
             team.begin(torn())
         with pytest.raises(DataError, match="torn"):
-            team.learn(team.begin(tasks(chunks(3))), CLOCK, first_pass=1, following=torn())
+            team.learn(team.begin(tasks(chunks(3))), CLOCK, following=torn())
     assert read_out(store)[0].size == 0
 
 
@@ -155,7 +155,7 @@ def test_the_next_round_begins_with_all_that_this_one_adds(workers: int, count: 
     store, examples = MemoryStore(bits, 2), tasks(chunks(2 * count, bits))
     with Team(store, "job", workers, 0.75) as team:
         begun = team.begin(examples[:count])
-        coming = team.learn(begun, CLOCK, first_pass=1, following=examples[count:])
+        coming = team.learn(begun, CLOCK, following=examples[count:])
         assert [each.task for each in coming] == examples[count:]
         for each in coming:
             assert np.array_equal(each.state, store.pull(each.chunk.slots))
@@ -189,7 +189,7 @@ def test_a_worker_that_fails_fails_the_round_and_nothing_is_pushed() -> None:
     assert examples[3].values is not None
     examples[3].values[:] = 1e30
     with Team(store, "job", 4, 0.75) as team, pytest.raises(ModelError, match="diverged"):
-        team.learn(team.begin(tasks(examples)), CLOCK, first_pass=1)
+        team.learn(team.begin(tasks(examples)), CLOCK)
     assert read_out(store)[0].size == 0
 
 

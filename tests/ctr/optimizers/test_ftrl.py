@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -189,3 +190,35 @@ def test_forgetting_keeps_every_weight_and_drops_a_share_of_the_evidence(optimiz
         assert optimizer.weights(left) == pytest.approx(weights, rel=1e-4, abs=1e-6)
         assert ((optimizer.weights(left) == 0) == (weights == 0)).all()
         assert left[:, 1] == pytest.approx(state[:, 1] * (1 - share), rel=1e-6)
+
+
+FORMER = Ftrl(alpha=0.2, beta=0.5, l1=1.5, l2=2.0)
+
+
+@pytest.mark.parametrize("steps", [{}, {"alpha": 0.3}, {"beta": 2.0}, {"alpha": 0.1, "beta": 0.1}])
+@pytest.mark.parametrize("penalties", [{}, {"l1": 3.0}, {"l1": 0.0}, {"l2": 20.0}, {"l1": 0.5, "l2": 0.1}])
+def test_a_state_goes_on_with_other_settings(steps: dict[str, float], penalties: dict[str, float]) -> None:
+    """Other steps leave the weights as they were; other penalties are of all that was learnt."""
+    state = np.random.default_rng(4).normal(0, 2, (500, 2)).astype(np.float32)
+    state[:, 1] = np.abs(state[:, 1]) * 100
+    weights = FORMER.weights(state)
+    assert 50 < (weights == 0).sum() < 450
+    other = replace(FORMER, **steps)
+    kept = other.adopt(state, FORMER)
+    assert other.weights(kept) == pytest.approx(weights, rel=1e-4, abs=1e-6)
+    assert ((other.weights(kept) == 0) == (weights == 0)).all()
+    assert np.array_equal(kept[:, 1], state[:, 1])
+    both = replace(other, **penalties)
+    assert np.array_equal(both.adopt(state, FORMER), kept)
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta", "l1", "l2"])
+@pytest.mark.parametrize("penalties", [{"l1": 4.0}, {"l1": 0.0}, {"l2": 30.0}])
+def test_weights_depend_continuously_on_settings(name: str, penalties: dict[str, float]) -> None:
+    state = np.random.default_rng(5).normal(0, 3, (500, 2)).astype(np.float32)
+    state[:, 1] = np.abs(state[:, 1]) * 100
+    one = replace(FORMER, **penalties)
+    near = replace(one, **{name: getattr(one, name) * 1.0001 + 1e-6})
+    weights = [each.weights(each.adopt(state, FORMER)) for each in (one, near)]
+    assert weights[0] == pytest.approx(weights[1], rel=0.01, abs=1e-3)
+    assert ((weights[0] == 0) != (weights[1] == 0)).sum() < 3
