@@ -112,7 +112,10 @@ class Service:
 
     async def warm(self, on_warm: Callable[[Exception | None], None] | None) -> None:
         """Predict an example and then many, so that no request has to wait for a compiler."""
-        row = example_row(self.model.spec)
+        spec = self.model.spec
+        times = {window.time for window in spec.windows}
+        # Without the times of windows, which may know rows that are later than the clock.
+        row = {name: value for name, value in example_row(spec).items() if name not in times}
         try:
             # Many rows may take another path through the model than few, with kernels of its own; so may a
             # request that has to be refused.
@@ -229,7 +232,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
             408: {"model": Problem, "description": "The body took too long to arrive"},
             413: {"model": Problem, "description": "Too many rows, or too large a body"},
             415: {"model": Problem, "description": "A body of another type than JSON, or an encoded one"},
-            422: {"model": Problem, "description": "Malformed JSON or rows"},
+            422: {"model": Problem, "description": "Malformed JSON or rows, or rows that come too late"},
             500: {"model": Problem, "description": "The server failed"},
             503: {"model": Problem, "description": NOT_NOW},
         },

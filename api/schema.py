@@ -16,7 +16,6 @@ NOT_NOW = "The model is warming up, the server is busy, or Redis, which has the 
 EXAMPLE_NUMBER = 5
 EXAMPLE_CATEGORY = "68fd1e64"
 EXAMPLE_LIST = ["red", "shoes"]
-EXAMPLE_TIME = datetime(2017, 11, 6, 16, tzinfo=UTC)
 EXAMPLE_FIELDS = 4
 """A documented example shows this many fields of each type; the others are missing, as they may be."""
 
@@ -87,7 +86,7 @@ class Ready(BaseModel):
 
 
 def example_row(spec: FeatureSpec) -> dict[str, int | str | list[str]]:
-    """A row that a model of `spec` takes, with the first few fields of each type."""
+    """A row that a model of `spec` takes now, with the first few fields of each type."""
     numbers = [column_of(field) for field in spec.fields if isinstance(field, NumberField)]
     categories = [column_of(field) for field in spec.fields if isinstance(field, CategoryField)]
     row: dict[str, int | str | list[str]] = dict.fromkeys(categories[:EXAMPLE_FIELDS], EXAMPLE_CATEGORY)
@@ -106,9 +105,10 @@ def example_row(spec: FeatureSpec) -> dict[str, int | str | list[str]]:
 
 
 def _example_time(time_format: str | None) -> int | str:
+    now = datetime.now(UTC).replace(microsecond=0)
     if time_format in (UNIX, UNIX_MS):
-        return int(EXAMPLE_TIME.timestamp()) * (1 if time_format == UNIX else 1_000)
-    return EXAMPLE_TIME.strftime(time_format) if time_format else EXAMPLE_TIME.isoformat()
+        return int(now.timestamp()) * (1 if time_format == UNIX else 1_000)
+    return now.strftime(time_format) if time_format else now.isoformat()
 
 
 def request_schema(spec: FeatureSpec, max_rows: int) -> dict[str, Any]:

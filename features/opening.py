@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from features.lines import Labels
     from features.readers import RowChoice
     from features.source import OnBadRows, RawSource
+    from features.windows import Windows
 
 
 def open_source(
@@ -31,6 +32,7 @@ def open_source(
     learns: bool = False,
     held_out: float = 0.0,
     also: Sequence[str] = (),
+    windows: Windows | None = None,
 ) -> RawSource | DatasetSource:
     """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
 
@@ -40,7 +42,8 @@ def open_source(
     files (see `RawSource`), `verify` for a data set (see `DatasetSource`). `learns`: a spec whose steps have
     yet to learn from data does so from these files, but for the share `held_out` of their rows, at the end;
     if not, that is an error. `choice`: of raw files, only these rows. `also`: columns of raw files that are
-    read beside those of the spec, see `batches_with_texts`. A file's format is told by its first bytes if
+    read beside those of the spec, see `batches_with_texts`. `windows`: of raw files, what those of the spec
+    know before the first row, see `RawSource`. A file's format is told by its first bytes if
     they do, else by its name's suffix (behind which there may be .gz, .zst, .bz2, .lz4 or .xz), else it is
     `spec.source.format`. Raises DataError or SpecError.
     """
@@ -86,6 +89,7 @@ def open_source(
         threads=threads,
         choice=choice,
         also=also,
+        windows=windows,
     )
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -84,7 +85,8 @@ class RawSource:
         rows, while the one that iterates reads; 1: that does all. What comes out is the same. `choice`: other
         rows are left out, though they have their positions; they are not bad. `windows`: what those of the
         spec know of earlier rows; one pass is then possible, which takes all rows in, chosen or not, in one
-        thread. `also`: columns that are read for `watch`, whether the spec needs them or not.
+        thread, with their labels where files have them. `also`: columns that are read for `watch`, whether
+        the spec needs them or not.
 
         Raises DataError, or SpecError when spec and files do not fit, or windows are there without `windows`.
         """
@@ -92,8 +94,8 @@ class RawSource:
             raise ValueError("a quarantine file is given if and only if on_bad_rows is 'quarantine'")
         if spec.windows and windows is None:
             raise SpecError(
-                f"window {spec.windows[0].name!r}: its features come of all rows before a row; write a data"
-                f" set with `ctr features build`, and use that instead of the raw files."
+                f"window {spec.windows[0].name!r}: its features depend on earlier rows. Build the data set"
+                f" first: `ctr features build`, and use that instead of the raw files."
             )
         self.spec = spec
         self.files = input_files(inputs)
@@ -105,11 +107,14 @@ class RawSource:
         self._labels = labels
         self._choice = choice
         self._also = tuple(also)
-        self._transform = Transform(spec, with_label=labels == "required", also=also)
         self.windows = windows if spec.windows else None
+        compiled = partial(
+            Transform, spec, with_label=labels == "required", also=(*also, *self._label_of_windows())
+        )
+        self._transform = compiled()
         # Of a pass; the other one leaves no trace.
         history = None if self.windows is None else _WholeHistory(self.windows)
-        self._passing = Transform(spec, with_label=labels == "required", history=history, also=also)
+        self._passing = compiled(history=history, take_in=True)
         self._check()
         self._row_count: int | None = None
         self.position = 0
@@ -325,6 +330,17 @@ class RawSource:
         self._decided = True
         with closing(self._blocks()) as blocks:
             self._no_click[0] = kind_of_labels(self._transform, blocks)
+
+    def _label_of_windows(self) -> Sequence[str]:
+        """The label's column, for windows of files that have it; no other."""
+        label = self.spec.label_column
+        if self.windows is None or label is None:
+            return ()
+        for file in self.files:
+            with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
+                if label not in reader.columns:
+                    return ()
+        return (label,)
 
     def _check(self) -> None:
         """Opens every file and sees whether it has what the transform needs, and what else is wanted."""

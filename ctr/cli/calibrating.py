@@ -76,6 +76,7 @@ def calibrate(
         on_bad_rows=on_bad_rows.value,
         quarantine=quarantine,
         max_bad_fraction=max_bad_fraction,
+        windows=loaded.windows_after(),
     )
     warn_of_layout(source)
     started = perf_counter()

@@ -167,6 +167,7 @@ def _sources(
                 quarantine=file,
                 max_bad_fraction=max_bad_fraction,
                 also=also,
+                windows=model.windows_after(),
             )
         sources.append(source)
     return sources

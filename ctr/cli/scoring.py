@@ -96,6 +96,7 @@ def predict(
         quarantine=quarantine,
         max_bad_fraction=max_bad_fraction,
         also=names,
+        windows=loaded.windows_after(),
     )
     warn_of_layout(source)
     started = perf_counter()

@@ -110,8 +110,13 @@ class Model:
         that gives itself as Arrow (a `pyarrow.Table`, a frame of pandas or polars). In a row, a column that
         is absent or None is a missing value; a table has to have all columns, and may have others.
 
-        Raises DataError, naming row and column, for a value of the wrong kind, and in a row for a column that
-        the model does not know.
+        With windows, a list of rows is a request, as to a server: each row has the features of this moment,
+        and counts for no other. A table is a log that goes on from what the windows know: its rows come in
+        the order of time, and each counts for those after it, as in `ctr features build --windows-from`. The
+        model's windows stay as they are.
+
+        Raises DataError, naming row and column, for a value of the wrong kind, in a row for a column that the
+        model does not know, and for a row that is earlier than what the windows know by more than the slack.
         """
         return probabilities_of(self.margins(examples))
 
@@ -142,7 +147,29 @@ class Model:
                 f"{self.spec.source.format} features have no columns, so rows and tables cannot give any; "
                 "predict a file of that format, or hashed examples."
             )
+        if self.spec.windows and hasattr(examples, "__arrow_c_stream__"):
+            return self._logged(examples)
         return batch_of(examples, self.transform)
+
+    def _logged(self, rows: object) -> Batch:
+        """The rows of a table, which come one after the other behind those that the windows know."""
+        import pyarrow as pa
+
+        table, label = pa.table(rows), self.spec.label_column
+        clicks = [label] if label is not None and label in table.column_names else []
+        history = self.windows_after()
+        return batch_of(
+            table, Transform(self.spec, with_label=False, history=history, take_in=True, also=clicks)
+        )
+
+    def windows_after(self) -> Windows | None:
+        """What the windows know now, for raw rows that come after: a copy; None: the model has none.
+
+        Raises ModelError where they are in Redis.
+        """
+        if self.shared is not None:
+            raise ModelError("its windows are in Redis: rows of a log go with the model that it was made of.")
+        return None if self.windows is None else self.windows.copy()
 
     def evaluate(self, data: object) -> MetricSummary:
         """How well the model predicts labelled raw rows or a hashed data set: see `ctr.model.inputs_of`.
@@ -153,7 +180,7 @@ class Model:
         from ctr.model.inputs import inputs_of
 
         with inputs_of(data) as inputs:
-            return evaluate(self, open_source(inputs, self.spec)).summary()
+            return evaluate(self, open_source(inputs, self.spec, windows=self.windows_after())).summary()
 
     def calibrate(self, data: object, method: Method, *, replace: bool = False) -> Model:
         """The same model with its probabilities fitted to labelled rows that it was not trained on.
@@ -170,7 +197,8 @@ class Model:
         if not replace:
             require_uncalibrated(self, "replace=True")
         with inputs_of(data) as inputs:
-            fitted = calibrate(self.linear, open_source(inputs, self.spec), method)
+            source = open_source(inputs, self.spec, windows=self.windows_after())
+            fitted = calibrate(self.linear, source, method)
         assert fitted is not None  # nothing stops it
         given = isinstance(data, str | Path | list | tuple)
         return fitted.of_saved(self, [printable(each) for each in inputs] if given else ["a table"])

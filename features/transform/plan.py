@@ -27,8 +27,12 @@ def seed_of(name: str, spec: FeatureSpec) -> int:
     return hash_bytes(name.encode(), spec.seed)
 
 
-def plan_of(spec: FeatureSpec, columns: Sequence[str], learnt: Mapping[str, Arrays]) -> Plan:
+def plan_of(
+    spec: FeatureSpec, columns: Sequence[str], learnt: Mapping[str, Arrays], *, with_label: bool
+) -> Plan:
     """The arrays of `spec`, for cells of these columns; `learnt`: by field, what it has learnt.
+
+    Without label, label and weight are not read, though columns may have them.
 
     Raises SpecError if a constant that stands for missing values is no value.
     """
@@ -40,9 +44,10 @@ def plan_of(spec: FeatureSpec, columns: Sequence[str], learnt: Mapping[str, Arra
         missing_hash(field, seed, learnt[field.name]) for field, seed in zip(fields, seeds, strict=True)
     ]
     crosses, bag_crosses = cross_plans(spec, names)
+    targets = index if with_label else {}
     return Plan(
-        label_column=index.get(spec.label_column or "", -1),
-        weight_column=index.get(spec.weight_column or "", -1),
+        label_column=targets.get(spec.label_column or "", -1),
+        weight_column=targets.get(spec.weight_column or "", -1),
         bias=spec.bias,
         mask=np.uint64((1 << spec.bits) - 1),
         seeds=np.array(seeds, np.uint64),

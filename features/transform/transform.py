@@ -47,19 +47,21 @@ class Transform:
         *,
         with_label: bool,
         history: History | None = None,
+        take_in: bool = False,
         also: Sequence[str] = (),
     ) -> None:
         """Without label, neither label nor weight is read: for examples that are to be predicted.
 
-        `history`: what the features of windows come from; without, an example has none of them. With label,
-        rows are taken in as they are transformed; without, they are not. `also`: columns that cells have,
-        though nothing is made of them here.
+        `history`: what the features of windows come from; without, an example has none of them. `take_in`:
+        each row counts for the rows after it, with its label if that is among the columns. `also`: columns
+        that cells have, though nothing is made of them here.
 
         Raises SpecError if the spec has to learn from data first, or a constant for missing values is none.
         """
         self.spec = spec
         self.with_label = with_label
         self.history = history
+        self._take_in = take_in
         wanted = [spec.label_column, spec.weight_column] if with_label else []
         wanted += [column for field in spec.all_fields for column in columns_of(field)]
         wanted += [column for window in spec.windows for column in window.key]
@@ -76,7 +78,7 @@ class Transform:
             field.name: {array: learnt[f"{field.name}/{array}"] for array in field.learns}
             for field in spec.all_fields
         }
-        self._plan = plan_of(spec, self.columns, self._learnt)
+        self._plan = plan_of(spec, self.columns, self._learnt, with_label=with_label)
         self._thread = threading.local()
         single = [field for field in spec.all_fields if not field.several]
         self._made_before = [
@@ -230,7 +232,7 @@ class Transform:
         ]
         if self.history is not None:
             of_windows = self.history.words(
-                cells, status, self.columns, slice(first, last), take_in=self.with_label
+                cells, status, self.columns, slice(first, last), take_in=self._take_in
             )
             places = [place for place, _ in found[-len(of_windows) :]]  # their fields are the last
             found[-len(of_windows) :] = zip(places, of_windows, strict=True)

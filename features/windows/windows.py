@@ -42,6 +42,13 @@ class Windows:
         self._seeds = [seed_of(window.name, spec) for window in spec.windows]
         self._lock = Lock()
 
+    def copy(self) -> Windows:
+        """The same knowledge, to which rows can be added apart from these."""
+        other = Windows(self.spec)
+        for k in range(len(self.tables)):
+            other.restore(k, self.arrays(k))
+        return other
+
     def words(
         self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
     ) -> list[Words]:
@@ -49,7 +56,8 @@ class Windows:
 
         They come of what was taken in before. With `take_in`, of the rows before them as well: each is taken
         in after it has been looked at, together with its label, if `columns` has that. Rows whose status is
-        not 0 are left out; a row that comes too late has `RowStatus.LATE` as its problem.
+        not 0 are left out; a row that comes too late for what was taken in has `RowStatus.LATE` as its
+        problem.
         """
         found: list[Words] = []
         read = _Cells(cells, status, columns, rows)
@@ -68,6 +76,8 @@ class Windows:
                     problem = np.where(late, np.uint8(RowStatus.LATE), problem)
                 else:
                     look(table.layout, table.records, keys, times.values, times.present, words, present)
+                    late = times.present & (times.values < table.end - table.layout.numbers.slack)
+                    problem = np.where(late, np.uint8(RowStatus.LATE), problem)
                 found += [Words(words[f], present[f], problem) for f in range(words.shape[0])]
         return found
 

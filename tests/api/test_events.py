@@ -97,9 +97,9 @@ def test_replayed_rows_have_the_features_that_they_have_offline(
     assert len(set(served)) > 50
 
 
-def test_a_row_of_the_past_and_one_without_key_or_time_are_predicted(running: Running) -> None:
+def test_rows_without_key_or_time_are_predicted(running: Running) -> None:
     rows = [
-        {"t": START - 9_999, "user": "u1"},
+        {"t": START + 9_999, "user": "u1"},
         {"user": "u1"},
         {"t": START + 2_100},
         {"t": None, "user": None},
@@ -134,6 +134,16 @@ def test_wrong_events_are_refused_as_a_whole(
     for k, arrays in enumerate(before):
         after = model.windows.arrays(k)
         assert all(np.array_equal(after[name], arrays[name]) for name in arrays)
+
+
+def test_a_row_of_the_past_is_refused_as_an_event_of_then_is(running: Running) -> None:
+    past = {"rows": [{"t": START + 9_999, "user": "u1"}, {"t": START, "user": "u1"}]}
+    for path in ("/v1/predict", "/v1/events/impressions"):
+        answer = running.client.post(path, json=past)
+        assert answer.status_code == 422
+        assert "rows[1]" in answer.json()["detail"]
+        assert "'1510000000' is earlier than" in answer.json()["detail"]
+        assert "0s" in answer.json()["detail"] or "the slack of a window" in answer.json()["detail"]
 
 
 def test_only_models_with_windows_take_events(running: Running) -> None:

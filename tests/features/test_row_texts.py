@@ -88,3 +88,13 @@ def test_a_column_that_is_not_there(tmp_path: Path) -> None:
     lines.write_text('{"click": 0, "site": "s", "price": 1}\n')
     with pytest.raises(DataError, match=r"column 'sight', which was asked for, has no value .* 'site'\?"):
         opened(lines, "sight")
+
+
+def test_the_label_beside_rows_to_be_predicted_is_a_text_like_others(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("click,site,price\n1,s1,1\nyes,s2,2\n,s3,3\n")
+    source = opened(path, "click", labels="ignored")
+    ((batch, texts),) = batches_with_texts(source, ["click"], 10)
+    assert batch is not None
+    assert (len(batch), batch.labels) == (3, None)
+    assert texts.columns["click"].to_pylist() == ["1", "yes", None]

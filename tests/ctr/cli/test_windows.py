@@ -9,9 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pyarrow import csv
 
-from features import DatasetSource
+import ctr
+from ctr.errors import DataError
+from ctr.model import load_model
+from features import DatasetSource, RawSource, load_spec, write_dataset
 from features.dataset.manifest import read_manifest
+from features.windows import Windows
 from tests.command_line import Cli
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -61,6 +66,82 @@ def test_a_model_carries_its_windows_on(cli: Cli, tmp_path: Path, days: list[Pat
     assert cli("evaluate", "--model", model, second).code == 0
 
 
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory, days: list[Path]) -> Path:
+    """A folder with the model of the first day, and the data set of the second."""
+    folder, spec = tmp_path_factory.mktemp("windowed"), load_spec(SPEC)
+    windows = Windows(spec)
+    for day, name in zip(days, ("first", "second"), strict=True):
+        batches = RawSource(spec, [day], windows=windows).batches(ROWS)
+        write_dataset(batches, spec, folder / name, windows=windows)
+    ctr.train(folder / "first").save(folder / "model")
+    return folder
+
+
+def test_raw_rows_after_those_of_the_model_are_as_in_a_data_set(
+    cli: Cli, tmp_path: Path, days: list[Path], windowed: Path
+) -> None:
+    model = load_model(windowed / "model")
+    assert model.windows is not None
+    before = [model.windows.arrays(k) for k in range(len(model.spec.windows))]
+    expected = model.predict(DatasetSource(windowed / "second").sample(ROWS))
+    table = csv.read_csv(days[1])
+    found = model.predict(table)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(model.predict(table.slice(0, 0)), expected[:0])
+    for k, arrays in enumerate(before):
+        after = model.windows.arrays(k)
+        assert all(np.array_equal(after[name], arrays[name]) for name in arrays)
+    assert model.evaluate(table).logloss == model.evaluate(windowed / "second").logloss
+
+    out = tmp_path / "predictions.csv"
+    words = ("predict", "--model", windowed / "model", days[1], "--out", out, "--columns", "app,os")
+    assert cli(*words).code == 0
+    predicted = csv.read_csv(out)
+    assert predicted.column_names == ["app", "os", "prediction"]
+    np.testing.assert_allclose(predicted["prediction"], expected, rtol=1e-6)
+
+
+def test_rows_that_the_windows_know_already_are_refused(
+    cli: Cli, tmp_path: Path, days: list[Path], windowed: Path
+) -> None:
+    model = load_model(windowed / "model")
+    table = csv.read_csv(days[0])
+    for refused in (
+        lambda: model.predict(table),
+        lambda: model.evaluate(table),
+        lambda: model.predict([{"ip": 1, "app": 3, "click_time": "2017-11-06 03:00:00"}]),
+        lambda: model.explain({"ip": 1, "app": 3, "click_time": "2017-11-06 03:00:00"}),
+    ):
+        with pytest.raises(DataError, match="is earlier than a row before it, by more than the slack"):
+            refused()
+    done = cli("predict", "--model", windowed / "model", days[0], "--out", tmp_path / "p.csv")
+    assert done.code == 1
+    assert f"{days[0]}:2: column 'click_time': '2017-11-06 00:00:00' is earlier" in done.err
+    assert len(model.predict([{"ip": 1, "app": 3, "click_time": "2017-11-08 03:00:00"}])) == 1
+
+
+def test_a_model_with_windows_is_sliced_and_compared(
+    cli: Cli, tmp_path: Path, days: list[Path], windowed: Path
+) -> None:
+    """On the raw rows after its own, also with a model that has none."""
+    spec = tmp_path / "plain.yaml"
+    spec.write_text(SPEC.read_text().split("windows:")[0])
+    plain = tmp_path / "plain"
+    assert cli("train", "--spec", spec, days[0], "--model", plain).code == 0
+    models = ("--model", windowed / "model", "--model", plain)
+    done = cli("evaluate", *models, days[1], "--by", "os", "--json", "-")
+    assert done.code == 0, done.err
+    both = json.loads(done.out)
+    hashed = json.loads(
+        cli("evaluate", "--model", windowed / "model", windowed / "second", "--json", "-").out
+    )
+    raw = json.loads(cli("evaluate", "--model", plain, days[1], "--json", "-").out)
+    assert both["logloss"] == hashed["logloss"]
+    assert both["others"][0]["logloss"] == raw["logloss"] != both["logloss"]
+    assert sum(each["examples"] for each in both["slices"]["os"]["values"]) == ROWS
+
+
 def test_other_commands_leave_windows_out(cli: Cli, tmp_path: Path, days: list[Path]) -> None:
     hashed = tmp_path / "hashed"
     assert cli("features", "check", "--spec", SPEC, days[0]).code == 0
@@ -81,7 +162,7 @@ def test_wrong_input_is_told_and_nothing_is_half_written(cli: Cli, tmp_path: Pat
     assert read_manifest(out).rows == ROWS
     raw = cli("train", "--spec", SPEC, days[0], "--model", tmp_path / "model")
     assert raw.code == 2
-    assert "its features come of all rows before a row; write a data set with" in " ".join(raw.err.split())
+    assert "its features depend on earlier rows. Build the data set first" in " ".join(raw.err.split())
     later = cli(*build, days[0], "--windows-from", out)
     assert later.code == 1
     assert "is earlier than a row before it" in later.err
