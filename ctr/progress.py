@@ -9,6 +9,10 @@ from math import isnan
 from time import monotonic
 from typing import Any, Protocol
 
+_BESIDE_FIGURES = 20
+"""Letters of a bar beside what it is of and its figures: the least bar, share, time left, blanks."""
+_DISPENSABLE = (" MB/s", " rows")
+"""The ends of figures that a narrow terminal does without, the least telling first."""
 _FIRST_PLAIN_S, _PLAIN_EVERY_S = 1.0, 5.0
 
 
@@ -48,7 +52,7 @@ def _bar(what: str, size: int, before: int) -> Iterator[Report]:
     started = monotonic()
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=None),  # which takes the width that the figures leave
         TextColumn("{task.fields[share]}"),
         TextColumn("{task.fields[facts]}"),
         TimeRemainingColumn(),
@@ -57,7 +61,8 @@ def _bar(what: str, size: int, before: int) -> Iterator[Report]:
         task = bar.add_task(what, total=1.0, facts="", share="  0%")
 
         def report(rows: int, fraction: float, *others: Any, **named: Any) -> None:
-            facts = _facts(rows, before, size * fraction, monotonic() - started, *others, **named)
+            figures = _figures(rows, before, size * fraction, monotonic() - started, *others, **named)
+            facts = _fitting(figures, bar.console.width - len(what) - _BESIDE_FIGURES)
             if isnan(fraction):
                 bar.update(task, total=None, facts=facts, share="")
             else:
@@ -79,7 +84,7 @@ def _lines(what: str, size: int, before: int) -> Iterator[Report]:
         due = now + _PLAIN_EVERY_S
         own = fraction * max(rows - before, 0) / rows  # as its rows are about equally long
         left = f", {(now - started) * (1 - fraction) / own:.0f} s left" if own > 0 else ""
-        facts = _facts(rows, before, size * fraction, now - started, *others, **named)
+        facts = ", ".join(_figures(rows, before, size * fraction, now - started, *others, **named))
         share = "" if isnan(fraction) else f"{fraction:.0%}, "
         sys.stderr.write(f"{what}: {share}{facts}{left}\n")
         sys.stderr.flush()
@@ -87,7 +92,16 @@ def _lines(what: str, size: int, before: int) -> Iterator[Report]:
     yield report
 
 
-def _facts(
+def _fitting(figures: list[str], width: int) -> str:
+    """The figures in a line of this width, without the least telling ones where it has no room for all."""
+    for which in _DISPENSABLE:
+        if len(", ".join(figures)) <= width:
+            break
+        figures = [each for each in figures if not each.endswith(which)]
+    return ", ".join(figures)
+
+
+def _figures(
     rows: int,
     before: int,
     read: float,
@@ -96,13 +110,14 @@ def _facts(
     later_pass: bool = False,
     iteration: int | None = None,
     objective: float | None = None,
-) -> str:
+) -> list[str]:
     seconds = max(seconds, 1e-9)
-    speed = f"{max(rows - before, 0) / seconds:,.0f} rows/s"
-    facts = f"{rows:,} rows, {speed}"
+    figures = [f"{rows:,} rows"]
     if iteration is not None:
-        facts = f"iteration {iteration:,}, objective {objective:,.2f}, {speed}"
+        figures = [f"iteration {iteration:,}", f"objective {objective:,.2f}"]
+    figures.append(f"{max(rows - before, 0) / seconds:,.0f} rows/s")
     if read > 0:
-        facts += f", {read / seconds / 1e6:,.0f} MB/s"
-    name = "training loss" if later_pass else "log loss"
-    return facts if logloss is None or isnan(logloss) else f"{facts}, {name} {logloss:.5f}"
+        figures.append(f"{read / seconds / 1e6:,.0f} MB/s")
+    if logloss is not None and not isnan(logloss):
+        figures.append(f"{'training loss' if later_pass else 'log loss'} {logloss:.5f}")
+    return figures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,7 +75,11 @@ def open_source(
             _require_same_vocabularies(path, spec, dataset.spec)
         return dataset
     if spec is None:
-        raise SpecError("Raw files need a feature spec: name one, such as `--spec criteo` (Python: spec=).")
+        file = shlex.quote(str(inputs[0])) if inputs else "FILE"
+        raise SpecError(
+            "Raw files need a feature spec: name one, such as `--spec criteo` (Python: spec=), or draft one: "
+            f"`ctr features init {file} --out spec.yaml`."
+        )
     from features.first_pass import fit
     from features.source import RawSource  # and with it the kernels that take text apart
 

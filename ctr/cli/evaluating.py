@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ctr.model import Compared, Model, Slices
     from features import ExampleSource, FeatureSpec
 
+WORSE = 3
+"""Exit code of `--fail-if-worse`."""
 _SLICES_SHOWN = 10
 _ROWS_NAMED = 50_000  # of which a report takes the texts of features: some 2 s for 39 fields
 
@@ -66,12 +68,23 @@ UnweightedOption = Annotated[
 ]
 
 
+FailIfWorseOption = Annotated[
+    bool,
+    typer.Option(
+        "--fail-if-worse",
+        help="Exit with code 3 if a model's log loss is higher than that of the first one, and the 95% "
+        "confidence interval of the difference is above 0.",
+    ),
+]
+
+
 def evaluate(
     inputs: Inputs,
     models: ModelsOption,
     by: ByOption = [],  # noqa: B006  (Typer's way of a list)
     page: ReportOption = None,
     unweighted: UnweightedOption = False,
+    fail_if_worse: FailIfWorseOption = False,
     on_bad_rows: BadRowsOption = OnBadRows.FAIL,
     max_bad_fraction: MaxBadFraction = MOST_BAD,
     json: JsonOption = None,
@@ -89,7 +102,10 @@ def evaluate(
     has up to 64 values: those that come first. It also has the points of ROC and precision-recall curves,
     lift by decile, reliability, and a histogram of the predictions.
 
-    Example: `ctr evaluate --model model tomorrow.tsv --by C9`
+    Examples:
+
+    - `ctr evaluate --model model tomorrow.tsv --by C9`
+    - `ctr evaluate --model old --model new tomorrow.tsv --fail-if-worse`
     """
     from ctr.model import compare, input_digests, load_model
     from ctr.progress import progress
@@ -97,6 +113,10 @@ def evaluate(
     require_apart(json, inputs)
     require_no_part(json)
     _require_each_once(inputs, models, by)
+    if fail_if_worse and len(models) < 2:
+        raise typer.BadParameter(
+            "--fail-if-worse compares models: give the one to beat as the first --model."
+        )
     if page is not None:
         _require_page(page, inputs)
     loaded = [load_model(model) for model in models]
@@ -128,6 +148,8 @@ def evaluate(
     if warnings:
         lines += ["", *(f"warning: {text}" for text in warnings)]
     report(lines, facts, json)
+    if fail_if_worse and any(each.against_first.difference().worse for each in compared[1:]):
+        raise typer.Exit(WORSE)
 
 
 def _require_each_once(inputs: Sequence[str], models: Sequence[Path], by: Sequence[str]) -> None:
@@ -225,7 +247,7 @@ def _evaluation(
     lines = metric_lines(dict(zip(models, summaries, strict=True)))
     differences = [each.against_first.difference() for each in compared[1:]]
     for name, found in zip(others, differences, strict=True):
-        surely = "better" if found.high < 0 else "worse" if found.low > 0 else "no sure difference"
+        surely = "better" if found.better else "worse" if found.worse else "no significant difference"
         lines.append(
             f"{name} against {first}: log loss {found.logloss:+.5f} "
             f"(95%: {found.low:+.5f} to {found.high:+.5f}), {surely}"

@@ -40,8 +40,9 @@ def runs(
     """List the runs that `ctr train --track runs` has kept, or compare some of them.
 
     The figures are those of the hold-out, or, marked with a star, of progressive validation (of L-BFGS: the
-    training rows). Settings that differ are shown, blank where an optimizer has none of that name, and inputs
-    and hold-outs that differ: log losses of different rows say nothing about each other.
+    training rows). Settings that differ are shown, blank where an optimizer has none of that name; then spec,
+    with the beginning of its fingerprint, range of its scales, inputs, and hold-outs that differ: log losses
+    of different rows say nothing about each other.
 
     Examples:
 
@@ -81,32 +82,41 @@ def _listed(runs: Sequence[Run]) -> list[str]:
     from ctr.tracking import differing, flat
 
     settings = [flat(run.summary["settings"]) for run in runs]
-    rows_of = [_rows_of(run) for run in runs]
-    keys, unlike = differing(settings), differing(rows_of)
+    data_of = [_data_of(run) for run in runs]
+    keys = differing(settings)
+    shown = ["spec", "scales", "inputs", *(["hold-out"] if "hold-out" in differing(data_of) else [])]
     rows: list[tuple[str, ...]] = [("run", "examples", "log loss", "AUC", "calibration")]
-    rows[0] += (*("optimizer" if key == "name" else key for key in keys), *unlike)
-    for run, mine, its in zip(runs, settings, rows_of, strict=True):
+    rows[0] += (*("optimizer" if key == "name" else key for key in keys), *shown)
+    for run, mine, its in zip(runs, settings, data_of, strict=True):
         star = "" if run.summary["holdout"] else "*"
         figures = (_figure(run.metrics[name]) for name in ("logloss", "auc", "calibration"))
         told = (_text(mine[key]) if key in mine else "" for key in keys)
         logloss, *others = figures
         named = run.name, f"{run.summary['examples']:,}", logloss + (star or " ")
-        rows.append((*named, *others, *told, *(_text(its[key]) for key in unlike)))
-    return table(rows, "<>>>>" + ">" * len(keys) + "<" * len(unlike))
+        rows.append((*named, *others, *told, *(_text(its[key]) for key in shown)))
+    return table(rows, "<>>>>" + ">" * len(keys) + "<" * len(shown))
 
 
-def _rows_of(run: Run) -> dict[str, Any]:
-    """Which rows it learnt, and which say what it is worth; of many files, the first."""
+def _data_of(run: Run) -> dict[str, Any]:
+    """Which features of which rows it learnt, and which say what it is worth; of many files, the first."""
     found = {"inputs": run.summary.get("inputs"), "hold-out": run.summary.get("holdout_inputs")}
-    return {
+    rows = {
         key: [*value[:1], f"and {len(value) - 1:,} more"] if isinstance(value, list) and value[1:] else value
         for key, value in found.items()
+    }
+    spec, fingerprint = run.summary.get("spec"), run.summary.get("spec_fingerprint", "")[:8]
+    scales = (run.summary.get("scales") or {}).values()
+    return {
+        "spec": fingerprint if spec is None else f"{Path(spec).name}@{fingerprint}",
+        "scales": f"{min(scales):g}..{max(scales):g}" if scales else None,
+        **rows,
     }
 
 
 _SIDE_BY_SIDE = (
-    ("created", "inputs", "holdout_inputs"),
+    ("created", "spec", "spec_fingerprint", "inputs", "holdout_inputs"),
     ("settings",),
+    ("scales",),
     ("workers", "store", "best_pass", "seconds"),
 )
 """What of a run is compared, in the order in which it is shown."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,7 +24,7 @@ from ctr.outputs import beside, require_apart, require_no_part
 from ctr.table import table
 
 if TYPE_CHECKING:
-    from ctr.model import Explanation
+    from ctr.model import Explanation, Model
 
 
 OutOption = Annotated[
@@ -138,8 +139,8 @@ def explain(
     """Show what each feature of a row adds to its prediction, the most telling first.
 
     Contributions (weight times value) add up to the log-odds of a click; those of a calibrated model are
-    before calibration. A feature that the model has not learnt has the weight 0. Rows of a hashed data set
-    have the texts of the model's dictionary, of the data set's, and of the values in FILE.
+    before calibration. A feature that no training row had is *unseen*, and adds nothing. Rows of a hashed
+    data set have the texts of the model's dictionary, of the data set's, and of the values in FILE.
 
     Example: `ctr explain --model model tomorrow.tsv --rows 1`
     """
@@ -154,19 +155,42 @@ def explain(
         raise typer.BadParameter("--values is for a hashed data set: raw rows have their own values.")
     loaded = load_model(model)
     found = run(loaded, inputs, rows, values)
+    unseen = _unseen(loaded, found)
     notes = ", before calibration" if loaded.calibration is not None else ""
     notes += ", windows left out" if loaded.spec.windows and not hashed else ""
-    lines = [line for each in found for line in _explanation_lines(each, notes)]
-    report(lines, {"model": loaded.id, "rows": [each.to_json() for each in found]}, json)
+    lines = [line for each in found for line in _explanation_lines(each, notes, unseen)]
+    report(lines, {"model": loaded.id, "rows": [_explanation_facts(each, unseen) for each in found]}, json)
 
 
-def _explanation_lines(found: Explanation, notes: str) -> list[str]:
+def _unseen(model: Model, found: Sequence[Explanation]) -> set[int]:
+    """The slots without a weight that training never met; not those whose weight a penalty keeps at 0."""
+    import numpy as np
+
+    from ctr.model import state_of
+    from features import slot_dtype
+
+    zero = {part.slot for each in found for part in each.contributions if part.weight == 0}
+    slots = np.array(sorted(zero), slot_dtype(model.spec.bits))
+    return set(slots[~np.isin(slots, state_of(model)[0])].tolist()) if zero else set()
+
+
+def _explanation_facts(found: Explanation, unseen: set[int]) -> dict[str, Any]:
+    """As JSON, in which each feature says whether training has met it."""
+    facts = found.to_json()
+    facts["contributions"] = [{**part, "seen": part["slot"] not in unseen} for part in facts["contributions"]]
+    return facts
+
+
+def _explanation_lines(found: Explanation, notes: str, unseen: set[int]) -> list[str]:
     if not found.contributions:
         return [found.place]
     cells = [("field", "text", "feature", "weight", "contribution")]
     for each in found.contributions:
-        weight = f"{each.weight:+.4f}" + ("" if each.value == 1 else f" x {each.value:g}")
-        cells.append((each.field, each.text, each.feature, weight, f"{each.contribution:+.4f}"))
+        value = "" if each.value == 1 else f" x {each.value:g}"
+        weight, adds = f"{each.weight:+.4f}{value}", f"{each.contribution:+.4f}"
+        if each.slot in unseen:
+            weight, adds = "unseen", "-"
+        cells.append((each.field, each.text, each.feature, weight, adds))
     said = f"prediction {found.prediction:.5f}, log-odds {found.log_odds:+.4f}"
     return [
         f"{found.place}: {said}{notes}",

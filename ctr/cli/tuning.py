@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +22,7 @@ from ctr.cli.options import (
 from ctr.cli.reporting import STOPPED, bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.cli.tables import some
 from ctr.defaults import MOST_BAD
+from ctr.errors import SpecError
 from ctr.outputs import beside, replace_file, require_apart, require_no_part, require_writable
 from ctr.table import table
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ctr.suggest import Suggestion
     from ctr.tune import RawRows, Tried, Tuned
     from features import ExampleSource, FeatureSpec
+    from features.readers import RowChoice
 
 _SHOWN = 5
 _HELD_OUT = 0.2
@@ -65,6 +67,14 @@ def tune(
             help="Judge by the last part of the rows, and learn from those before.  \\[default: the last "
             "fifth; of fewer than 250,000 rows, each fifth by all the others]",
             show_default=False,
+        ),
+    ] = None,
+    holdout_where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Score on the rows that meet this, and learn from the others, such as "
+            "'click_time >= 2017-11-09': as with `ctr train`.",
         ),
     ] = None,
     max_epochs: Annotated[
@@ -128,6 +138,7 @@ def tune(
     if "-" in inputs:
         raise typer.BadParameter("- (standard input) can be read only once; write its rows to a file.")
     _check_crosses(crosses, inputs, spec, on_bad_rows)
+    learnt, validation = _choices(holdout_where, holdout_fraction, crosses)
     new_spec = beside(out, ".spec.yaml")
     for place in (out, json, plot, new_spec if crosses else None):
         require_apart(place, [*inputs, spec])
@@ -146,8 +157,11 @@ def tune(
             max_bad_fraction=max_bad_fraction,
             threads=count,
             learns=True,
+            choice=learnt,
         )
         raw = _raw_rows(inputs, spec, on_bad_rows, max_bad_fraction, count)
+        if raw is not None and learnt is not None and validation is not None:
+            raw = replace(raw, choice=learnt, validation=validation)
         crossed, suggestion = None, None
         if crosses and spec is not None:
             holdout_fraction = _HELD_OUT if holdout_fraction is None else holdout_fraction
@@ -217,6 +231,23 @@ def _raw_rows(
     )
 
 
+def _choices(
+    where: str | None, fraction: float | None, crosses: int
+) -> tuple[RowChoice, RowChoice] | tuple[None, None]:
+    """The rows to learn from and to score on by a condition; raises BadParameter for what is against one."""
+    if where is None:
+        return None, None
+    from features.readers import Condition, RowChoice
+
+    if fraction is not None or crosses:
+        raise typer.BadParameter("--holdout-where goes without --holdout-fraction and --crosses.")
+    try:
+        condition = Condition.parse(where)
+    except SpecError as error:
+        raise typer.BadParameter(f"--holdout-where: {error}") from None
+    return RowChoice(condition, False), RowChoice(condition, True)
+
+
 def _check_crosses(
     crosses: int, inputs: Sequence[str], spec: str | Path | None, on_bad_rows: OnBadRows
 ) -> None:
@@ -275,7 +306,19 @@ def _write_spec(file: Path, suggestion: Suggestion, crosses: int) -> None:
 def _lines(found: Tuned, out: Path) -> list[str]:
     from ctr.tune import scales_in_words
 
-    heads = ("trial", "log loss", "calibration", "epochs", "alpha", "beta", "l1", "l2", "scaled", "crosses")
+    heads = (
+        "trial",
+        "log loss",
+        "with passes",
+        "calibration",
+        "epochs",
+        "alpha",
+        "beta",
+        "l1",
+        "l2",
+        "scaled",
+        "crosses",
+    )
     shown = [each for each in found.ranked[:_SHOWN] if each.judged.best_pass]
     rows = [heads, *(_row(each) for each in shown)]
     told = {
@@ -287,7 +330,7 @@ def _lines(found: Tuned, out: Path) -> list[str]:
     ]
     lines = [
         f"tried {some(len(found.tried), 'setting')} in {found.seconds:.1f} s, scored on {found.scored_on}",
-        *([f"the best {len(shown)}, where each pass has to gain 0.01%:"] if len(shown) > 1 else []),
+        *([f"best {len(shown)} (an extra pass must improve log loss by 0.01%)"] if len(shown) > 1 else []),
         *table(rows, ">" * len(rows[0])),
         found.gain,
         *scales_in_words(found.best.scales),
@@ -314,6 +357,7 @@ def _row(tried: Tried) -> tuple[str, ...]:
     return (
         str(tried.number),
         f"{judged.loss:.5f}",
+        f"{judged.cost:.5f}",
         f"{judged.calibration:.3f}",
         str(judged.best_pass),
         *settings,

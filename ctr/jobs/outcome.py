@@ -106,7 +106,9 @@ class TrainOutcome:
             "inputs": [printable(path) for path in self.job.inputs],
             "holdout_inputs": [printable(path) for path in self.job.holdout]
             or (self.job.holdout_where or self.job.holdout_fraction),
+            "spec": self.job.spec_name,
             "spec_fingerprint": self.model.spec.fingerprint,
+            "scales": dict(self.model.spec.scales),
             **{
                 part: progressive if part == result.measured else None for part in ("progressive", "training")
             },

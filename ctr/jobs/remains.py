@@ -59,7 +59,7 @@ class Remains:
         return [
             "The store holds what was trained so far, and accepts no new job of that name until it is "
             "removed: "
-            f"`ctr ps export --store {self._url} --model {model}` saves it as a model, "
+            f"`ctr ps export --store {self._url} --out {model}` saves it as a model, "
             f"`ctr ps drop --store {self._url}` removes it."
         ]
 

@@ -28,6 +28,8 @@ class TrainJob:
     spec: str | Path | FeatureSpec | None
     """The feature spec, its path or name; None for a hashed data set, which carries its own."""
     model: Path
+    spec_name: str | None = None
+    """The spec's name or path as a user gave it; None: it came from a program, a data set or a model."""
     scales: Mapping[str, float] = field(default_factory=dict)
     """By field or cross, those that take the place of the spec's."""
     workers: int = 1

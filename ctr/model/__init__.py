@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         load_state,
         require_model_or_nothing,
         save_model,
+        state_of,
         update_manifest,
     )
     from ctr.model.calibration import METHODS, Calibration, Method

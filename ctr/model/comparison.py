@@ -28,6 +28,16 @@ class Difference:
     what is hard for both models alike does not widen it. NaN for fewer than two examples."""
     high: float
 
+    @property
+    def better(self) -> bool:
+        """Whether the interval is below 0."""
+        return self.high < 0
+
+    @property
+    def worse(self) -> bool:
+        """Whether the interval is above 0."""
+        return self.low > 0
+
     def to_json(self) -> dict[str, float]:
         """The fields by name."""
         return asdict(self)

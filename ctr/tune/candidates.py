@@ -93,6 +93,11 @@ class Hashing:
         self, raw: RawRows, spec: FeatureSpec, name: str, scaled: bool
     ) -> tuple[tuple[Examples, ...], tuple[Fold, ...]]:
         """Each part as a data set, for each fold anew where the spec learns from the rows of the fold."""
+        if raw.validation is not None:
+            if len(raw.open(self.source.spec, raw.validation).sample(1)) == 0:
+                raise raw.validation.condition.splits_nothing("no row")
+            if len(self.source.sample(1)) == 0:
+                raise raw.validation.condition.splits_nothing("every row")
         parts, scored = parts_of(raw, self.source, self.end, self.fraction)
         if raw.on_bad_rows == "skip":
             for _ in self.source.batches(BLOCK_ROWS, stop=self.end):

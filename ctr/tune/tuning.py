@@ -45,6 +45,8 @@ class Tuned:
     """Of each fifth of the rows."""
     fitted: bool = False
     """Whether the rows come from a data set whose spec has learnt from all of them."""
+    condition: str | None = None
+    """Which rows trials are scored on; None: those at the end, or each fifth."""
 
     @property
     def stopped(self) -> bool:
@@ -82,6 +84,8 @@ class Tuned:
     @property
     def scored_on(self) -> str:
         """Which rows, in words."""
+        if self.condition is not None:
+            return f"the {len(self.folds[0].judged):,} of {self.rows:,} rows where {self.condition}"
         if len(self.folds) == 1:
             return f"the last {len(self.folds[0].judged):,} of {self.rows:,} rows"
         return f"each fifth of {self.rows:,} rows, trained on the others"
@@ -254,7 +258,16 @@ def tune(
     seconds = perf_counter() - prepared
     fitted = isinstance(source, DatasetSource) and any(field.learns for field in source.spec.all_fields)
     found = Tuned(
-        tuple(search.tried), rows, folds, seconds, prepared - started, search.ended, trials, rates, fitted
+        tuple(search.tried),
+        rows,
+        folds,
+        seconds,
+        prepared - started,
+        search.ended,
+        trials,
+        rates,
+        fitted,
+        None if raw is None or raw.validation is None else raw.validation.condition.text,
     )
     if not any(isfinite(each.judged.loss) for each in search.tried):
         if stop.is_set():

@@ -17,7 +17,11 @@ def export(
     model: Annotated[
         Path,
         typer.Option(
-            metavar="DIR", help="Folder for the model; a model that is there is replaced.", show_default=False
+            "--out",
+            "--model",
+            metavar="DIR",
+            help="Folder for the model; a model that is there is replaced.",
+            show_default=False,
         ),
     ],
     json: JsonOption = None,
@@ -28,7 +32,7 @@ def export(
     its data set, if that is found here at the same path. The log loss shown is that of the
     workers' reports, which may be some chunks behind.
 
-    Example: `ctr ps export --store redis://localhost:6379/0?model=ads --model snapshot`
+    Example: `ctr ps export --store redis://localhost:6379/0?model=ads --out snapshot`
     """
     from ctr.cli.tables import metric_lines
     from ctr.jobs import export_model

@@ -12,7 +12,7 @@ from ctr.cli.train.auto import check_auto, share_of_tuning, tune_first
 from ctr.cli.train.options import TrainOptions
 from ctr.cli.train.settings import scales_of, spec_with_settings
 from ctr.errors import ModelError, SpecError
-from ctr.outputs import require_apart, require_no_part
+from ctr.outputs import printable, require_apart, require_no_part
 
 if TYPE_CHECKING:
     from ctr.jobs import TrainJob
@@ -56,9 +56,11 @@ def train(told: TrainOptions) -> None:
 def _job(told: TrainOptions) -> TrainJob:
     from ctr.jobs import TrainJob
 
+    spec = spec_with_settings(told.settings, told.spec, told.inputs)
     return TrainJob(
         inputs=told.inputs,
-        spec=spec_with_settings(told.settings, told.spec, told.inputs),
+        spec=spec,
+        spec_name=None if spec is None else printable(spec),
         scales=scales_of(told.scale or ()),
         model=told.model,
         optimizer=_chosen(

@@ -26,6 +26,10 @@ from ctr.cli.options import (
 from ctr.cli.train.settings import SettingsOption, with_scales_of_file
 from ctr.defaults import CHECKPOINT_EVERY_S, MOST_BAD, MOST_POS_WEIGHT, SAFE_ADDING, STALENESS, STALL_S, STORE
 
+_learning = partial(typer.Option, rich_help_panel="Learning")
+_optimizer = partial(typer.Option, rich_help_panel="Optimizer")
+_holdout = partial(typer.Option, rich_help_panel="Hold-out")
+_going_on = partial(typer.Option, rich_help_panel="From a model, and day after day")
 _in_redis = partial(typer.Option, rich_help_panel="Parameters in Redis")
 
 
@@ -59,7 +63,7 @@ class TrainOptions:
     settings: SettingsOption = None
     scale: Annotated[
         list[str] | None,
-        typer.Option(
+        _learning(
             metavar="NAME=NUMBER",
             callback=with_scales_of_file,
             help="Multiply the values of the features of a field or cross, which then learn as if --alpha "
@@ -78,11 +82,11 @@ class TrainOptions:
     ] = False
     workers: Annotated[
         int,
-        typer.Option(min=1, help="Workers that train at the same time: threads in memory, else processes."),
+        _learning(min=1, help="Workers that train at the same time: threads in memory, else processes."),
     ] = 1
     chunk: Annotated[
         int | None,
-        typer.Option(
+        _learning(
             min=1,
             help="Examples that a worker trains on between reading the shared weights and adding its change "
             "to them. Default in memory: 65,536; for several workers a 25th of their rows where that would "
@@ -91,32 +95,32 @@ class TrainOptions:
             "at most 1,048,576, where that is more.",
         ),
     ] = None
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 1
+    epochs: Annotated[int, _learning(min=1, help="Passes over the data.")] = 1
     early_stopping: Annotated[
         bool,
-        typer.Option(
+        _holdout(
             "--early-stopping",
             help="End when a pass makes the log loss of the hold-out worse, and keep the best pass.",
         ),
     ] = False
     optimizer: Annotated[
         str | None,
-        typer.Option(
+        _optimizer(
             metavar="NAME",
             help="Optimizer: ftrl (FTRL-Proximal), adagrad, or lbfgs, which minimises the loss of all rows "
             "in memory (with --l1 by OWL-QN); its settings are the options below. Default: ftrl.",
         ),
     ] = None
     alpha: Annotated[
-        float | None, typer.Option(min=0, callback=finite, help="Learning rate. Default: 0.1; adagrad: 0.07.")
+        float | None, _optimizer(min=0, callback=finite, help="Learning rate. Default: 0.1; adagrad: 0.07.")
     ] = None
     beta: Annotated[
         float | None,
-        typer.Option(min=0, callback=finite, help="Damps the first steps. Default: 1; adagrad: 0.5."),
+        _optimizer(min=0, callback=finite, help="Damps the first steps. Default: 1; adagrad: 0.5."),
     ] = None
     l1: Annotated[
         float | None,
-        typer.Option(
+        _optimizer(
             min=0,
             callback=finite,
             help="L1 penalty: above 0, rare features get weight 0. Counts once per pass, with adagrad once "
@@ -125,7 +129,7 @@ class TrainOptions:
     ] = None
     l2: Annotated[
         float | None,
-        typer.Option(
+        _optimizer(
             min=0,
             callback=finite,
             help="L2 penalty: pulls weights towards 0. Counts as --l1 does. Default: 0; lbfgs: 10.",
@@ -133,11 +137,11 @@ class TrainOptions:
     ] = None
     iterations: Annotated[
         int | None,
-        typer.Option(min=1, help="With lbfgs: at most so many, of two passes each. Default: 200."),
+        _optimizer(min=1, help="With lbfgs: at most so many, of two passes each. Default: 200."),
     ] = None
     tolerance: Annotated[
         float | None,
-        typer.Option(
+        _optimizer(
             min=0,
             callback=finite,
             help="With lbfgs: end when the gradient promises to lower the objective by less than this share. "
@@ -146,7 +150,7 @@ class TrainOptions:
     ] = None
     safe_adding: Annotated[
         float,
-        typer.Option(
+        _learning(
             min=0,
             max=1,
             callback=finite,
@@ -155,7 +159,7 @@ class TrainOptions:
     ] = SAFE_ADDING
     admit: Annotated[
         float,
-        typer.Option(
+        _learning(
             metavar="P",
             callback=_probability,
             help="Store a feature that is new, and that occurs once in its chunk, with this probability "
@@ -164,7 +168,7 @@ class TrainOptions:
     ] = 1.0
     negative_rate: Annotated[
         float,
-        typer.Option(
+        _learning(
             metavar="R",
             callback=_probability,
             help="Learn from each row without a click with this probability only, and from all clicks; those "
@@ -173,7 +177,7 @@ class TrainOptions:
     ] = 1.0
     pos_weight: Annotated[
         float,
-        typer.Option(
+        _learning(
             metavar="W",
             callback=_weight,
             help="A click counts as W clicks in training: odds are predicted about W times too high, unless "
@@ -182,13 +186,13 @@ class TrainOptions:
     ] = 1.0
     holdout: Annotated[
         list[str] | None,
-        typer.Option(
+        _holdout(
             callback=check_inputs, metavar="FILE", help="Evaluate the model on this input; may be repeated."
         ),
     ] = None
     holdout_fraction: Annotated[
         float | None,
-        typer.Option(
+        _holdout(
             min=0,
             max=0.99,
             callback=finite,
@@ -197,7 +201,7 @@ class TrainOptions:
     ] = None
     holdout_where: Annotated[
         str | None,
-        typer.Option(
+        _holdout(
             metavar="CONDITION",
             help="Keep the rows that meet this out of training and evaluate the model on them, such as "
             "'click_time >= 2017-11-09 and site != a': = != < <= > >= of columns, joined by and, or.",
@@ -205,21 +209,21 @@ class TrainOptions:
     ] = None
     calibrate: Annotated[
         Calibrate | None,
-        typer.Option(
+        _holdout(
             help="Fit the model's probabilities to the hold-out: isotonic (any rising curve; needs some "
             "thousand clicks) or platt (a line in log-odds)."
         ),
     ] = None
     warm_start: Annotated[
         Path | None,
-        typer.Option(
+        _going_on(
             metavar="DIR",
             help="Train on from the state of this model, with its spec and settings where none are given.",
         ),
     ] = None
     forget: Annotated[
         float,
-        typer.Option(
+        _going_on(
             min=0,
             max=1,
             callback=finite,
@@ -230,16 +234,14 @@ class TrainOptions:
     ] = 0.0
     progressive_days: Annotated[
         bool,
-        typer.Option(
+        _going_on(
             "--progressive-days",
             help="Each INPUT is a day: train on one after the other, each time evaluating on the next.",
         ),
     ] = False
     report: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="With --progressive-days: plot the days here (.png, .svg or .pdf)."
-        ),
+        _going_on(metavar="FILE", help="With --progressive-days: plot the days here (.png, .svg or .pdf)."),
     ] = None
     track: Annotated[
         list[str] | None,
@@ -251,7 +253,7 @@ class TrainOptions:
     ] = None
     base_rate: Annotated[
         float | None,
-        typer.Option(
+        _learning(
             min=0,
             max=1,
             metavar="RATE",

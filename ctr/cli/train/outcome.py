@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,7 +13,10 @@ from ctr.cli.train.advice import advice
 from ctr.jobs import TrainOutcome
 
 if TYPE_CHECKING:
+    from ctr.metrics import MetricSummary
     from ctr.tracking import Tracker
+
+_PASSES_SHOWN = 4
 
 
 def outcome_lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
@@ -47,14 +50,12 @@ def _evaluation_lines(outcome: TrainOutcome) -> list[str]:
     """The metrics, and what to keep in mind when reading them."""
     names = {"progressive": "progressive validation", "training": "training rows"}
     evaluated = {names[outcome.result.measured]: outcome.progressive}
-    for number, validated in outcome.holdout_by_pass.items():
-        evaluated[f"hold-out after pass {number}"] = validated
     if outcome.holdout_uncalibrated is not None:
         evaluated["hold-out, not calibrated"] = outcome.holdout_uncalibrated
     if outcome.holdout is not None:
         calibrated = outcome.model.calibration is not None
         evaluated["hold-out, calibrated" if calibrated else "hold-out"] = outcome.holdout
-    lines = metric_lines(evaluated)
+    lines = [*metric_lines(evaluated), *_pass_lines(outcome.holdout_by_pass)]
     if outcome.holdout_uncalibrated is not None:
         lines.append(CROSS_FITTED)
     if outcome.holdout is not None and outcome.best_pass is not None and not outcome.stopped:
@@ -73,6 +74,17 @@ def _evaluation_lines(outcome: TrainOutcome) -> list[str]:
         if text := advice(outcome.progressive, outcome.holdout, clicks_weigh):
             lines.append(f"worse than the base rate: {text}")
     return lines
+
+
+def _pass_lines(by_pass: Mapping[int, MetricSummary]) -> list[str]:
+    """The log loss of the hold-out after the passes but the last: a few of many."""
+    if not by_pass:
+        return []
+    losses = {number: summary.logloss for number, summary in by_pass.items()}
+    best = min(losses, key=lambda number: losses[number])
+    chosen = list(losses) if len(losses) <= _PASSES_SHOWN else sorted({min(losses), best, max(losses)})
+    shown = ", ".join(f"{losses[number]:.5f} after pass {number}" for number in chosen)
+    return [f"hold-out log loss {shown}" + ("" if len(chosen) == len(losses) else " (--json has all)")]
 
 
 def _convergence_lines(outcome: TrainOutcome) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -81,7 +82,7 @@ def test_the_hold_out_is_shown_after_every_pass(cli: Cli, tmp_path: Path) -> Non
     assert len(found["holdout_by_pass"]) == 2
     assert found["holdout_by_pass"][1]["logloss"] != found["holdout"]["logloss"]
     assert found["holdout_by_pass"][1]["examples"] == 600
-    assert "hold-out after pass 2" in done.out
+    assert " after pass 2" in done.out
     assert found["progressive_lag_chunks"] == 2
     assert "up to 2 chunks" in done.out
     assert "other workers" not in cli(*words).out
@@ -129,3 +130,39 @@ def test_a_job_without_a_known_end_names_its_iterations(
     shown = capsys.readouterr().err
     assert "iteration 12, objective 1,234.57" in shown
     assert "%" not in shown.partition("objective")[2]
+
+
+def test_the_bar_keeps_its_figures_in_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    shown = {}
+    for width in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        with progress("training", size=10**9) as report:
+            report(48_000_000, 0.5, 0.25, True)
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", capsys.readouterr().err)
+        (shown[width],) = {
+            line.strip() for line in plain.split("\r") for line in line.split("\n") if "loss" in line
+        }
+    for text in shown.values():
+        assert "…" not in text
+        assert "rows/s" in text
+        assert "training loss 0.25000" in text
+    assert "48,000,000 rows" in shown[120]
+    assert "MB/s" in shown[120]
+
+
+def test_many_passes_fold_into_one_line(cli: Cli, tmp_path: Path) -> None:
+    log, told = tmp_path / "log.libsvm", tmp_path / "summary.json"
+    log.write_text("".join(f"{int(i % 7 < 3)} {1 + i % 7}:1 20:1\n" for i in range(700)))
+    words = ["train", "--spec", "libsvm", log, "--model", tmp_path / "model", "--holdout-fraction", 0.2]
+    done = cli(*words, "--epochs", 12, "--json", told)
+    assert done.code == 0, done.err
+    losses = [each["logloss"] for each in json.loads(told.read_bytes())["holdout_by_pass"]]
+    (line,) = (line for line in done.out.splitlines() if " after pass " in line)
+    assert line.startswith(f"hold-out log loss {losses[0]:.5f} after pass 1, ")
+    assert line.endswith(f"{losses[10]:.5f} after pass 11 (--json has all)")
+    assert f"{min(losses):.5f} after pass " in line
+    assert len(line.split(", ")) <= 3

@@ -135,6 +135,7 @@ def test_scales_are_of_a_spec_and_become_part_of_it(
     assert "build the data set with a spec that has them as `scales`" in " ".join(done.err.split())
     done = cli("train", log, "--scale", "site=2.5", "--model", tmp_path / "none")
     assert "Raw files need a feature spec" in done.err
+    assert f"`ctr features init {log} --out spec.yaml`" in done.err
 
     again, folder = tmp_path / "again", tmp_path / "scaled"
     assert cli("features", "build", "--spec", spec, log, "--out", folder).code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import ctr
 from ctr.model import VALUES_KEPT
-from tests.command_line import Cli
+from tests.command_line import Cli, Finished
 
 SPEC = """
 version: 1
@@ -143,3 +144,24 @@ def test_an_error_about_one_of_several_models_names_it(cli: Cli, folder: Path, t
         alone = cli("evaluate", "--model", tmp_path / second, data)
         assert alone.err.removeprefix("error: ") in done.err
         assert "error: model " not in alone.err
+
+
+def test_a_model_that_is_worse_fails_a_pipeline(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    log, one, worse = folder / "log.csv", folder / "one", tmp_path / "worse"
+    ctr.train(log, SPEC, alpha=0.001).save(worse)
+
+    def evaluate(*models: Path, fail: bool = True) -> Finished:
+        words = [word for model in models for word in ("--model", model)]
+        return cli("evaluate", *words, log, *(["--fail-if-worse"] if fail else []))
+
+    failed = evaluate(one, worse)
+    assert failed.code == 3
+    assert failed.out.splitlines()[3].endswith(", worse")
+    assert evaluate(one, worse, fail=False).code == 0
+    assert evaluate(worse, one).code == 0
+    assert evaluate(one, folder / "two", worse).code == 3
+    same = tmp_path / "same"
+    shutil.copytree(one, same)
+    assert evaluate(one, same).code == 0  # the interval holds 0
+    alone = evaluate(one)
+    assert (alone.code, "give the one to beat as the first --model" in alone.err) == (2, True)

@@ -43,8 +43,12 @@ def test_from_raw_rows_to_a_model(cli: Cli, spec: Path, log: Path, tmp_path: Pat
     optimizer, chosen = found.manifest["optimizer"], written["options"]
     assert [f"{name}={scale:g}" for name, scale in found.spec.scales.items()] == chosen.pop("scale")
     assert "fields scaled: ad " in done.out
-    assert "each pass has to gain 0.01%" in done.out.splitlines()[1]
-    assert " scaled" in done.out.splitlines()[2]
+    head, *best = done.out.splitlines()[1:8]
+    assert head == "best 5 (an extra pass must improve log loss by 0.01%)"
+    assert " scaled" in best[0]
+    ranked = [float(line.split()[2]) for line in best[1:6]]
+    assert "log loss  with passes" in best[0]
+    assert ranked == sorted(ranked)
     assert {name: optimizer[name] for name in ("alpha", "beta", "l1", "l2")} == {
         name: value for name, value in chosen.items() if name != "epochs"
     }
@@ -132,6 +136,36 @@ def test_settings_refuse_another_spec(
     assert train(of_other).code == 2
     settings.write_text("{command: train, version: 1, spec: same.yaml, options: {}}")
     assert "needs the texts `path` and `transform`" in train(log).err
+
+
+def test_trials_are_scored_on_rows_that_meet_a_condition(
+    cli: Cli, spec: Path, log: Path, hashed: Path, tmp_path: Path
+) -> None:
+    settings, facts, model = tmp_path / "s.yaml", tmp_path / "f.json", tmp_path / "model"
+    where = ["--holdout-where", "site < s2"]
+    held = sum(line.split(",")[1] < "s2" for line in log.read_text().splitlines()[1:])
+    words = ["--spec", spec, log, *where]
+    done = cli("tune", *words, "--out", settings, "--trials", 1, "--max-epochs", 1)
+    assert done.code == 0, done.err
+    assert f"scored on the {held:,} of 3,000 rows where site < s2" in done.out
+    measured = yaml.safe_load(settings.read_text())["measured"]
+    assert measured["held_out_rows"] == held
+    done = cli("train", *words, "--model", model, "--json", facts)
+    assert done.code == 0, done.err
+    holdout = json.loads(facts.read_text())["holdout"]
+    assert measured["held_out_logloss"] == pytest.approx(holdout["logloss"], abs=2e-5)
+
+    for more, said in (
+        (["--holdout-fraction", 0.2], "goes without --holdout-fraction"),
+        (["--crosses", 2], "goes without --holdout-fraction and --crosses"),
+        (["--holdout-where", "site"], "--holdout-where: "),
+        (["--holdout-where", "site = nowhere"], "no row"),
+    ):
+        done = cli("tune", *words, *more, "--out", tmp_path / "none.yaml")
+        assert done.code in (1, 2)
+        assert said in " ".join(done.err.split())
+    assert cli("tune", hashed, *where, "--out", tmp_path / "none.yaml").code == 1
+    assert not (tmp_path / "none.yaml").exists()
 
 
 def test_settings_for_a_spec_that_ships_or_learns(cli: Cli, log: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_what_is_in_redis_can_be_saved_or_removed(tmp_path: Path) -> None:
     remains = Remains(REDIS, tmp_path / "my model")
     remains.begin()
     url = "'redis://localhost:6379/0?model=ads'"
-    assert f"`ctr ps export --store {url} --model '{tmp_path}/my model'` saves it" in str(remains)
+    assert f"`ctr ps export --store {url} --out '{tmp_path}/my model'` saves it" in str(remains)
     assert f"`ctr ps drop --store {url}` removes it" in str(remains)
     assert "--resume" not in str(remains)
 

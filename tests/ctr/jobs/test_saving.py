@@ -109,9 +109,7 @@ class TestAFullDisk:
         code, said = small_files_only(train(click_log, model, "--store", store)).end()
         assert code == 1
         assert "could not be saved" in said
-        assert (
-            f"ctr ps export --store 'redis://{redis_url.rpartition('@')[2]}?model=m' --model {model}" in said
-        )
+        assert f"ctr ps export --store 'redis://{redis_url.rpartition('@')[2]}?model=m' --out {model}" in said
         assert not model.exists()
         assert cli("ps", "export", "--store", store, "--model", model).code == 0
         assert load_model(model).id == load_model(whole).id

@@ -81,6 +81,26 @@ def test_the_command(model: Model, log: str, tmp_path: Path, cli: Cli) -> None:
     assert " x 2" in done.out
 
 
+def test_what_training_never_met_is_unseen_and_not_a_weight_of_zero(tmp_path: Path, cli: Cli) -> None:
+    spec, log, new, out = (tmp_path / name for name in ("spec.yaml", "log.csv", "new.csv", "e.json"))
+    spec.write_text(
+        "{version: 1, source: {format: delimited}, label: click, bits: 14, "
+        "fields: [{name: site, type: category}, {name: ad, type: category}]}"
+    )
+    log.write_text("click,site,ad\n" + "1,a,x\n0,b,x\n0,a,y\n" * 20)
+    new.write_text("click,site,ad\n1,a,never\n")
+    trained = cli("train", "--spec", spec, log, "--model", tmp_path / "model", "--l1", 1e6)
+    assert trained.code == 0, trained.err
+    done = cli("explain", "--model", tmp_path / "model", new, "--json", out)
+    assert done.code == 0, done.err
+    lines = {line.split()[0]: line.split()[-2:] for line in done.out.splitlines()[2:]}
+    assert lines["ad"] == ["unseen", "-"]
+    assert lines["site"] == ["+0.0000", "+0.0000"]  # which the penalty keeps at zero
+    (row,) = json.loads(out.read_text())["rows"]
+    assert {each["field"]: each["seen"] for each in row["contributions"]}["ad"] is False
+    assert {each["field"]: each["seen"] for each in row["contributions"]}["site"] is True
+
+
 def test_a_row_of_a_program(model: Model) -> None:
     row = {"site": "a", "price": 1.5, "tags": "x:2|y"}
     found = model.explain(row)

@@ -36,7 +36,11 @@ def test_runs_are_listed_and_compared(cli: Cli, train: Train, tmp_path: Path) ->
     assert listed.code == 0
     head, first, second = listed.out.splitlines()
     assert first.startswith(files[1].stem)
-    assert [line.split()[-1] for line in (head, first, second)] == ["alpha", "0.5", "0.05"]
+    assert [line.split()[-4] for line in (head, first, second)] == ["alpha", "0.5", "0.05"]
+    kept = json.loads(files[1].read_bytes())
+    assert head.split()[-3:] == ["spec", "scales", "inputs"]
+    spec = f"spec.yaml@{kept['spec_fingerprint'][:8]}"
+    assert first.split()[-3:] == [spec, "-", str(tmp_path / "log.csv")]
     kept = json.loads(told.read_bytes())["runs"]
     assert [each["name"] for each in kept] == [files[1].stem, files[0].stem]
     assert f"{kept[0]['holdout']['logloss']:.5f}" in first
@@ -119,7 +123,7 @@ def test_settings_of_other_optimizers_are_left_blank(cli: Cli, train: Train, tmp
     for words in (["--optimizer", "lbfgs"], ["--alpha", 0.3], ["--optimizer", "adagrad"]):
         assert train(*words, "--track", runs).code == 0
     head, lbfgs, *others = cli("runs", "--dir", runs).out.splitlines()
-    keys = head.split()[6:]  # behind run, examples, log loss, AUC and calibration
+    keys = head.split()[6:-3]  # between run, examples, log loss, AUC, calibration and spec, scales, inputs
     assert sorted(keys) == ["alpha", "beta", "iterations", "l2", "optimizer", "tolerance"]
     for line, name, alpha, iterations in ((lbfgs, "lbfgs", "", "200"), (others[0], "ftrl", "0.3", "")):
         for key, told in (("optimizer", name), ("alpha", alpha), ("iterations", iterations)):
@@ -150,6 +154,20 @@ def test_runs_with_other_rows_or_calibration_can_be_told_apart_in_the_list(
     assert plain.endswith(log)
     assert more.endswith(f"{log} and 1 more")
     assert "hold-out" not in head  # the same for all
+
+
+def test_runs_show_scales_of_their_specs(cli: Cli, train: Train, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    for words in (["--scale", "site=2"], ["--scale", "site=0.5"]):
+        assert train(*words, "--track", runs).code == 0
+    _, two, half = cli("runs", "--dir", runs).out.splitlines()
+    assert (two.split()[-2], half.split()[-2]) == ("2..2", "0.5..0.5")
+    names = [file.stem for file in sorted(runs.iterdir())]
+    lines = {
+        line.split()[0]: line.split()[1:] for line in cli("runs", "--dir", runs, *names).out.splitlines()
+    }
+    assert lines["scales.site"] == ["2", "0.5"]
+    assert "inputs" not in lines
 
 
 def test_without_mlflow_the_message_comes_first(
