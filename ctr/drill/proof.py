@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,17 +167,21 @@ def _require_owed(proof: Proof, pushes: Iterable[Push], end: StoreSums, owed: It
             proof.object(f"LOST: chunk {chunk} of data shard {shard} is not in {_named(missing)}")
 
 
-def _contents(pushes: Sequence[Push], partitions: int) -> list[dict[Token, set[Share]]]:
-    """By partition and token, what attempts would have added."""
-    found: list[dict[Token, set[Share]]] = [{} for _ in range(partitions)]
-    for push in pushes:
+def _contents(pushes: Sequence[Push], partitions: int) -> list[dict[Token, list[Share]]]:
+    """By partition and token, what attempts would have added: the one that arrived last comes first."""
+    found: list[dict[Token, list[Share]]] = [{} for _ in range(partitions)]
+    for push in sorted(pushes, key=lambda each: each.sent):
         for p, share in push.shares.items():
-            found[p].setdefault((push.shard, push.chunk), set()).add(share)
+            shares = found[p].setdefault((push.shard, push.chunk), [])
+            if p in push.arrived and share in shares:
+                shares.remove(share)
+            if share not in shares:
+                shares.insert(0 if p in push.arrived else len(shares), share)
     return found
 
 
 def _compare(
-    proof: Proof, p: int, contents: Mapping[Token, set[Share]], start: StoreSums, end: StoreSums
+    proof: Proof, p: int, contents: Mapping[Token, Sequence[Share]], start: StoreSums, end: StoreSums
 ) -> None:
     """Compare the sums of one partition."""
     applied = {
@@ -189,12 +195,12 @@ def _compare(
                 f"UNKNOWN: partition {p} says that it applied chunk {chunk} of data shard {shard}, which no "
                 "worker sent"
             )
-    certain = [next(iter(shares)) for shares in applied.values() if len(shares) == 1]
+    certain = [shares[0] for shares in applied.values() if len(shares) == 1]
     wanted = Share(
         _wrapped(int(end.totals[p]) - int(start.totals[p]) - sum(share.total for share in certain)),
         _wrapped(int(end.checks[p]) - int(start.checks[p]) - sum(share.check for share in certain)),
     )
-    choices = [sorted(shares, key=lambda s: s.check) for shares in applied.values() if len(shares) > 1]
+    choices = [shares for shares in applied.values() if len(shares) > 1]
     proof.told_apart += len(choices)
     found = _explained(wanted, choices)
     if found is None:
@@ -207,26 +213,46 @@ def _compare(
 
 
 def _explained(wanted: Share, choices: Sequence[Sequence[Share]]) -> bool | None:
-    """Whether one share of each choice adds up to `wanted`; None when there are too many ways to try."""
-    left, right = _all_sums(choices[::2]), _all_sums(choices[1::2])
-    if left is None or right is None:
-        return None
+    """Whether one share of each choice adds up to `wanted`; None when that is unknown.
+
+    Where there are too many ways to try, as many chunks were trained again after a server had come back with
+    an old snapshot, all but two in either half are taken to be those that arrived last.
+    """
+    halves = choices[::2], choices[1::2]
+    every = all(prod(map(len, half)) <= _MOST_SUMS for half in halves)
+    left, right = ((_all_sums if every else _likely_sums)(half) for half in halves)
     order = np.argsort(left[1])
     totals, checks = left[0][order], left[1][order]
     missing = np.uint64(wanted.check) - right[1]
     at = np.minimum(np.searchsorted(checks, missing), checks.size - 1)
     equal = (checks[at] == missing) & (totals[at] + right[0] == np.uint64(wanted.total))
-    return bool(equal.any())
+    return bool(equal.any()) or (False if every else None)
 
 
-def _all_sums(choices: Sequence[Sequence[Share]]) -> tuple[UInt64, UInt64] | None:
-    """Totals and checks of every way to take one share of each choice; None when there are too many."""
+def _all_sums(choices: Sequence[Sequence[Share]]) -> tuple[UInt64, UInt64]:
+    """Totals and checks of every way to take one share of each choice."""
     totals, checks = np.zeros(1, np.uint64), np.zeros(1, np.uint64)
     for shares in choices:
-        if totals.size * len(shares) > _MOST_SUMS:
-            return None
         totals = _each_with_each(totals, [share.total for share in shares])
         checks = _each_with_each(checks, [share.check for share in shares])
+    return totals, checks
+
+
+def _likely_sums(choices: Sequence[Sequence[Share]]) -> tuple[UInt64, UInt64]:
+    """The same of the ways that take the first share of all choices but at most two."""
+    others = [(number, share) for number, shares in enumerate(choices) for share in shares[1:]]
+    differences = [
+        (number, share.total - choices[number][0].total, share.check - choices[number][0].check)
+        for number, share in others
+    ]
+    first = (sum(shares[0].total for shares in choices), sum(shares[0].check for shares in choices))
+    sums = [first, *((first[0] + total, first[1] + check) for _, total, check in differences)]
+    sums += [
+        (first[0] + one[1] + two[1], first[1] + one[2] + two[2])
+        for one, two in combinations(differences, 2)
+        if one[0] != two[0]
+    ]
+    totals, checks = np.array([[_wrapped(each) for each in pair] for pair in sums], np.uint64).T
     return totals, checks
 
 
@@ -236,7 +262,7 @@ def _each_with_each(sums: UInt64, more: Sequence[int]) -> UInt64:
 
 
 def _difference(
-    p: int, wanted: Share, applied: Mapping[Token, set[Share]], choices: Sequence[Sequence[Share]]
+    p: int, wanted: Share, applied: Mapping[Token, Sequence[Share]], choices: Sequence[Sequence[Share]]
 ) -> str:
     """What is wrong with the sums of a partition, as far as one push explains it."""
     for (shard, chunk), shares in applied.items():

@@ -16,6 +16,8 @@ from tests.drill.jobs import Jobs
 from tests.drill.rounds import draw_round
 from tests.drill.trial import Trial, Verdict
 
+_MOST_SHOWN = 5  # problems of a round
+
 
 def main(words: list[str] | None = None) -> int:
     """The exit code: 1 when a round was wrong."""
@@ -73,7 +75,7 @@ def _play(seed: int, number: int, jobs: Jobs, folder: Path) -> Verdict:
     shutil.rmtree(place, ignore_errors=True)
     verdict = Trial(round_, job, jobs.expected(round_, job), place).run()
     print(f"    {verdict}", flush=True)
-    for problem in (*verdict.problems, *verdict.undecided):
+    for problem in (*verdict.problems, *verdict.undecided)[:_MOST_SHOWN]:
         print(f"    {problem}", flush=True)
     if verdict.problems:
         print((place / "events").read_text(), flush=True)

@@ -14,6 +14,7 @@ from ctr.learn import read_out
 from ps import RedisStore, parse_redis_url
 from ps.servers import Node, RedisServer
 from ps.servers.resharding import hash_slot_of, move_hash_slots
+from tests.drill.frozen_replica import take_snapshot
 from tests.drill.scene import MissedError, Scene
 
 Fault = Callable[[Scene, random.Random], None]
@@ -188,7 +189,7 @@ def _restart(scene: Scene, server: RedisServer, after_s: float) -> None:
 
 
 def _save(scene: Scene, server: RedisServer) -> None:
-    server.call("SAVE")
+    take_snapshot(server)
     scene.note(f"{scene.name(server)} wrote a snapshot")
 
 

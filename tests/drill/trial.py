@@ -19,6 +19,7 @@ from tests.drill.process import JobProcess
 from tests.drill.rounds import SERVERS, Round
 from tests.drill.scene import MissedError, Scene, chunks_of
 from tests.drill.verdict import UNDECIDED, Evidence, is_loss
+from tests.ps.tls_front import TlsFront, knows_tls
 
 LEASE_S = 2.0
 BOUND_S = 150.0
@@ -86,7 +87,10 @@ class Trial:
         self._folder.mkdir(parents=True)
         with ExitStack() as opened:
             servers = self._start(opened)
-            self._run_job(servers, opened)
+            url = servers.url
+            if self._round.tls and knows_tls():
+                url = opened.enter_context(TlsFront(self._folder, servers.servers[0])).url
+            self._run_job(servers, url, opened)
             self.verdict.seconds = monotonic() - began
         return self.verdict
 
@@ -96,14 +100,14 @@ class Trial:
         self._clock = SteppedClock(self._folder / "clock") if stepped else None
         return opened.enter_context(EmbeddedRedis(wanted.shards, wanted.replicas, wanted.config, self._clock))
 
-    def _run_job(self, servers: EmbeddedRedis, opened: ExitStack) -> None:
+    def _run_job(self, servers: EmbeddedRedis, url: str, opened: ExitStack) -> None:
         verdict, scene = self.verdict, None
         for number in range(1, _MOST_RUNS + 1):
             verdict.runs = number
-            process = self._begin(servers.url, number)
+            process = self._begin(url, number)
             opened.callback(process.close)  # a worker of a run that died may be there while the next one runs
             if scene is None:
-                scene = self._scene(servers, process)
+                scene = self._scene(servers, url, process)
                 self._strike(scene)
             try:
                 code = process.wait(BOUND_S)
@@ -132,11 +136,11 @@ class Trial:
         pace_s = self._paced_s * workers / chunks_of(self._job) if number == 1 else 0.0
         return JobProcess(run, order, pace_s=pace_s, remote=self._round.remote and number == 1)
 
-    def _scene(self, servers: EmbeddedRedis, process: JobProcess) -> Scene:
+    def _scene(self, servers: EmbeddedRedis, url: str, process: JobProcess) -> Scene:
         return Scene(
             servers=servers,
             clock=self._clock,
-            url=servers.url,
+            url=url,
             job=self._job,
             process=process,
             checkpoint=self._checkpoint,

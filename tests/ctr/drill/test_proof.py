@@ -304,3 +304,18 @@ def test_sent_again_counts_only_what_had_arrived() -> None:
     ]
     found = sent_again(pushes)
     assert {pushes.index(each): places for each, places in found.items()} == {2: {1}, 3: {2}}
+
+    def test_many_that_arrived_twice(self) -> None:
+        """As after a restart from a snapshot: those that arrived last count, of all but a few chunks."""
+        rng = np.random.default_rng(0)
+        made = rng.integers(0, 1 << 64, (100, 2, 2), dtype=np.uint64).tolist()
+        pairs = [[Share(*share) for share in pair] for pair in made]
+        pushes = [
+            Push(f"worker {n}", 0, chunk, 100 * n + chunk, {0: share}, 0.0, frozenset({0}))
+            for chunk, pair in enumerate(pairs)
+            for n, share in enumerate(pair)
+        ]
+        for earlier in ([], [3], [3, 8], [3, 8, 11, 14]):
+            kept = [pair[chunk not in earlier] for chunk, pair in enumerate(pairs)]
+            assert prove(pushes, sums_with(kept, 99)).problems == []
+            assert only_kind(prove(pushes, sums_with(kept[1:], 99))) == "UNDECIDED"
