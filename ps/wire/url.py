@@ -25,6 +25,9 @@ CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
 
 Address = tuple[str, int]
 
+_SSL_OPTIONS = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
+"""Of redis-py, by the URL's parameter."""
+
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
@@ -39,6 +42,10 @@ class RedisUrl:
     """From `?model=NAME`."""
     ca_file: str | None
     """From `?ca=FILE`: the certificate authority of a `rediss` server."""
+    cert_file: str | None = None
+    """From `?cert=FILE`: what shows a `rediss` server who asks."""
+    key_file: str | None = None
+    """From `?key=FILE`: the private key of that; None: it is in the same file."""
 
     @property
     def cluster(self) -> bool:
@@ -51,8 +58,13 @@ class RedisUrl:
     @property
     def public(self) -> str:
         """The URL without user and password; see `credentials`."""
-        query = urlencode({k: v for k, v in (("model", self.model), ("ca", self.ca_file)) if v is not None})
+        parts = {"model": self.model, **self._files}
+        query = urlencode({name: value for name, value in parts.items() if value is not None})
         return f"{self}?{query}" if query else str(self)
+
+    @property
+    def _files(self) -> dict[str, str | None]:
+        return {"ca": self.ca_file, "cert": self.cert_file, "key": self.key_file}
 
     @property
     def credentials(self) -> dict[str, str]:
@@ -61,7 +73,7 @@ class RedisUrl:
         return {name: value for name, value in found.items() if value is not None}
 
     def client_options(self, timeout_s: float) -> dict[str, Any]:
-        """What every redis-py client of this store is given."""
+        """What every redis-py client of this store is given. Raises StoreError for a missing file."""
         options: dict[str, Any] = {
             "username": self.username,
             "password": self.password,
@@ -75,9 +87,20 @@ class RedisUrl:
         }
         if self.scheme.startswith("rediss"):
             options["ssl"] = True
-            if self.ca_file is not None:
-                options["ssl_ca_certs"] = self.ca_file
+            for name, path in self._files.items():
+                if path is not None:
+                    self._require_readable(name, path)
+                    options[_SSL_OPTIONS[name]] = path
         return options
+
+    def _require_readable(self, name: str, path: str) -> None:
+        try:
+            open(path, "rb").close()
+        except OSError as error:
+            raise StoreError(
+                f"{self}: {path}, its {name}, cannot be read ({error.strerror}); the file has to be on every "
+                "machine that uses this URL."
+            ) from None
 
 
 def is_near(address: Address) -> bool:
@@ -86,7 +109,9 @@ def is_near(address: Address) -> bool:
 
 
 def parse_redis_url(url: str) -> RedisUrl:
-    """Parse `redis://[user[:password]@]host:port[,host:port…]/db?model=NAME&ca=FILE`.
+    """Parse `redis://[user[:password]@]host:port[,host:port…]/db?model=NAME`.
+
+    For `rediss` there are also the parameters `ca`, `cert` and `key`, with the names of files.
 
     User and password may also come from the environment: `CTR_REDIS_USER`, `CTR_REDIS_PASSWORD`. Raises
     StoreError without what may be a password: of a URL that cannot be read, it shows the scheme alone.
@@ -110,10 +135,14 @@ def parse_redis_url(url: str) -> RedisUrl:
     )
     shown = f"{scheme}://{','.join(map(host_port, addresses))}"
     query = {name: values[-1] for name, values in parse_qs(parts["query"] or "", True).items()}
-    if unknown := query.keys() - {"model", "ca"}:
+    if unknown := query.keys() - {"model", *_SSL_OPTIONS}:
         raise StoreError(
-            f"{shown}: a store URL has no parameter {sorted(unknown)[0]!r}; there are model and ca."
+            f"{shown}: a store URL has no parameter {sorted(unknown)[0]!r}; there are model, ca, cert, key."
         )
+    if (files := [name for name in _SSL_OPTIONS if name in query]) and not scheme.startswith("rediss"):
+        raise StoreError(f"{shown}: {files[0]} is for TLS; write {scheme.replace('redis', 'rediss', 1)}://…")
+    if "key" in query and "cert" not in query:
+        raise StoreError(f"{shown}: key is that of a client certificate; name this, too (&cert=FILE).")
     if len(addresses) > 1 and scheme in SINGLE_SCHEMES:
         raise StoreError(f"{shown}: several hosts are a cluster; write {scheme}+cluster://…")
     if "model" in query:
@@ -126,6 +155,8 @@ def parse_redis_url(url: str) -> RedisUrl:
         password=unquote(parts["password"] or "") or os.environ.get("CTR_REDIS_PASSWORD"),
         model=query.get("model"),
         ca_file=query.get("ca"),
+        cert_file=query.get("cert"),
+        key_file=query.get("key"),
     )
 
 

@@ -34,6 +34,7 @@ COMMANDS = [
     "redis://localhost",
     "redis://localhost:6380/3",
     "rediss://h.example.org:1/0?model=ads&ca=%2Fetc%2Fca.pem",
+    "rediss+cluster://h:1,i:2?ca=%2Fca.pem&cert=%2Fa%26b.pem&key=%2Fkey.pem",
     "redis+cluster://10.0.0.7:6379,10.0.0.8:6379",
     "redis://[::1]:6379/0",
     "redis+cluster://host:1,[fe80::1%eth0]:2,[::1]?model=b%C3%BC%40%2F",
@@ -42,8 +43,9 @@ COMMANDS = [
 def test_round_trip(url: str) -> None:
     parsed = parse_redis_url(url)
     again = parse_redis_url(parsed.public)
-    assert (again.hosts, again.db, again.model, again.ca_file) == (
-        parsed.hosts, parsed.db, parsed.model, parsed.ca_file,
+    assert (again.hosts, again.db, again.model) == (parsed.hosts, parsed.db, parsed.model)
+    assert (again.ca_file, again.cert_file, again.key_file) == (
+        parsed.ca_file, parsed.cert_file, parsed.key_file,
     )  # fmt: skip
     assert SECRET not in parsed.public + repr(parsed)
 
