@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ctr import datasets
     from ctr.classifier import FTRLClassifier
     from ctr.model import Model, load_model
+    from ctr.reading import read
     from ctr.training import train
 
 __version__ = "0.1.0"
@@ -27,4 +28,4 @@ def __dir__() -> list[str]:
     from importlib.util import find_spec
 
     estimators = ["FTRLClassifier"] if find_spec("sklearn") else []
-    return [*estimators, "Model", "__version__", "datasets", "load_model", "train"]
+    return [*estimators, "Model", "__version__", "datasets", "load_model", "read", "train"]

@@ -107,7 +107,10 @@ def installs(rows: int = ROWS) -> Dataset:
 
     About one in fifty leads to an installation. Most clicks come from a few addresses that lead to none.
     """
-    return Dataset(_table(INSTALL_COLUMNS, install_rows(_positive(rows))), parse_spec(_INSTALLS, "installs"))
+    spec, table = parse_spec(_INSTALLS, "installs"), _table(INSTALL_COLUMNS, install_rows(_positive(rows)))
+    for name in ("ip", "app", "device", "os", "channel"):  # categories, and so texts
+        table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.string()))
+    return Dataset(table, spec)
 
 
 def sparse(rows: int = ROWS) -> SparseDataset:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from ctr.jobs import (
 )
 from ctr.learn import TrainProgress
 from ctr.model import Model, inputs_of, note_holdout, require_method
-from features import FeatureSpec, spec_of
+from features import FeatureSpec, load_spec, spec_of
 
 if TYPE_CHECKING:
     from ctr.model import Method
@@ -90,11 +90,18 @@ def train(
         raise DataError(f'on_bad_rows is {on_bad_rows!r}: choose "fail" or "skip".')
     if sum(each is not None for each in (holdout, holdout_fraction, holdout_where)) > 1:
         raise ModelError("give one of holdout, holdout_fraction and holdout_where.")
+    wanted = spec_of(spec) if isinstance(spec, str | Path) else spec
+    read_with = wanted
+    if wanted is None and warm_start is not None and Path(warm_start).is_dir():
+        read_with = load_spec(warm_start)
     with ExitStack() as opened:
-        inputs = opened.enter_context(inputs_of(data, skipping=_SKIPPING))
+        inputs = opened.enter_context(inputs_of(data, read_with, skipping=_SKIPPING))
+        held_out: Sequence[str] = ()
+        if holdout is not None:
+            held_out = opened.enter_context(inputs_of(holdout, read_with, skipping=_SKIPPING))
         job = TrainJob(
             inputs=inputs,
-            spec=spec_of(spec) if isinstance(spec, str | Path) else spec,
+            spec=wanted,
             model=_NOWHERE,
             workers=workers,
             chunk=chunk,
@@ -106,7 +113,7 @@ def train(
             pos_weight=pos_weight,
             optimizer=settings if optimizer is None else {"name": optimizer, **settings},
             store=STORE,
-            holdout=() if holdout is None else opened.enter_context(inputs_of(holdout, skipping=_SKIPPING)),
+            holdout=held_out,
             holdout_fraction=holdout_fraction,
             holdout_where=holdout_where,
             warm_start=None if warm_start is None else Path(warm_start),

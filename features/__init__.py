@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from features.first_pass import fit
     from features.pipeline import Pipeline, batch_of, spec_of
     from features.preview import absent_columns
+    from features.reading import read_table
     from features.row_texts import RowTexts, batches_with_texts
     from features.source import RawSource
+    from features.tables import check_categories
 
 # What reads raw files is loaded by whoever asks for it: training from a hashed data set does without.
 __getattr__ = lazy_face(__name__, __file__)

@@ -70,16 +70,23 @@ def _joined(parts: Sequence[RowTexts], columns: Sequence[str]) -> RowTexts:
 
 def _texts(cells: Cells, has_cells: NDArray[np.bool_], column: int) -> pa.StringArray:
     """A column as Arrow has it; what is no UTF-8 comes with the replacement character."""
+    found: Any = bytes_of(cells, has_cells, column)
+    texts = found.view(pa.string())
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        whole = found.to_pylist()
+        return pa.array([None if t is None else t.decode("utf-8", "replace") for t in whole], pa.string())
+    return texts
+
+
+def bytes_of(cells: Cells, has_cells: NDArray[np.bool_], column: int) -> pa.BinaryArray:
+    """The texts of a column, null where a cell is empty or a row has none."""
     starts = cells.starts[:, column].astype(np.int64)
     lengths = np.where(has_cells, cells.ends[:, column] - starts, 0)
     ends = np.cumsum(lengths)
     offsets = np.concatenate([[0], ends]).astype(np.int32)
     content = cells.buffer[np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])]
     there = np.packbits(lengths > 0, bitorder="little")
-    texts: Any = pa.StringArray.from_buffers(lengths.size, *map(pa.py_buffer, (offsets, content, there)))
-    try:
-        texts.validate(full=True)
-    except pa.ArrowInvalid:
-        whole = texts.view(pa.binary()).to_pylist()
-        return pa.array([None if t is None else t.decode("utf-8", "replace") for t in whole], pa.string())
-    return texts
+    buffers = [pa.py_buffer(each) for each in (there, offsets, content)]
+    return pa.BinaryArray.from_buffers(pa.binary(), lengths.size, buffers)

@@ -10,21 +10,23 @@ from pathlib import Path
 import pyarrow as pa
 
 from ctr.errors import CtrError, DataError
+from features import FeatureSpec, check_categories
 from features.readers import SKIPPING
 
 TABLE = "table.arrow"
 
 
 @contextmanager
-def inputs_of(data: object, *, skipping: str = "") -> Iterator[list[str]]:
+def inputs_of(data: object, spec: FeatureSpec | None = None, *, skipping: str = "") -> Iterator[list[str]]:
     """`data` is a path, folder, pattern or URI, a list of those, or a table that gives itself as Arrow.
 
     A table is written to a temporary file for the block: so it is read as files are, in bounded memory.
+    `spec`: what it will be read with; see `check_categories` for what is then wrong with its types.
     `skipping`: how a program says that a bad row is to be left out, which an error about one tells; "": it
     cannot. Raises DataError for what is none of these, and when there is no room for the file.
     """
     try:
-        with _paths(data) as paths:
+        with _paths(data, spec) as paths:
             yield paths
     except CtrError as error:
         said = f" or {skipping}" if skipping else ""
@@ -34,7 +36,7 @@ def inputs_of(data: object, *, skipping: str = "") -> Iterator[list[str]]:
 
 
 @contextmanager
-def _paths(data: object) -> Iterator[list[str]]:
+def _paths(data: object, spec: FeatureSpec | None) -> Iterator[list[str]]:
     if isinstance(data, str | Path):
         yield [str(data)]
     elif isinstance(data, list | tuple) and data and all(isinstance(each, str | Path) for each in data):
@@ -52,6 +54,9 @@ def _paths(data: object) -> Iterator[list[str]]:
                         writer.write_batch(batch)
             except (OSError, pa.ArrowException) as error:
                 raise DataError(f"the table: it cannot be written to {folder} ({error}).") from None
+            if spec is not None:
+                with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as written:
+                    check_categories(written.read_all(), spec)
             try:
                 yield [str(path)]
             except CtrError as error:  # about rows of the table, whatever file they were read from

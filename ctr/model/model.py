@@ -179,7 +179,7 @@ class Model:
         from ctr.model.evaluation import evaluate  # which knows models
         from ctr.model.inputs import inputs_of
 
-        with inputs_of(data) as inputs:
+        with inputs_of(data, self.spec) as inputs:
             return evaluate(self, open_source(inputs, self.spec, windows=self.windows_after())).summary()
 
     def calibrate(self, data: object, method: Method, *, replace: bool = False) -> Model:
@@ -196,7 +196,7 @@ class Model:
         require_method(method)
         if not replace:
             require_uncalibrated(self, "replace=True")
-        with inputs_of(data) as inputs:
+        with inputs_of(data, self.spec) as inputs:
             source = open_source(inputs, self.spec, windows=self.windows_after())
             fitted = calibrate(self.linear, source, method)
         assert fitted is not None  # nothing stops it

@@ -46,13 +46,16 @@ class TableReader:
         return self._rows_read / self._table.num_rows if self._table.num_rows else 1.0
 
     def require(self, columns: Sequence[str]) -> None:
+        from features.tables.category_types import check_categories  # pyarrow.compute: 70 ms of every start
+
         require_typed("the table", self._table.schema, columns, self._spec)
+        check_categories(self._table, self._spec, columns)
 
     def count_rows(self) -> int:
         return int(self._table.num_rows)
 
     def pieces(self, columns: Sequence[str]) -> Iterator[ArrowPiece]:
-        self.require(columns)
+        require_typed("the table", self._table.schema, columns, self._spec)
         for batch in self._table.select(list(columns)).to_batches():
             for part in parts_of(batch):
                 if part.num_rows:
@@ -74,5 +77,5 @@ def _remedy(value: object) -> str:
     if hasattr(value, "shape") and not isinstance(value, type):
         return "columns are found by name, so give the table that these numbers come from"
     if isinstance(value, str) or hasattr(value, "__fspath__"):
-        return "read the file first, such as with pyarrow.parquet.read_table or pyarrow.csv.read_csv"
+        return "read the file first, with ctr.read(path, spec)"
     return "make one with pyarrow.table(...)"

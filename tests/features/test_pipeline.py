@@ -18,6 +18,9 @@ from features import Pipeline, fit
 from features.source import RawSource
 from tests.features.one_table import ROWS, SPEC, TABLE, assert_equal
 
+# A category of times, so that each kind of column is there once; tests/ctr/test_reading.py has the warning.
+pytestmark = pytest.mark.filterwarnings("ignore:the table. column 'at' has the type timestamp")
+
 
 class OnlyAStream:
     """A table of a library that nobody knows."""

@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from features import Pipeline, open_source
 from tests.command_line import Cli
 from tests.features.one_table import ROWS, SPEC, TABLE, assert_equal
+
+pytestmark = pytest.mark.filterwarnings("ignore:the table. column 'at' has the type timestamp")
 
 
 def test_the_slots_are_those_of_commands(tmp_path: Path, cli: Cli) -> None:

@@ -85,7 +85,7 @@ def test_raw_rows_after_those_of_the_model_are_as_in_a_data_set(
     assert model.windows is not None
     before = [model.windows.arrays(k) for k in range(len(model.spec.windows))]
     expected = model.predict(DatasetSource(windowed / "second").sample(ROWS))
-    table = csv.read_csv(days[1])
+    table = ctr.read(days[1], SPEC)
     found = model.predict(table)
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(model.predict(table.slice(0, 0)), expected[:0])
@@ -106,7 +106,7 @@ def test_rows_that_the_windows_know_already_are_refused(
     cli: Cli, tmp_path: Path, days: list[Path], windowed: Path
 ) -> None:
     model = load_model(windowed / "model")
-    table = csv.read_csv(days[0])
+    table = ctr.read(days[0], SPEC)
     for refused in (
         lambda: model.predict(table),
         lambda: model.evaluate(table),

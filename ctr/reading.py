@@ -1,0 +1,34 @@
+"""`read`: raw files as a table, for Python programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from features import FeatureSpec, read_table, spec_of
+
+
+def read(data: str | Path | Sequence[str | Path], spec: str | Path | FeatureSpec) -> pa.Table:
+    r"""Raw files as an Arrow table whose values are the texts that training on the files reads.
+
+    `data` is a path, a folder, a pattern, a URI, or a list of those; `spec` a feature spec: its path, the
+    name of one that ships with the package, its YAML text, or a `FeatureSpec`. The table has the columns that
+    the spec names: strings, null where a value is missing, so that `00007` stays what it is and `0.50` is not
+    0.5. Training on it gives the same model as training on the files. All rows are in memory.
+
+    Raises DataError for a file that cannot be read, a column that is missing, and a row that cannot be split
+    into cells; SpecError for a wrong spec, and for data that carries its own features.
+
+    >>> import ctr, pathlib, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "log.csv")
+    >>> _ = path.write_text("click,zip\n1,00007\n0,\n")
+    >>> ctr.read(path, '''{version: 1, source: {format: csv}, label: click,
+    ...   fields: [{name: zip, type: category}]}''').to_pylist()
+    [{'click': '1', 'zip': '00007'}, {'click': '0', 'zip': None}]
+    >>> folder.cleanup()
+    """
+    inputs = [data] if isinstance(data, str | Path) else data
+    return read_table(inputs, spec_of(spec) if isinstance(spec, str | Path) else spec)
