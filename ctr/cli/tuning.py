@@ -183,11 +183,11 @@ def tune(
                 on_rows=shown.on_rows,
                 on_progress=shown.on_progress,
             )
-        used = inputs[0] if spec is None else spec
-        if suggestion is not None and found.best.crosses:
+        used, of_best = inputs[0] if spec is None else spec, source.spec
+        if suggestion is not None and crossed is not None and found.best.crosses:
             _write_spec(new_spec, suggestion, found.best.crosses)
-            used = str(new_spec)
-        named = NamedSpec.of(used, load_spec(used).with_scales(found.best.scales), out)
+            used, of_best = str(new_spec), crossed[found.best.crosses]
+        named = NamedSpec.of(used, of_best.with_scales(found.best.scales), out)
         write_settings(out, Settings(found.options, named), found.measured)
         if plot is not None:
             write_plot(found, plot)
@@ -271,7 +271,7 @@ def _suggested(
     crosses: int,
     workers: int,
 ) -> Suggestion:
-    """Crosses found in the rows that trials learn from; of the others, a spec that learns sees values."""
+    """Crosses found in the rows that trials learn from."""
     from ctr.progress import progress
     from ctr.suggest import suggest_crosses
     from features import load_spec

@@ -113,7 +113,7 @@ def suggest_crosses(
         )
     of = candidate_fields(spec)
     files = input_files(inputs)
-    fitted = fit(spec.of_fields(spec.fields), files)
+    fitted = fit(spec.of_fields(spec.fields), files, rows=None if stop is None else [range(stop)])
     source = RawSource(fitted, files, threads=workers)
     values = RawSource(spec_of_values(fitted), files, threads=workers)
     pool = ThreadPoolExecutor(workers, "suggest")

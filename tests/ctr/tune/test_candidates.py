@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ctr.suggest import suggest_crosses
 from ctr.tune import Candidate, Fold, RawRows, tune
 from ctr.tune.candidates import Hashing
 from features import RawSource, fit, parse_spec
@@ -109,3 +110,8 @@ def test_validation_rows_by_a_condition(tmp_path: Path, logs: list[Path]) -> Non
         assert folds == (Fold((range(800),), range(800, ROWS)),)
         of_both.append(slots(plain, 0))
     assert of_both[0] == of_both[1]
+
+
+def test_crosses_are_suggested_without_the_rows_behind_their_end(logs: list[Path]) -> None:
+    found, other = (suggest_crosses(SPEC, [log], most=3, stop=800) for log in logs)
+    assert found.to_json() == other.to_json()
