@@ -159,7 +159,7 @@ def tune(
             learns=True,
             choice=learnt,
         )
-        raw = _raw_rows(inputs, spec, on_bad_rows, max_bad_fraction, count)
+        raw = _raw_rows(source, spec, on_bad_rows, max_bad_fraction, count)
         if raw is not None and learnt is not None and validation is not None:
             raw = replace(raw, choice=learnt, validation=validation)
         crossed, suggestion = None, None
@@ -210,7 +210,7 @@ def tune(
 
 
 def _raw_rows(
-    inputs: Sequence[str],
+    source: ExampleSource,
     spec: str | None,
     on_bad_rows: OnBadRows,
     max_bad_fraction: float,
@@ -218,12 +218,12 @@ def _raw_rows(
 ) -> RawRows | None:
     """How raw rows are read through other specs; bad ones are counted elsewhere."""
     from ctr.tune import RawRows
-    from features import is_dataset, load_spec
+    from features import DatasetSource, load_spec
 
-    if spec is None or any(map(is_dataset, inputs)):
+    if spec is None or isinstance(source, DatasetSource):
         return None
     return RawRows(
-        inputs,
+        source.inputs,  # as they were when it opened them
         load_spec(spec),
         on_bad_rows="fail" if on_bad_rows is OnBadRows.FAIL else "skip",
         max_bad_fraction=max_bad_fraction,

@@ -13,7 +13,7 @@ from ctr.jobs.holdout import open_holdout
 from ctr.jobs.setup import open_training, wanted_spec
 from ctr.jobs.train_job import TrainJob
 from ctr.tune import Progress, RawRows, Tuned, tune
-from features import DatasetSource, is_dataset
+from features import DatasetSource, ExampleSource, is_dataset
 
 AUTO_TRIALS = 30
 _MOST_ROWS = 500_000
@@ -55,7 +55,7 @@ def tuned(
     found = tune(
         source,
         scratch,
-        raw=_raw_rows(raw),
+        raw=_raw_rows(raw, source),
         scaled=not job.scales and not any(map(is_dataset, job.holdout)),
         stop_row=None if holdout is None else holdout.training_stops,
         most_rows=max(int(min(_MOST_ROWS, _MOST_FEATURES / width)), _SAMPLED),
@@ -78,13 +78,13 @@ def tuned(
     ), found
 
 
-def _raw_rows(job: TrainJob) -> RawRows | None:
+def _raw_rows(job: TrainJob, source: ExampleSource) -> RawRows | None:
     """How the rows are read through other specs; None: they are a data set."""
     spec = wanted_spec(job)
     if spec is None or any(map(is_dataset, job.inputs)):
         return None
     return RawRows(
-        job.inputs,
+        source.inputs,  # as they were when it opened them
         spec,
         on_bad_rows="fail" if job.on_bad_rows == "fail" else "skip",
         max_bad_fraction=job.max_bad_fraction,

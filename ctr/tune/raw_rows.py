@@ -13,6 +13,7 @@ from features import ExampleSource, FeatureSpec, RawSource, fit
 from features.spec import learnt_of
 
 if TYPE_CHECKING:
+    from features.inputs import InputFile
     from features.readers import RowChoice
 
 _STEPS = 1_000
@@ -33,7 +34,7 @@ class Part:
 class RawRows:
     """Raw files and their spec, whose steps may have yet to learn from data."""
 
-    inputs: Sequence[str | Path]
+    inputs: Sequence[str | Path | InputFile]
     spec: FeatureSpec
     on_bad_rows: Literal["fail", "skip"] = "fail"
     max_bad_fraction: float | None = None
