@@ -89,13 +89,18 @@ def build_datasets(
                     DatasetDraft(portion.source.spec, folder, unfinished=portion.unfinished)
                     for portion, folder in zip(portions, folders, strict=True)
                 ]
+                windows = [portion.source.windows for portion in portions]
+                known = [None if each is None else each.keys for each in windows]
                 for portion, draft in zip(portions, drafts, strict=True):
                     _write(portion, draft, job.shuffle)
                 return [
                     draft.finish(
-                        shuffled=job.shuffle, dictionary=portion.texts, windows=portion.source.windows
+                        shuffled=job.shuffle,
+                        dictionary=portion.texts,
+                        windows=portion.source.windows,
+                        windows_before=before,
                     )
-                    for draft, portion in zip(drafts, portions, strict=True)
+                    for draft, portion, before in zip(drafts, portions, known, strict=True)
                 ]
     except KeyboardInterrupt:
         outs = " and ".join(str(portion.out) for portion in portions)

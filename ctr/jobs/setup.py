@@ -13,6 +13,7 @@ import numpy as np
 from ctr.errors import ModelError, SpecError
 from ctr.jobs.holdout import AfterPass, Holdout, open_holdout
 from ctr.jobs.train_job import TrainJob, require_batch
+from ctr.jobs.windows import windows_of_warm_start
 from ctr.learn import (
     Sampling,
     TrainResult,
@@ -184,9 +185,10 @@ def require_classes(spec: FeatureSpec, rows: int, positives: int) -> None:
 
 def open_training(job: TrainJob) -> ExampleSource:
     """The rows to train on, those of a hold-out at their end among them. Raises DataError and SpecError."""
+    spec = wanted_spec(job)
     source = open_source(
         job.inputs,
-        wanted_spec(job),
+        spec,
         on_bad_rows=job.on_bad_rows,
         quarantine=job.quarantine,
         max_bad_fraction=job.max_bad_fraction,
@@ -194,6 +196,7 @@ def open_training(job: TrainJob) -> ExampleSource:
         learns=True,
         held_out=job.holdout_fraction or 0.0,
         choice=job.rows(held_out=False),
+        windows=windows_of_warm_start(job, spec),
     )
     if job.scales and job.spec is None:
         spec = source.spec

@@ -18,6 +18,7 @@ from ctr.jobs.remains import Remains
 from ctr.jobs.saving import empty_store, require_places, save_or_rescue
 from ctr.jobs.setup import TrainSetup, set_up
 from ctr.jobs.train_job import TrainJob
+from ctr.jobs.windows import window_warnings
 from ctr.learn import Trained
 from ctr.metrics import MetricSummary
 from ctr.model import SEEN, Model, input_digests, too_good
@@ -187,7 +188,11 @@ def _outcome(
         model=model,
         saved_to=saved_to,
         bad_rows=source.bad_rows if told is None else told.report.bad_rows,
-        warnings=[*source.warnings(), *_suspicious(setup, trained, evaluation)],
+        warnings=[
+            *source.warnings(),
+            *window_warnings(setup.job, source),
+            *_suspicious(setup, trained, evaluation),
+        ],
         holdout_bad_rows=None if holdout is None else holdout.source.bad_rows,
         stopped=trained.result.interrupted or (holdout is not None and evaluation.holdout is None),
         distributed=told,

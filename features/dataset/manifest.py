@@ -69,6 +69,8 @@ class DatasetManifest(BaseModel):
     has_weights: bool
     sha256: dict[str, _Sha256] = Field(default_factory=dict)
     """By the name of the file: of a dictionary, and of what windows know after the last row."""
+    windows_before: _Count | None = None
+    """Keys that the windows knew before the first row; None: there are no windows, or it was not noted."""
     shuffled: Annotated[int, Field(ge=0)] | None = None
     """The seed of the random order that the rows were put in; None when they are in that of the input."""
     parts: Annotated[tuple[PartEntry, ...], Field(alias="shards", strict=False)]
@@ -95,8 +97,8 @@ class DatasetManifest(BaseModel):
 
     def write(self, folder: Path) -> None:
         """Write it into `folder`."""
-        nothing = None if self.sha256 else {"sha256"}  # which earlier versions do not know
-        text = self.model_dump_json(indent=2, by_alias=True, exclude=nothing)
+        absent = {name for name in ("sha256", "windows_before") if getattr(self, name) in (None, {})}
+        text = self.model_dump_json(indent=2, by_alias=True, exclude=absent)  # which earlier versions lack
         (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 

@@ -72,8 +72,9 @@ def write_dataset(
     """
     with dataset_folders([out]) as (folder,):
         draft = DatasetDraft(spec, folder, block_rows=block_rows, unfinished=unfinished)
+        before = None if windows is None else windows.keys
         draft.write(batches, position, progress)
-        return draft.finish(shuffled=shuffled, dictionary=dictionary, windows=windows)
+        return draft.finish(shuffled=shuffled, dictionary=dictionary, windows=windows, windows_before=before)
 
 
 @contextmanager
@@ -140,8 +141,12 @@ class DatasetDraft:
         shuffled: int | None = None,
         dictionary: Dictionary | None = None,
         windows: Windows | None = None,
+        windows_before: int | None = None,
     ) -> DatasetManifest:
-        """Complete the folder. Raises DataError when there is no row."""
+        """Complete the folder. Raises DataError when there is no row.
+
+        `windows_before`: how many keys the windows knew before the first row.
+        """
         if not self._tally.done.rows:
             raise DataError("the input has no row, so there is no data set to write: check the input.")
         folder = self._folder
@@ -149,7 +154,7 @@ class DatasetDraft:
             self._unfinished.move_to(folder)
         for name, content in spec_files(self._spec).items():
             (folder / name).write_bytes(content)
-        manifest = self._tally.manifest(self._spec.fingerprint, shuffled)
+        manifest = self._tally.manifest(self._spec.fingerprint, shuffled, windows_before)
         if dictionary is not None:
             content = dictionary_bytes(dictionary.table())
             (folder / DICTIONARY).write_bytes(content)
@@ -202,7 +207,7 @@ class _Tally:
         done.has_values |= chunk.values is not None
         done.has_weights |= chunk.weights is not None
 
-    def manifest(self, fingerprint: str, shuffled: int | None) -> DatasetManifest:
+    def manifest(self, fingerprint: str, shuffled: int | None, windows_before: int | None) -> DatasetManifest:
         return DatasetManifest(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             spec_fingerprint=fingerprint,
@@ -215,6 +220,7 @@ class _Tally:
             has_values=self.done.has_values,
             has_weights=self.done.has_weights,
             shuffled=shuffled,
+            windows_before=windows_before,
             parts=tuple(self.done.parts),
         )
 

@@ -214,6 +214,8 @@ def _summary(
     if (windows := source.windows) is not None:
         facts["windows"] = {"keys": windows.keys, "bytes": windows.bytes}
         lines.append(f"its windows know {some(windows.keys, 'key')}, in {size(windows.bytes)}")
+        if not manifest.windows_before:
+            lines.append("they began with no earlier rows; --windows-from goes on from those of a day before")
     return facts, lines
 
 

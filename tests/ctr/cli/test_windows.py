@@ -121,6 +121,40 @@ def test_rows_that_the_windows_know_already_are_refused(
     assert len(model.predict([{"ip": 1, "app": 3, "click_time": "2017-11-08 03:00:00"}])) == 1
 
 
+def test_a_day_that_forgot_the_windows_before_is_told(cli: Cli, tmp_path: Path, days: list[Path]) -> None:
+    first, model, second, forgot = (tmp_path / name for name in ("first", "model", "second", "forgot"))
+    build = ("features", "build", "--spec", SPEC)
+    none = "began with no earlier rows"
+    assert none in cli(*build, days[0], "--out", first).out
+    assert none in cli("train", first, "--model", model).out
+    assert none in cli(*build, days[1], "--out", forgot).out
+    assert none not in cli(*build, days[1], "--out", second, "--windows-from", model).out
+    told = cli("train", forgot, "--warm-start", model, "--model", tmp_path / "next").out
+    assert f"{none}, though the model {model} was trained on some" in " ".join(told.split())
+    assert none not in cli("train", second, "--warm-start", model, "--model", tmp_path / "next").out
+
+
+def test_raw_rows_go_on_from_the_windows_of_a_warm_start(
+    cli: Cli, tmp_path: Path, days: list[Path], windowed: Path
+) -> None:
+    """As the data set that was built with them does."""
+    on, raw = tmp_path / "on", tmp_path / "raw"
+    start = ("--warm-start", windowed / "model", "--workers", 1, "--model")
+    assert cli("train", windowed / "second", *start, on).code == 0
+    done = cli("train", days[1], *start, raw)
+    assert done.code == 0, done.err
+    one, other = load_model(on), load_model(raw)
+    assert one.id == other.id
+    assert one.windows is not None
+    assert other.windows is not None
+    for k in range(len(one.spec.windows)):
+        theirs = other.windows.arrays(k)
+        assert all(np.array_equal(array, theirs[name]) for name, array in one.windows.arrays(k).items())
+    twice = cli("train", days[1], *start, raw, "--epochs", 2)
+    assert twice.code == 2
+    assert "Build the data set first" in " ".join(twice.err.split())
+
+
 def test_a_model_with_windows_is_sliced_and_compared(
     cli: Cli, tmp_path: Path, days: list[Path], windowed: Path
 ) -> None:
