@@ -41,6 +41,7 @@ _BEATS = 5  # in the time of a lease
 _SERVERS_EVERY_S = 1.0
 _LEASES_TO_REPAIR = 3  # workers may take to send again what a failover has lost
 _LONGEST_END_S = 60.0
+_REJOIN_S = 2.0  # a worker that has lost the board looks for it at least once a second
 
 
 @dataclass(slots=True)
@@ -210,7 +211,9 @@ class Coordinator:
                 self._stop_workers(workers, watch)
                 return self._result(watch, seconds, interrupted=True)
             self._passes.look(view)
-            if not any_alive and not view.workers:
+            # A worker of another machine whose lease has run out registers again as soon as it knows.
+            awaited = watch.workers - workers.hosts and watch.idle_s() < self.board.lease_s + _REJOIN_S
+            if not any_alive and not view.workers and not awaited:
                 told_last = "; ".join(watch.dead) or "all have ended"
                 raise workers.failure() or StoreError(f"no worker is left ({told_last}).")
             if watch.idle_s() > self.board.lease_s:

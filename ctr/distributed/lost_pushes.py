@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from time import monotonic
 
-from ctr.errors import StoreError
 from ps import RedisStore
-from ps.client import LOST
+from ps.client import LostPushesError
 
 
 class LostPushes:
@@ -22,7 +21,7 @@ class LostPushes:
     ) -> None:
         """`pushed` tells the last chunk of each data shard that every partition should have by now.
 
-        Workers have `wait_s` to send again what they keep. Raises StoreError as `look` does.
+        Workers have `wait_s` to send again what they keep. Raises as `look` does.
         """
         self._store = store
         self._job_id = job_id
@@ -32,7 +31,7 @@ class LostPushes:
         self._deadline: float | None = None
 
     def look(self) -> None:
-        """Raise StoreError when another process serves a partition, and that has lost pushes for good."""
+        """Raise LostPushesError when another process serves a partition, and has lost pushes for good."""
         servers = self._store.servers()
         if servers != self._servers:
             self._servers, self._deadline = servers, monotonic() + self._wait_s
@@ -42,16 +41,13 @@ class LostPushes:
         if self._all_there(self._pushed()):
             self._deadline = None
         elif overdue:
-            raise self._lost()
+            raise LostPushesError(self._store.url)
 
     def require_none(self, pushed: Mapping[int, int]) -> None:
-        """Raise StoreError when a partition lacks any of what was `pushed`."""
+        """Raise LostPushesError when a partition lacks any of what was `pushed`."""
         if not self._all_there(pushed):
-            raise self._lost()
+            raise LostPushesError(self._store.url)
 
     def _all_there(self, pushed: Mapping[int, int]) -> bool:
         found = self._store.applied_everywhere(self._job_id, list(pushed))
         return all(have >= last for have, last in zip(found.tolist(), pushed.values(), strict=True))
-
-    def _lost(self) -> StoreError:
-        return StoreError(f"{self._store.url}: {LOST}")

@@ -13,7 +13,6 @@ from time import perf_counter, sleep
 
 import numpy as np
 
-from ctr.errors import StoreError
 from ctr.learn import AdmissionCounts, Learner, Timings
 from ctr.workers.chunk_reader import RankReaders
 from ctr.workers.description import JobDescription
@@ -22,7 +21,7 @@ from ctr.workers.prepared_update import PreparedUpdate
 from ctr.workers.report import Reports, WorkerReport
 from features import Chunk, ExampleSource
 from ps import FilterCounts, JobBoard, PendingPush, PushPacked, PushQueue, RankGate, RedisStore, Token
-from ps.client import LOST
+from ps.client import LostPushesError
 from ps.partitions import no_slots
 
 _POLL_S = 0.001
@@ -195,7 +194,7 @@ class BspWorker:
         self._wait_replicated()  # and its node pushes with it, which are sent again if they are kept
         applied = int(self._store.applied(self._job_id, rank).min())
         if applied < round_:
-            raise StoreError(f"{self._store.url}: {LOST}")
+            raise LostPushesError(self._store.url)
         self._board.ranks.announce_pushed(rank, applied)
 
     def _update(

@@ -82,6 +82,11 @@ class WorkerProcesses:
         """Of the processes that are alive."""
         return [each.forked.pid for each in self._processes if each.forked.poll() is None]
 
+    @property
+    def hosts(self) -> set[str]:
+        """What the board calls them, dead or alive."""
+        return {host(each.forked.pid) for each in self._processes} or {host()}
+
     def alive(self) -> bool:
         """Whether any worker is."""
         return bool(self.pids()) or (self._thread is not None and self._thread.is_alive())

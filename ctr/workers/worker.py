@@ -22,6 +22,7 @@ from ctr.workers.ssp_worker import SspWorker
 from ctr.workers.stall import StallWatch
 from features import Batch
 from ps import Job, JobBoard, PushPacked, RedisStore, RedisUrl, warm_up_requests
+from ps.client import LostPushesError
 
 FAILURE_REPORT_S = 2.0
 """How long a process that has failed tries to tell the others."""
@@ -46,7 +47,7 @@ def take_part(
     `RedisStore.push_packed`. Raises StoreError when there is no such job, when it has failed, or the store
     fails. What goes wrong at work ends the whole job, as every worker would meet it; but not what goes wrong
     before, such as input that is not found, nor that which a worker meets whose lease has run out: then it
-    was the only one.
+    was the only one. Lost pushes end it all the same: others miss them, too, if there are any.
     """
     board = JobBoard(url, lease_s=lease_s)
     try:
@@ -158,7 +159,8 @@ def _leave_with(error: BaseException, url: RedisUrl, found: Job, worker_id: str,
         closing(JobBoard(url, timeout_s=FAILURE_REPORT_S, patience_s=FAILURE_REPORT_S)) as board,
     ):
         board.job(found.id, found.launch)
-        if isinstance(error, CtrError) and board.leases.heartbeat(worker_id):
+        everybodys = isinstance(error, LostPushesError) or board.leases.heartbeat(worker_id)
+        if isinstance(error, CtrError) and everybodys:
             report_failure(board, name, error)
         board.leases.expire(worker_id)
 

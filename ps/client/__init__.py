@@ -7,7 +7,7 @@ from ctr.lazy import lazy_face
 if TYPE_CHECKING:
     from ps.client.filters import DEFAULT_FILTERS, FilterCounts, Filters
     from ps.client.pulled import Pulled
-    from ps.client.push_log import LOST, PendingPush, PushPacked
+    from ps.client.push_log import LOST, LostPushesError, PendingPush, PushPacked
     from ps.client.push_queue import PushQueue
     from ps.client.warm_up import warm_up_requests
     from ps.client.worker_store import WorkerStore

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ctr.errors import StoreError
 from ps.partitions import Bools, Int64, Slots
 from ps.redis import Logged
 from ps.store import Token
@@ -18,6 +19,13 @@ LOST = (
     "checkpoint with --resume, or start again."
 )
 """Why a job cannot go on."""
+
+
+class LostPushesError(StoreError):
+    """The store lacks pushes that nobody can send again."""
+
+    def __init__(self, url: object) -> None:
+        super().__init__(f"{url}: {LOST}")
 
 
 @dataclass(eq=False, slots=True)

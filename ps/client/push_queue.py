@@ -12,7 +12,7 @@ import numpy as np
 
 from ctr.errors import StoreError
 from ps.client.own_log import OwnLog
-from ps.client.push_log import LOST, PendingPush, PushLog, PushPacked
+from ps.client.push_log import LostPushesError, PendingPush, PushLog, PushPacked
 from ps.packed_kernels import add_matching
 from ps.partitions import Bools, Int64, Partitions, Slots, no_slots
 from ps.redis import Logged, RedisStore
@@ -266,7 +266,7 @@ class PushQueue:
             resends = log.reconcile(applied, [push for push in sent_first if push.log is log])
             if resends is None:
                 if not log.can_restart:
-                    raise StoreError(f"{self._store.url}: {LOST}")
+                    raise LostPushesError(self._store.url)
                 self._lose(log)
                 return True
             if not resends:

@@ -30,6 +30,7 @@ from tests.ctr.distributed_jobs import (
     ADDITIVE,
     LEASE_S,
     ROWS,
+    Command,
     Helpers,
     StartJob,
     describe,
@@ -157,6 +158,24 @@ class TestWorkers:
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(StoreError, match=r"no worker is left.*signal 9.*signal 9"):
             running.result()
+
+    def test_the_last_one_is_elsewhere_and_its_lease_runs_out(
+        self, start_job: StartJob, job_data: Path, redis_url: str
+    ) -> None:
+        """As it may when the board goes back to an old snapshot. It registers again, and goes on."""
+        job = describe(job_data)
+        running = start_job(job, redis_url, lease_s=2.0)
+        running.gather(until=2)
+        helper = Command("worker", "--store", redis_url)
+        assert running.once(lambda view: len(view.workers) == 3)
+        with frozen(helper.popen.pid):
+            for pid in running.pids():
+                os.kill(pid, signal.SIGKILL)
+            assert running.once(lambda view: not view.workers)
+            time.sleep(0.5)  # within a lease
+        running.pause(None)
+        assert same(running.result().state, undisturbed(job, redis_url)[0])
+        assert helper.end()[0] == 0
 
     def test_all_are_killed_while_the_job_is_stopped(
         self, start_job: StartJob, job_data: Path, redis_url: str

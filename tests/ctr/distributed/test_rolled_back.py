@@ -11,6 +11,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import StoreError
 from ctr.learn import TrainProgress
 from ctr.optimizers.ftrl import Ftrl
-from ps import BoardView, JobBoard, RedisStore, Token, parse_redis_url
+from ctr.workers import take_part
+from ps import BoardView, JobBoard, PartitionDump, PushPacked, RedisStore, Slots, Token, parse_redis_url
+from ps.partitions import Int64
 from ps.servers.embedded import EmbeddedRedis
 from ps.servers.redis_server import RedisServer
 from tests.ctr.distributed_jobs import (
@@ -131,6 +134,37 @@ def test_of_rounds_whose_workers_died_as_well(
     helper.join()
 
 
+def test_of_rounds_whose_last_worker_was_taken_for_dead(redis_url: str, job_data: Path) -> None:
+    """Its lease runs out in the middle of the push that meets the loss. Still, that ends the job."""
+    job, before = describe(job_data, passes=PASSES), list[PartitionDump]()
+
+    def wrap(store: RedisStore, _: str) -> PushPacked:
+        def push(slots: Slots, increments: Int64, token: Token, **words: Any) -> list[int]:
+            if token.number == SOME and not before:
+                before.extend(map(store.dump, range(store.partitions.count)))
+            if token.number == MORE:
+                for dump in before:
+                    store.restore(dump)
+                for worker in board.look().workers:
+                    board.leases.expire(worker.id)
+            return store.push_packed(slots, increments, token, **words)
+
+        return push
+
+    url, plan = parse_redis_url(redis_url), job.plan()
+    with (
+        closing(RedisStore(url, bits=job.feature_spec().bits, width=Ftrl.width, facts=job.facts())) as store,
+        closing(JobBoard(url)) as board,
+    ):
+        board.create("job", job.to_bytes(), shards=plan.shards, ranks=job.ranks)
+        with pytest.raises(StoreError, match=LOST):
+            take_part(url, None, lease_s=LEASE_S, stop=Event(), wrap=wrap)
+        view = board.look()
+        assert view.state == "failed"
+        assert "lost pushes" in view.message
+        store.drop()
+
+
 def test_of_rounds_that_only_the_board_has_forgotten(
     start_job: StartJob, start_redis: StartRedis, job_data: Path
 ) -> None:
@@ -149,10 +183,11 @@ def test_of_rounds_that_only_the_board_has_forgotten(
     assert same(running.result().state, in_threads(job, servers.url, 1)[0])
 
 
-def test_the_only_node(start_job: StartJob, start_redis: StartRedis, job_data: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_only_node(start_job: StartJob, start_redis: StartRedis, job_data: Path, workers: int) -> None:
     """The board goes back with the partitions, and what was trained since is trained again."""
     servers = start_redis()
-    job = describe(job_data, consistency="ssp", passes=PASSES, ftrl=ADDITIVE)
+    job = describe(job_data, consistency="ssp", workers=workers, passes=PASSES, ftrl=ADDITIVE)
     running = start_job(job, servers.url)
     running.gather(until=SOME)
     assert running.once(lambda view: pushed(view) >= SOME)
