@@ -28,6 +28,8 @@ from llvmlite import binding  # type: ignore[import-untyped,unused-ignore]  # wh
 from numba.core import caching, codegen
 from numba.core.runtime import _nrt_python  # type: ignore[attr-defined]  # in C
 
+from ctr.compilation import COMPILATION
+
 FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
 """What LLVM may do to float arithmetic where a kernel asks for it: reorder sums, fuse multiply-adds, multiply
 by reciprocals. Never the flags that assume NaN and infinity away: a poisoned weight has to stay visible."""
@@ -186,6 +188,7 @@ class _KernelCache(caching.FunctionCache):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
+        self._is_compiling = False
         self._is_open = False  # until the first call: of the kernels that a command imports it calls few
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -196,23 +199,35 @@ class _KernelCache(caching.FunctionCache):
         _link_runtime()
         with self._guard_against_spurious_io_errors():
             found = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-            if found is None and self._lock():  # and then it may have been compiled
-                found = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            if found is None:
+                self._begin()
+                if self._lock():  # and then it may have been compiled
+                    found = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
                 if found is not None:
-                    self._unlock()
+                    self._end()
             return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
         finally:
-            self._unlock()
+            self._end()
+
+    def _begin(self) -> None:
+        self._end()  # if it could not be compiled the last time
+        self._is_compiling = True
+        COMPILATION.begin()
+
+    def _end(self) -> None:
+        self._unlock()
+        if self._is_compiling:
+            self._is_compiling = False
+            COMPILATION.end()
 
     def _lock(self) -> bool:
         """Keep other processes from compiling this kernel until `_unlock`; False where that is impossible."""
         deadline = time.monotonic() + _PATIENCE_S
         with suppress(OSError):  # a folder that cannot be written to, or a file system without locks
-            self._unlock()  # if it could not be compiled the last time
             file = os.open(f"{self._cache_path}/{self._impl.filename_base}.lock", os.O_RDWR | os.O_CREAT)
             while self._locked is None:
                 try:

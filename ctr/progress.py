@@ -9,6 +9,8 @@ from math import isnan
 from time import monotonic
 from typing import Any, Protocol
 
+from ctr.compilation import COMPILATION, in_bar
+
 _BESIDE_FIGURES = 20
 """Letters of a bar beside what it is of and its figures: the least bar, share, time left, blanks."""
 _DISPENSABLE = (" MB/s", " rows")
@@ -49,7 +51,7 @@ def _bar(what: str, size: int, before: int) -> Iterator[Report]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    started = monotonic()
+    started = _clock_s()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),  # which takes the width that the figures leave
@@ -61,24 +63,25 @@ def _bar(what: str, size: int, before: int) -> Iterator[Report]:
         task = bar.add_task(what, total=1.0, facts="", share="  0%")
 
         def report(rows: int, fraction: float, *others: Any, **named: Any) -> None:
-            figures = _figures(rows, before, size * fraction, monotonic() - started, *others, **named)
+            figures = _figures(rows, before, size * fraction, _clock_s() - started, *others, **named)
             facts = _fitting(figures, bar.console.width - len(what) - _BESIDE_FIGURES)
             if isnan(fraction):
                 bar.update(task, total=None, facts=facts, share="")
             else:
                 bar.update(task, completed=fraction, facts=facts, share=f"{fraction:4.0%}")
 
-        yield report
+        with in_bar(lambda text: bar.update(task, facts=text)):
+            yield report
 
 
 @contextmanager
 def _lines(what: str, size: int, before: int) -> Iterator[Report]:
-    started = monotonic()
+    started = _clock_s()
     due = started + _FIRST_PLAIN_S
 
     def report(rows: int, fraction: float, *others: Any, **named: Any) -> None:
         nonlocal due
-        now = monotonic()
+        now = _clock_s()
         if now < due or not rows:
             return
         due = now + _PLAIN_EVERY_S
@@ -121,3 +124,8 @@ def _figures(
     if logloss is not None and not isnan(logloss):
         figures.append(f"{'training loss' if later_pass else 'log loss'} {logloss:.5f}")
     return figures
+
+
+def _clock_s() -> float:
+    """Seconds on a clock that stands still while kernels are compiled: no rate is of that."""
+    return monotonic() - COMPILATION.seconds

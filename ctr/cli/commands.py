@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ctr.cli.reporting import stopping
+from ctr.compilation import show_compilation
 from ctr.errors import CtrError, SpecError
 from ctr.interrupts import interrupt_on_signals
 from ctr.validation import first_problem
@@ -98,6 +99,8 @@ def command_line(name: str | None = None) -> Any:
 
 def run() -> NoReturn:
     """Run the command line; exit 0 when all went well, 2 on wrong use, 1 when a job failed."""
+    if "--with-parent" not in sys.argv:  # as workers of a job are, for which the job speaks
+        show_compilation()
     try:
         name = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in _MODULES else None
         sys.exit(command_line(name)(prog_name="ctr", standalone_mode=False))
