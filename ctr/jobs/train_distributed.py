@@ -19,6 +19,7 @@ from ctr.workers import (
     absolute,
     filters_for,
     input_bytes,
+    input_digest,
     learnt_text,
     shard_chunks_for,
 )
@@ -45,6 +46,7 @@ def describe_job(setup: TrainSetup) -> JobDescription:
     return JobDescription(
         inputs=absolute(source.inputs),
         input_bytes=input_bytes(source.inputs),
+        input_digest=input_digest(source.inputs),
         dataset=source.manifest.digest if isinstance(source, DatasetSource) else None,
         hashed=isinstance(source, DatasetSource),
         spec=source.spec.to_yaml(),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         absolute,
         filters_for,
         input_bytes,
+        input_digest,
         learnt_text,
     )
     from ctr.workers.forking import fork_server, serve

@@ -7,6 +7,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from hashlib import sha256
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,6 +21,7 @@ from ctr.optimizers import Optimizer, Passes, optimizer_from_json
 from ctr.validation import first_problem
 from ctr.workers.data_plan import DataPlan
 from features import DatasetSource, FeatureSpec, input_files, is_dataset, is_uri, open_source
+from features.inputs import file_digests
 from features.spec import LEARNT, SPEC, spec_files, spec_of_files
 from ps import DEFAULT_FILTERS, Filters
 
@@ -67,6 +69,8 @@ class JobDescription(BaseModel):
     """Absolute paths, or URIs; every worker must find the same data there."""
     input_bytes: int | None = None
     """The size of these files, or of the data set's; None: of no matter."""
+    input_digest: str | None = None
+    """Of raw files on disks, see `input_digest`; None: of no matter."""
     dataset: str | None = None
     """Of a hashed data set, its `digest`: every worker must find the same content. None: of no matter."""
     hashed: bool
@@ -189,6 +193,11 @@ class JobDescription(BaseModel):
                 f"{', '.join(self.inputs)}: {found:,} bytes here, but {self.input_bytes:,} where the job was "
                 f"started; {_REMEDY}."
             )
+        if self.input_digest is not None and self.input_digest != input_digest(source.inputs):
+            raise DataError(
+                f"{', '.join(self.inputs)}: other content here than where the job was started, though of the "
+                f"same size; {_REMEDY}."
+            )
         if isinstance(source, DatasetSource) and self.dataset not in (None, source.manifest.digest):
             raise DataError(
                 f"{self.inputs[0]}: the data set has the digest {source.manifest.digest} here, but "
@@ -217,6 +226,19 @@ def input_bytes(inputs: Sequence[str | Path | InputFile]) -> int:
     if isinstance(folder := inputs[0], str | Path) and is_dataset(folder):
         return sum(file.stat().st_size for file in Path(folder).glob("shard-*.arrow"))
     return sum(file.size for file in input_files(inputs))
+
+
+def input_digest(inputs: Sequence[str | Path | InputFile]) -> str | None:
+    """What tells raw files from others of the same size: of their `file_digests`.
+
+    None for a data set, which has a digest of its own, and for URIs, which name the same everywhere.
+    """
+    if isinstance(folder := inputs[0], str | Path) and is_dataset(folder):
+        return None
+    files = input_files(inputs)
+    if any(file.is_remote for file in files):
+        return None
+    return sha256(" ".join(file_digests(files)).encode()).hexdigest()[:12]
 
 
 def filters_for(consistency: Consistency, chosen: Mapping[str, Any]) -> Filters:

@@ -11,13 +11,13 @@ from features.inputs.standard_input import StandardInput
 
 MOST_FILES = 1_000
 """Of one command's inputs that have a digest: the first."""
-_END_BYTES = 1 << 16  # 64 KiB
+_END_BYTES = 1 << 20  # 1 MiB
 
 
 def file_digests(files: Sequence[InputFile]) -> list[str]:
     """12 hex digits for each of the first `MOST_FILES` files; none for standard input. Raises DataError.
 
-    Those of a file on a disk are of its size and the 64 KiB at either end; those of one behind a URI, of
+    Those of a file on a disk are of its size and the MiB at either end; those of one behind a URI, of
     which nothing is read for it, of its URI, size and time of modification.
     """
     return [_digest(file) for file in files[:MOST_FILES] if not isinstance(file, StandardInput)]

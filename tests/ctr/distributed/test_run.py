@@ -23,7 +23,7 @@ from ctr.jobs.train_distributed import describe_job
 from ctr.jobs.train_job import TrainJob
 from ctr.learn.learner import Learner
 from ctr.optimizers.ftrl import Ftrl
-from ctr.workers import Consistency
+from ctr.workers import Consistency, input_digest
 from ctr.workers.report import Reports
 from ctr.workers.ssp_worker import SspWorker
 from ctr.workers.worker import take_part
@@ -409,6 +409,28 @@ class TestJoining:
         with closing(RedisStore(url, **facts)), closing(JobBoard(url)) as board:
             board.create("one", job.to_bytes(), shards=9, ranks=2)
             with pytest.raises(DataError, match=told):
+                take_part(url, "one", stop=Event())
+            assert board.look().state == "running"
+
+    @pytest.mark.parametrize("at_end", [False, True])
+    def test_another_file_of_the_same_size_is_refused(
+        self, job_log: Path, job_spec: FeatureSpec, redis_url: str, tmp_path: Path, at_end: bool
+    ) -> None:
+        """Known by its first and its last MiB, of a file of several."""
+        log, url = tmp_path / "clicks.tsv", parse_redis_url(redis_url)
+        rows = job_log.read_bytes()
+        log.write_bytes(rows * (1 + 4_000_000 // len(rows)))
+        job = describe(log, job_spec, consistency="ssp")
+        job = job.model_copy(update={"input_digest": input_digest([log])})
+        job.open_source()
+        content = bytearray(log.read_bytes())
+        row_end = content.index(b"\n", len(content) - 900_000 if at_end else 0)
+        content[row_end + 1] ^= 1  # the label of the next row
+        log.write_bytes(content)
+        facts = {"bits": job.feature_spec().bits, "width": Ftrl.width, "facts": job.facts()}
+        with closing(RedisStore(url, **facts)), closing(JobBoard(url)) as board:
+            board.create("one", job.to_bytes(), shards=job.plan().shards)
+            with pytest.raises(DataError, match="other content here than where the job was started"):
                 take_part(url, "one", stop=Event())
             assert board.look().state == "running"
 
