@@ -64,8 +64,8 @@ format: $(VENV)/.check ## Bring the code into format
 bench: $(VENV)/.bench ## Speed beside Vowpal Wabbit, memory and start-up, in one run (about 3 minutes)
 	$(BIN)/python -m benchmarks
 
-bench-ps: $(VENV)/.bench ## Parameters in Redis: requests, memory, training beside Vowpal Wabbit, `ctr ps plan`, load
-	$(BIN)/python -m benchmarks parameters plan board --rows 2000000 --rounds 3
+bench-ps: $(VENV)/.bench ## Parameters in Redis: requests, memory, training beside Vowpal Wabbit, `ctr ps plan`, load, checkpoints
+	$(BIN)/python -m benchmarks parameters plan board checkpoints --rows 2000000 --rounds 3
 
 bench-wide: $(VENV)/.bench ## The same with 2**28 slots and ten million rows (10 GB on disk, about 10 minutes)
 	$(BIN)/python -m benchmarks wide

@@ -1,5 +1,5 @@
 """`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; when named: parameters, plan, board,
-wide, features, peers, predict, lbfgs, classifier.
+wide, features, peers, predict, lbfgs, classifier, checkpoints.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks import (
     accuracy,
     board,
+    checkpoints,
     classifier,
     features,
     lbfgs,
@@ -43,6 +44,7 @@ def main() -> None:
             "predict",
             "lbfgs",
             "classifier",
+            "checkpoints",
             [],
         ],
         help="what to measure; default: everything",
@@ -54,6 +56,7 @@ def main() -> None:
     parser.add_argument("--lbfgs-rows", type=int, default=200_000, help="rows for lbfgs (5 minutes)")
     parser.add_argument("--fit-rows", type=int, default=1_000_000, help="rows for classifier")
     parser.add_argument("--plan-rows", type=int, default=5_000_000, help="rows for plan (4 GB)")
+    parser.add_argument("--checkpoint-rows", type=int, default=600_000, help="rows for checkpoints (3 GB)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
     parser.add_argument("--folder", type=Path, default=Path("bench-data"), help="for the data (3 GB)")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="real data for accuracy")
@@ -90,6 +93,8 @@ def main() -> None:
         lbfgs.measure(options.folder, options.lbfgs_rows)
     if "classifier" in kinds:
         classifier.measure(options.fit_rows, options.rounds)
+    if "checkpoints" in kinds:
+        checkpoints.measure(options.folder, options.checkpoint_rows, options.rounds)
     if "features" in kinds:
         features.measure(options.folder, options.rows, options.rounds, options.window_rows)
     if "peers" in kinds:

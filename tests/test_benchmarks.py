@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import board, lbfgs, measure, parameters, plan, startup, wide
+from benchmarks import board, checkpoints, lbfgs, measure, parameters, plan, startup, wide
 from benchmarks.peers import cases, learners, limits
 from benchmarks.peers import run as peers_run
 from benchmarks.yardsticks import Spent, Yardsticks
@@ -39,6 +39,9 @@ def test_every_benchmark_runs(
     monkeypatch.setattr(board, "BITS", 22)
     monkeypatch.setattr(board, "WORKERS", 3)
     monkeypatch.setattr(wide, "BITS", 22)
+    monkeypatch.setattr(checkpoints, "BITS", 20)
+    monkeypatch.setattr(checkpoints, "WORKERS", 2)
+    monkeypatch.setattr(checkpoints, "EPOCHS", 1)
     kinds = [
         *benchmarks.KINDS,
         "features",
@@ -49,9 +52,10 @@ def test_every_benchmark_runs(
         "predict",
         "lbfgs",
         "classifier",
+        "checkpoints",
     ]
     sizes = "--rows 500 --memory-rows 500 --plan-rows 250 --wide-rows 500 --window-rows 500 --rounds 1"
-    sizes += " --lbfgs-rows 500 --fit-rows 500"
+    sizes += " --lbfgs-rows 500 --fit-rows 500 --checkpoint-rows 3000"
     options = sizes.split()
     options += ["--folder", str(tmp_path), "--data", str(tmp_path / "none")]
     monkeypatch.setattr(sys, "argv", ["benchmarks", *kinds, *options])
@@ -74,6 +78,7 @@ def test_every_benchmark_runs(
         "741 pairs",
         "2 workers, 2 Redis",
         "scoring hashed data",
+        "with a checkpoint",
     ):
         assert figure in out
 
