@@ -56,7 +56,10 @@ def test_rows_out_of_the_order_of_time(cli: Cli, tmp_path: Path) -> None:
         "windows: [{name: w, key: [site], time: at, features: [count], spans: [1d]}]\n"
     )
     found = cli("features", "check", "--spec", spec, log)
-    assert found.out.splitlines()[3:6] == [
+    lines = found.out.splitlines()
+    assert lines[1] == "1 bad row:"
+    assert "is earlier than a row before it" in lines[2]
+    assert lines[5:8] == [
         "time  in order  rows back  at most by  first (UTC)           last (UTC)",
         "at    no                1   2 h 5 min  2017-11-06T16:00:00Z  2017-11-06T18:30:00Z",
         "warning: window 'w': 1 of 3 rows are earlier than a row before them by more than its slack, 0s, and"
