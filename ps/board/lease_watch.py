@@ -54,9 +54,9 @@ class LeaseWatch:
             return [*filter(self._is_unchanged, self._since)] if self._sees(now, trouble) else []
 
     def is_unchanged(self, worker: bytes) -> bool:
-        """Whether a worker's lease was seen unchanged for as long as it lasts, whatever this process saw."""
+        """Whether a worker's lease is gone, or was seen unchanged for as long as it lasts, if with gaps."""
         with self._lock:
-            return self._is_unchanged(worker)
+            return worker not in self._since or self._is_unchanged(worker)
 
     def _is_unchanged(self, worker: bytes) -> bool:
         _, since = self._since[worker]

@@ -86,9 +86,8 @@ class Leases:
         return self._watch.overdue(monotonic(), self._record.line.last_trouble)
 
     def has_run_out(self, worker: bytes) -> bool:
-        """Whether this one has not, even if this process has missed some of the time; nobody expires it yet.
-
-        It must be among those that were seen last.
+        """Whether this one has expired, or has not renewed its lease in time as far as this process saw: that
+        is reason enough to claim nothing, but not to expire it.
         """
         return self._watch.is_unchanged(worker)
 
