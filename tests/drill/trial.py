@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
@@ -19,7 +19,7 @@ from tests.drill.process import JobProcess
 from tests.drill.rounds import SERVERS, Round
 from tests.drill.scene import MissedError, Scene, chunks_of
 from tests.drill.verdict import UNDECIDED, Evidence, is_loss
-from tests.ps.tls_front import TlsFront, knows_tls
+from tests.ps.tls import Certificates, TlsProxy, url_of
 
 LEASE_S = 2.0
 BOUND_S = 150.0
@@ -87,10 +87,7 @@ class Trial:
         self._folder.mkdir(parents=True)
         with ExitStack() as opened:
             servers = self._start(opened)
-            url = servers.url
-            if self._round.tls and knows_tls():
-                url = opened.enter_context(TlsFront(self._folder, servers.servers[0])).url
-            self._run_job(servers, url, opened)
+            self._run_job(servers, self._url(servers, opened), opened)
             self.verdict.seconds = monotonic() - began
         return self.verdict
 
@@ -99,6 +96,13 @@ class Trial:
         stepped = "step clock" in self._round.faults
         self._clock = SteppedClock(self._folder / "clock") if stepped else None
         return opened.enter_context(EmbeddedRedis(wanted.shards, wanted.replicas, wanted.config, self._clock))
+
+    def _url(self, servers: EmbeddedRedis, opened: ExitStack) -> str:
+        if not self._round.tls:
+            return servers.url
+        certificates, (server, *_) = Certificates(self._folder), servers.servers
+        proxy = opened.enter_context(closing(TlsProxy(server.port, certificates)))
+        return url_of(f":{server.password}@localhost:{proxy.port}", certificates.ca, *certificates.client)
 
     def _run_job(self, servers: EmbeddedRedis, url: str, opened: ExitStack) -> None:
         verdict, scene = self.verdict, None
