@@ -191,8 +191,14 @@ def _refusals(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _arrow_file(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatchFileWriter]:
+    # Most slots of a large store are zeros: reading, writing and hashing 1 GB of such a one takes 0.5 s of a
+    # processor with LZ4, and 3.4 s without. 1 GB without zeros takes 0.4 s more.
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
     # Bytes: of a str, Arrow takes only what is UTF-8. A file of Python's would take a fifth longer.
-    with pa.OSFile(os.fsencode(path), "wb") as sink, pa.ipc.new_file(sink, schema) as file:
+    with (
+        pa.OSFile(os.fsencode(path), "wb") as sink,
+        pa.ipc.new_file(sink, schema, options=options) as file,
+    ):
         yield file
 
 

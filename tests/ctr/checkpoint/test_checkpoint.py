@@ -253,7 +253,7 @@ class TestDraft:
             write(tmp_path / "c", store, 7)
         train(store, 0, slots=np.arange(1 << 18, dtype=np.uint32))
         told = "the one that was there is unchanged" if old else "nothing was left behind"
-        with file_size_limit(1 << 20), pytest.raises(ModelError, match=f"could not be written .*; {told}"):
+        with file_size_limit(1 << 12), pytest.raises(ModelError, match=f"could not be written .*; {told}"):
             write(tmp_path / "c", store)
         with draft_checkpoint(tmp_path / "c", store, job={}, position={}, reports={}) as draft:
             with file_size_limit(10), pytest.raises(ModelError, match=told):
