@@ -9,12 +9,15 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
+from ctr.errors import StoreError
+from ps.servers.stepped_clock import find_libfaketime
 from tests.drill.jobs import Jobs
-from tests.drill.rounds import draw_round
-from tests.drill.trial import Trial, Verdict
+from tests.drill.rounds import Round, draw_round
+from tests.drill.trial import EVENTS, Trial, Verdict
 
 _MOST_SHOWN = 5  # problems of a round
 
@@ -25,15 +28,20 @@ def main(words: list[str] | None = None) -> int:
     folder = Path(asked.keep or tempfile.mkdtemp(prefix="ctr-drill-"))
     folder.mkdir(parents=True, exist_ok=True)
     print(f"seed {asked.seed}", flush=True)
-    verdicts, end = [], monotonic() + 60 * asked.minutes
-    with Jobs(folder) as jobs:
-        number = asked.round or 1
-        while True:
-            verdicts.append(_play(asked.seed, number, jobs, folder))
-            if not verdicts[-1].problems and asked.keep is None:
-                shutil.rmtree(folder / f"round-{number}")
+    verdicts: list[Verdict] = []
+    number, end = asked.round or 1, monotonic() + 60 * asked.minutes
+    with Jobs(folder) as jobs, suppress(KeyboardInterrupt):
+        while monotonic() < end:
+            round_ = draw_round(asked.seed, number)
+            print(f"round {number}: {round_}", flush=True)
+            if "step clock" in round_.faults and not _can_step_clocks():
+                print("    skipped: libfaketime is not installed", flush=True)
+            else:
+                verdicts.append(_play(round_, jobs, folder / f"round-{number}"))
+                if not verdicts[-1].problems and asked.keep is None:
+                    shutil.rmtree(folder / f"round-{number}")
             number += 1
-            if asked.round is not None or monotonic() > end:
+            if asked.round is not None:
                 break
     wrong = [verdict.round.number for verdict in verdicts if verdict.problems]
     for line in _summary(verdicts):
@@ -66,19 +74,24 @@ def _positive(number: Callable[[str], float]) -> Callable[[str], float]:
     return parse
 
 
-def _play(seed: int, number: int, jobs: Jobs, folder: Path) -> Verdict:
-    """Play a round and print what came of it. What it left is kept when something is wrong."""
-    round_ = draw_round(seed, number)
-    print(f"round {number}: {round_}", flush=True)
+def _can_step_clocks() -> bool:
+    try:
+        find_libfaketime()
+    except StoreError:
+        return False
+    return True
+
+
+def _play(round_: Round, jobs: Jobs, folder: Path) -> Verdict:
+    """Play a round and print what came of it."""
+    shutil.rmtree(folder, ignore_errors=True)
     job = jobs.describe(round_)
-    place = folder / f"round-{number}"
-    shutil.rmtree(place, ignore_errors=True)
-    verdict = Trial(round_, job, jobs.expected(round_, job), place).run()
+    verdict = Trial(round_, job, jobs.expected(round_, job), folder).run()
     print(f"    {verdict}", flush=True)
     for problem in (*verdict.problems, *verdict.undecided)[:_MOST_SHOWN]:
         print(f"    {problem}", flush=True)
-    if verdict.problems:
-        print((place / "events").read_text(), flush=True)
+    if verdict.problems and (folder / EVENTS).exists():
+        print((folder / EVENTS).read_text(), flush=True)
     return verdict
 
 
@@ -86,13 +99,14 @@ def _summary(verdicts: list[Verdict]) -> list[str]:
     """A line for each consistency, and one for all."""
     kinds = Counter(verdict.round.consistency for verdict in verdicts)
     wrong = Counter(verdict.round.consistency for verdict in verdicts if verdict.problems)
-    refused = sum(bool(verdict.refusals) for verdict in verdicts)
+    refused = sum(verdict.refusal is not None for verdict in verdicts)
     undecided = sum(bool(verdict.undecided) for verdict in verdicts)
+    missed = sum(len(verdict.missed) for verdict in verdicts)
     lines = [f"{kind}: {count} rounds, {wrong[kind]} wrong" for kind, count in sorted(kinds.items())]
     return [
         *lines,
-        f"{len(verdicts)} rounds, {sum(wrong.values())} wrong, {undecided} undecided; {refused} refused as "
-        f"documented, then resumed; {sum(verdict.folds for verdict in verdicts)} folds, "
+        f"{len(verdicts)} rounds, {sum(wrong.values())} wrong, {undecided} undecided, {refused} refused as "
+        f"documented; {missed} faults came too late; {sum(verdict.folds for verdict in verdicts)} folds, "
         f"{sum(verdict.checkpoints for verdict in verdicts)} checkpoints",
     ]
 

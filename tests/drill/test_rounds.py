@@ -84,7 +84,7 @@ class TestPlayed:
     def test_a_job_is_killed_and_resumed(self, tmp_path: Path) -> None:
         verdict = played(plain("aof", "restart primary", "kill command"), tmp_path)
         assert (verdict.problems, verdict.undecided, verdict.missed) == ([], [], [])
-        assert (verdict.runs, verdict.refusals) == (2, [])
+        assert (verdict.runs, verdict.refusal) == (2, None)
         assert str(verdict).startswith("right (")
         assert verdict.checkpoints > 0
         assert verdict.folds > 0

@@ -8,8 +8,11 @@ from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
 
+import redis
+
 from ctr.checkpoint import read_checkpoint
-from ctr.drill.ledger import Ledger, Push
+from ctr.drill.ledger import Ledger
+from ctr.errors import CtrError
 from ctr.workers.description import JobDescription
 from ps.servers import EmbeddedRedis, SteppedClock
 from tests.ctr.distributed_jobs import State
@@ -21,10 +24,13 @@ from tests.drill.scene import MissedError, Scene, chunks_of
 from tests.drill.verdict import UNDECIDED, Evidence, is_loss
 from tests.ps.tls import Certificates, TlsProxy, url_of
 
+EVENTS = "events"
+"""The file of what happened when, in a round's folder."""
 LEASE_S = 2.0
 BOUND_S = 150.0
 """For one run of the command; undisturbed it takes 15 s. Clocks are stepped by more."""
-_MOST_RUNS = 4
+_RUNS = 2
+"""The second goes on from a checkpoint when no fault strikes any more: it has to be right."""
 
 
 @dataclass(slots=True)
@@ -38,8 +44,8 @@ class Verdict:
     """What the ledger cannot tell."""
     missed: list[str] = field(default_factory=list)
     """Faults that came too late."""
-    refusals: list[str] = field(default_factory=list)
-    """Errors that runs ended with."""
+    refusal: str | None = None
+    """The error that the first run ended with."""
     runs: int = 0
     checkpoints: int = 0
     folds: int = 0
@@ -50,12 +56,12 @@ class Verdict:
             result = "WRONG"
         elif self.undecided:
             result = "undecided"
-        elif self.refusals:
-            result = "right after a refusal"
+        elif self.refusal is not None:
+            result = "refused, and right when resumed" if self.runs > 1 else "refused before a checkpoint"
         else:
             result = "right"
         facts = [f"{self.seconds:.0f} s", f"{self.folds} folds", f"{self.checkpoints} checkpoints"]
-        facts += [f"{self.runs} runs"] * (self.runs > 1) + [f"missed: {name}" for name in self.missed]
+        facts += [f"missed: {name}" for name in self.missed]
         return f"{result} ({', '.join(facts)})"
 
 
@@ -79,16 +85,23 @@ class Trial:
         self._paced_s = paced_s
         self._evidence = Evidence(job, expected)
         self._checkpoint = folder / "checkpoint"
+        self._processes: list[JobProcess] = []
+        """One for each run."""
         self._threads: list[Thread] = []
 
     def run(self) -> Verdict:
-        """Train, disturb and judge. Raises StoreError when servers do not start."""
+        """Train, disturb and judge."""
         began = monotonic()
         self._folder.mkdir(parents=True)
-        with ExitStack() as opened:
-            servers = self._start(opened)
-            self._run_job(servers, self._url(servers, opened), opened)
-            self.verdict.seconds = monotonic() - began
+        try:
+            with ExitStack() as opened:
+                servers = self._start(opened)
+                self._run_job(servers, self._url(servers, opened), opened)
+        except (CtrError, redis.RedisError, OSError) as error:
+            self.verdict.problems.append(f"the round itself failed: {error!r}")
+        for process in self._processes:
+            self.verdict.problems += process.tracebacks()
+        self.verdict.seconds = monotonic() - began
         return self.verdict
 
     def _start(self, opened: ExitStack) -> EmbeddedRedis:
@@ -105,25 +118,25 @@ class Trial:
         return url_of(f":{server.password}@localhost:{proxy.port}", certificates.ca, *certificates.client)
 
     def _run_job(self, servers: EmbeddedRedis, url: str, opened: ExitStack) -> None:
-        verdict, scene = self.verdict, None
-        for number in range(1, _MOST_RUNS + 1):
-            verdict.runs = number
+        scene = None
+        for number in range(1, _RUNS + 1):
             process = self._begin(url, number)
-            opened.callback(process.close)  # a worker of a run that died may be there while the next one runs
+            # A worker of a run that died may be there while the next one runs.
+            opened.callback(process.close)
             if scene is None:
                 scene = self._scene(servers, url, process)
                 self._strike(scene)
             try:
                 code = process.wait(BOUND_S)
+                scene.note(f"run {number} ended with code {code}")
             finally:
                 scene.over.set()
                 for thread in self._threads:
                     thread.join()
-            verdict.folds += scene.folds()
-            scene.note(f"run {number} ended with code {code}")
+                (self._folder / EVENTS).write_text("\n".join(scene.events) + "\n")
+            self.verdict.folds += scene.folds()
             if not self._goes_on(process, code):
                 break
-        (self._folder / "events").write_text("\n".join(scene.events) + "\n")
 
     def _begin(self, url: str, number: int) -> JobProcess:
         run = self._folder / f"run-{number}"
@@ -138,7 +151,10 @@ class Trial:
         )
         workers = self._job.workers + (self._round.remote and not self._job.ranks)
         pace_s = self._paced_s * workers / chunks_of(self._job) if number == 1 else 0.0
-        return JobProcess(run, order, pace_s=pace_s, remote=self._round.remote and number == 1)
+        remote = self._round.remote and number == 1
+        self._processes.append(JobProcess(run, order, pace_s=pace_s, remote=remote))
+        self.verdict.runs = number
+        return self._processes[-1]
 
     def _scene(self, servers: EmbeddedRedis, url: str, process: JobProcess) -> Scene:
         return Scene(
@@ -181,7 +197,6 @@ class Trial:
     def _goes_on(self, process: JobProcess, code: int | None) -> bool:
         """Judge a run that is over; whether the job is to be resumed."""
         verdict, outcome = self.verdict, process.outcome()
-        verdict.problems += process.tracebacks()
         pushes = Ledger(process.ledger).read()
         if code is None:
             verdict.problems.append(f"run {verdict.runs} did not end within {BOUND_S:g} s")
@@ -192,20 +207,16 @@ class Trial:
                 (verdict.undecided if problem.startswith(UNDECIDED) else verdict.problems).append(problem)
             return False
         if outcome is None:
-            was_killed = code < 0 and "kill command" in self._round.faults and verdict.runs == 1
-            if not was_killed:
-                verdict.problems.append(f"the command ended with code {code} and without a word")
+            if code >= 0 or "kill command" not in self._round.faults or verdict.runs > 1:
+                verdict.problems.append(f"run {verdict.runs} ended with code {code} and without a word")
                 return False
         else:
             assert outcome.refusal is not None
-            verdict.refusals.append(outcome.refusal)
-            if not (self._round.may_refuse and is_loss(outcome.refusal)):
+            if verdict.runs > 1 or not self._round.may_refuse or not is_loss(outcome.refusal):
                 verdict.problems.append(f"run {verdict.runs} was refused: {outcome.refusal}")
                 return False
-        return self._can_resume(pushes)
-
-    def _can_resume(self, pushes: list[Push]) -> bool:
+            verdict.refusal = outcome.refusal
         if not self._checkpoint.exists():
             return False
-        self.verdict.problems += self._evidence.resume(pushes, read_checkpoint(self._checkpoint))
+        verdict.problems += self._evidence.resume(pushes, read_checkpoint(self._checkpoint))
         return True
