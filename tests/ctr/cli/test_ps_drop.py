@@ -66,7 +66,7 @@ class TestDrop:
                 drop.kill()
                 return line.passed
 
-        kill_drop(kill_drop(1 << 30) - 700)
+        kill_drop(kill_drop(1 << 30) - 2_000)
         assert keys_in(redis_url) > 1
         shown = cli("ps", "status", "--store", named(redis_url))
         assert shown.code == 1
@@ -80,7 +80,7 @@ class TestDrop:
         assert keys_in(redis_url) == 0
         ids += [json.loads(cli(*words, "--store", named(redis_url)).out)["model"]]
         assert ids[0] == ids[1]
-        kill_drop(kill_drop(1 << 30) - 700)
+        kill_drop(kill_drop(1 << 30) - 2_000)
         shown = cli("ps", "drop", "--store", named(redis_url), "--yes")
         assert shown.code == 0
         assert "its removal is not finished" in shown.out
