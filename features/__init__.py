@@ -10,7 +10,7 @@ from features.batches import warm_up as warm_up_localize
 from features.dataset import BLOCK_ROWS, DatasetManifest, DatasetSource, is_dataset, shuffled, write_dataset
 from features.folder import remove_drafts, replace_folder, require_replaceable, scratch_folder
 from features.inputs import input_files, is_glob, is_uri
-from features.opening import open_source
+from features.opening import inputs_for, open_source
 from features.readable import read_dictionary
 from features.readers import BadRows, too_many
 from features.spec import FeatureSpec, load_spec, parse_spec

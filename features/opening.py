@@ -42,11 +42,11 @@ def open_source(
     must have been hashed with `spec`, if that is given. What there is about bad rows and threads is for raw
     files (see `RawSource`), `verify` for a data set (see `DatasetSource`). `learns`: a spec whose steps have
     yet to learn from data does so from these files, but for the share `held_out` of their rows, at the end;
-    if not, that is an error. `choice`: of raw files, only these rows. `also`: columns of raw files that are
-    read beside those of the spec, see `batches_with_texts`. `windows`: of raw files, what those of the spec
-    know before the first row, see `RawSource`. A file's format is told by its first bytes if
-    they do, else by its name's suffix (behind which there may be .gz, .zst, .bz2, .lz4 or .xz), else it is
-    `spec.source.format`. Raises DataError or SpecError.
+    if not, that is an error. `choice`: of raw files, only these rows. `also`: columns of raw files, or of
+    those that a data set was built from, that are read beside those of the spec: see `batches_with_texts`.
+    `windows`: of raw files, what those of the spec know before the first row, see `RawSource`. A file's
+    format is told by its first bytes if they do, else by its name's suffix (behind which there may be .gz,
+    .zst, .bz2, .lz4 or .xz), else it is `spec.source.format`. Raises DataError or SpecError.
     """
     datasets = [path for path in inputs if is_dataset(path)]
     if datasets and len(inputs) > 1:
@@ -56,12 +56,8 @@ def open_source(
     if datasets and choice is not None:
         raise DataError(
             f"{datasets[0]}: a hashed data set has no columns for the condition"
-            f" {choice.condition.text!r}; give the raw files."
-        )
-    if datasets and also:
-        raise DataError(
-            f"{datasets[0]}: a hashed data set has no column {also[0]!r}, as it keeps features alone;"
-            " give the raw files."
+            f" {choice.condition.text!r}; give the raw files, or build it with `ctr features build"
+            " --holdout-where CONDITION --holdout-out DIR`."
         )
     path = inputs[0] if inputs else None
     if isinstance(path, str | Path) and (datasets or (spec is None and Path(path).is_dir())):
@@ -73,6 +69,10 @@ def open_source(
             )
         if spec is not None and learnt_of(spec) is None:
             _require_same_vocabularies(path, spec, dataset.spec)
+        if also:
+            from features.row_texts import require_columns_beside
+
+            require_columns_beside(dataset, also)
         return dataset
     if spec is None:
         file = shlex.quote(str(inputs[0])) if inputs else "FILE"
@@ -96,6 +96,21 @@ def open_source(
         also=also,
         windows=windows,
     )
+
+
+def inputs_for(inputs: Sequence[str | Path], spec: FeatureSpec) -> Sequence[str | Path | InputFile]:
+    """What to open through `spec`: the inputs, or the raw rows of a data set that was hashed with another.
+
+    Not so for a spec with windows: these need the rows before, too. Raises DataError where the raw rows are
+    not known, gone or changed.
+    """
+    if len(inputs) != 1 or not is_dataset(inputs[0]) or spec.windows:
+        return inputs
+    dataset = DatasetSource(inputs[0], labels="ignored")
+    if learnt_from(spec, dataset.spec):
+        return inputs
+    transforms = dataset.spec.fingerprint[:12], spec.fingerprint[:12]
+    return dataset.raw_rows("hashed with the transform {}, but here {} is wanted".format(*transforms))
 
 
 def _require_same_vocabularies(dataset: str | Path, spec: FeatureSpec, fitted: FeatureSpec) -> None:

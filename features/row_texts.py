@@ -1,8 +1,9 @@
-"""`batches_with_texts`: the batches of raw rows, each with what stands in other columns of the same rows."""
+"""`batches_with_texts`: batches, each with what stands in other columns of the same raw rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from features.batches import Batch
+from features.batches import Batch, Chunk
+from features.block import blocks_of, require_wanted
+from features.dataset import DatasetSource
+from features.inputs import InputFile
+from features.lines import Labels
+from features.readers import open_reader
 from features.source import RawSource
 from features.text import Cells, RowStatus
 
@@ -27,6 +33,14 @@ class RowTexts:
     good: NDArray[np.bool_]
     """bool[rows]: which of them are examples."""
 
+    def __len__(self) -> int:
+        return self.good.size
+
+    def part(self, first: int, last: int) -> RowTexts:
+        """The rows `first..last-1` of these."""
+        columns = {name: texts[first:last] for name, texts in self.columns.items()}
+        return RowTexts(columns, self.good[first:last])
+
     def of_examples(self) -> dict[str, pa.StringArray]:
         """The texts of the good rows alone."""
         if self.good.all():
@@ -36,12 +50,16 @@ class RowTexts:
 
 
 def batches_with_texts(
-    source: RawSource, columns: Sequence[str], rows: int, start: int = 0
-) -> Iterator[tuple[Batch | None, RowTexts]]:
+    source: RawSource | DatasetSource, columns: Sequence[str], rows: int
+) -> Iterator[tuple[Batch | Chunk | None, RowTexts]]:
     """As `source.batches`, with the rows that were read for each batch; None for bad rows behind the last.
 
-    `source` was opened with these columns as its `also`. One iteration at a time.
+    `source` was opened with these columns as its `also`. One iteration at a time. Those of a data
+    set are read from the files that it was built from: its own rows alone, which are all good.
     """
+    if isinstance(source, DatasetSource):
+        yield from _beside(source, columns, rows)
+        return
     places = {name: source.columns.index(name) for name in columns}
     found: list[RowTexts] = []
 
@@ -52,13 +70,54 @@ def batches_with_texts(
 
     source.watch = note
     try:
-        for batch in source.batches(rows, start):
+        for batch in source.batches(rows):
             yield batch, _joined(found, columns)
             found.clear()
         if found:
             yield None, _joined(found, columns)
     finally:
         source.watch = None
+
+
+def require_columns_beside(dataset: DatasetSource, columns: Sequence[str]) -> None:
+    """Raises DataError unless the files that a data set was built from are there, and have these columns."""
+    for file in _raw_rows(dataset, columns):
+        with closing(open_reader(file, dataset.spec, _labels(dataset))) as reader:
+            require_wanted(file, reader, columns, "which was asked for")
+
+
+def _beside(dataset: DatasetSource, columns: Sequence[str], rows: int) -> Iterator[tuple[Chunk, RowTexts]]:
+    blocks = (texts for file in _raw_rows(dataset, columns) for texts in _texts_of(file, dataset, columns))
+    waiting: list[RowTexts] = []
+    with closing(blocks):
+        for chunk in dataset.batches(rows):
+            missing = len(chunk) - sum(map(len, waiting))
+            while missing > 0:
+                waiting.append(next(blocks))
+                missing -= len(waiting[-1])
+            texts = _joined(waiting, columns)
+            yield chunk, texts.part(0, len(chunk))
+            waiting = [texts.part(len(chunk), len(texts))]
+        for _ in blocks:  # there are no more, which the readers of the files make sure of
+            pass
+
+
+def _raw_rows(dataset: DatasetSource, columns: Sequence[str]) -> list[InputFile]:
+    return dataset.raw_rows(f"its raw rows are needed for column {columns[0]!r}")
+
+
+def _texts_of(file: InputFile, dataset: DatasetSource, columns: Sequence[str]) -> Iterator[RowTexts]:
+    """The rows of a file that are examples, block by block."""
+    with closing(open_reader(file, dataset.spec, _labels(dataset))) as reader:
+        for block in blocks_of(reader, columns):
+            cells, has_cells = block.cells.kept(), _SPLIT[block.status]
+            texts = {name: _texts(cells, has_cells, place) for place, name in enumerate(columns)}
+            yield RowTexts(texts, np.ones(len(cells), np.bool_))
+
+
+def _labels(dataset: DatasetSource) -> Labels:
+    """How the files were read."""
+    return "required" if dataset.manifest.has_labels else "ignored"
 
 
 def _joined(parts: Sequence[RowTexts], columns: Sequence[str]) -> RowTexts:

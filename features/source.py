@@ -116,7 +116,7 @@ class RawSource:
         history = None if self.windows is None else _WholeHistory(self.windows)
         self._passing = compiled(history=history, take_in=True)
         self._check()
-        self._row_count: int | None = None
+        self._file_rows: list[int] | None = None
         self.position = 0
         """Of the row behind the batch that was yielded last."""
         self.fraction_read = 0.0  # by rows if the pass has a `stop`, else by bytes of file
@@ -128,6 +128,8 @@ class RawSource:
         self._kept: OpenPieces | None = None
         self.watch: Callable[[Cells, NDArray[np.uint8]], None] | None = None
         """Is given the rows of a pass in order: the cells of `columns`, and which rows are bad."""
+        self.on_left_out: Callable[[NDArray[np.int64]], None] | None = None
+        """Is given the positions of the rows that a pass leaves out, bad or not chosen, ascending."""
         self._no_click = np.ones(1, np.int8)  # see `BatchBuilder.no_click`
         self._decided = False
 
@@ -187,22 +189,33 @@ class RawSource:
 
     def count_rows(self) -> int:
         """The number of data rows, good or bad. Text is read through for it, once."""
-        if self._row_count is None:
-            self._row_count = 0
+        return sum(self.rows_by_file())
+
+    def rows_by_file(self) -> Sequence[int]:
+        """Of each file; text is read through for it, unless a pass has come to the end of all."""
+        if self._file_rows is None:
+            counts = []
             for file in self.files:
                 if isinstance(file, StandardInput):
                     raise file.once()
                 with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
-                    self._row_count += reader.count_rows()
-        return self._row_count
+                    counts.append(reader.count_rows())
+            self._file_rows = counts
+        return self._file_rows
 
     def count_not_chosen(self, rows: int) -> list[int]:
         """Of each `rows` rows, in order, how many are left out though not bad; empty: all are chosen."""
-        counts, position = Counter[int](), 0
+        counts = Counter[int]()
+        for positions in self.not_chosen():
+            counts.update((positions // rows).tolist())
+        return [counts[part] for part in range(-(-self.count_rows() // rows))] if counts else []
+
+    def not_chosen(self) -> Iterator[NDArray[np.int64]]:
+        """The positions of the rows that are left out though not bad, ascending, some at a time."""
+        position = 0
         for block in self._blocks([]) if self._choice is not None else ():
-            counts.update(((np.flatnonzero(block.status == RowStatus.ELSEWHERE) + position) // rows).tolist())
+            yield np.flatnonzero(block.status == RowStatus.ELSEWHERE) + position
             position += block.status.size
-        return [counts[part] for part in range(-(-position // rows))] if counts else []
 
     def _fill(self, rows: int, start: int, stop: int | None) -> Iterator[Batch]:
         """As `batches`."""
@@ -269,16 +282,19 @@ class RawSource:
     def _pieces(self) -> Generator[PlacedPiece, None, None]:
         """All rows, piece by piece."""
         sizes = [file.size for file in self.files]
-        total, position = max(sum(sizes), 1), 0
+        total, position, counts = max(sum(sizes), 1), 0, []
         for i, file in enumerate(self.files):
             if isinstance(file, StandardInput):
                 file.begin_pass()
+            before = position
             with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
                 for piece in reader.pieces(self._transform.columns):
                     self.blocks_read += 1
                     done = (sum(sizes[:i]) + sizes[i] * reader.fraction) / total
                     yield PlacedPiece(piece, position, done, 0, piece.rows)
                     position += piece.rows
+            counts.append(position - before)
+        self._file_rows = counts
 
     def _blocks(self, columns: Sequence[str] | None = None) -> Generator[Block, None, None]:
         """All rows, block by block, with these columns; None: those of the transform."""
@@ -290,6 +306,8 @@ class RawSource:
         """Deals with the bad ones of the rows `first..last-1` of a part, in a pass that began at `start`."""
         tried = self._tried - first
         for rows, bad in part.bad(first, last):
+            if self.on_left_out is not None:
+                self.on_left_out(rows.position + bad)
             behind = min(rows.position - part.position + rows.last, last)
             is_bad = rows.block.status[bad] != RowStatus.ELSEWHERE
             tried -= int(bad.size - np.count_nonzero(is_bad))

@@ -124,7 +124,7 @@ def evaluate(
     sources = _sources(inputs, loaded, by, unweighted, on_bad_rows, quarantine, max_bad_fraction)
     first = sources[0]
     warn_of_layout(first)
-    digests = input_digests(first.inputs)
+    digests = [digest for source in sources for digest in input_digests(source.inputs)]
     started = perf_counter()
     with stopping("Nothing was written."), progress("evaluating") as show:
         compared = compare(
@@ -173,18 +173,24 @@ def _sources(
     quarantine: Path | None,
     max_bad_fraction: float,
 ) -> list[ExampleSource]:
-    """The rows as each model wants them. The first source keeps the bad ones, and has the columns `by`."""
+    """The rows as each model wants them. The first source keeps the bad ones, and has the columns `by`.
+
+    Raw files are opened once for all models; those of a data set are known by what it says of them.
+    """
     from ctr.model import naming
-    from features import open_source
+    from features import inputs_for, is_dataset, open_source
 
     first_only = on_bad_rows, quarantine, tuple(by)
     others = (OnBadRows.FAIL if on_bad_rows is OnBadRows.FAIL else OnBadRows.SKIP), None, ()
     sources: list[ExampleSource] = []
     for model, (do, file, also) in zip(models, chain([first_only], repeat(others)), strict=False):
         with naming(model, others=len(models) > 1):
+            spec = _unweighted(model.spec) if unweighted else model.spec
             source = open_source(
-                sources[0].inputs if sources else inputs,
-                _unweighted(model.spec) if unweighted else model.spec,
+                sources[0].inputs
+                if sources and not any(map(is_dataset, inputs))
+                else inputs_for(inputs, spec),
+                spec,
                 on_bad_rows=do.value,
                 quarantine=file,
                 max_bad_fraction=max_bad_fraction,

@@ -12,13 +12,23 @@ from typing import TYPE_CHECKING, Literal
 from ctr.outputs import beside
 from ctr.progress import Report, progress
 from features import BLOCK_ROWS, FeatureSpec, RawSource, fit, load_spec, shuffled
-from features.dataset import DatasetDraft, DatasetManifest, Unfinished, dataset_folders, kept_fit, key_of
+from features.dataset import (
+    DatasetDraft,
+    DatasetManifest,
+    RowNote,
+    Unfinished,
+    dataset_folders,
+    kept_fit,
+    key_of,
+    raw_file_entries,
+)
 from features.first_pass import any_chosen
 from features.inputs import InputFile, input_files
 from features.readable import Dictionary
 
 if TYPE_CHECKING:
     from features import Batch
+    from features.dataset import RawFileEntry
     from features.readers import RowChoice
     from features.windows import Windows
 
@@ -54,6 +64,7 @@ class Portion:
     quarantine: Path | None
     texts: Dictionary | None
     unfinished: Unfinished
+    row_note: RowNote
 
     @property
     def held_out(self) -> bool:
@@ -99,6 +110,8 @@ def build_datasets(
                         dictionary=portion.texts,
                         windows=portion.source.windows,
                         windows_before=before,
+                        raw_files=_raw_files(portion, job.shuffle),
+                        row_note=portion.row_note,
                     )
                     for draft, portion, before in zip(drafts, portions, known, strict=True)
                 ]
@@ -152,7 +165,14 @@ def _portion(
     )
     of_fit, of_build = (key_of(each, files, BLOCK_ROWS, choice) for each in (wanted, fitted))
     unfinished = Unfinished(out, of_build if resumable else None, fitted, of_fit)
-    return Portion(out, choice, source, quarantine, texts, unfinished)
+    return Portion(out, choice, source, quarantine, texts, unfinished, RowNote())
+
+
+def _raw_files(portion: Portion, shuffle: int | None) -> tuple[RawFileEntry, ...] | None:
+    """What the data set says of the files whose rows it has in their order; None: in a random one."""
+    if shuffle is not None:
+        return None
+    return raw_file_entries(portion.source.files, portion.source.rows_by_file())
 
 
 def _write(portion: Portion, draft: DatasetDraft, shuffle: int | None) -> None:
@@ -162,6 +182,9 @@ def _write(portion: Portion, draft: DatasetDraft, shuffle: int | None) -> None:
     what = "hashing the hold-out" if portion.held_out else "hashing"
     with progress(what, read, before.rows) as show:
         if shuffle is None:
+            for positions in source.not_chosen() if before.rows else ():  # by the interrupted build
+                portion.row_note.leave_out(positions[positions < before.position])
+            source.on_left_out = portion.row_note.leave_out
             batches: Iterable[Batch] = source.batches(BLOCK_ROWS, before.position)
             rows = draft.write(
                 batches, lambda: source.position, lambda rows: show(rows, source.fraction_read)

@@ -77,12 +77,12 @@ def batches_beside(
 ) -> Iterator[tuple[Batch | Chunk | None, RowTexts | None]]:
     """Batches to score, with what the rows that were read for each have in these columns, if any are named.
 
-    Raw files were opened with them as `also`; see `features.batches_with_texts`.
+    The source was opened with them as `also`; see `features.batches_with_texts`.
     """
     if not columns:
         yield from ((batch, None) for batch in source.batches(SCORING_ROWS))
         return
-    from features import RawSource, batches_with_texts
+    from features import DatasetSource, RawSource, batches_with_texts
 
-    assert isinstance(source, RawSource)
+    assert isinstance(source, RawSource | DatasetSource)
     yield from batches_with_texts(source, columns, SCORING_ROWS)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from features.dataset import read_manifest
-from features.inputs import file_digests
+from features.inputs import FileRows, file_digests
 
 if TYPE_CHECKING:
     from features.inputs import InputFile
@@ -22,10 +22,15 @@ SEEN = "the model was {} on rows of {}, so metrics there are better than on new 
 def input_digests(inputs: Sequence[str | Path | InputFile]) -> list[str]:
     """By what a source's `inputs` are recognised, also under another name. Raises DataError.
 
-    That of a data set is of all that it holds; those of files: see `file_digests`.
+    That of a data set is of all that it holds; those of files: see `file_digests`, but for
+    those of which some rows are left out.
     """
     folders = [each for each in inputs if isinstance(each, str | Path)]
-    files = [each for each in inputs if not isinstance(each, str | Path)]
+    files = [
+        each
+        for each in inputs
+        if not isinstance(each, str | Path) and (not isinstance(each, FileRows) or each.count() == each.rows)
+    ]
     return [*(read_manifest(Path(folder)).digest for folder in folders), *file_digests(files)]
 
 

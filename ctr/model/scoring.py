@@ -41,7 +41,7 @@ def predict_file(
     """Score every row of `source` into `out` (`.parquet`, `.csv`, `.tsv`, or `-` for CSV on standard output).
 
     `out` is one that `require_predictable` accepts. Rows are in input order; returns their number. Before the
-    prediction come the texts of these `columns`, with which raw files were opened as `also`; behind it, with
+    prediction come the texts of these `columns`, with which `source` was opened as `also`; behind it, with
     `margins`, the log-odds.
 
     A row that was skipped as bad has no prediction (null; `nan` in CSV), so that row `i` of the output

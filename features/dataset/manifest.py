@@ -19,11 +19,13 @@ from features.windows import WINDOW_FILE
 
 FORMAT = "ctr hashed data set"
 FORMAT_VERSION = 1
+RAW_ROWS = "raw-rows.arrow"
+"""The file that says which rows of the raw files are in the data set, if not all are."""
 
 _OWN_NAME = re.compile(
     "|".join(
         [
-            *map(re.escape, (MANIFEST, SPEC, LEARNT, DICTIONARY)),
+            *map(re.escape, (MANIFEST, SPEC, LEARNT, DICTIONARY, RAW_ROWS)),
             r"shard-[0-9]{5,}\.arrow",
             WINDOW_FILE.pattern,
         ]
@@ -43,6 +45,20 @@ class PartEntry(BaseModel):
     rows: Annotated[int, Field(gt=0)]
     bytes: _Count
     sha256: _Sha256
+
+
+class RawFileEntry(BaseModel):
+    """A raw file, as it was when a data set was built from it."""
+
+    model_config = _FROZEN
+
+    location: str
+    """Its absolute path, or its URI."""
+    rows: _Count
+    """All of its data rows, good or bad."""
+    bytes: _Count
+    modified_ns: int
+    """Nanoseconds since 1970; 0 if it is not known."""
 
 
 class DatasetManifest(BaseModel):
@@ -73,6 +89,11 @@ class DatasetManifest(BaseModel):
     """Keys that the windows knew before the first row; None: there are no windows, or it was not noted."""
     shuffled: Annotated[int, Field(ge=0)] | None = None
     """The seed of the random order that the rows were put in; None when they are in that of the input."""
+    raw_files: Annotated[tuple[RawFileEntry, ...] | None, Field(strict=False)] = None
+    """What it was built from, in order; the file `RAW_ROWS` says which of their rows it has, if not all.
+    None: it was not noted, or rows are in a random order."""
+    raw_rows_sha256: _Sha256 | None = None
+    """Of that file; None: all rows of the raw files are in the data set."""
     parts: Annotated[tuple[PartEntry, ...], Field(alias="shards", strict=False)]
     """In the order of their rows. In the file, key and file names still say *shard*."""
 
@@ -97,7 +118,8 @@ class DatasetManifest(BaseModel):
 
     def write(self, folder: Path) -> None:
         """Write it into `folder`."""
-        absent = {name for name in ("sha256", "windows_before") if getattr(self, name) in (None, {})}
+        optional = ("sha256", "windows_before", "raw_files", "raw_rows_sha256")
+        absent = {name for name in optional if getattr(self, name) in (None, {})}
         text = self.model_dump_json(indent=2, by_alias=True, exclude=absent)  # which earlier versions lack
         (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 

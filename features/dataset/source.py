@@ -20,8 +20,9 @@ from ctr.errors import DataError, SpecError
 from features.batches import Batch, Chunk, join_chunks, slice_chunk
 from features.dataset import kernels
 from features.dataset.manifest import DatasetManifest, PartEntry, read_manifest
+from features.dataset.raw_rows import raw_rows
 from features.dataset.writer import block_schema
-from features.inputs import FileState
+from features.inputs import FileState, InputFile
 from features.readable import read_dictionary_bytes
 from features.readers import BadRows
 from features.spec import SPEC, FeatureSpec, read_spec_files, spec_of_files
@@ -70,6 +71,12 @@ class DatasetSource:
     def inputs(self) -> Sequence[str | Path]:
         """Its folder."""
         return [self.path]
+
+    def raw_rows(self, why: str) -> list[InputFile]:
+        """The raw rows of its examples, which are needed for the reason `why`: see `dataset/raw_rows`."""
+        found = raw_rows(self.path, self.manifest, why)
+        self._require_same()
+        return found
 
     @cached_property
     def windows(self) -> Windows | None:

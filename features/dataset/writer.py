@@ -15,7 +15,14 @@ import pyarrow as pa
 
 from ctr.errors import DataError
 from features.batches import Batch, Chunk, localize, slot_dtype
-from features.dataset.manifest import DatasetManifest, PartEntry, require_dataset_or_nothing
+from features.dataset.manifest import (
+    RAW_ROWS,
+    DatasetManifest,
+    PartEntry,
+    RawFileEntry,
+    require_dataset_or_nothing,
+)
+from features.dataset.raw_rows import RowNote
 from features.dataset.unfinished import Done, Unfinished
 from features.folder import replace_folders
 from features.readable import DICTIONARY, Dictionary, dictionary_bytes
@@ -142,10 +149,13 @@ class DatasetDraft:
         dictionary: Dictionary | None = None,
         windows: Windows | None = None,
         windows_before: int | None = None,
+        raw_files: tuple[RawFileEntry, ...] | None = None,
+        row_note: RowNote | None = None,
     ) -> DatasetManifest:
         """Complete the folder. Raises DataError when there is no row.
 
-        `windows_before`: how many keys the windows knew before the first row.
+        `windows_before`: how many keys the windows knew before the first row. `raw_files`: what all rows come
+        from, and `row_note` which of their rows were left out.
         """
         if not self._tally.done.rows:
             raise DataError("the input has no row, so there is no data set to write: check the input.")
@@ -155,6 +165,13 @@ class DatasetDraft:
         for name, content in spec_files(self._spec).items():
             (folder / name).write_bytes(content)
         manifest = self._tally.manifest(self._spec.fingerprint, shuffled, windows_before)
+        if raw_files is not None:
+            every = sum(file.rows for file in raw_files)
+            note = None if row_note is None else row_note.content(every)
+            if note is not None:
+                (folder / RAW_ROWS).write_bytes(note)
+            digest = None if note is None else hashlib.sha256(note).hexdigest()
+            manifest = manifest.model_copy(update={"raw_files": raw_files, "raw_rows_sha256": digest})
         if dictionary is not None:
             content = dictionary_bytes(dictionary.table())
             (folder / DICTIONARY).write_bytes(content)

@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from ctr.errors import SpecError
-from features.inputs import InputFile, partition_columns, suffixes
+from features.inputs import FileRows, InputFile, partition_columns, suffixes
 from features.spec import FEATURES, FORMATS, LABEL, WEIGHT, FeatureSpec, Format, IndexField, NamedField
 from features.text import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
 
@@ -103,7 +103,8 @@ def open_reader(
 ) -> Reader:
     """Open a raw file to be read through `spec`; `labels` says what its label column is for.
 
-    Rows that are not the `choice` have the status `RowStatus.ELSEWHERE`.
+    Of `FileRows`, it gives the chosen rows alone. Rows that are not the `choice` have the status
+    `RowStatus.ELSEWHERE`.
 
     Raises DataError for what is no file and for one that cannot be read, SpecError for a format that does not
     go with the spec, and for a `choice` that compares a time with what is none.
@@ -123,6 +124,10 @@ def open_reader(
         from features.readers.partitioned import PartitionedReader
 
         reader = PartitionedReader(reader, values)
+    if isinstance(path, FileRows):
+        from features.readers.some_rows import SomeRowsReader
+
+        reader = SomeRowsReader(path, reader)
     if choice is not None:
         from features.readers.condition import ChosenReader
 

@@ -24,7 +24,8 @@ _EXPECTED = {
     RowStatus.FEATURES: "has so many values that they and their crosses are more features than the spec's"
     " most_features; shorten such lists, cross fewer of them, or raise most_features",
     RowStatus.LATE: "is earlier than a row before it, by more than the slack of a window (rows that it knew"
-    " at the start come before all); sort the rows by time, or raise that slack",
+    " at the start come before all; for these, give their data set); sort the rows by time, or raise that"
+    " slack",
 }
 _REASONS = {
     RowStatus.LABEL: "no label (0 or 1, or -1 or 1)",

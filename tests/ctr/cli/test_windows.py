@@ -176,6 +176,63 @@ def test_a_model_with_windows_is_sliced_and_compared(
     assert sum(each["examples"] for each in both["slices"]["os"]["values"]) == ROWS
 
 
+def test_a_data_set_with_windows_leads_back_to_its_raw_rows(
+    cli: Cli, tmp_path: Path, days: list[Path], windowed: Path
+) -> None:
+    """Sliced, joined with columns, and compared with a model that has no windows; so is a hold-out of it."""
+    spec = tmp_path / "plain.yaml"
+    spec.write_text(SPEC.read_text().split("windows:")[0])
+    day, rest, holdout, plain = (tmp_path / name for name in ("day", "rest", "holdout", "plain"))
+    log = tmp_path / "monday.csv"
+    header, *rows = days[0].read_text().splitlines()
+    rows.insert(7, rows[7].replace("2017-11-06", "2017-13-06"))
+    log.write_text("\n".join([header, *rows, ""]))
+    build = ("features", "build", "--spec", SPEC, log, "--on-bad-rows", "skip", "--out")
+    where = ("--holdout-where", "os > 20 or click_time >= 2017-11-06T20:00:00", "--holdout-out")
+    assert cli(*build, day).code == 0
+    assert cli(*build, rest, *where, holdout).code == 0
+    assert read_manifest(day).rows == ROWS == read_manifest(rest).rows + read_manifest(holdout).rows
+    assert cli("train", "--spec", spec, days[1], "--model", plain).code == 0
+
+    table = csv.read_csv(days[0])
+    held_out = (table["os"].to_numpy() > 20) | (
+        table["click_time"].to_numpy() >= np.datetime64("2017-11-06T20")
+    )
+    both = ("--model", windowed / "model", "--model", plain)
+    for data, chosen in ((day, np.ones(ROWS, np.bool_)), (holdout, held_out), (rest, ~held_out)):
+        found = cli("evaluate", *both, data, "--by", "os", "--json", "-")
+        assert found.code == 0, found.err
+        facts = json.loads(found.out)
+        own = json.loads(cli("evaluate", "--model", windowed / "model", data, "--json", "-").out)
+        assert facts["logloss"] == own["logloss"]
+        kept = table.filter(chosen)
+        csv.write_csv(kept, tmp_path / "kept.csv")
+        raw = json.loads(cli("evaluate", "--model", plain, tmp_path / "kept.csv", "--json", "-").out)
+        assert facts["others"][0]["logloss"] == raw["logloss"] != own["logloss"]
+        systems = np.unique(kept["os"].to_numpy(), return_counts=True)
+        counts = {each["value"]: each["examples"] for each in facts["slices"]["os"]["values"]}
+        assert counts == dict(zip(map(str, systems[0]), systems[1], strict=True))
+
+    out = tmp_path / "predictions.csv"
+    assert cli("predict", "--model", windowed / "model", rest, "--out", out, "--columns", "ip,app").code == 0
+    predicted = csv.read_csv(out)
+    assert predicted.column_names == ["ip", "app", "prediction"]
+    assert predicted.select(["ip", "app"]).equals(table.filter(~held_out).select(["ip", "app"]))
+
+    log.write_text(log.read_text() + rows[-1] + "\n")
+    for command in (("--model", plain), ("--model", windowed / "model", "--by", "os")):
+        changed = cli("evaluate", *command, day)
+        assert changed.code == 1
+        assert f"{log}: it has grown" in changed.err
+        assert changed.err.endswith("restore the file, or build the data set again.\n")
+    assert cli("evaluate", "--model", windowed / "model", day).code == 0
+    shuffled = cli(*build, tmp_path / "shuffled", "--shuffle", 1)
+    assert shuffled.code == 0, shuffled.err
+    refused = cli("evaluate", *both, tmp_path / "shuffled")
+    assert refused.code == 1
+    assert "was built with --shuffle, its rows cannot be found in the raw files" in refused.err
+
+
 def test_other_commands_leave_windows_out(cli: Cli, tmp_path: Path, days: list[Path]) -> None:
     hashed = tmp_path / "hashed"
     assert cli("features", "check", "--spec", SPEC, days[0]).code == 0

@@ -268,10 +268,13 @@ def test_a_data_set_hashed_with_another_spec(cli: Cli, tmp_path: Path, model: Pa
     spec, hashed = tmp_path / "other.yaml", tmp_path / "hashed"
     spec.write_text(SPEC.replace("bits: 12", "bits: 13"))
     assert cli("features", "build", "--spec", spec, tmp_path / "good.csv", "--out", hashed).code == 0
+    raw, same = (cli("evaluate", data, "--model", model) for data in (tmp_path / "good.csv", hashed))
+    assert (same.code, same.out.splitlines()[1].split()[1:]) == (0, raw.out.splitlines()[1].split()[1:])
+    (tmp_path / "good.csv").unlink()
     for words in (["evaluate"], ["predict", "--out", tmp_path / "p.csv"]):
         done = cli(*words, hashed, "--model", model)
         assert done.code == 1
-        assert "transform" in done.err
+        assert "hashed with the transform" in done.err
     started = cli("train", hashed, "--model", tmp_path / "new", "--warm-start", model)
     assert started.code == 1
     assert not (tmp_path / "new").exists()
