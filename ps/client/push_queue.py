@@ -14,7 +14,7 @@ from ctr.errors import StoreError
 from ps.client.own_log import OwnLog
 from ps.client.push_log import LostPushesError, PendingPush, PushLog, PushPacked
 from ps.packed_kernels import add_matching
-from ps.partitions import Bools, Int64, Partitions, Slots, no_slots
+from ps.partitions import Bools, Int64, Partitions, Slots
 from ps.redis import Logged, RedisStore
 from ps.store import SupersededError
 
@@ -59,6 +59,7 @@ class PushQueue:
         self._logs: dict[int, PushLog] = {}
         """The latest attempts, by data shard: those that are lost, or may have to send pushes again."""
         self._lost_names: list[Slots] = []
+        """That pushes of lost attempts were to name in logs, which others of this worker's may rely on."""
         self.losses = 0
         """How often an attempt was lost."""
         self.replicated = True
@@ -90,22 +91,17 @@ class PushQueue:
             log = self._log(push.token.shard, push.token.attempt)
             if log.lost or log.attempt > push.token.attempt:
                 self._lost_names += push.names
+                self._changed.notify_all()
                 return
             log.append(push)
             push.folds = np.full(self._store.layout.pieces.count, -1, np.int64)
             self._waiting.append(push)
             self._changed.notify_all()
 
-    def take_lost_names(self) -> Slots:
-        """The slots that pushes of attempts that were lost since the last time were to name in logs."""
-        with self._changed:
-            lost, self._lost_names = self._lost_names, []
-        return np.unique(np.concatenate([no_slots(self._store.bits), *lost]))
-
     def flush(self) -> None:
         """Wait until everything has been pushed. Raises what sending raised."""
         with self._changed:
-            self._wait_for(lambda: not self._waiting)
+            self._wait_for(lambda: not self._waiting and not self._lost_names)
 
     def wait_replicated(self, timeout_s: float = 1.0) -> bool:
         """Flush, and wait up to `timeout_s` until replicas have every push too; whether they do.
@@ -114,7 +110,9 @@ class PushQueue:
         are kept no longer. The last push of a data shard has arrived only when that was waited for, too.
         """
         self.flush()
-        return self._wait_replicated(timeout_s)
+        replicated = self._wait_replicated(timeout_s)
+        self.flush()  # what attempts that it found to be lost were to name
+        return replicated
 
     def _wait_replicated(self, timeout_s: float = 1.0) -> bool:
         while True:
@@ -205,10 +203,17 @@ class PushQueue:
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._waiting or self._closed)
+                    self._changed.wait_for(lambda: self._waiting or self._lost_names or self._closed)
                     if self._closed:
                         return
-                    push = self._waiting[0]
+                    lost = [*self._lost_names]
+                    push = None if lost else self._waiting[0]
+                if push is None:
+                    self._store.name(np.unique(np.concatenate(lost)))
+                    with self._changed:
+                        del self._lost_names[: len(lost)]
+                        self._changed.notify_all()
+                    continue
                 started = perf_counter()
                 self._send(push)
                 self.seconds += perf_counter() - started
@@ -233,7 +238,8 @@ class PushQueue:
     def _send(self, push: PendingPush) -> None:
         """Send it until every partition has it, or its attempt is lost."""
         log = push.log
-        log.acknowledge(push.predecessor)  # where that is missing, the attempt is lost
+        with self._changed:  # `begin` may write to it, too
+            log.acknowledge(push.predecessor)  # where that is missing, the attempt is lost
         todo = np.ones(self._store.partitions.count, np.bool_)
         while todo.any() and not log.lost:
             try:
@@ -241,7 +247,8 @@ class PushQueue:
             except SupersededError:
                 self._lose(log)
                 break
-            log.acknowledge(push.token.number, todo & ~behind)
+            with self._changed:
+                log.acknowledge(push.token.number, todo & ~behind)
             todo = behind
             if behind.any() or self._troubles != self._store.troubles:
                 self._troubles = self._store.troubles
@@ -285,6 +292,7 @@ class PushQueue:
             self._lost_names += log.names
             log.names.clear()
             self._sent = deque(push for push in self._sent if push.log is not log)
+            self._changed.notify_all()
 
     def _forget_first(self) -> None:
         """Keep the oldest push no longer."""

@@ -208,8 +208,6 @@ class WorkerStore:
         self.counts.pushed += int(pushed.sum())
         self.counts.named += int((named & pushed).sum())
         logged = Logged(slots[named], np.where(pushed, 0, increments)[named])
-        if self._presence is not None:  # which others of this worker's pushes may rely on
-            logged = logged.naming(self._queue.take_lost_names())
         push = PendingPush(
             token,
             slots[pushed],

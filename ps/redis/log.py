@@ -39,15 +39,6 @@ class Logged:
     increments: NDArray[np.int64]
     """int64[k], packed accumulators; 0 for a slot that is only named."""
 
-    def naming(self, slots: Slots) -> Logged:
-        """The same, with these slots named, too."""
-        if not slots.size:
-            return self
-        both = np.unique(np.concatenate([self.slots, slots]))
-        increments = np.zeros(both.size, np.int64)
-        increments[np.searchsorted(both, self.slots)] = self.increments
-        return Logged(both, increments)
-
 
 Entries = tuple[Offsets, NDArray[np.int64]]
 """Offsets and increments as they were logged: in any order, and some offsets again and again."""

@@ -87,7 +87,7 @@ class PushRequest:
     job: str
     shard: int
     number: int | None
-    """Of the push; None: only the attempt is written, or without one the strings are made."""
+    """Of the push; None: only the attempt is written, or without one logs are, or the strings are made."""
     attempt: int = 0
     expected: int = -1
     """The push before it, without which the partition refuses this one; -1: none."""
@@ -104,7 +104,12 @@ class PushRequest:
     @property
     def makes_strings(self) -> bool:
         """Whether it only makes the strings, if they are not there: zeros, and no watermark."""
-        return self.number is None and not self.attempt
+        return not self.is_marked and not self.logs
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether it writes the watermark."""
+        return self.number is not None or self.attempt > 0
 
     def look(self) -> list[bytes | memoryview]:
         """Watch the watermark, and ask for what is written next to depend on."""
@@ -166,7 +171,7 @@ class PushRequest:
             parts += addition.parts
             answers += addition.answers
             z, n = z + addition.limited[0], n + addition.limited[1]
-        if not self.makes_strings:
+        if self.is_marked:
             mark = Watermark(found.mark.number if self.number is None else self.number, self.attempt)
             field = watermark_field(self.job, self.shard)
             parts.append(command(b"HSET", keys.watermarks(p, self.shard), field, mark.to_bytes()))

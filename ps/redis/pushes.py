@@ -65,7 +65,7 @@ class Pushes:
         self,
         slots: Slots,
         increments: Int64,
-        token: Token,
+        token: Token | None,
         *,
         expected: Int64 | None,
         only: Bools | None,
@@ -73,7 +73,7 @@ class Pushes:
         crowd: bool,
         folds: Int64 | None,
     ) -> list[int]:
-        """See `RedisStore.push_packed`; `slots` are sound."""
+        """See `RedisStore.push_packed`; `slots` are sound. Without a token, it only appends to logs."""
         strings, k, long_logs = self._layout.strings, self._layout.per_partition, list[int]()
         logged = logged or Logged(slots[:0], increments[:0])
         cuts, log_cuts = strings.cuts(slots), strings.cuts(logged.slots)
@@ -101,10 +101,10 @@ class Pushes:
                     key=lambda push: push.range_bytes > 0,
                 ),
                 logs={i: entries[at[i] : at[i + 1]] for i in range(k) if at[i] < at[i + 1]},
-                job=token.job,
-                shard=token.shard,
-                number=token.number,
-                attempt=token.attempt,
+                job="" if token is None else token.job,
+                shard=0 if token is None else token.shard,
+                number=None if token is None else token.number,
+                attempt=0 if token is None else token.attempt,
                 expected=-1 if expected is None else int(expected[p]),
                 crowd=crowd,
             )

@@ -205,6 +205,20 @@ class RedisStore:
             folds=folds,
         )
 
+    def name(self, slots: Slots) -> None:
+        """Append these slots, sorted and unique, to logs: to others they have been pushed. Raises as `push`."""
+        nothing = Logged(slots, np.zeros(slots.size, np.int64))
+        self._pushes.push(
+            slots[:0],
+            nothing.increments[:0],
+            None,
+            expected=None,
+            only=None,
+            logged=nothing,
+            crowd=False,
+            folds=None,
+        )
+
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
         """Begin an attempt at a data shard: from now on, no partition adds what earlier attempts push.
 
