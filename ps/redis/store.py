@@ -206,7 +206,7 @@ class RedisStore:
         )
 
     def name(self, slots: Slots) -> None:
-        """Append these slots, sorted and unique, to logs: to others they have been pushed. Raises as `push`."""
+        """Append these slots, sorted and unique, to logs: others then count them as pushed; see `push`."""
         nothing = Logged(slots, np.zeros(slots.size, np.int64))
         self._pushes.push(
             slots[:0],
