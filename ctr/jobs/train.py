@@ -21,7 +21,7 @@ from ctr.jobs.train_job import TrainJob
 from ctr.jobs.windows import window_warnings
 from ctr.learn import Trained
 from ctr.metrics import MetricSummary
-from ctr.model import SEEN, Model, input_digests, too_good
+from ctr.model import SEEN, Model, input_digests, seen_rows, too_good
 from ctr.progress import progress
 from ps import require_store_url
 
@@ -191,7 +191,7 @@ def _outcome(
         warnings=[
             *source.warnings(),
             *window_warnings(setup.job, source),
-            *_suspicious(setup, trained, evaluation),
+            *_suspicious(setup, trained, model, evaluation),
         ],
         holdout_bad_rows=None if holdout is None else holdout.source.bad_rows,
         stopped=trained.result.interrupted or (holdout is not None and evaluation.holdout is None),
@@ -201,13 +201,12 @@ def _outcome(
     )
 
 
-def _suspicious(setup: TrainSetup, trained: Trained, evaluation: _Evaluation) -> list[str]:
+def _suspicious(setup: TrainSetup, trained: Trained, model: Model, evaluation: _Evaluation) -> list[str]:
     """Warnings of metrics that are better than the model is."""
     warnings, holdout = [], setup.holdout
-    if setup.job.holdout and holdout is not None:
-        digests = input_digests(holdout.source.inputs)
-        if set(digests) & set(setup.digests):
-            warnings.append(SEEN.format("trained", "the hold-out"))
+    digests = input_digests(holdout.source.inputs) if setup.job.holdout and holdout is not None else []
+    if seen_rows(model.manifest, digests) == "trained":
+        warnings.append(SEEN.format("trained", "the hold-out"))
     spec, inputs = setup.source.spec, setup.source.inputs
     if evaluation.holdout is not None:
         return warnings + too_good(evaluation.holdout, spec, inputs, "the hold-out")

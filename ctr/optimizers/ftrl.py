@@ -82,11 +82,12 @@ class Ftrl(Optimizer):
         """
         if (self.alpha, self.beta) == (former.alpha, former.beta):
             return state
-        as_before = replace(self, l1=former.l1, l2=former.l2)
-        w = former.weights(state).astype(np.float64)
-        fit = as_before.state_of(w, state[:, 1].astype(np.float64))
-        fit[w == 0, 0] = state[w == 0, 0]
-        return fit
+        w, n = former.weights(state).astype(np.float64), state[:, 1].astype(np.float64)
+        # Where the rate is 0, no z gives a weight under the former penalties: it keeps it under these.
+        infinite = (self.beta == 0) & (former.l2 == 0) & (n == 0)
+        l1, l2 = np.where(infinite, self.l1, former.l1), np.where(infinite, self.l2, former.l2)
+        z = np.where(w == 0, state[:, 0], self._z_of(w, n, l1, l2))
+        return np.stack([z, n], axis=1).astype(np.float32)
 
     def forget(self, state: Float32, share: float) -> Float32:
         """State float32[u, 2] with the same weights, whose sums of squared gradients lose this share."""
@@ -102,8 +103,11 @@ class Ftrl(Optimizer):
     def state_of(self, weights: Float64, n: Float64 | None = None) -> Float32:
         """The state float32[u, 2] of slots with these weights and sums of squared gradients, float64[u]."""
         n = np.zeros(weights.size) if n is None else n
-        rate = (self.beta + np.sqrt(n)) / self.alpha + self.l2
-        return np.stack([-weights * rate - np.sign(weights) * self.l1, n], axis=1).astype(np.float32)
+        return np.stack([self._z_of(weights, n, self.l1, self.l2), n], axis=1).astype(np.float32)
+
+    def _z_of(self, weights: Float64, n: Float64, l1: float | Float64, l2: float | Float64) -> Float64:
+        """The `z` float64[u] that gives these weights at this learning rate, under other penalties."""
+        return -weights * ((self.beta + np.sqrt(n)) / self.alpha + l2) - np.sign(weights) * l1
 
     def _numbers(self) -> tuple[np.float32, np.float32, np.float32, np.float32]:
         return np.float32(self.alpha), np.float32(self.beta), np.float32(self.l1), np.float32(self.l2)

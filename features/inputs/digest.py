@@ -1,4 +1,4 @@
-"""`input_digests`: by what the same inputs are recognised later, also under another name."""
+"""`file_digests`: by what the same inputs are recognised later, also under another name."""
 
 from __future__ import annotations
 

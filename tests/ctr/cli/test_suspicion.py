@@ -71,6 +71,9 @@ def test_rows_that_the_model_was_trained_on(cli: Cli, folder: Path) -> None:
     assert len(warnings(cli, *evaluate("day0.csv", model="next"))) == 1
     assert len(warnings(cli, *evaluate("day1.csv", model="next"))) == 1
     assert warnings(cli, *evaluate("day2.csv", model="next")) == []
+    again = train("day1.csv", "--warm-start", "model", "--holdout", "day0.csv", model="next")
+    (found,) = warnings(cli, *again)
+    assert found.startswith("the model was trained on rows of the hold-out")
     several = warnings(cli, *evaluate("day1.csv"), "--model", "next")
     assert [line.partition(":")[0] for line in several] == ["next"]
 

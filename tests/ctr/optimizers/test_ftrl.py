@@ -212,6 +212,15 @@ def test_a_state_goes_on_with_other_settings(steps: dict[str, float], penalties:
     assert np.array_equal(both.adopt(state, FORMER), kept)
 
 
+def test_a_mixture_of_both_settings_need_not_be_valid() -> None:
+    """Steps without beta, from a model without l2; a slot without evidence, the bias, keeps its weight."""
+    former, now = Ftrl(beta=1, l2=0), Ftrl(beta=0, l2=2, l1=0.5)
+    state = former.state_of(np.array([-2.0, 0.7, 0.0]), np.array([0.0, 30.0, 0.0]))
+    kept = now.adopt(state, former)
+    assert now.weights(kept)[[0, 2]] == pytest.approx([-2, 0])
+    assert replace(now, l1=0, l2=1e-9).weights(kept)[1] == pytest.approx(0.7)
+
+
 @pytest.mark.parametrize("name", ["alpha", "beta", "l1", "l2"])
 @pytest.mark.parametrize("penalties", [{"l1": 4.0}, {"l1": 0.0}, {"l2": 30.0}])
 def test_weights_depend_continuously_on_settings(name: str, penalties: dict[str, float]) -> None:
