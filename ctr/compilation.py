@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Lock
 from time import monotonic
@@ -84,7 +84,7 @@ def in_bar(show: Callable[[str], None]) -> Iterator[None]:
 
 
 def _text() -> str:
-    return f"compiling kernels (once, they are kept): {COMPILATION.begun}"
+    return f"compiling kernels (first run only): {COMPILATION.begun}"
 
 
 def _show(process: int) -> None:
@@ -93,8 +93,14 @@ def _show(process: int) -> None:
     if _bars:
         _bars[-1](_text() if COMPILATION.is_running else "")
         return
-    sys.stderr.write(_ERASE_LINE + (f"{_text()} …" if COMPILATION.is_running else ""))
-    sys.stderr.flush()
+    _write(_ERASE_LINE + (f"{_text()} …" if COMPILATION.is_running else ""))
+
+
+def _write(text: str) -> None:
+    """Write to standard error; where nobody reads it any more, compiling goes on without."""
+    with suppress(OSError, ValueError):  # ValueError: it is closed
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 class _Lines:
@@ -108,5 +114,4 @@ class _Lines:
         seconds = COMPILATION.seconds
         if os.getpid() == process and seconds >= self._due:
             self._due = seconds + _PLAIN_EVERY_S
-            sys.stderr.write(f"{_text()} in {seconds:.0f} s\n")
-            sys.stderr.flush()
+            _write(f"{_text()} done in {seconds:.0f} s\n")

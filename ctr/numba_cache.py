@@ -26,6 +26,7 @@ import numba
 import numba.extending
 from llvmlite import binding  # type: ignore[import-untyped,unused-ignore]  # what Numba itself links with
 from numba.core import caching, codegen
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import _nrt_python  # type: ignore[attr-defined]  # in C
 
 from ctr.compilation import COMPILATION
@@ -56,6 +57,7 @@ def njit(*, cache: bool = False, **options: Any) -> Callable[[_Function], _Funct
             if not function.__code__.co_filename.endswith(SOURCE_NAMES):
                 raise ValueError(f"{function.__module__} holds kernels: name it `kernels` or `..._kernels`")
             kernel._cache = _KernelCache(function)
+            kernel.compile = kernel._cache.ends_with(kernel.compile)
             # Before the first call Numba looks for extensions in all installed packages, 25 ms, and once more
             # before it compiles. What is compiled already needs none.
             kernel._compilation_chain_init_hook = _nothing
@@ -203,18 +205,22 @@ class _KernelCache(caching.FunctionCache):
                 self._begin()
                 if self._lock():  # and then it may have been compiled
                     found = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-                if found is not None:
-                    self._end()
             return found
 
-    def save_overload(self, sig: Any, data: Any) -> None:
-        try:
-            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
-        finally:
-            self._end()
+    def ends_with(self, compile_kernel: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`compile_kernel`, which looks into this cache first, with an end to what the cache then begins."""
+
+        def compile_and_end(signature: Any) -> Any:
+            with global_compiler_lock:  # as it does itself: no other thread may begin before the end
+                try:
+                    return compile_kernel(signature)
+                finally:
+                    self._end()
+
+        return compile_and_end
 
     def _begin(self) -> None:
-        self._end()  # if it could not be compiled the last time
+        self._end()  # if it calls itself
         self._is_compiling = True
         COMPILATION.begin()
 

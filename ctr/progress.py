@@ -51,7 +51,7 @@ def _bar(what: str, size: int, before: int) -> Iterator[Report]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    started = _clock_s()
+    clock = _Clock(before)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),  # which takes the width that the figures leave
@@ -63,7 +63,7 @@ def _bar(what: str, size: int, before: int) -> Iterator[Report]:
         task = bar.add_task(what, total=1.0, facts="", share="  0%")
 
         def report(rows: int, fraction: float, *others: Any, **named: Any) -> None:
-            figures = _figures(rows, before, size * fraction, _clock_s() - started, *others, **named)
+            figures = _figures(rows, before, size * fraction, clock.seconds(rows), *others, **named)
             facts = _fitting(figures, bar.console.width - len(what) - _BESIDE_FIGURES)
             if isnan(fraction):
                 bar.update(task, total=None, facts=facts, share="")
@@ -76,18 +76,17 @@ def _bar(what: str, size: int, before: int) -> Iterator[Report]:
 
 @contextmanager
 def _lines(what: str, size: int, before: int) -> Iterator[Report]:
-    started = _clock_s()
-    due = started + _FIRST_PLAIN_S
+    clock, due = _Clock(before), _FIRST_PLAIN_S
 
     def report(rows: int, fraction: float, *others: Any, **named: Any) -> None:
         nonlocal due
-        now = _clock_s()
-        if now < due or not rows:
+        seconds = clock.seconds(rows)
+        if seconds < due or not rows:
             return
-        due = now + _PLAIN_EVERY_S
+        due = seconds + _PLAIN_EVERY_S
         own = fraction * max(rows - before, 0) / rows  # as its rows are about equally long
-        left = f", {(now - started) * (1 - fraction) / own:.0f} s left" if own > 0 else ""
-        facts = ", ".join(_figures(rows, before, size * fraction, now - started, *others, **named))
+        left = f", {seconds * (1 - fraction) / own:.0f} s left" if own > 0 else ""
+        facts = ", ".join(_figures(rows, before, size * fraction, seconds, *others, **named))
         share = "" if isnan(fraction) else f"{fraction:.0%}, "
         sys.stderr.write(f"{what}: {share}{facts}{left}\n")
         sys.stderr.flush()
@@ -126,6 +125,20 @@ def _figures(
     return figures
 
 
-def _clock_s() -> float:
-    """Seconds on a clock that stands still while kernels are compiled: no rate is of that."""
-    return monotonic() - COMPILATION.seconds
+class _Clock:
+    """The time of a job, without that of compiling before its first rows: the first rate is not of that.
+
+    Kernels that are compiled later may be so while other threads work.
+    """
+
+    def __init__(self, before: int) -> None:
+        self._before = before
+        self._started, self._compiled = monotonic(), COMPILATION.seconds
+        self._idle: float | None = None
+
+    def seconds(self, rows: int) -> float:
+        """Since the beginning, when so many rows are done."""
+        idle = COMPILATION.seconds - self._compiled if self._idle is None else self._idle
+        if rows > self._before:
+            self._idle = idle
+        return monotonic() - self._started - idle

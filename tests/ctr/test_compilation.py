@@ -56,7 +56,7 @@ def on_a_terminal(code: str, cache: Path, *words: str) -> str:
 
 def test_a_terminal_shows_how_many_until_they_are_done(tmp_path: Path) -> None:
     shown = on_a_terminal(COMPILES, tmp_path, "none")
-    texts = re.findall(r"compiling kernels \(once, they are kept\): (\d+) …", shown)
+    texts = re.findall(r"compiling kernels \(first run only\): (\d+) …", shown)
     assert texts
     assert texts[0] == "1"
     assert shown.endswith("\r\x1b[Kthe end\r\n")  # nothing of it stays
@@ -65,7 +65,7 @@ def test_a_terminal_shows_how_many_until_they_are_done(tmp_path: Path) -> None:
 
 def test_where_there_is_a_bar_it_is_shown_there(tmp_path: Path) -> None:
     shown = on_a_terminal(COMPILES, tmp_path, "bar")
-    assert "compiling kernels (once, they are kept): 1" in shown
+    assert "compiling kernels (first run only): 1" in shown
     assert "1 …" not in shown
 
 
@@ -83,3 +83,62 @@ def test_rates_leave_out_the_time_of_compiling(capsys: pytest.CaptureFixture[str
     (rate,) = re.findall(r"([\d,]+) rows/s", line)
     assert seconds >= 0.9  # a second of work, as without compiling
     assert float(rate.replace(",", "")) > 1_000_000 / (seconds + compiled / 2)
+
+
+def test_what_is_compiled_after_the_first_rows_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("training") as report:
+        report(1, 0.1)
+        COMPILATION.begin()
+        try:
+            time.sleep(1.2)  # in which other threads go on
+            report(1_000_000, 0.5)
+        finally:
+            COMPILATION.end()
+    (rate,) = re.findall(r"([\d,]+) rows/s", capsys.readouterr().err)
+    assert float(rate.replace(",", "")) < 1_000_000 / 1.2
+
+
+FAILS = """
+import sys
+from ctr.compilation import COMPILATION
+from ctr.synth.kernels import mix
+try:
+    mix("text")
+except Exception as error:
+    print(type(error).__name__)
+print(COMPILATION.begun, COMPILATION.is_running)
+"""
+UNREAD = """
+import sys, time
+from ctr.compilation import COMPILATION, show_compilation
+show_compilation()
+if sys.argv[1:]:
+    sys.stderr.close()
+COMPILATION.begin()
+time.sleep(1.1)
+COMPILATION.end()
+print("the end")
+"""
+
+
+def test_a_kernel_that_cannot_be_compiled_is_no_longer_being_compiled(tmp_path: Path) -> None:
+    shown = on_a_terminal(FAILS, tmp_path)
+    assert shown.splitlines() == ["TypingError", "1 False"]
+
+
+@pytest.mark.parametrize("words", [[], ["closed"]])
+def test_a_program_goes_on_where_nobody_reads_that_it_compiles(words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", UNREAD, *words],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=writer,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert done.stdout == b"the end\n"
+    assert done.returncode == 0
