@@ -39,6 +39,8 @@ from ps import (
 )
 from ps.redis import drop_incarnation
 
+_OF_INPUTS = ("input_bytes", "input_digest", "dataset")
+"""What of a job's description says which rows it learns."""
 _POLL_S = 0.1
 _REPLICAS_WAIT_S = 30.0
 _ADOPTIONS = 64  # increments that a state may need, as each adds only so much to one number
@@ -197,9 +199,14 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
     folder: Path = settings.checkpoints.folder
     found = read_checkpoint(folder)
     now: Mapping[str, Any] = description.model_dump(mode="json")
-    free = {"inputs", "on_bad_rows", "filters", "stall_s", "z_bits", "n_bits"}
+    free = {"inputs", "input_digests", "on_bad_rows", "filters", "stall_s", "z_bits", "n_bits"}
     if not description.ranks:
         free |= {"workers", "staleness", "shard_chunks", "held_out_of_shards"}
+    if any(found.job.get(name) not in (None, now[name]) for name in _OF_INPUTS):
+        raise ModelError(
+            f"{folder}: {', '.join(description.inputs)}: the input has changed since this checkpoint; resume "
+            "with the same rows, or start again."
+        )
     for name, then in found.job.items():
         if name not in free and now.get(name) != then:
             setting, before, here = _difference(name, then, now.get(name))

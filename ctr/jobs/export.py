@@ -11,7 +11,7 @@ from ctr.distributed import JobPosition, JobStatus, job_status, needed_reports
 from ctr.errors import CtrError, StoreError
 from ctr.learn import read_out
 from ctr.metrics import MetricSummary
-from ctr.model import LinearModel, Model, require_model_or_nothing, save_model
+from ctr.model import DIGESTS, LinearModel, Model, require_model_or_nothing, save_model
 from ctr.optimizers import Float32
 from ctr.outputs import require_writable
 from ctr.workers import JobDescription, PreparedUpdate, WorkerReport, is_of_work
@@ -172,6 +172,7 @@ def _facts(
     return {
         "training": {
             "inputs": list(description.inputs),
+            DIGESTS: list(description.input_digests),
             "rows": examples[0],
             "examples": sum(examples),
             "epochs": description.passes,
@@ -180,6 +181,7 @@ def _facts(
             "admit": description.admit,
             "negative_rate": description.negative_rate,
             "pos_weight": description.pos_weight,
+            "lineage": list(description.lineage),
             "interrupted": job.examples != job.examples_in_all,
         },
         "exported": {

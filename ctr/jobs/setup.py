@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -52,6 +52,8 @@ class TrainSetup:
     """The file of the data set's dictionary of features, for the model."""
     before: Passes
     """Over the rows of the state that the job begins with, or began with if it goes on."""
+    lineage: Sequence[Mapping[str, Any]]
+    """Of the model that this state is of, see `ctr.model.manifest.lineage`; empty: of none."""
 
     @property
     def chunks_before(self) -> int:
@@ -128,7 +130,7 @@ class TrainSetup:
                 "base_rate": self.base_rate,
                 "warm_start": None if job.warm_start is None else printable(job.warm_start),
                 "forget": job.forget,
-                "lineage": [] if self.former is None else list(self.former.lineage),
+                "lineage": list(self.lineage),
                 "interrupted": result.interrupted,
                 **({} if job.search is None else {"auto": dict(job.search)}),
                 "learning_curve": [list(point) for point in result.learning_curve],
@@ -168,8 +170,11 @@ def set_up(job: TrainJob) -> TrainSetup:
         job.pos_weight,
     )
     dictionary = source.dictionary() if isinstance(source, DatasetSource) else None
-    digests, before = input_digests(source.inputs), _before(job, former)
-    return TrainSetup(job, source, optimizer, former, holdout, rate, settings, digests, dictionary, before)
+    digests = input_digests(source.inputs)
+    before, lineage = _before(job, former)
+    return TrainSetup(
+        job, source, optimizer, former, holdout, rate, settings, digests, dictionary, before, lineage
+    )
 
 
 def require_classes(spec: FeatureSpec, rows: int, positives: int) -> None:
@@ -245,15 +250,21 @@ def _base_rate(job: TrainJob, source: ExampleSource, stop_row: int | None) -> fl
     return base_rate(source, stop_row)
 
 
-def _before(job: TrainJob, former: SavedState | None) -> Passes:
+def _before(job: TrainJob, former: SavedState | None) -> tuple[Passes, Sequence[Mapping[str, Any]]]:
+    """The passes and the lineage of the state that the job begins with, or began with if it goes on."""
     if former is not None:
-        return Passes(former.passes, former.rows)
+        return Passes(former.passes, former.rows), former.lineage
     if job.resume and job.checkpoint is not None:
         from ctr.checkpoint import read_job
 
         begun = read_job(job.checkpoint)
-        return Passes(begun["passes_before"], begun.get("rows_before", 0))
-    return NOTHING
+        if begun["passes_before"] > 0 and not begun.get("lineage"):
+            raise ModelError(
+                f"{job.checkpoint}: this checkpoint of a warm start is of an earlier version of ctr, which "
+                "counted passes in another way; start again with --warm-start."
+            )
+        return Passes(begun["passes_before"], begun.get("rows_before", 0)), begun.get("lineage", ())
+    return NOTHING, ()
 
 
 def _chunk(job: TrainJob, rows: Callable[[], int]) -> int:

@@ -61,6 +61,8 @@ def describe_job(setup: TrainSetup) -> JobDescription:
         passes=settings.epochs,
         passes_before=setup.before.mean,
         rows_before=setup.before.rows,
+        lineage=tuple(dict(each) for each in setup.lineage),
+        input_digests=tuple(setup.digests),
         workers=settings.workers,
         safe_adding=settings.safe_adding,
         admit=settings.admit,

@@ -95,6 +95,10 @@ class JobDescription(BaseModel):
     """Over the rows of the state that the job begins with, see `Passes`; 0 if with none."""
     rows_before: int = 0
     """These rows."""
+    lineage: tuple[dict[str, Any], ...] = ()
+    """Of the model that this state is of, for the model's manifest; empty: of none."""
+    input_digests: tuple[str, ...] = ()
+    """Of the inputs, for the model's manifest."""
     workers: int
     safe_adding: float
     admit: float = 1.0

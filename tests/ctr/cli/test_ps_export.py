@@ -14,9 +14,10 @@ from api.app import create_app
 from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import StoreError
 from ctr.learn.rounds import read_out
+from ctr.model import input_digests
 from ctr.model.artifact import load_model, load_state
 from ctr.optimizers.ftrl import Ftrl
-from features import DatasetSource
+from features import DatasetSource, input_files
 from features.readable import DICTIONARY
 from ps import parse_redis_url
 from ps.redis import drop_incarnation
@@ -53,6 +54,8 @@ class TestExport:
         assert training["interrupted"]
         assert before["examples"] <= training["examples"] == facts["examples"]
         assert training["inputs"] == [str(job_log)]
+        assert training["input_digests"] == input_digests(input_files([job_log]))
+        assert training["lineage"] == []
         assert (exported["job"], exported["live_workers"]) == (before["id"], 2)
         assert password(url) not in (folder / "manifest.json").read_text() + shown.out + shown.err
         with paused(url):

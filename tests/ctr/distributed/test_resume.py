@@ -19,7 +19,7 @@ from ctr.errors import CtrError, ModelError, StoreError
 from ctr.learn.base_rate import base_rate, starting_state
 from ctr.model.artifact import load_model
 from ctr.optimizers.ftrl import Ftrl
-from ctr.workers.description import JobDescription
+from ctr.workers.description import JobDescription, input_bytes
 from ctr.workers.heartbeat import Heartbeat
 from ctr.workers.report import WorkerReport
 from ps import Filters, Job, JobBoard, RedisStore, parse_redis_url
@@ -156,6 +156,7 @@ class TestStopped:
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
     ) -> None:
         job = describe(job_data, consistency="ssp", workers=1, passes=50)
+        job = job.model_copy(update={"input_bytes": input_bytes([job_data])})
         settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
         running = start_job(job, redis_url, checkpoints=settings)
         assert running.once(lambda view: pushed(view) > 10)
@@ -173,6 +174,12 @@ class TestStopped:
             other = start_job(job.model_copy(update=change), redis_url, checkpoints=settings, resume=True)
             with pytest.raises(ModelError, match=told):
                 other.result()
+        manifest = settings.folder / "manifest.json"
+        kept = json.loads(manifest.read_bytes())
+        kept["job"] |= {"input_bytes": 9, "rows": 2_000}
+        manifest.write_text(json.dumps(kept))
+        with pytest.raises(ModelError, match="the input has changed since this checkpoint"):
+            start_job(job, redis_url, checkpoints=settings, resume=True).result()
 
     def test_two_jobs_do_not_write_to_one_place(
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -124,4 +125,31 @@ def test_it_goes_on_from_a_checkpoint(cli: Cli, days: list[Path], tmp_path: Path
     assert code == 130, said
     resumed = cli(*words, *store, "--l1", 1, "--l2", 1, "--resume", "--model", tmp_path / "model")
     assert resumed.code == 0, resumed.err
-    assert load_model(tmp_path / "model").manifest["optimizer"]["passes"] == 12
+    manifest = load_model(tmp_path / "model").manifest
+    assert manifest["optimizer"]["passes"] == 12
+    assert [each["id"] for each in manifest["training"]["lineage"]] == [load_model(former).id]
+    once = ctr.train(days[2], warm_start=tmp_path / "model").manifest["optimizer"]["passes"]
+    assert once == pytest.approx((4 + 20 + 1) / 3)
+
+
+@needs_redis
+def test_a_checkpoint_that_counted_passes_otherwise_is_refused(
+    cli: Cli, days: list[Path], tmp_path: Path, redis_url: str
+) -> None:
+    """One of a former version, where a warm start kept no lineage in its job."""
+    former, checkpoint = tmp_path / "former", tmp_path / "checkpoint"
+    ctr.train(days[0], SPEC).save(former)
+    words = ["train", days[1], "--chunk", 400, "--checkpoint", checkpoint, "--model", tmp_path / "model"]
+    words += ["--store", f"{redis_url}?model=warm"]
+    begun = Command(*words, "--warm-start", former, "--epochs", 20, "--checkpoint-every", "0.1s")
+    wait_for(checkpoint.exists)
+    os.kill(begun.popen.pid, signal.SIGINT)
+    begun.end()
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    del manifest["job"]["lineage"], manifest["job"]["rows_before"]
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC)
+    resumed = cli(*words, "--spec", spec, "--epochs", 20, "--resume")
+    assert resumed.code == 1
+    assert f"{checkpoint}: this checkpoint of a warm start is of an earlier version" in resumed.err
