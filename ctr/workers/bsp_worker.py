@@ -2,6 +2,7 @@
 
 In a round every rank pulls the same state, and its update is prepared before any of the round's is pushed. So
 whoever takes over a rank whose worker died trains the same chunk from the same state, or finds the update.
+Watermarks tell when a server has lost pushes: they are sent again, or the job ends.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from ctr.workers.report import Reports, WorkerReport
 from features import Chunk, ExampleSource
 from ps import FilterCounts, JobBoard, PendingPush, PushPacked, PushQueue, RankGate, RedisStore, Token
 from ps.client import LostPushesError
-from ps.partitions import no_slots
+from ps.partitions import Float32, no_slots
 
 _POLL_S = 0.001
 _POLL_PART = 2  # all wait for the slowest twice in a round
 _CLAIM_EVERY_S = 0.1
 _REPLICAS_WAIT_S, _REPLICAS_POLL_S = 10.0, 0.02
+_SENT_AGAIN_S = 30.0
+"""Within which workers send again what a server has lost of the rounds before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +179,13 @@ class BspWorker:
         learner, evaluated = self._learner(rank, round_)
         update = PreparedUpdate(no_slots(self._store.bits), np.empty(0, np.int64), evaluated)
         if chunk is not None:
-            update = self._update(chunk, learner, evaluated, rank, round_)
+            began = perf_counter()
+            before = self._pull(chunk, round_)
+            self._timings.pull += perf_counter() - began
+            if before is None:
+                self._follow(rank, round_)
+                return
+            update = self._update(chunk, before, learner, evaluated, rank, round_)
         started = perf_counter()
         blob = update.to_bytes()
         counts = self._board.ranks.prepare(rank, round_, blob)
@@ -189,6 +198,32 @@ class BspWorker:
             self._board.ranks.announce_prepared(rank, round_)
         self._timings.push += perf_counter() - started
 
+    def _pull(self, chunk: Chunk, round_: int) -> Float32 | None:
+        """The state of a chunk's slots that a round begins with; None when pushes of that round are in it.
+
+        Raises LostPushesError when pushes of the rounds before are missing, and are not sent again.
+        """
+        wanted = np.minimum(round_, self._rounds)[:, None] - 1
+        deadline = perf_counter() + _SENT_AGAIN_S
+        while True:
+            pulled = self._store.pull_packed(chunk.slots, self._job_id, range(self._plan.ranks))
+            applied = np.stack(list(pulled.applied.values()))
+            if (applied > wanted).any():
+                return None
+            if not ((applied >= -1) & (applied < wanted)).any():  # -2: of a partition without a slot
+                return self._store.unpacked(pulled.packed)
+            if perf_counter() > deadline:
+                raise LostPushesError(self._store.url)
+            self._queue.wait_replicated()  # what of them is this worker's is sent again
+            sleep(_REPLICAS_POLL_S)
+
+    def _follow(self, rank: int, round_: int) -> None:
+        """Of a round that others have pushed: this rank's is prepared, or pushed as well, or lost."""
+        if self._board.ranks.prepared(rank, round_) is None:
+            self._announce_again(rank, round_)
+        else:
+            self._board.ranks.announce_prepared(rank, round_)
+
     def _announce_again(self, rank: int, round_: int) -> None:
         """Of a round behind one that is prepared: all was pushed, but the board may have lost that it was."""
         self._wait_replicated()  # and its node pushes with it, which are sent again if they are kept
@@ -198,12 +233,16 @@ class BspWorker:
         self._board.ranks.announce_pushed(rank, applied)
 
     def _update(
-        self, chunk: Chunk, learner: Learner, evaluated: tuple[bytes, bytes], rank: int, round_: int
+        self,
+        chunk: Chunk,
+        before: Float32,
+        learner: Learner,
+        evaluated: tuple[bytes, bytes],
+        rank: int,
+        round_: int,
     ) -> PreparedUpdate:
         """What a rank's chunk of a round adds, and what the learner says then; before it said `evaluated`."""
         started = perf_counter()
-        before = self._store.pull(chunk.slots)
-        pulled = perf_counter()
         shard = self._plan.place(rank, round_)
         pass_ = self._plan.pass_of(shard)
         delta = learner.learn(
@@ -222,8 +261,7 @@ class BspWorker:
         else:
             later_passes = learner.later_passes.to_bytes()
         self.examples += len(chunk)
-        self._timings.pull += pulled - started
-        self._timings.train += perf_counter() - pulled
+        self._timings.train += perf_counter() - started
         self._counts.wanted += chunk.slots.size
         self._counts.pulled += chunk.slots.size
         changed = increments != 0
@@ -252,8 +290,7 @@ class BspWorker:
             if last is not None and last.round == round_:  # a failover has lost it
                 self._board.ranks.prepare(rank, round_, last.update)
             elif self._board.look(shards=False).ranks[rank].pushed < round_:
-                # Nobody has it any more. The round is trained again, if with what others have pushed since.
-                self._train(rank, round_)
+                self._train(rank, round_)  # nobody has it any more
             return  # else another attempt at this rank was faster
         update = PreparedUpdate.from_bytes(blob, self._store.bits)
         token = Token(self._job_id, rank, round_)
@@ -266,8 +303,7 @@ class BspWorker:
     def _wait_replicated(self) -> None:
         """Wait until replicas have what was pushed: the next round must find it, also after a failover.
 
-        Where a replica stays away, that is waited for once: then the sum is still right, as what a failover
-        loses is sent again, but not to the bit what it would have been.
+        Where a replica stays away, that is waited for once: what a failover loses then is sent again.
         """
         deadline = perf_counter() + self._replicas_wait_s
         while not self._queue.wait_replicated(timeout_s=1.0 if self._replicas_wait_s else 0.01):

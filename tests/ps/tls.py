@@ -83,6 +83,8 @@ class TlsProxy:
             self._context.wrap_socket(plain, server_side=True) as client,
             socket.create_connection(("127.0.0.1", self._target)) as server,
         ):
+            for each in (client, server):  # as Redis does
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while True:
                 ready = [client] if client.pending() else select([client, server], [], [])[0]
                 for source in ready:

@@ -24,7 +24,7 @@ from ctr.workers.description import Consistency, JobDescription, absolute, input
 from ctr.workers.heartbeat import Heartbeat
 from ctr.workers.report import read_stalls
 from features import FeatureSpec, open_source
-from ps import Filters, JobBoard, MemoryStore, RedisStore, parse_redis_url
+from ps import Filters, JobBoard, MemoryStore, RedisStore, Token, parse_redis_url
 from ps.wire.keys import Keys
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
@@ -255,7 +255,7 @@ class TestStalls:
         )
         url = parse_redis_url(redis_url)
         with (
-            closing(RedisStore(url, bits=18, width=Ftrl.width, facts=job.facts())),
+            closing(RedisStore(url, bits=18, width=Ftrl.width, facts=job.facts())) as store,
             closing(JobBoard(url, lease_s=LEASE_S)) as board,
             ExitStack() as other_lives,
         ):
@@ -268,10 +268,16 @@ class TestStalls:
             wait_for(lambda: len(board.look().workers) == 2)
             (helper,) = {worker.host for worker in board.look().workers} - {"other"}
 
+            everywhere = np.ones(store.partitions.count, np.bool_)
+
             def get_on(number: int) -> None:
                 if job.ranks:
-                    board.ranks.announce_prepared(0, number)
-                    board.ranks.announce_pushed(0, number)
+                    round_ = number - 1
+                    wait_for(lambda: board.look().ranks[1].prepared == round_)
+                    board.ranks.announce_prepared(0, round_)
+                    nothing = np.empty(0, np.uint32), np.empty(0, np.int64)
+                    store.push_packed(*nothing, Token("waits", 0, round_), only=everywhere)
+                    board.ranks.announce_pushed(0, round_)
                 else:
                     board.queue.advance(other, shard, number, number)
 

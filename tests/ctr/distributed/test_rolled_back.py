@@ -165,6 +165,24 @@ def test_of_rounds_whose_last_worker_was_taken_for_dead(redis_url: str, job_data
         store.drop()
 
 
+def test_of_rounds_of_which_one_worker_has_died(
+    start_job: StartJob, start_redis: StartRedis, job_data: Path
+) -> None:
+    """The other sends again what it keeps, and the dead one's rank cannot be trained without seeing that."""
+    servers = start_redis()
+    running = start_job(describe(job_data, passes=PASSES), servers.url)
+    running.gather(until=SOME)
+    assert running.once(lambda view: pushed(view) >= 2 * SOME)
+    snapshot(running, servers.servers[0])
+    running.pause(SOME + 2)
+    assert running.once(lambda view: pushed(view) >= 2 * (SOME + 2))
+    os.kill(running.pids()[0], signal.SIGKILL)
+    servers.servers[0].restart()
+    running.pause(None)
+    with pytest.raises(StoreError, match=LOST):
+        running.result()
+
+
 def test_of_rounds_that_only_the_board_has_forgotten(
     start_job: StartJob, start_redis: StartRedis, job_data: Path
 ) -> None:
