@@ -254,7 +254,9 @@ def _require_over(settings: StoreSettings, job: str, stop: Event) -> None:
         first = board.look(shards=False)
         if first.state != "running" or first.coordinator is None:
             return
-        sys.stderr.write(f"waiting until the lease of the job's last command is over ({found.lease_s:g} s)\n")
+        sys.stderr.write(
+            f"waiting {found.lease_s:g} s to see whether the previous `ctr train` is still running\n"
+        )
         over = monotonic() + found.lease_s
         while monotonic() < over:
             if stop.wait(_POLL_S):

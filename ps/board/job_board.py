@@ -57,7 +57,8 @@ class JobBoard:
 
         `shards` data shards are in the queue; with `ranks` it is a BSP job. Raises
         StoreError when a job is there that is not over. One is over when it has finished or failed, and when
-        no worker is alive and either it was stopped or its coordinator is dead.
+        no worker is alive and either it was stopped or its coordinator is dead. Where leases are left, this
+        waits for the length of a lease whether anybody renews them.
         """
         return self._record.create(job, description, shards, ranks)
 

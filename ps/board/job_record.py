@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from time import sleep
 from typing import Any, TypeVar
 
 from ctr.errors import StoreError
-from ps.board.answers import JOB_FACTS, TIME, job_of, lease_end, milliseconds
+from ps.board.answers import JOB_FACTS, TIME, job_of, milliseconds
+from ps.board.previous_job import PreviousJob
 from ps.board.view import LEASE_S, Job
 from ps.wire import BoardPart, Command, Decision, Keys, Nodes, RedisUrl, Transactions, connect
 
@@ -61,31 +63,12 @@ class JobRecord:
         created = Job(job, secrets.token_hex(8), lease_s, description, shards, ranks)
         launch = created.launch.encode()
         key = self.key
-        reads = [
-            (b"GET", key[BoardPart.LAUNCH]),
-            (b"HMGET", key[BoardPart.JOB], b"id", b"state", b"ranks"),
-            TIME,
-            (b"ZRANGE", key[BoardPart.LEASES], b"-1", b"-1", b"WITHSCORES"),
-            (b"GET", key[BoardPart.COORDINATOR]),
-        ]
-
-        def previous_ranks(found: list[Any]) -> int:
-            there, (name, state, its_ranks), time, last, coordinator = found
-            if there is None or there == launch:  # the latter is our own request whose answer was lost
-                return 0
-            now = milliseconds(time)
-            workers = bool(last) and float(last[1]) > now
-            led = lease_end(coordinator) > now
-            if state in (b"running", b"stopping") and (workers or (led and state == b"running")):
-                raise StoreError(
-                    f"{self.url}: the job {name.decode()!r} is {state.decode()} in this store; wait until it "
-                    "is over, or name another model (?model=NAME)."
-                )
-            return int(its_ranks)
+        previous = PreviousJob(self.url, key, launch)
 
         def decide(found: list[Any]) -> Decision[None]:
-            previous_ranks(found)
-            if found[0] == launch:
+            time, *of_previous = found
+            previous.ranks(of_previous)
+            if of_previous[0] == launch:  # our own request whose answer was lost
                 return (), lambda _: None
             facts = {
                 b"launch": launch,
@@ -102,16 +85,20 @@ class JobRecord:
                 (b"DEL", *key.values()),
                 (b"SET", key[BoardPart.LAUNCH], launch),
                 (b"HSET", key[BoardPart.JOB], *words),
-                self.coordinator_lease(found[2], lease_s),
+                self.coordinator_lease(time, lease_s),
             ]
             return commands, lambda _: None
 
-        watched = [key[part] for part in (BoardPart.LAUNCH, BoardPart.JOB, BoardPart.LEASES)]
+        while True:
+            found = self.line.together(key[BoardPart.LAUNCH], previous.reads)
+            if previous.is_over(found, self.line.last_trouble):
+                break
+            sleep(previous.pause_s)
         # Its updates first, as the new job's workers may come as soon as it is there.
-        previous = self.line.update(watched, reads, lambda found: ((), _always(previous_ranks(found))))
-        for rank in map(self.names.rank, range(previous)):
+        for rank in map(self.names.rank, range(previous.ranks(found))):
             self.line.ask(rank, [(b"DEL", rank)])
-        self.line.update(watched, reads, decide)
+        parts = BoardPart.LAUNCH, BoardPart.JOB, BoardPart.LEASES, BoardPart.COORDINATOR
+        self.line.update([key[part] for part in parts], [TIME, *previous.reads], decide)
         self._remember(created)
         return created
 
@@ -209,7 +196,3 @@ class JobRecord:
             f"{self.url}: there is {asked} of the model {self.names.model!r} in this store; start one with "
             "`ctr train --store`, and give its id and store."
         )
-
-
-def _always(value: T) -> Callable[[list[Any]], T]:
-    return lambda _: value

@@ -74,8 +74,8 @@ class Folds:
 
     def _always_put_off(self) -> StoreError:
         return StoreError(
-            f"{self._channel.url}: others have folded the same logs for {self._channel.patience_s:g} s, so "
-            "that one could not be folded here; are there still workers of the job?"
+            f"{self._channel.url}: other workers kept folding the same logs for "
+            f"{self._channel.patience_s:g} s; is the job still running?"
         )
 
 

@@ -98,7 +98,7 @@ class RedisUrl:
             open(path, "rb").close()
         except OSError as error:
             raise StoreError(
-                f"{self}: {path}, its {name}, cannot be read ({error.strerror}); the file has to be on every "
+                f"{self}: {name}={path} cannot be read ({error.strerror}); the file has to be on every "
                 "machine that uses this URL."
             ) from None
 
@@ -142,7 +142,7 @@ def parse_redis_url(url: str) -> RedisUrl:
     if (files := [name for name in _SSL_OPTIONS if name in query]) and not scheme.startswith("rediss"):
         raise StoreError(f"{shown}: {files[0]} is for TLS; write {scheme.replace('redis', 'rediss', 1)}://…")
     if "key" in query and "cert" not in query:
-        raise StoreError(f"{shown}: key is that of a client certificate; name this, too (&cert=FILE).")
+        raise StoreError(f"{shown}: key needs a client certificate: add &cert=FILE.")
     if len(addresses) > 1 and scheme in SINGLE_SCHEMES:
         raise StoreError(f"{shown}: several hosts are a cluster; write {scheme}+cluster://…")
     if "model" in query:

@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
+from ctr.workers.heartbeat import Heartbeat
 from ps.board.job_board import JobBoard
 from ps.redis.model import drop_model
 from ps.status.observer import StoreObserver
@@ -79,11 +80,17 @@ class TestJob:
     def test_a_live_job_is_not_replaced(self, url: str, board: JobBoard, boards: Boards) -> None:
         board.create("old", b"", shards=1)
         other = boards(url)
-        with pytest.raises(StoreError, match="'old' is running"):
+        with (
+            Heartbeat(SHORT_S / 5, board.heartbeat_coordinator),
+            pytest.raises(StoreError, match="'old' is running"),
+        ):
             other.create("new", b"", shards=1)
         worker = board.leases.register("here")
         board.stop()
-        with pytest.raises(StoreError, match="'old' is stopping"):
+        with (
+            Heartbeat(SHORT_S / 5, lambda: board.leases.heartbeat(worker)),
+            pytest.raises(StoreError, match="'old' is stopping"),
+        ):
             other.create("new", b"", shards=1)
         board.leases.expire(worker)
         other.create("new", b"", shards=1)  # stopped, and everybody has left
@@ -125,13 +132,13 @@ class TestJob:
             board.look()
 
     def test_the_coordinator_keeps_its_job(self, url: str, boards: Boards) -> None:
-        brief, lasting = boards(url, lease_s=SHORT_S), boards(url)
-        brief.create("old", b"", shards=1)
-        lasting.heartbeat_coordinator()
-        time.sleep(3 * SHORT_S)
-        assert lasting.look().coordinator_alive
-        with pytest.raises(StoreError, match="'old' is running"):
-            boards(url).create("new", b"", shards=1)
+        board = boards(url, lease_s=1.0)
+        board.create("old", b"", shards=1)
+        with Heartbeat(SHORT_S, board.heartbeat_coordinator):
+            time.sleep(1.5)
+            assert board.look().coordinator_alive
+            with pytest.raises(StoreError, match="'old' is running"):
+                boards(url).create("new", b"", shards=1)
 
     def test_who_belongs_to_an_earlier_job_changes_nothing(
         self, url: str, board: JobBoard, boards: Boards

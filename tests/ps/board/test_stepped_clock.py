@@ -9,6 +9,7 @@ from time import monotonic, sleep
 
 import pytest
 
+from ctr.errors import StoreError
 from ctr.workers.heartbeat import Heartbeat
 from ps.board.job_board import JobBoard
 from ps.servers import SteppedClock
@@ -87,3 +88,26 @@ def test_a_dead_worker_is_noticed_within_its_lease(
     until(is_noticed, timeout_s=10)
     assert LEASE_S / 2 < monotonic() - died < 2 * LEASE_S
     assert board.queue.gate(worker).live
+
+
+@pytest.mark.parametrize("step_s", [-3_600.0, 60.0])
+def test_a_job_is_replaced_when_it_is_dead_and_not_before(
+    start_redis: StartRedis, stepped_clock: SteppedClock, boards: Boards, step_s: float
+) -> None:
+    """Its leases seem to last for another hour, or to be over though they are renewed."""
+    url = start_redis(clock=stepped_clock).url
+    board, other = (boards(url, lease_s=LEASE_S) for _ in range(2))
+    board.create("old", b"", shards=SHARDS)
+    worker = board.leases.register("worker")
+    stepped_clock.step(step_s)
+    with ExitStack() as life:
+        beat(life, board, worker)
+        life.enter_context(Heartbeat(LEASE_S / 5, board.heartbeat_coordinator))
+        with pytest.raises(StoreError, match="'old' is running"):
+            other.create("new", b"", shards=SHARDS)
+    stepped_clock.step(0)
+    board.heartbeat_coordinator()
+    stepped_clock.step(step_s)
+    began = monotonic()
+    other.create("new", b"", shards=SHARDS)
+    assert monotonic() - began < 3 * LEASE_S

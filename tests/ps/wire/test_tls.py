@@ -79,9 +79,9 @@ def test_without_one_it_is_refused(address: str, certificates: Certificates) -> 
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("rediss://h:1/0?ca=/missing.pem", r"/missing.pem, its ca, cannot be read \(No such file"),
-        ("rediss://h:1/0?cert=/missing.pem", r"/missing.pem, its cert, cannot be read \(No such file"),
-        ("rediss://h:1/0?key=/missing.pem", r"name this, too \(&cert=FILE\)"),
+        ("rediss://h:1/0?ca=/missing.pem", r"ca=/missing.pem cannot be read \(No such file"),
+        ("rediss://h:1/0?cert=/missing.pem", r"cert=/missing.pem cannot be read \(No such file"),
+        ("rediss://h:1/0?key=/missing.pem", "key needs a client certificate: add &cert=FILE"),
         ("redis://h:1/0?cert=/missing.pem", "cert is for TLS; write rediss://"),
         ("redis+cluster://h:1?ca=/missing.pem", r"ca is for TLS; write rediss\+cluster://"),
     ],
