@@ -21,12 +21,12 @@ def windows_of_warm_start(job: TrainJob, spec: FeatureSpec | None) -> Windows | 
 
 
 def window_warnings(job: TrainJob, source: ExampleSource) -> list[str]:
-    """A warning where the windows of a data set began with no earlier rows."""
+    """A warning where the windows of a data set started empty."""
     if not isinstance(source, DatasetSource) or source.manifest.windows_before != 0:
         return []
-    began = f"{source.path}: its windows began with no earlier rows"
+    began = f"{source.path}: its windows started empty"
     if job.warm_start is None:
-        return [f"{began}, so they say little of its first ones; build the next day with --windows-from"]
+        return [f"{began}, so its first rows have little history; build the next day with --windows-from"]
     return [
         f"{began}, though the model {printable(job.warm_start)} was trained on some: build it with"
         " `--windows-from` and the model or data set of the day before"

@@ -168,7 +168,9 @@ class Model:
         Raises ModelError where they are in Redis.
         """
         if self.shared is not None:
-            raise ModelError("its windows are in Redis: rows of a log go with the model that it was made of.")
+            raise ModelError(
+                "this model's windows are in Redis; load the model from its folder to predict tables."
+            )
         return None if self.windows is None else self.windows.copy()
 
     def evaluate(self, data: object) -> MetricSummary:

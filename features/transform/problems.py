@@ -23,9 +23,8 @@ _EXPECTED = {
     RowStatus.QUERY: "is a query id: ranking data is not supported; write index:value",
     RowStatus.FEATURES: "has so many values that they and their crosses are more features than the spec's"
     " most_features; shorten such lists, cross fewer of them, or raise most_features",
-    RowStatus.LATE: "is earlier than a row before it, by more than the slack of a window (rows that it knew"
-    " at the start come before all; for these, give their data set); sort the rows by time, or raise that"
-    " slack",
+    RowStatus.LATE: "is earlier than the latest row before it, by more than the slack of a window; sort the"
+    " rows by time, or raise that slack (of rows that a model was trained on, give their data set)",
 }
 _REASONS = {
     RowStatus.LABEL: "no label (0 or 1, or -1 or 1)",

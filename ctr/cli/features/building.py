@@ -215,7 +215,7 @@ def _summary(
         facts["windows"] = {"keys": windows.keys, "bytes": windows.bytes}
         lines.append(f"its windows know {some(windows.keys, 'key')}, in {size(windows.bytes)}")
         if not manifest.windows_before:
-            lines.append("they began with no earlier rows; --windows-from goes on from those of a day before")
+            lines.append("they started empty; --windows-from DIR continues from the previous day")
     return facts, lines
 
 

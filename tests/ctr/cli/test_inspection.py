@@ -58,7 +58,7 @@ def test_rows_out_of_the_order_of_time(cli: Cli, tmp_path: Path) -> None:
     found = cli("features", "check", "--spec", spec, log)
     lines = found.out.splitlines()
     assert lines[1] == "1 bad row:"
-    assert "is earlier than a row before it" in lines[2]
+    assert "is earlier than the latest row" in lines[2]
     assert lines[5:8] == [
         "time  in order  rows back  at most by  first (UTC)           last (UTC)",
         "at    no                1   2 h 5 min  2017-11-06T16:00:00Z  2017-11-06T18:30:00Z",

@@ -113,7 +113,9 @@ def test_rows_that_the_windows_know_already_are_refused(
         lambda: model.predict([{"ip": 1, "app": 3, "click_time": "2017-11-06 03:00:00"}]),
         lambda: model.explain({"ip": 1, "app": 3, "click_time": "2017-11-06 03:00:00"}),
     ):
-        with pytest.raises(DataError, match="is earlier than a row before it, by more than the slack"):
+        with pytest.raises(
+            DataError, match="is earlier than the latest row before it, by more than the slack"
+        ):
             refused()
     done = cli("predict", "--model", windowed / "model", days[0], "--out", tmp_path / "p.csv")
     assert done.code == 1
@@ -124,7 +126,7 @@ def test_rows_that_the_windows_know_already_are_refused(
 def test_a_day_that_forgot_the_windows_before_is_told(cli: Cli, tmp_path: Path, days: list[Path]) -> None:
     first, model, second, forgot = (tmp_path / name for name in ("first", "model", "second", "forgot"))
     build = ("features", "build", "--spec", SPEC)
-    none = "began with no earlier rows"
+    none = "started empty"
     assert none in cli(*build, days[0], "--out", first).out
     assert none in cli("train", first, "--model", model).out
     assert none in cli(*build, days[1], "--out", forgot).out
@@ -245,7 +247,10 @@ def test_wrong_input_is_told_and_nothing_is_half_written(cli: Cli, tmp_path: Pat
     build = ("features", "build", "--spec", SPEC, "--out", out)
     backwards = cli(*build, days[1], days[0])
     assert backwards.code == 1
-    assert f"{days[0]}:2: column 'click_time': '2017-11-06 00:00:00' is earlier than a row" in backwards.err
+    assert (
+        f"{days[0]}:2: column 'click_time': '2017-11-06 00:00:00' is earlier than the latest row"
+        in backwards.err
+    )
     assert "sort the rows by time, or raise that slack" in " ".join(backwards.err.split())
     assert not out.exists()
     skipped = cli(*build, days[1], days[0], "--on-bad-rows", "skip", "--max-bad-fraction", 1)
@@ -256,7 +261,7 @@ def test_wrong_input_is_told_and_nothing_is_half_written(cli: Cli, tmp_path: Pat
     assert "its features depend on earlier rows. Build the data set first" in " ".join(raw.err.split())
     later = cli(*build, days[0], "--windows-from", out)
     assert later.code == 1
-    assert "is earlier than a row before it" in later.err
+    assert "is earlier than the latest row" in later.err
     remedy = "give one that was made with the same windows as the spec's."
     for place, problem in (("no", "there is no such folder"), ("none", "is neither a data set nor a model")):
         (tmp_path / "none").mkdir(exist_ok=True)
