@@ -90,7 +90,9 @@ def calibrate(
     warnings = []
     if seen_rows(loaded.manifest, found.manifest["calibrated"][DIGESTS]) == "trained":
         named = ", ".join(map(printable, inputs))
-        warnings = [f"the model was trained on rows of {named}, where it is too sure; calibrate it on others"]
+        warnings = [
+            f"the model was trained on rows of {named}, so it is overconfident there; calibrate on other rows"
+        ]
     before, after = fitted.before.summary(), fitted.after.summary()
     lines = [
         *metric_lines({"not calibrated": before, "calibrated": after}),

@@ -308,7 +308,7 @@ def _skipped(
     for model, source, file in zip(models, sources, chain([quarantine], repeat(None)), strict=False):
         if lines := bad_rows_lines(source.bad_rows, file):
             found += [f"{model}: {lines[0]}", *lines[1:]]
-    return [*found, f"compared on the {compared[0].metrics.examples:,} rows that are good for all of them"]
+    return [*found, f"compared on the {compared[0].metrics.examples:,} rows valid for every model"]
 
 
 def _slice_lines(slices: Slices) -> list[str]:

@@ -139,8 +139,9 @@ def explain(
     """Show what each feature of a row adds to its prediction, the most telling first.
 
     Contributions (weight times value) add up to the log-odds of a click; those of a calibrated model are
-    before calibration. A feature that no training row had is *unseen*, and adds nothing. Rows of a hashed
-    data set have the texts of the model's dictionary, of the data set's, and of the values in FILE.
+    before calibration. A feature that no training row had is *unseen*, and adds nothing; if the model was
+    trained with --admit or --negative-rate, training may have skipped it: it is *not in the model*. Rows of
+    a hashed data set have the texts of the model's dictionary, of the data set's, and of the values in FILE.
 
     Example: `ctr explain --model model tomorrow.tsv --rows 1`
     """
@@ -155,15 +156,27 @@ def explain(
         raise typer.BadParameter("--values is for a hashed data set: raw rows have their own values.")
     loaded = load_model(model)
     found = run(loaded, inputs, rows, values)
-    unseen = _unseen(loaded, found)
+    absent = _absent(loaded, found)
+    unseen = not _skipped_features(loaded)
     notes = ", before calibration" if loaded.calibration is not None else ""
     notes += ", windows left out" if loaded.spec.windows and not hashed else ""
-    lines = [line for each in found for line in _explanation_lines(each, notes, unseen)]
-    report(lines, {"model": loaded.id, "rows": [_explanation_facts(each, unseen) for each in found]}, json)
+    lines = [
+        line
+        for each in found
+        for line in _explanation_lines(each, notes, absent, "unseen" if unseen else "not in the model")
+    ]
+    facts = [_explanation_facts(each, absent, False if unseen else None) for each in found]
+    report(lines, {"model": loaded.id, "rows": facts}, json)
 
 
-def _unseen(model: Model, found: Sequence[Explanation]) -> set[int]:
-    """The slots without a weight that training never met; not those whose weight a penalty keeps at 0."""
+def _skipped_features(model: Model) -> bool:
+    """Whether features of training rows may have been left out of the model."""
+    training = model.manifest.get("training", {})
+    return any(training.get(name, 1) < 1 for name in ("admit", "negative_rate"))
+
+
+def _absent(model: Model, found: Sequence[Explanation]) -> set[int]:
+    """The slots that are not in the model; not those whose weight a penalty keeps at 0."""
     import numpy as np
 
     from ctr.model import state_of
@@ -174,22 +187,24 @@ def _unseen(model: Model, found: Sequence[Explanation]) -> set[int]:
     return set(slots[~np.isin(slots, state_of(model)[0])].tolist()) if zero else set()
 
 
-def _explanation_facts(found: Explanation, unseen: set[int]) -> dict[str, Any]:
-    """As JSON, in which each feature says whether training has met it."""
+def _explanation_facts(found: Explanation, absent: set[int], seen: bool | None) -> dict[str, Any]:
+    """As JSON, in which each feature says whether training has met it; `seen`: of those that are absent."""
     facts = found.to_json()
-    facts["contributions"] = [{**part, "seen": part["slot"] not in unseen} for part in facts["contributions"]]
+    facts["contributions"] = [
+        {**part, "seen": seen if part["slot"] in absent else True} for part in facts["contributions"]
+    ]
     return facts
 
 
-def _explanation_lines(found: Explanation, notes: str, unseen: set[int]) -> list[str]:
+def _explanation_lines(found: Explanation, notes: str, absent: set[int], word: str) -> list[str]:
     if not found.contributions:
         return [found.place]
     cells = [("field", "text", "feature", "weight", "contribution")]
     for each in found.contributions:
         value = "" if each.value == 1 else f" x {each.value:g}"
         weight, adds = f"{each.weight:+.4f}{value}", f"{each.contribution:+.4f}"
-        if each.slot in unseen:
-            weight, adds = "unseen", "-"
+        if each.slot in absent:
+            weight, adds = word, "-"
         cells.append((each.field, each.text, each.feature, weight, adds))
     said = f"prediction {found.prediction:.5f}, log-odds {found.log_odds:+.4f}"
     return [

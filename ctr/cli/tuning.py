@@ -94,7 +94,8 @@ def tune(
         typer.Option(
             min=10,
             metavar="N",
-            help="Of more rows than this, use the first so many, and at most 3 passes.  \\[default: all]",
+            help="Use at most this many rows, from the start, and at most 3 passes; with --holdout-where, "
+            "all rows that meet it are scored on.  \\[default: all]",
             show_default=False,
         ),
     ] = None,
@@ -116,10 +117,10 @@ def tune(
 ) -> None:
     """Find the settings of `ctr train` that suit some data.
 
-    Each trial trains with other settings (alpha, beta, l1, l2) on a part of the rows, and is judged by the
-    log loss of the others after every pass, so the number of passes is found with them. Of raw files, trials
-    also scale the fields, as some learn best by larger steps than others. Ctrl-C keeps the best settings so
-    far. The search is Optuna's (`pip install optuna`).
+    Each trial trains with other settings (alpha, beta, l1, l2) on a part of the rows, and is scored on
+    the others after every pass, which also finds the number of passes. With raw files, trials also scale the
+    fields, as some learn best with larger steps than others. Ctrl-C keeps the best settings so far. The
+    search is Optuna's, which comes with `make install` and `ctr[all]`.
 
     Examples:
 
@@ -218,14 +219,12 @@ def _raw_rows(
 ) -> RawRows | None:
     """How raw rows are read through other specs; bad ones are counted elsewhere."""
     from ctr.tune import RawRows
-    from features import DatasetSource, load_spec
+    from features import load_spec
 
-    if spec is None or isinstance(source, DatasetSource):
-        return None
-    return RawRows(
-        source.inputs,  # as they were when it opened them
-        load_spec(spec),
-        on_bad_rows="fail" if on_bad_rows is OnBadRows.FAIL else "skip",
+    return RawRows.of(
+        source,
+        None if spec is None else load_spec(spec),
+        on_bad_rows=on_bad_rows.value,
         max_bad_fraction=max_bad_fraction,
         threads=workers,
     )

@@ -36,8 +36,8 @@ def tuned(
     """The job with the number of passes and settings of FTRL that suit its rows best, and what was tried.
 
     Fields of raw rows get scales if that is better. Settings that the job has stay. The rows of its hold-out
-    are not looked at. It makes 30 trials, or as many as learn 3e9 features, on 500,000 rows at most, and ends
-    after two minutes in any case, which the manifest says then. Temporary files are put into `scratch`.
+    are not looked at. It makes 30 trials, or as many as learn 3e9 features, on 500,000 rows at most. The
+    search stops after about 120 s; the manifest then says so. Temporary files are put into `scratch`.
 
     Raises ModelError for another optimizer, and the errors of `tune`.
     """
@@ -83,10 +83,10 @@ def _raw_rows(job: TrainJob, source: ExampleSource) -> RawRows | None:
     spec = wanted_spec(job)
     if spec is None or any(map(is_dataset, job.inputs)):
         return None
-    return RawRows(
-        source.inputs,  # as they were when it opened them
+    return RawRows.of(
+        source,
         spec,
-        on_bad_rows="fail" if job.on_bad_rows == "fail" else "skip",
+        on_bad_rows=job.on_bad_rows,
         max_bad_fraction=job.max_bad_fraction,
         threads=job.reading_threads,
         choice=job.rows(held_out=False),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DIGESTS = "input_digests"
 """The key of a manifest's entries for training, calibration and lineage."""
 
-SEEN = "the model was {} on rows of {}, so metrics there are better than on new rows; evaluate it on others"
+SEEN = "the model was {} on rows of {}, so these metrics are optimistic; evaluate on other rows"
 """A warning, to be filled in with `seen_rows` and the inputs."""
 
 

@@ -44,7 +44,7 @@ class Hashing:
     raw: RawRows | None
     """How they are read through other specs."""
     end: int | None
-    """Only the rows before this one."""
+    """Only the rows before this one, except for validation rows by a condition."""
     fraction: float | None
     """See `folds_of`."""
     scaled: bool
@@ -98,6 +98,11 @@ class Hashing:
                 raise raw.validation.condition.splits_nothing("no row")
             if len(self.source.sample(1)) == 0:
                 raise raw.validation.condition.splits_nothing("every row")
+            if not any(map(len, self.source.batches(BLOCK_ROWS, stop=self.end))):
+                raise DataError(
+                    f"all of the first {self.end:,} rows meet {raw.validation.condition.text!r}, so none is"
+                    " left to learn from; use more rows (--rows)."
+                )
         parts, scored = parts_of(raw, self.source, self.end, self.fraction)
         if raw.on_bad_rows == "skip":
             for _ in self.source.batches(BLOCK_ROWS, stop=self.end):

@@ -42,7 +42,7 @@ def write_plot(found: Tuned, file: Path) -> None:
         by_trial.axhline(default, color="grey", linestyle="--", linewidth=1, label="defaults, one pass")
     left_out = len(found.tried) - len(shown)
     more = f" ({left_out} not shown: above {_SHOWN:g} times the best)" if left_out else ""
-    by_trial.set(title=f"Settings judged by {found.scored_on}", xlabel=f"trial{more}")
+    by_trial.set(title=f"Settings scored on {found.scored_on}", xlabel=f"trial{more}")
     by_trial.legend()
     points = by_alpha.scatter(alphas, losses, c=passes, cmap="viridis")
     best = found.best

@@ -44,6 +44,26 @@ class RawRows:
     validation: RowChoice | None = None
     """The rows that trials are scored on, none of `choice`; None: parts of those that `choice` has."""
 
+    @classmethod
+    def of(
+        cls,
+        source: ExampleSource,
+        spec: FeatureSpec | None,
+        *,
+        on_bad_rows: Literal["fail", "skip", "quarantine"] = "fail",
+        max_bad_fraction: float | None = None,
+        threads: int = 1,
+        choice: RowChoice | None = None,
+    ) -> RawRows | None:
+        """The files of `source`, as they were when it opened them; None for a data set.
+
+        Bad rows that are quarantined are skipped here, as `source` keeps them.
+        """
+        if spec is None or not isinstance(source, RawSource):
+            return None
+        skips = on_bad_rows != "fail"
+        return cls(source.inputs, spec, "skip" if skips else "fail", max_bad_fraction, threads, choice)
+
     def learns(self, spec: FeatureSpec) -> bool:
         """Whether `spec` learns from other rows than all that `choice` has: those that a fold learns from."""
         return self.validation is None and learnt_of(spec) is None
@@ -70,10 +90,11 @@ def parts_of(
 ) -> tuple[list[Part], list[int]]:
     """Parts of the rows before `end`, and for each fold the number of the part that it is scored on.
 
+    Validation rows by a condition are all of them, as those of the last days are at the end.
     `source` reads the rows of `raw.choice`; `fraction`: see `folds_of`.
     """
     if raw.validation is not None:
-        return [Part(raw.choice, 0, end), Part(raw.validation, 0, end)], [1]
+        return [Part(raw.choice, 0, end), Part(raw.validation)], [1]
     total = source.count_rows() if end is None else min(end, source.count_rows())
     step = max(total // _STEPS, 1)
     left_out = source.count_not_chosen(step) if isinstance(source, RawSource) else []

@@ -126,9 +126,9 @@ class Tuned:
         """Why there are fewer trials than wanted, in words; None if there are not."""
         trials = f"{len(self.tried)} of {self.most_trials} trials"
         if self.ended is Ended.TIME:
-            return f"{trials}: its time was over; on a faster machine, or an idle one, it may choose others"
+            return f"{trials}: time limit reached; a faster machine may choose other settings"
         if self.ended is Ended.BUDGET:
-            return f"{trials}, as the rows are many: the same on any machine"
+            return f"{trials}: trial budget for this many rows used up (same on any machine)"
         return None
 
     @property
@@ -238,7 +238,7 @@ def tune(
         rows = candidates[0].by_fold[0].rows
         labels, _ = candidates[0].by_fold[0].labels([range(rows)])
         rates = tuple(float(part.mean()) for part in np.array_split(labels, 5))
-        if rows == most_rows:
+        if most_rows is not None and rows >= most_rows:
             most_epochs = min(most_epochs, _EPOCHS_OF_MANY)
         prepared = perf_counter()
         search = Search(

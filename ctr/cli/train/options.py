@@ -77,7 +77,7 @@ class TrainOptions:
             "--auto",
             help="First find --epochs, --alpha, --beta, --l1 and --l2, and of raw files --scale, by 30 "
             "trials on (the first 500,000 of) these rows, as `ctr tune` does; those that are given stay. "
-            "Many rows get fewer trials. After 120 s it ends in any case, and the model's manifest says so.",
+            "Large inputs get fewer trials. The search stops after about 120 s; the manifest then says so.",
         ),
     ] = False
     workers: Annotated[

@@ -155,6 +155,19 @@ def test_trials_are_scored_on_rows_that_meet_a_condition(
     holdout = json.loads(facts.read_text())["holdout"]
     assert measured["held_out_logloss"] == pytest.approx(holdout["logloss"], abs=2e-5)
 
+    last = ["--holdout-where", "site = late"]
+    early = tmp_path / "early.csv"
+    head, *lines = log.read_text().splitlines()
+    early.write_text("\n".join([head, *lines, *("1,late,b", "0,late,c") * 50, ""]))
+    words = ["--spec", spec, early, "--rows", 600, "--out", settings, "--trials", 1, "--max-epochs", 1]
+    done = cli("tune", *words, *last)
+    assert done.code == 0, done.err
+    assert "scored on the 100 of 700 rows where site = late" in done.out
+    early.write_text("\n".join([head, *("1,late,b", "0,late,c") * 400, *lines, ""]))
+    done = cli("tune", *words, *last)
+    assert (done.code, "all of the first 600 rows meet 'site = late'" in done.err) == (1, True)
+    words = ["--spec", spec, log, *where]
+
     for more, said in (
         (["--holdout-fraction", 0.2], "goes without --holdout-fraction"),
         (["--crosses", 2], "goes without --holdout-fraction and --crosses"),

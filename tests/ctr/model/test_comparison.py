@@ -182,7 +182,7 @@ def test_both_skips_are_reported(twins: tuple[list[Model], Path, Path], cli: Cli
     assert "log loss +0.00000 (95%: +0.00000 to +0.00000), no significant difference" in done.out
     assert f"{folders[0]}: skipped 1 bad row\n  {bad}:702: column 'a'" in done.out
     assert f"{folders[1]}: skipped 2 bad rows\n  {bad}:1902: column 'b'" in done.out
-    assert "compared on the 1,997 rows that are good for all of them" in done.out
+    assert "compared on the 1,997 rows valid for every model" in done.out
     told = json.loads((tmp_path / "told.json").read_text())
     assert (told["bad_rows"], told["others"][0]["bad_rows"]) == (1, 2)
 

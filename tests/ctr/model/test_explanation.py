@@ -100,6 +100,15 @@ def test_what_training_never_met_is_unseen_and_not_a_weight_of_zero(tmp_path: Pa
     assert {each["field"]: each["seen"] for each in row["contributions"]}["ad"] is False
     assert {each["field"]: each["seen"] for each in row["contributions"]}["site"] is True
 
+    trained = cli("train", "--spec", spec, log, "--model", tmp_path / "model", "--negative-rate", 0.5)
+    assert trained.code == 0, trained.err
+    done = cli("explain", "--model", tmp_path / "model", new, "--json", out)
+    assert next(line for line in done.out.splitlines() if line.split()[0] == "ad").endswith(
+        "not in the model             -"
+    )
+    (row,) = json.loads(out.read_text())["rows"]
+    assert {each["field"]: each["seen"] for each in row["contributions"]}["ad"] is None
+
 
 def test_a_row_of_a_program(model: Model) -> None:
     row = {"site": "a", "price": 1.5, "tags": "x:2|y"}

@@ -102,11 +102,11 @@ def test_a_search_that_was_cut_says_so(hashed: Path, tmp_path: Path) -> None:
     by_time = tune(DatasetSource(hashed), tmp_path, limit_s=0, **options)
     assert by_time.facts["ended"] == by_time.measured["ended"] == "time"
     assert by_time.cut is not None
-    assert by_time.cut.startswith("1 of 30 trials: its time was over")
+    assert by_time.cut.startswith("1 of 30 trials: time limit reached")
     by_budget = tune(DatasetSource(hashed), tmp_path, most_work=100_000, **options)
     assert by_budget.facts["ended"] == "budget"
     assert by_budget.cut is not None
-    assert by_budget.cut.endswith("the same on any machine")
+    assert by_budget.cut.endswith("used up (same on any machine)")
     assert tune(DatasetSource(hashed), tmp_path, trials=2).cut is None
 
 
