@@ -15,7 +15,7 @@ from features.block import Block, TextRows, blocks_of
 from features.columns import Arrays, Column
 from features.inputs import InputFile
 from features.lines import Labels
-from features.readers import RowChoice, open_reader
+from features.readers import RowChoice, format_of, open_reader
 from features.spec import FeatureSpec, ListField, NumberField, column_of
 from features.steps import buckets_of
 from features.text import count_unquoted
@@ -86,6 +86,22 @@ def absent_columns(
             f" {'row' if rows == 1 else f'{rows:,} rows'}; {hint}"
         )
     return found
+
+
+def typed_categories(spec: FeatureSpec, files: Sequence[InputFile]) -> list[str]:
+    """A warning for each column of floats that feeds a category, in the first file that has one."""
+    with suppress(DataError):  # the job itself will come to that
+        for file in files:
+            if (kind := format_of(file)) is None or kind.name not in ("parquet", "arrow"):
+                continue
+            from features.tables import ArrowReader, ParquetReader, float_categories
+
+            with closing(open_reader(file, spec, "ignored")) as reader:
+                if isinstance(reader, ArrowReader | ParquetReader) and (
+                    found := float_categories(file, reader.schema, spec)
+                ):
+                    return found
+    return []
 
 
 def crowded_fields(transform: Transform, blocks: Iterator[Block]) -> list[str]:

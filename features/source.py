@@ -20,7 +20,14 @@ from features.columns import Words
 from features.inputs import InputFile, StandardInput, input_files
 from features.lines import Labels
 from features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece
-from features.preview import absent_columns, crowded_fields, kind_of_labels, lists_taken_whole, quoted_cells
+from features.preview import (
+    absent_columns,
+    crowded_fields,
+    kind_of_labels,
+    lists_taken_whole,
+    quoted_cells,
+    typed_categories,
+)
 from features.readers import (
     EARLY_ROWS,
     SKIPPING,
@@ -185,7 +192,7 @@ class RawSource:
     def layout_warnings(self) -> list[str]:
         """What the first rows show of the files' layout that does not fit the spec's source."""
         with closing(self._blocks()) as blocks:
-            return quoted_cells(self._transform, blocks)
+            return quoted_cells(self._transform, blocks) + typed_categories(self.spec, self.files)
 
     def count_rows(self) -> int:
         """The number of data rows, good or bad. Text is read through for it, once."""

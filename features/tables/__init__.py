@@ -8,7 +8,7 @@ from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
     from features.tables.arrow import ArrowReader
-    from features.tables.category_types import check_categories
+    from features.tables.category_types import check_categories, float_categories
     from features.tables.parquet import ParquetReader
     from features.tables.table import TableReader
 

@@ -42,6 +42,11 @@ class ArrowReader:
                 f"{path}: this is a part of a hashed data set; give its folder with the manifest."
             )
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The types of the columns."""
+        return self._schema
+
     def close(self) -> None:
         self._raw.close()
 

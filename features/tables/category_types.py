@@ -1,4 +1,4 @@
-"""`check_categories`: typed columns of a table in memory whose values are categories."""
+"""`check_categories`, `float_categories`: typed columns of tables and files whose values are categories."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ def check_categories(table: pa.Table, spec: FeatureSpec, columns: Container[str]
     Raises DataError for fractions, as rows of JSON do: 0.5 may be 0.50 where the model learnt it. `columns`:
     only these; None: all of the spec.
     """
-    fields = [field for field in spec.fields if not field.numeric and not isinstance(field, TimeField)]
-    names = [column for field in fields for column in columns_of(field)]
-    names += [column for window in spec.windows for column in window.key]
-    for name in dict.fromkeys(names):
+    for name in _category_columns(spec):
         if table.column_names.count(name) != 1 or (columns is not None and name not in columns):
             continue
         kind = _value_type(table.schema.field(name).type)
@@ -38,6 +35,24 @@ def check_categories(table: pa.Table, spec: FeatureSpec, columns: Container[str]
                 f" ctr.read(path, spec), or make the column text.",
                 stacklevel=2,
             )
+
+
+def float_categories(path: object, schema: pa.Schema, spec: FeatureSpec) -> list[str]:
+    """A warning for each column of floating-point numbers in a file that is read as a category."""
+    return [
+        f"{path}: column {name!r} has the type {schema.field(name).type}, but its field is a category, and"
+        " requests for predictions refuse fractions there; make the column text, or the field a number"
+        for name in _category_columns(spec)
+        if schema.names.count(name) == 1 and pa.types.is_floating(_value_type(schema.field(name).type))
+    ]
+
+
+def _category_columns(spec: FeatureSpec) -> list[str]:
+    """The columns that are read as categories, each once."""
+    fields = [field for field in spec.fields if not field.numeric and not isinstance(field, TimeField)]
+    names = [column for field in fields for column in columns_of(field)]
+    names += [column for window in spec.windows for column in window.key]
+    return list(dict.fromkeys(names))
 
 
 def _value_type(kind: pa.DataType) -> pa.DataType:

@@ -44,6 +44,11 @@ class ParquetReader:
         self._rows: int = self._file.metadata.num_rows
         self.columns: Sequence[str] = self._file.schema_arrow.names
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The types of the columns."""
+        return self._file.schema_arrow
+
     def close(self) -> None:
         self._file.close()
 

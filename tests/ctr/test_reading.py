@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyarrow import csv, parquet
+from pyarrow import csv, feather, parquet
 
 import ctr
 import ctr.reading
 from ctr.errors import DataError, SpecError
 from features import Pipeline
+from tests.command_line import Cli
 
 SPEC = """
 version: 1
@@ -94,6 +95,28 @@ def test_fractions_as_categories_are_refused_as_in_json(log: Path) -> None:
             ctr.train(lists, tags)
         whole = lists.slice(0, 2).set_column(1, "t", pa.array([1.0, None]).dictionary_encode())
         Pipeline.from_yaml(tags).transform(whole)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_file_whose_floats_are_categories_warns_once(
+    log: Path, tmp_path: Path, kind: str, cli: Cli
+) -> None:
+    path, spec = tmp_path / f"log.{kind}", tmp_path / "spec.yaml"
+    spec.write_text(CSV)
+    typed = csv.read_csv(log)
+    if kind == "parquet":
+        parquet.write_table(typed, path)
+    else:
+        feather.write_feather(typed, path, compression="uncompressed")
+    said = f"{path}: column 'rate' has the type double, but its field is a category"
+    for words in (
+        ["train", "--spec", spec, path, path, "--model", tmp_path / "model"],
+        ["features", "build", "--spec", spec, path, "--out", tmp_path / "hashed"],
+        ["features", "check", "--spec", spec, path],
+    ):
+        done = cli(*words)
+        assert done.code == 0, done.err
+        assert " ".join((done.out + done.err).split()).count(said) == 1
 
 
 def test_texts_and_numbers_of_number_fields_say_nothing(log: Path) -> None:
