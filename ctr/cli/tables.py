@@ -38,7 +38,7 @@ def reliability_lines(summary: MetricSummary) -> list[str]:
     ]
     rarer = "clicks" if summary.positives * 2 <= summary.examples else "rows without a click"
     return [
-        f"reliability: up to ten groups by prediction, with about as many {rarer} each",
+        f"reliability: rows grouped by prediction, with about equal counts of {rarer}",
         *table(rows, ">>>>>"),
     ]
 

@@ -29,9 +29,9 @@ _PRECISION_RECALL = (
     " order gives the dotted line, the click rate of all rows."
 )
 _RELIABILITY = (
-    "Examples in up to ten groups by prediction, with about as many clicks each (or as many rows without a"
-    " click, if those are rarer). Bars are 95% confidence intervals. Predictions are right on the dotted line"
-    " and too low above it."
+    "Rows grouped by prediction, with about equal counts of clicks (or of rows without a click, if those are"
+    " rarer). Bars are 95% confidence intervals. Predictions are right on the dotted line and too low above"
+    " it."
 )
 _LIFT = (
     "Click rate of each tenth of the examples, divided by the click rate of all. A random order gives the"
