@@ -75,8 +75,8 @@ class TrainOptions:
         bool,
         typer.Option(
             "--auto",
-            help="First find --epochs, --alpha, --beta, --l1 and --l2, and of raw files --scale, by 30 "
-            "trials on (the first 500,000 of) these rows, as `ctr tune` does; those that are given stay. "
+            help="First find --epochs, --alpha, --beta, --l1 and --l2 (with raw files, --scale too) in 30 "
+            "trials on at most the first 500,000 rows, as `ctr tune` does; settings that you give are kept. "
             "Large inputs get fewer trials. The search stops after about 120 s; the manifest then says so.",
         ),
     ] = False
