@@ -40,27 +40,30 @@ def margins_of(
     """The log-odds of each example into `out`, for weights `w` float32[u] of local indices."""
     for e in range(indptr.size - 1):
         margin = np.float32(0)
-        if values is None:
-            for k in range(indptr[e], indptr[e + 1]):
+        for k in range(indptr[e], indptr[e + 1]):
+            if values is None:
                 margin += w[indices[k]]
-        else:
-            for k in range(indptr[e], indptr[e + 1]):
+            else:
                 margin += w[indices[k]] * values[k]
-            if not np.isfinite(margin):
-                margin = _large_margin(indices, values, w, indptr[e], indptr[e + 1])
         out[e] = margin
 
 
 @njit(nogil=True, cache=True)
-def _large_margin(
-    indices: NDArray[np.uint32], values: NDArray[np.float32], w: NDArray[np.float32], first: int, last: int
-) -> np.float32:
-    """The log-odds of an example whose values are too large for float32: within its range, so that opposite
-    infinities are not NaN."""
-    margin = 0.0
-    for k in range(first, last):
-        margin += np.float64(w[indices[k]]) * np.float64(values[k])
-    return np.float32(min(max(margin, -_LARGEST), _LARGEST))
+def bound_margins(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.uint32],
+    values: NDArray[np.float32],
+    w: NDArray[np.float32],
+    out: NDArray[np.float32],
+) -> None:
+    """Replace log-odds that are too large for float32, or NaN, as opposite infinities add up to, by those in
+    its range. A kernel of its own: in the loop of `margins_of`, the check is lost with NUMBA_BOUNDSCHECK=1."""
+    for e in range(out.size):
+        if not np.isfinite(out[e]):
+            margin = 0.0
+            for k in range(indptr[e], indptr[e + 1]):
+                margin += np.float64(w[indices[k]]) * np.float64(values[k])
+            out[e] = min(max(margin, -_LARGEST), _LARGEST)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctr.model import kernels
 from ctr.optimizers import Float32
@@ -52,13 +53,9 @@ class LinearModel:
             examples = Batch.from_scipy(examples.tocsr())
         if isinstance(examples, Batch) and len(examples) < _LOCALIZE_FROM_ROWS:
             indices = np.arange(examples.slots.size, dtype=np.uint32)
-            w = self.weights_at(examples.slots)
-        else:
-            chunk = localize(examples)
-            return chunk_margins(chunk, self._weights_in_order(chunk.slots))
-        out = np.empty(len(examples), np.float32)
-        kernels.margins_of(examples.indptr, indices, examples.values, w, out)
-        return out
+            return _margins(examples.indptr, indices, examples.values, self.weights_at(examples.slots))
+        chunk = localize(examples)
+        return chunk_margins(chunk, self._weights_in_order(chunk.slots))
 
     def _weights_in_order(self, slots: Slots) -> Float32:
         """The weights float32[u] of slots[u], sorted and without repeats."""
@@ -86,6 +83,14 @@ def probabilities_of(log_odds: Float32) -> Float32:
 
 def chunk_margins(chunk: Chunk, weights: Float32) -> Float32:
     """The log-odds of each example, float32[n], for the weights float32[u] of the chunk's slots."""
-    out = np.empty(len(chunk), np.float32)
-    kernels.margins_of(chunk.indptr, chunk.indices, chunk.values, weights, out)
+    return _margins(chunk.indptr, chunk.indices, chunk.values, weights)
+
+
+def _margins(
+    indptr: NDArray[np.int64], indices: NDArray[np.uint32], values: Float32 | None, weights: Float32
+) -> Float32:
+    out = np.empty(indptr.size - 1, np.float32)
+    kernels.margins_of(indptr, indices, values, weights, out)
+    if values is not None:
+        kernels.bound_margins(indptr, indices, values, weights, out)
     return out
