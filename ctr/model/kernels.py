@@ -57,7 +57,7 @@ def bound_margins(
     out: NDArray[np.float32],
 ) -> None:
     """Replace log-odds that are too large for float32, or NaN, as opposite infinities add up to, by those in
-    its range. A kernel of its own: in the loop of `margins_of`, the check is lost with NUMBA_BOUNDSCHECK=1."""
+    its range. A kernel of its own: in the loop of `margins_of`, NUMBA_BOUNDSCHECK=1 loses the check."""
     for e in range(out.size):
         if not np.isfinite(out[e]):
             margin = 0.0
