@@ -1,3 +1,3 @@
 """The prediction endpoint: a model behind HTTP."""
 
-from api.server import serve
+from ctr.api.server import serve

@@ -14,14 +14,14 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
-from api.body import Limits, RequestError, check_content, containers_at_most, parse_rows, read_body
-from api.events import Act, Events, add_event_routes, describe_events
-from api.schema import NOT_NOW, Alive, Predictions, Problem, Ready, example_row, request_schema
+from ctr.api.body import Limits, RequestError, check_content, containers_at_most, parse_rows, read_body
+from ctr.api.events import Act, Events, add_event_routes, describe_events
+from ctr.api.schema import NOT_NOW, Alive, Predictions, Problem, Ready, example_row, request_schema
 from ctr.errors import DataError, StoreError
 from ctr.model import Model
 
 if TYPE_CHECKING:  # which loads the Redis client
-    from api.shared_windows import SharedWindows
+    from ctr.api.shared_windows import SharedWindows
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 from starlette.requests import ClientDisconnect, Request
 
-from api.json_kernels import count_containers
+from ctr.api.json_kernels import count_containers
 
 DRAIN_FACTOR = 4
 """A body up to this many times the limit is read to its end and dropped before it is refused.
@@ -36,7 +36,7 @@ class Limits:
     body_s: float = 8.0
     """Seconds that a body may take to arrive. Less than a server that stops waits for its requests."""
     large_bodies: int = 16
-    """Bodies of more than `api.app.INLINE_BYTES` in memory at a time; others wait before they are read."""
+    """Bodies of more than `ctr.api.app.INLINE_BYTES` in memory at a time; others wait unread."""
 
 
 class RequestError(Exception):

@@ -10,10 +10,10 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, Field
 
-from api.body import Limits, parse_rows
-from api.schema import NOT_NOW, Problem, example_row, request_schema
+from ctr.api.body import Limits, parse_rows
+from ctr.api.schema import NOT_NOW, Problem, example_row, request_schema
+from ctr.features.windows import Windows
 from ctr.model import Model
-from features.windows import Windows
 
 AHEAD_S = 3600
 """How much later than the server's clock an event may be: one of the year 3017 would make all keys expire."""

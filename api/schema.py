@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from features import FeatureSpec
-from features.spec import UNIX, UNIX_MS, CategoryField, NumberField, TimeField, column_of, columns_of
+from ctr.features import FeatureSpec
+from ctr.features.spec import UNIX, UNIX_MS, CategoryField, NumberField, TimeField, column_of, columns_of
 
 NOT_NOW = "The model is warming up, the server is busy, or Redis, which has the windows, is away"
 """Why an answer may have the status 503."""

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from fastapi import FastAPI
 
-from api.app import create_app
-from api.connection import Connection
+from ctr.api.app import create_app
+from ctr.api.connection import Connection
 from ctr.errors import CtrError
 from ctr.model import Model, load_model
 
 if TYPE_CHECKING:
-    from api.shared_windows import SharedWindows
+    from ctr.api.shared_windows import SharedWindows
 
 KEEP_ALIVE_S = 75
 """An idle connection is closed after this. Longer than the pools of common clients and proxies keep one
@@ -76,8 +76,8 @@ def serve(model_dir: Path, host: str = "127.0.0.1", port: int = 8000, *, windows
 
 def _with_windows(url: str, model_dir: Path) -> tuple[Model, SharedWindows]:
     """The model, and its windows in Redis."""
-    from api.shared_windows import SharedWindows
-    from ps import parse_redis_url
+    from ctr.api.shared_windows import SharedWindows
+    from ctr.ps import parse_redis_url
 
     redis = parse_redis_url(url)  # before a large model is loaded
     model = load_model(model_dir)

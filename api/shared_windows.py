@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, StoreError
-from features import FeatureSpec
-from features.columns import Words
-from features.text import Cells
-from features.windows import WindowRecords, Windows, difference, identity_of
-from ps import Beginning, Change, Record, RecordStore, RedisUrl
+from ctr.features import FeatureSpec
+from ctr.features.columns import Words
+from ctr.features.text import Cells
+from ctr.features.windows import WindowRecords, Windows, difference, identity_of
+from ctr.ps import Beginning, Change, Record, RecordStore, RedisUrl
 
 _IDENTITY = "windows"
 """The fact that must be the same for servers to share windows."""
 
 
 class SharedWindows:
-    """The windows of `spec` in Redis, as `features.windows.Windows` would have them in memory.
+    """The windows of `spec` in Redis, as `ctr.features.windows.Windows` would have them in memory.
 
     A request fetches the records of its keys, and all keys' totals, in one round trip, makes `Windows` of
     them and asks these: so features are the same to the bit. Events that arrive while others are written are

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import ctr
-from features import Batch, RawSource, load_spec
-from features.inspect import draft_spec
+from ctr.features import Batch, RawSource, load_spec
+from ctr.features.inspect import draft_spec
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,23 @@ from numpy.typing import NDArray
 from benchmarks.measure import ctr
 from benchmarks.plan import hashed
 from ctr.defaults import SAFE_ADDING, STALENESS
+from ctr.features import open_source
+from ctr.features.batches import localize
 from ctr.learn import Learner
 from ctr.optimizers import choose_optimizer
-from features import open_source
-from features.batches import localize
-from ps import DEFAULT_FILTERS, JobBoard, Logged, RedisStore, RedisUrl, Token, WorkerStore, parse_redis_url
-from ps.partitions import Slots
-from ps.redis import NewsPosition
-from ps.servers import EmbeddedRedis
+from ctr.ps import (
+    DEFAULT_FILTERS,
+    JobBoard,
+    Logged,
+    RedisStore,
+    RedisUrl,
+    Token,
+    WorkerStore,
+    parse_redis_url,
+)
+from ctr.ps.partitions import Slots
+from ctr.ps.redis import NewsPosition
+from ctr.ps.servers import EmbeddedRedis
 
 BITS = 28
 WORKERS = 100

@@ -8,8 +8,8 @@ from time import perf_counter
 import numpy as np
 
 from benchmarks.measure import ctr
-from features import Batch, load_spec, open_source
-from features.batches import join_chunks, localize
+from ctr.features import Batch, load_spec, open_source
+from ctr.features.batches import join_chunks, localize
 
 BITS = 24
 L2 = 10.0

@@ -13,9 +13,9 @@ import redis
 
 from benchmarks import vowpal
 from benchmarks.measure import alternate, ctr
-from features import load_spec
-from ps import RedisStore, Token, parse_redis_url
-from ps.servers import EmbeddedRedis
+from ctr.features import load_spec
+from ctr.ps import RedisStore, Token, parse_redis_url
+from ctr.ps.servers import EmbeddedRedis
 
 BITS = 24
 SLOTS = 100_000

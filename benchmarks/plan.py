@@ -15,8 +15,8 @@ from benchmarks.measure import ctr
 from benchmarks.parameters import train
 from benchmarks.yardsticks import Yardsticks, measure_yardsticks
 from ctr.cost_model import Workload, estimate
+from ctr.features import load_spec, open_source
 from ctr.learn import default_chunk
-from features import load_spec, open_source
 
 BITS = (22, 28)
 CASES = [(workers, nodes) for workers in (1, 2) for nodes in (1, 2)]

@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarks import vowpal
 from benchmarks.measure import ctr
-from features import load_spec
-from ps.servers import EmbeddedRedis
+from ctr.features import load_spec
+from ctr.ps.servers import EmbeddedRedis
 
 BITS = 28
 SEED = 11

@@ -14,12 +14,12 @@ from time import process_time, thread_time
 
 from ctr.cost_model import ChunkSlots, Costs, Workload, chunk_costs
 from ctr.defaults import SAFE_ADDING, STALENESS
+from ctr.features import Chunk, open_source
+from ctr.features.batches import localize
 from ctr.learn import Learner
 from ctr.optimizers import choose_optimizer
-from features import Chunk, open_source
-from features.batches import localize
-from ps import DEFAULT_FILTERS, FilterCounts, Pulled, RedisStore, WorkerStore, parse_redis_url
-from ps.servers import EmbeddedRedis
+from ctr.ps import DEFAULT_FILTERS, FilterCounts, Pulled, RedisStore, WorkerStore, parse_redis_url
+from ctr.ps.servers import EmbeddedRedis
 
 CHUNKS = 8
 """At most: as many as a job of one worker has at least. What only the first takes counts as much."""

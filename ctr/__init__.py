@@ -7,7 +7,6 @@ face load their modules when somebody asks for them.
 from typing import TYPE_CHECKING
 
 from ctr.lazy import lazy_face as _lazy_face
-from ctr.siblings import require_siblings as _require_siblings
 
 if TYPE_CHECKING:
     from ctr import datasets
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from ctr.training import train
 
 __version__ = "0.1.0"
-
-_require_siblings("features", "ps")  # api by `ctr serve`, which alone needs it
 
 __getattr__ = _lazy_face(__name__, __file__)
 

@@ -20,8 +20,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
+from ctr.features import FeatureSpec, load_spec, parse_spec
 from ctr.synth import AD_COLUMNS, INSTALL_COLUMNS, ad_rows, install_rows, sparse_rows, write_click_log
-from features import FeatureSpec, load_spec, parse_spec
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

@@ -35,7 +35,6 @@ FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
 """What LLVM may do to float arithmetic where a kernel asks for it: reorder sums, fuse multiply-adds, multiply
 by reciprocals. Never the flags that assume NaN and infinity away: a poisoned weight has to stay visible."""
 
-_PACKAGES = ("api", "ctr", "features", "ps")
 SOURCE_NAMES = ("kernels.py", "byte_masks.py", "hashing.py", "row_status.py")
 """How the names of all modules end that hold kernels, or what kernels are made of."""
 _KEEP_S = 24 * 3600
@@ -80,13 +79,13 @@ def intrinsic(code: Callable[..., Any], in_python: Callable[..., Any]) -> Any:
 def _folder_name() -> str:
     """Of the folder for kernels compiled from the sources as they are now."""
     digest = hashlib.sha256(Path(__file__).read_bytes())  # has options of all kernels
-    for package in _PACKAGES:
-        for folder, folders, files in os.walk(Path(__file__).parents[1] / package):
-            folders[:] = sorted(name for name in folders if name != "__pycache__")
-            for name in sorted(files):
-                if name.endswith(SOURCE_NAMES):  # kernels import nothing of ours but kernels
-                    source = Path(folder, name).read_bytes()
-                    digest.update(f"{package} {name} {len(source)} ".encode() + source)
+    # In a checkout ctr/features, ctr/ps and ctr/api are links.
+    for folder, folders, files in os.walk(Path(__file__).parent, followlinks=True):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(files):
+            if name.endswith(SOURCE_NAMES):  # kernels import nothing of ours but kernels
+                source = Path(folder, name).read_bytes()
+                digest.update(f"{name} {len(source)} ".encode() + source)
     return f"kernels-{digest.hexdigest()[:16]}"
 
 

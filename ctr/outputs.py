@@ -21,7 +21,7 @@ def beside(path: Path, suffix: str) -> Path:
 
 def beside_input(text: str, suffix: str) -> Path:
     """The place beside an input; in the working folder if that is no path but a URI, pattern or pipe."""
-    from features import is_glob, is_uri
+    from ctr.features import is_glob, is_uri
 
     return beside(Path("inputs" if text == "-" or is_uri(text) or is_glob(text) else text), suffix)
 
@@ -29,7 +29,7 @@ def beside_input(text: str, suffix: str) -> Path:
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
     """Yield where to write the file that takes the place of `path` when the block ends without an error."""
-    from features import scratch_folder
+    from ctr.features import scratch_folder
 
     with scratch_folder(path.parent, f".{path.name}.", ".partial") as folder:
         yield folder / path.name

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from features import FeatureSpec, read_table, spec_of
+from ctr.features import FeatureSpec, read_table, spec_of
 
 
 def read(data: str | Path | Sequence[str | Path], spec: str | Path | FeatureSpec) -> pa.Table:

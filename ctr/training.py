@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ctr.defaults import MOST_BAD, STORE
 from ctr.errors import DataError, ModelError
+from ctr.features import FeatureSpec, load_spec, spec_of
 from ctr.jobs import (
     EarlyStopping,
     PassEvaluations,
@@ -26,7 +27,6 @@ from ctr.jobs import (
 )
 from ctr.learn import TrainProgress
 from ctr.model import Model, inputs_of, note_holdout, require_method
-from features import FeatureSpec, load_spec, spec_of
 
 if TYPE_CHECKING:
     from ctr.model import Method

@@ -23,7 +23,7 @@ import numpy as np
 from pyarrow import parquet
 
 from ctr.errors import StoreError
-from ps.servers import find_redis_server
+from ctr.ps.servers import find_redis_server
 
 FOLDER = Path("demo")
 ROWS = 1_000_000

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.text import Cells, Lines
+from ctr.features.text import Cells, Lines
 
 # 2,048 rows of Criteo's 40 columns are 0.7 MB of cell places, which the transform finds in the
 # second-level cache again.

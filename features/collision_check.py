@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ctr.errors import DataError
-from features.readable import CollisionCounter, Collisions
-from features.source import RawSource
-from features.spec import FeatureSpec
-from features.windows import Windows
+from ctr.features.readable import CollisionCounter, Collisions
+from ctr.features.source import RawSource
+from ctr.features.spec import FeatureSpec
+from ctr.features.windows import Windows
 
 _BATCH_ROWS = 8_192
 

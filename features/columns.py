@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from features.text import Cells, Times, hash_columns, parse_columns, times_of
+from ctr.features.text import Cells, Times, hash_columns, parse_columns, times_of
 
 Arrays = Mapping[str, NDArray[Any]]
 """What a field has learnt, by the names in its `learns`."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from features.batches import Batch, Chunk
-from features.inputs import InputFile
-from features.readers import BadRows
-from features.spec import FeatureSpec
-from features.windows import Windows
+from ctr.features.batches import Batch, Chunk
+from ctr.features.inputs import InputFile
+from ctr.features.readers import BadRows
+from ctr.features.spec import FeatureSpec
+from ctr.features.windows import Windows
 
 
 class ExampleSource(Protocol):

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.block import Block, Piece
-from features.columns import Arrays, Columns
-from features.inputs import InputFile, StandardInput, input_files
-from features.readers import RowChoice, open_reader
-from features.spec import (
+from ctr.features.block import Block, Piece
+from ctr.features.columns import Arrays, Columns
+from ctr.features.inputs import InputFile, StandardInput, input_files
+from ctr.features.readers import RowChoice, open_reader
+from ctr.features.spec import (
     CategoryField,
     FeatureSpec,
     FittedSpec,
@@ -27,9 +27,9 @@ from features.spec import (
     column_of,
     learnt_of,
 )
-from features.steps import STEPS, Fit
-from features.text import Cells, RowStatus
-from features.threads import in_order
+from ctr.features.steps import STEPS, Fit
+from ctr.features.text import Cells, RowStatus
+from ctr.features.threads import in_order
 
 _MOST_THREADS = 4  # more would wait for the one that learns
 

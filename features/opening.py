@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctr.errors import DataError, SpecError
-from features.dataset import DatasetSource, is_dataset
-from features.inputs import InputFile, input_files
-from features.spec import FeatureSpec, learnt_from, learnt_of
+from ctr.features.dataset import DatasetSource, is_dataset
+from ctr.features.inputs import InputFile, input_files
+from ctr.features.spec import FeatureSpec, learnt_from, learnt_of
 
 if TYPE_CHECKING:
-    from features.lines import Labels
-    from features.readers import RowChoice
-    from features.source import OnBadRows, RawSource
-    from features.windows import Windows
+    from ctr.features.lines import Labels
+    from ctr.features.readers import RowChoice
+    from ctr.features.source import OnBadRows, RawSource
+    from ctr.features.windows import Windows
 
 
 def open_source(
@@ -70,7 +70,7 @@ def open_source(
         if spec is not None and learnt_of(spec) is None:
             _require_same_vocabularies(path, spec, dataset.spec)
         if also:
-            from features.row_texts import require_columns_beside
+            from ctr.features.row_texts import require_columns_beside
 
             require_columns_beside(dataset, also)
         return dataset
@@ -80,8 +80,8 @@ def open_source(
             "Raw files need a feature spec: name one, such as `--spec criteo` (Python: spec=), or draft one: "
             f"`ctr features init {file} --out spec.yaml`."
         )
-    from features.first_pass import fit
-    from features.source import RawSource  # and with it the kernels that take text apart
+    from ctr.features.first_pass import fit
+    from ctr.features.source import RawSource  # and with it the kernels that take text apart
 
     files = input_files(inputs)
     return RawSource(
@@ -116,7 +116,7 @@ def inputs_for(inputs: Sequence[str | Path], spec: FeatureSpec) -> Sequence[str 
 def _require_same_vocabularies(dataset: str | Path, spec: FeatureSpec, fitted: FeatureSpec) -> None:
     if not any(getattr(field, "vocabulary", None) is not None for field in spec.fields):
         return
-    from features.first_pass import changed_vocabulary
+    from ctr.features.first_pass import changed_vocabulary
 
     if (name := changed_vocabulary(spec, fitted)) is not None:
         raise DataError(

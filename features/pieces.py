@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from features.batches import Batch, BatchBuilder
-from features.block import Block, Piece
-from features.text import Cells
-from features.transform import Transform
+from ctr.features.batches import Batch, BatchBuilder
+from ctr.features.block import Block, Piece
+from ctr.features.text import Cells
+from ctr.features.transform import Transform
 
 
 @dataclass(frozen=True, slots=True)

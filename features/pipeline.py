@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
-from features.batches import Batch, BatchBuilder
-from features.block import blocks_of
-from features.first_pass import learn
-from features.spec import (
+from ctr.features.batches import Batch, BatchBuilder
+from ctr.features.block import blocks_of
+from ctr.features.first_pass import learn
+from ctr.features.spec import (
     FeatureSpec,
     FittedSpec,
     column_of,
@@ -22,8 +22,8 @@ from features.spec import (
     parse_spec,
     write_fitted_spec,
 )
-from features.tables import TableReader
-from features.transform import Transform
+from ctr.features.tables import TableReader
+from ctr.features.transform import Transform
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -40,7 +40,7 @@ class Pipeline:
     the same spec have the same slots.
 
     >>> import pyarrow as pa
-    >>> from features import Pipeline
+    >>> from ctr.features import Pipeline
     >>> pipeline = Pipeline.from_yaml('''
     ... version: 1
     ... source: {format: parquet}

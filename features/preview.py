@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.batches import BatchBuilder
-from features.block import Block, TextRows, blocks_of
-from features.columns import Arrays, Column
-from features.inputs import InputFile
-from features.lines import Labels
-from features.readers import RowChoice, format_of, open_reader
-from features.spec import FeatureSpec, ListField, NumberField, column_of
-from features.steps import buckets_of
-from features.text import count_unquoted
-from features.transform import Transform
+from ctr.features.batches import BatchBuilder
+from ctr.features.block import Block, TextRows, blocks_of
+from ctr.features.columns import Arrays, Column
+from ctr.features.inputs import InputFile
+from ctr.features.lines import Labels
+from ctr.features.readers import RowChoice, format_of, open_reader
+from ctr.features.spec import FeatureSpec, ListField, NumberField, column_of
+from ctr.features.steps import buckets_of
+from ctr.features.text import count_unquoted
+from ctr.features.transform import Transform
 
 PREVIEW_ROWS = 65_536
 _ENOUGH_LABELS = 100
@@ -94,7 +94,7 @@ def typed_categories(spec: FeatureSpec, files: Sequence[InputFile]) -> list[str]
         for file in files:
             if (kind := format_of(file)) is None or kind.name not in ("parquet", "arrow"):
                 continue
-            from features.tables import ArrowReader, ParquetReader, float_categories
+            from ctr.features.tables import ArrowReader, ParquetReader, float_categories
 
             with closing(open_reader(file, spec, "ignored")) as reader:
                 if isinstance(reader, ArrowReader | ParquetReader) and (
@@ -145,7 +145,7 @@ def _crowd(field: NumberField, values: NDArray[np.float64], learnt: Arrays, rows
 
 def lists_taken_whole(transform: Transform, blocks: Iterator[Block]) -> list[str]:
     """A warning for each list without a delimiter over delimited text where most cells seem to have one."""
-    from features.lines import DelimitedRows
+    from ctr.features.lines import DelimitedRows
 
     fields = [each for each in transform.spec.fields if type(each) is ListField and each.delimiter is None]
     if not fields:
@@ -175,7 +175,7 @@ def lists_taken_whole(transform: Transform, blocks: Iterator[Block]) -> list[str
 
 def quoted_cells(transform: Transform, blocks: Iterator[Block]) -> list[str]:
     """A warning if quotes around cells of delimited text are read as text."""
-    from features.lines import DelimitedRows
+    from ctr.features.lines import DelimitedRows
 
     if transform.spec.source.quote:
         return []

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr.errors import DataError, SpecError
-from features.block import Reader, blocks_of
-from features.inputs import InputFile, input_files
-from features.readers import format_of, open_reader
-from features.row_texts import bytes_of
-from features.spec import FeatureSpec, columns_of
-from features.text import BETWEEN_ELEMENTS
+from ctr.features.block import Reader, blocks_of
+from ctr.features.inputs import InputFile, input_files
+from ctr.features.readers import format_of, open_reader
+from ctr.features.row_texts import bytes_of
+from ctr.features.spec import FeatureSpec, columns_of
+from ctr.features.text import BETWEEN_ELEMENTS
 
 
 def read_table(inputs: Sequence[str | Path | InputFile], spec: FeatureSpec) -> pa.Table:

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from features.batches import Batch, Chunk
-from features.block import blocks_of, require_wanted
-from features.dataset import DatasetSource
-from features.inputs import InputFile
-from features.lines import Labels
-from features.readers import open_reader
-from features.source import RawSource
-from features.text import Cells, RowStatus
+from ctr.features.batches import Batch, Chunk
+from ctr.features.block import blocks_of, require_wanted
+from ctr.features.dataset import DatasetSource
+from ctr.features.inputs import InputFile
+from ctr.features.lines import Labels
+from ctr.features.readers import open_reader
+from ctr.features.source import RawSource
+from ctr.features.text import Cells, RowStatus
 
 _SPLIT = np.isin(np.arange(256), [status for status in RowStatus if status.is_split])
 """By status: whether a row has cells. In others, such as one with a cell too few, they may be anything."""

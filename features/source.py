@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
-from features.batches import Batch, BatchBuilder
-from features.block import Block, blocks_of, require_wanted
-from features.columns import Words
-from features.inputs import InputFile, StandardInput, input_files
-from features.lines import Labels
-from features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece
-from features.preview import (
+from ctr.features.batches import Batch, BatchBuilder
+from ctr.features.block import Block, blocks_of, require_wanted
+from ctr.features.columns import Words
+from ctr.features.inputs import InputFile, StandardInput, input_files
+from ctr.features.lines import Labels
+from ctr.features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece
+from ctr.features.preview import (
     absent_columns,
     crowded_fields,
     kind_of_labels,
@@ -28,7 +28,7 @@ from features.preview import (
     quoted_cells,
     typed_categories,
 )
-from features.readers import (
+from ctr.features.readers import (
     EARLY_ROWS,
     SKIPPING,
     BadRows,
@@ -37,11 +37,11 @@ from features.readers import (
     open_reader,
     require_few,
 )
-from features.spec import FeatureSpec
-from features.text import Cells, RowStatus
-from features.threads import Crew, in_order
-from features.transform import Transform
-from features.windows import Windows
+from ctr.features.spec import FeatureSpec
+from ctr.features.text import Cells, RowStatus
+from ctr.features.threads import Crew, in_order
+from ctr.features.transform import Transform
+from ctr.features.windows import Windows
 
 OnBadRows = Literal["fail", "skip", "quarantine"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ctr.lazy import lazy_face
-from ps.fixed_point_kernels import fraction_bits, largest_n, n_fraction_bits, reachable_n
-from ps.memory import MemoryStore
-from ps.opening import open_store, require_store_url, without_password
-from ps.partitions import Partitions, Slots
-from ps.store import Store, Token
+from ctr.ps.fixed_point_kernels import fraction_bits, largest_n, n_fraction_bits, reachable_n
+from ctr.ps.memory import MemoryStore
+from ctr.ps.opening import open_store, require_store_url, without_password
+from ctr.ps.partitions import Partitions, Slots
+from ctr.ps.store import Store, Token
 
 if TYPE_CHECKING:
-    from ps.board import BoardView, Claim, ClockGate, Job, JobBoard, RankGate
-    from ps.client import (
+    from ctr.ps.board import BoardView, Claim, ClockGate, Job, JobBoard, RankGate
+    from ctr.ps.client import (
         DEFAULT_FILTERS,
         FilterCounts,
         Filters,
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
         WorkerStore,
         warm_up_requests,
     )
-    from ps.records import Beginning, Change, Record, RecordStore
-    from ps.redis import Logged, ModelExistsError, PartitionDump, RedisStore, Saturations
-    from ps.wire import RedisUrl, parse_redis_url
+    from ctr.ps.records import Beginning, Change, Record, RecordStore
+    from ctr.ps.redis import Logged, ModelExistsError, PartitionDump, RedisStore, Saturations
+    from ctr.ps.wire import RedisUrl, parse_redis_url
 
 # What needs Redis is loaded by whoever asks for it: training in memory does without.
 __getattr__ = lazy_face(__name__, __file__)

@@ -1,7 +1,7 @@
-"""Numba loops over the entries of a log, see `ps.redis.log`.
+"""Numba loops over the entries of a log, see `ctr.ps.redis.log`.
 
 An entry is 6 bytes, the lowest first: 21 bits for an offset, 15 for what is to be added to `z`, signed, and
-12 for what is to be added to `n`. That is what a light increment needs (see `ps.fixed_point_kernels`).
+12 for what is to be added to `n`. That is what a light increment needs (see `ctr.ps.fixed_point_kernels`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
-from ps.fixed_point_kernels import LIGHT_N_BITS, LIGHT_Z_BITS
+from ctr.ps.fixed_point_kernels import LIGHT_N_BITS, LIGHT_Z_BITS
 
 ENTRY_BYTES = 6
 OFFSET_BITS = 8 * ENTRY_BYTES - LIGHT_Z_BITS - LIGHT_N_BITS

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 from ctr.errors import StoreError
-from ps.fixed_point_kernels import COARSEST_N_BITS, FINEST_Z_BITS
-from ps.store import Store
+from ctr.ps.fixed_point_kernels import COARSEST_N_BITS, FINEST_Z_BITS
+from ctr.ps.store import Store
 
 
 def open_store(
@@ -35,15 +35,15 @@ def open_store(
     require_store_url(url)
     scheme, _, rest = url.partition("://")
     if scheme == "memory":
-        from ps.memory import MemoryStore
+        from ctr.ps.memory import MemoryStore
 
         return MemoryStore(bits, width)
-    from ps.redis import RedisStore
-    from ps.wire import parse_redis_url
+    from ctr.ps.redis import RedisStore
+    from ctr.ps.wire import parse_redis_url
 
     ours = ExitStack()
     if scheme == "embedded":
-        from ps.servers import EmbeddedRedis, embedded_nodes
+        from ctr.ps.servers import EmbeddedRedis, embedded_nodes
 
         url = ours.enter_context(EmbeddedRedis(embedded_nodes(rest))).url
     try:
@@ -69,11 +69,11 @@ def require_store_url(url: str) -> None:
         if rest:
             raise StoreError("the store in memory has no address: write memory://")
     elif scheme == "embedded" and mark:
-        from ps.servers import embedded_nodes
+        from ctr.ps.servers import embedded_nodes
 
         embedded_nodes(rest)
     elif scheme in {"redis", "rediss", "redis+cluster", "rediss+cluster"} and mark:
-        from ps.wire import parse_redis_url
+        from ctr.ps.wire import parse_redis_url
 
         parse_redis_url(url)
     else:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
-from ps.kernels import cut_at_partitions
+from ctr.ps.kernels import cut_at_partitions
 
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
 Float32 = NDArray[np.float32]

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from ctr.errors import StoreError
-from ps.kernels import ascending, finite
-from ps.partitions import Float32, Int64, Slots, slot_dtype
+from ctr.ps.kernels import ascending, finite
+from ctr.ps.partitions import Float32, Int64, Slots, slot_dtype
 
 
 @dataclass(frozen=True, slots=True)

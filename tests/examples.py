@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from features import Batch, slot_dtype
+from ctr.features import Batch, slot_dtype
 from tests.reference.ftrl import Example
 
 

@@ -1,7 +1,8 @@
 """Try a wheel as its users get it: `python tests/wheel.py dist/ctr-*.whl`.
 
 It is installed into an environment of its own, away from this folder; what it depends on is taken from the
-environment that runs this. Then a model is trained, evaluated and asked over HTTP.
+environment that runs this. Then a model is trained, evaluated and asked over HTTP, in a folder that has
+packages `features`, `ps` and `api` of its own, as many projects have.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ import urllib.request
 import venv
 from pathlib import Path
 
+OWN = ("features", "ps", "api")
 SHIPPED = """
 import sys
 from importlib.metadata import files, version
 from importlib.util import find_spec
 from pathlib import Path
-for name in ("api", "ctr", "features", "ps"):
-    place = Path(find_spec(name).origin)
-    assert place.is_relative_to(sys.prefix), place
-    assert (place.parent / "py.typed").exists(), name
+ours = Path(find_spec("ctr").origin).parent
+assert ours.is_relative_to(sys.prefix), ours
+for name in ("py.typed", "report/report.html.jinja", "api/app.py", "features/pipeline.py", "ps/opening.py"):
+    assert (ours / name).exists(), name
 tops = {path.parts[0] for path in files("ctr")}
-assert (Path(find_spec("ctr").origin).parent / "report" / "report.html.jinja").exists()
-assert tops == {"api", "ctr", "features", "ps", "..", f"ctr-{version('ctr')}.dist-info"}, tops
+assert tops == {"ctr", "..", f"ctr-{version('ctr')}.dist-info"}, tops
+import ctr, features, ps, api
+assert {each.__file__ for each in (features, ps, api)} == {str(Path(n, "__init__.py").resolve()) for n in OWN}
 """
 
 
@@ -45,14 +48,17 @@ def main(wheel: Path) -> None:
         (site,) = (away / "env").glob("lib/python*/site-packages")
         # Only the folder: the links to checkouts in it, such as an editable ctr, are not followed from here.
         (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        run(python, "-c", SHIPPED)
+        for name in OWN:
+            (away / name).mkdir()
+            (away / name / "__init__.py").write_text("WHOSE = 'the user'\n")
+        run(python, "-c", SHIPPED.replace("OWN", repr(OWN)))
         run(*pip, "check")
 
         print(run(ctr, "--version").strip(), "from", wheel)
         run(python, "-m", "ctr", "--help")
         run(ctr, "synth", "--rows", 2_000, "--out", "clicks.tsv")
         for spec in ("criteo", "avazu", "libsvm", "vw"):
-            run(python, "-c", f"from features import load_spec; load_spec({spec!r})")
+            run(python, "-c", f"from ctr.features import load_spec; load_spec({spec!r})")
         run(ctr, "train", "--spec", "criteo", "clicks.tsv", "--model", "model")
         run(ctr, "evaluate", "clicks.tsv", "--model", "model")
         with subprocess.Popen(

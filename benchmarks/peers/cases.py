@@ -12,8 +12,8 @@ from scipy import sparse
 
 from benchmarks.measure import ctr
 from benchmarks.peers.rare_log import SPEC, write_log
-from features import RawSource, load_spec
-from features.inspect import draft_spec
+from ctr.features import RawSource, load_spec
+from ctr.features.inspect import draft_spec
 
 RARE_ROWS = 100_000
 DRAFTED = "what `ctr features init` writes"

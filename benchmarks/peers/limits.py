@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measure import ctr
+from ctr.features import DatasetSource
 from ctr.numba_cache import FAST_MATH, njit
 from ctr.optimizers.ftrl import Ftrl
-from features import DatasetSource
 
 ROUNDS = 7
 CHUNK = 65_536

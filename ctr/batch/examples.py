@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ctr.batch import gradient_kernels as kernels
 from ctr.batch.threads import Bounds, Threads, equal_blocks, weighed_blocks
 from ctr.errors import ModelError
-from features import Chunk, Slots, slot_counts
-from features.batches import join_chunks
+from ctr.features import Chunk, Slots, slot_counts
+from ctr.features.batches import join_chunks
 
 Float32 = NDArray[np.float32]
 

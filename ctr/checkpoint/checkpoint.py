@@ -23,8 +23,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ctr.errors import ModelError
 from ctr.prefetch import Prefetch
+from ctr.ps import PartitionDump, RedisStore
 from ctr.validation import first_problem
-from ps import PartitionDump, RedisStore
 
 FORMAT = "ctr checkpoint"
 FORMAT_VERSION = 5

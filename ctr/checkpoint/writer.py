@@ -27,10 +27,10 @@ from ctr.checkpoint.checkpoint import (
     StoreFacts,
 )
 from ctr.errors import ModelError
+from ctr.features import replace_folder, require_replaceable
 from ctr.outputs import require_writable
 from ctr.prefetch import Prefetch
-from features import replace_folder, require_replaceable
-from ps import PartitionDump, RedisStore
+from ctr.ps import PartitionDump, RedisStore
 
 
 class CheckpointDraft:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from ctr.classifier import kernels
-from features import Chunk
+from ctr.features import Chunk
 
 ROWS = 16_384
 """That are made ready, and trained, at a time; those of the first decide where the intercept starts."""

@@ -57,10 +57,10 @@ def calibrate(
 
     Example: `ctr calibrate --model model tomorrow.tsv --method platt --out calibrated`
     """
+    from ctr.features import open_source
     from ctr.model import DIGESTS, load_model, require_model_or_nothing, require_uncalibrated, seen_rows
     from ctr.model import calibrate as fit
     from ctr.progress import progress
-    from features import open_source
 
     require_apart(json, inputs)
     require_no_part(json, model, out)

@@ -18,8 +18,8 @@ from ctr.outputs import beside_input, printable, require_apart, require_no_part,
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ctr.features import ExampleSource, FeatureSpec
     from ctr.model import Compared, Model, Slices
-    from features import ExampleSource, FeatureSpec
 
 WORSE = 3
 """Exit code of `--fail-if-worse`."""
@@ -177,8 +177,8 @@ def _sources(
 
     Raw files are opened once for all models; those of a data set are known by what it says of them.
     """
+    from ctr.features import inputs_for, is_dataset, open_source
     from ctr.model import naming
-    from features import inputs_for, is_dataset, open_source
 
     first_only = on_bad_rows, quarantine, tuple(by)
     others = (OnBadRows.FAIL if on_bad_rows is OnBadRows.FAIL else OnBadRows.SKIP), None, ()
@@ -233,8 +233,8 @@ def _write_page(
 
 def _weights(model: Model, inputs: Sequence[str]) -> pa.Table:
     """Its weights, with the texts of features that it knows, and those of the first rows."""
+    from ctr.features import is_dataset
     from ctr.weights import names_of_values, weight_table, with_names
-    from features import is_dataset
 
     names = model.names()
     if model.spec.fields and "-" not in inputs and not any(map(is_dataset, inputs)):

@@ -56,7 +56,7 @@ class OnBadRows(StrEnum):
 
 def check_inputs(inputs: list[str] | None) -> list[str] | None:
     """Refuse paths that are not there; patterns and URIs are looked up when they are opened."""
-    from features import is_glob, is_uri
+    from ctr.features import is_glob, is_uri
 
     for text in inputs or ():
         if text != "-" and not is_uri(text) and not is_glob(text) and not os.path.exists(text):
@@ -172,7 +172,7 @@ def finite(value: float | None) -> float | None:
 
 def store_url(url: str) -> str:
     """Refuse what names no store."""
-    from ps import require_store_url
+    from ctr.ps import require_store_url
 
     try:
         require_store_url(url)
@@ -183,7 +183,7 @@ def store_url(url: str) -> str:
 
 def redis_url(url: str) -> str:
     """Refuse what names no store in Redis."""
-    from ps import parse_redis_url
+    from ctr.ps import parse_redis_url
 
     try:
         parse_redis_url(url)

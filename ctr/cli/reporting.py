@@ -16,7 +16,7 @@ from ctr.errors import DataError
 from ctr.outputs import replace_file
 
 if TYPE_CHECKING:
-    from features import BadRows, ExampleSource
+    from ctr.features import BadRows, ExampleSource
 
 STOPPED = 130
 """Exit code of a job that Ctrl-C or SIGTERM stopped, as shells have it."""
@@ -37,7 +37,7 @@ def stopping(kept: str) -> Iterator[None]:
 
 def warn_of_layout(source: ExampleSource) -> None:
     """Print what the first rows of raw files show that does not fit the layout in the spec."""
-    from features import RawSource
+    from ctr.features import RawSource
 
     if isinstance(source, RawSource):
         for text in source.layout_warnings():

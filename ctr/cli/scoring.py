@@ -73,9 +73,9 @@ def predict(
 
     Example: `ctr predict --model model tomorrow.tsv --out predictions.parquet`
     """
+    from ctr.features import open_source
     from ctr.model import load_model, predict_file, require_predictable
     from ctr.progress import progress
-    from features import open_source
 
     names = _names(columns)
     to_stdout = str(out) == "-"
@@ -145,9 +145,9 @@ def explain(
 
     Example: `ctr explain --model model tomorrow.tsv --rows 1`
     """
+    from ctr.features import is_dataset
     from ctr.model import explain as run
     from ctr.model import load_model
-    from features import is_dataset
 
     require_apart(json, inputs)
     require_no_part(json)
@@ -179,8 +179,8 @@ def _absent(model: Model, found: Sequence[Explanation]) -> set[int]:
     """The slots that are not in the model; not those whose weight a penalty keeps at 0."""
     import numpy as np
 
+    from ctr.features import slot_dtype
     from ctr.model import state_of
-    from features import slot_dtype
 
     zero = {part.slot for each in found for part in each.contributions if part.weight == 0}
     slots = np.array(sorted(zero), slot_dtype(model.spec.bits))

@@ -34,13 +34,6 @@ def serve(
 
     Example: `ctr serve --model model --port 8000`
     """
-    from ctr.errors import CtrError
-    from ctr.siblings import require_siblings
-
-    try:
-        require_siblings("api")
-    except ImportError as error:
-        raise CtrError(f"{error}.") from error
-    from api import serve as run
+    from ctr.api import serve as run
 
     run(model, host, port, windows=windows)

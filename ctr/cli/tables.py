@@ -10,7 +10,7 @@ from ctr.table import table
 
 if TYPE_CHECKING:
     from ctr.metrics import MetricSummary
-    from ps import Saturations
+    from ctr.ps import Saturations
 
 CROSS_FITTED = (
     "(calibrated: 2-fold cross-fitted metrics; the saved calibration is fitted on all of these rows)"

@@ -27,10 +27,10 @@ from ctr.outputs import beside, replace_file, require_apart, require_no_part, re
 from ctr.table import table
 
 if TYPE_CHECKING:
+    from ctr.features import ExampleSource, FeatureSpec
+    from ctr.features.readers import RowChoice
     from ctr.suggest import Suggestion
     from ctr.tune import RawRows, Tried, Tuned
-    from features import ExampleSource, FeatureSpec
-    from features.readers import RowChoice
 
 _SHOWN = 5
 _HELD_OUT = 0.2
@@ -129,11 +129,11 @@ def tune(
     - `ctr tune --spec criteo clicks.tsv --crosses 20 --out settings.yaml`
     """
     from ctr.cli.search_progress import showing_search
+    from ctr.features import open_source
+    from ctr.features.spec import load_spec
     from ctr.interrupts import stop_requests
     from ctr.tune import NamedSpec, Settings, require_optuna, require_plot, write_plot, write_settings
     from ctr.tune import tune as find
-    from features import open_source
-    from features.spec import load_spec
 
     require_optuna()
     if "-" in inputs:
@@ -218,8 +218,8 @@ def _raw_rows(
     workers: int,
 ) -> RawRows | None:
     """How raw rows are read through other specs; bad ones are counted elsewhere."""
+    from ctr.features import load_spec
     from ctr.tune import RawRows
-    from features import load_spec
 
     return RawRows.of(
         source,
@@ -236,7 +236,7 @@ def _choices(
     """The rows to learn from and to score on by a condition; raises BadParameter for what is against one."""
     if where is None:
         return None, None
-    from features.readers import Condition, RowChoice
+    from ctr.features.readers import Condition, RowChoice
 
     if fraction is not None or crosses:
         raise typer.BadParameter("--holdout-where goes without --holdout-fraction and --crosses.")
@@ -251,7 +251,7 @@ def _check_crosses(
     crosses: int, inputs: Sequence[str], spec: str | Path | None, on_bad_rows: OnBadRows
 ) -> None:
     """Raise BadParameter where crosses cannot be tried."""
-    from features import is_dataset
+    from ctr.features import is_dataset
 
     if crosses and (spec is None or any(map(is_dataset, inputs))):
         raise typer.BadParameter(
@@ -271,9 +271,9 @@ def _suggested(
     workers: int,
 ) -> Suggestion:
     """Crosses found in the rows that trials learn from."""
+    from ctr.features import load_spec
     from ctr.progress import progress
     from ctr.suggest import suggest_crosses
-    from features import load_spec
 
     total = source.count_rows() if rows is None else min(rows, source.count_rows())
     with progress("trying crosses") as show:
@@ -289,7 +289,7 @@ def _suggested(
 
 def _with_crosses(suggestion: Suggestion) -> dict[int, FeatureSpec]:
     """The spec with a quarter, half and all of the crosses suggested."""
-    from features import spec_of
+    from ctr.features import spec_of
 
     most = len(suggestion.chosen)
     counts = {max(most * quarters // 4, 1) for quarters in (1, 2, 4)} if most else set()

@@ -49,8 +49,8 @@ def worker(
     """
     from ctr.drill import in_ledger
     from ctr.interrupts import stop_requests
+    from ctr.ps import parse_redis_url
     from ctr.workers import take_part
-    from ps import parse_redis_url
 
     url = parse_redis_url(store)
     if with_parent:

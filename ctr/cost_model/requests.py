@@ -12,11 +12,11 @@ from ctr.cost_model.workload import MEASURED_CHUNK, MEASURED_FEATURES, Workload
 
 SLOT_BYTES: Final = 8
 RANGES_TOGETHER: Final = 16 << 20
-"""Bytes of ranges that a push has in work on a node at a time, as in `ps.redis.pushes`."""
+"""Bytes of ranges that a push has in work on a node at a time, as in `ctr.ps.redis.pushes`."""
 OWN_LOG_BEHIND: Final = 4
-"""Pushes that a worker still keeps, before their entries go to its own log, as in `ps.client.push_queue`."""
+"""Pushes that a worker keeps before their entries go to its own log, as in `ctr.ps.client.push_queue`."""
 MOST_REPEATS: Final = 2
-"""Of a push of a range, before it goes on one by one, as in `ps.redis.string_push`."""
+"""Of a push of a range, before it goes on one by one, as in `ctr.ps.redis.string_push`."""
 _US, _NS = 1e-6, 1e-9
 _TRAINED_SLOTS: Final = 180_000
 """The unique slots of a chunk at which `Costs.train_us` was measured."""

@@ -19,7 +19,7 @@ from ctr.cost_model.costs import Costs
 from ctr.cost_model.workload import MEASURED_CHUNK, MEASURED_FEATURES, Workload
 
 PRESENCE_BITS: Final = 30
-"""Of a worker's bitmap of pushed slots, as in `ps.client.marks`: with more, neighbours share a bit."""
+"""Of a worker's bitmap of pushed slots, as in `ctr.ps.client.marks`: with more, neighbours share a bit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ MOST_BITS: Final = 40
 LARGEST_STRING_BITS: Final = 21
 MOST_STRING_BITS: Final = 3
 LEAST_PARTITIONS: Final = 16
-"""The layout of `ps.redis.store`, which a test compares."""
+"""The layout of `ctr.ps.redis.store`, which a test compares."""
 MEASURED_CHUNK: Final = 65_536
 MEASURED_FEATURES: Final = 39
 """The chunk, and the features per example, at which most of `Costs` were measured."""

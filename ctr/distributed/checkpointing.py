@@ -15,9 +15,9 @@ from ctr.checkpoint import CheckpointDraft, draft_checkpoint
 from ctr.distributed.pause import JobPause
 from ctr.distributed.position import JobPosition
 from ctr.errors import DataError, ModelError
+from ctr.ps import JobBoard, RedisStore
+from ctr.ps.wire import watermark_field
 from ctr.workers import EARLIER, JobDescription, WorkerReport, collect
-from ps import JobBoard, RedisStore
-from ps.wire import watermark_field
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from ctr.distributed.progress import progress_of
 from ctr.distributed.result import DistributedFacts
 from ctr.errors import StoreError
 from ctr.learn import TrainProgress, TrainResult
+from ctr.ps import BoardView, JobBoard, RedisStore
 from ctr.workers import (
     EARLIER,
     FAILURE_REPORT_S,
@@ -31,7 +32,6 @@ from ctr.workers import (
     read_failure,
     read_stalls,
 )
-from ps import BoardView, JobBoard, RedisStore
 
 T = TypeVar("T")
 

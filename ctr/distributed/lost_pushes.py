@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from time import monotonic
 
-from ps import RedisStore
-from ps.client import LostPushesError
+from ctr.ps import RedisStore
+from ctr.ps.client import LostPushesError
 
 
 class LostPushes:

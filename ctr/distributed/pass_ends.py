@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from ctr.distributed.pause import JobPause
 from ctr.distributed.position import JobPosition
+from ctr.ps import BoardView, JobBoard
 from ctr.workers import DataPlan
-from ps import BoardView, JobBoard
 
 
 class PassEnds:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from threading import Lock
 from time import monotonic, sleep
 
+from ctr.ps import BoardView, JobBoard
 from ctr.workers import DataPlan
-from ps import BoardView, JobBoard
 
 _POLL_S = 0.005
 _AGAIN_S = 3.0

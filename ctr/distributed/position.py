@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ctr.features import BadRows
+from ctr.ps import BoardView
 from ctr.workers import DataPlan
-from features import BadRows
-from ps import BoardView
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import orjson
 
 from ctr.distributed.position import JobPosition
 from ctr.learn import TrainProgress
+from ctr.ps import JobBoard
 from ctr.workers import DataPlan
-from ps import JobBoard
 
 LIFE = "life:"
 """Begins the name of a worker's progress report."""

@@ -22,11 +22,10 @@ from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.coordinator import Coordinator
 from ctr.distributed.result import DistributedFacts
 from ctr.errors import ModelError, StoreError
+from ctr.features import ExampleSource, Slots
 from ctr.learn import WARM_UP_ROWS, Trained, TrainProgress, read_out, warm_up
 from ctr.optimizers import Float32, Optimizer
-from ctr.workers import JobDescription, WorkerProcesses, fork_server
-from features import ExampleSource, Slots
-from ps import (
+from ctr.ps import (
     JobBoard,
     ModelExistsError,
     PartitionDump,
@@ -37,7 +36,8 @@ from ps import (
     open_store,
     parse_redis_url,
 )
-from ps.redis import drop_incarnation
+from ctr.ps.redis import drop_incarnation
+from ctr.workers import JobDescription, WorkerProcesses, fork_server
 
 _OF_INPUTS = ("input_bytes", "input_digest", "dataset")
 """What of a job's description says which rows it learns."""

@@ -12,10 +12,10 @@ import orjson
 from ctr.distributed.position import JobPosition
 from ctr.distributed.progress import LIFE, loss_of
 from ctr.errors import StoreError
+from ctr.ps import BoardView, Job, Saturations
+from ctr.ps.board import WorkerView
+from ctr.ps.status import BoardStatus, StoreStatus
 from ctr.workers import DataPlan, JobDescription, skipped_rows
-from ps import BoardView, Job, Saturations
-from ps.board import WorkerView
-from ps.status import BoardStatus, StoreStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from ctr.drill.report import DrillReport, JobReport
 from ctr.drill.settings import DrillSettings
 from ctr.errors import CtrError
 from ctr.learn import TrainProgress
+from ctr.ps import RedisStore
+from ctr.ps.servers import Cluster, EmbeddedRedis
 from ctr.workers import WorkerProcesses
-from ps import RedisStore
-from ps.servers import Cluster, EmbeddedRedis
 
 _CHECKPOINT_EVERY_S = 3.0
 _OOM = "memory limit"  # of the error that workers raise

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from ctr.drill.fault_plan import FaultReport, PlannedFault, went_on
 from ctr.drill.ledger import Ledger, Push
 from ctr.errors import CtrError, StoreError
+from ctr.ps.servers import Cluster, Node, RedisServer
 from ctr.workers import DataPlan, WorkerProcesses
-from ps.servers import Cluster, Node, RedisServer
 
 _PATIENCE_S = 60.0
 _POLL_S = 0.05

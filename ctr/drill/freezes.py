@@ -17,8 +17,8 @@ import numpy as np
 from ctr.drill.fault_plan import went_on
 from ctr.drill.ledger import Ledger, LedgerWriter, Push
 from ctr.drill.proof import Proof, StoreSums, prove
-from ps import PendingPush, PushQueue, RedisStore, Token, parse_redis_url
-from ps.servers import EmbeddedRedis, RedisServer
+from ctr.ps import PendingPush, PushQueue, RedisStore, Token, parse_redis_url
+from ctr.ps.servers import EmbeddedRedis, RedisServer
 
 _MOST_SERVERS = 20
 _BITS = 16

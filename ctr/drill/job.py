@@ -13,13 +13,13 @@ from ctr.distributed import CheckpointSettings, Coordinator
 from ctr.drill.ledger import keeping_ledgers
 from ctr.drill.proof import StoreSums
 from ctr.drill.settings import DrillSettings
+from ctr.features import BLOCK_ROWS, DatasetSource, RawSource, load_spec, write_dataset
 from ctr.learn import TrainProgress, read_out
 from ctr.model import LinearModel, evaluate
 from ctr.optimizers import choose_optimizer
+from ctr.ps import RedisStore, parse_redis_url
 from ctr.synth import write_click_log
 from ctr.workers import JobDescription, WorkerProcesses, absolute, filters_for
-from features import BLOCK_ROWS, DatasetSource, RawSource, load_spec, write_dataset
-from ps import RedisStore, parse_redis_url
 
 _SPEC = "criteo"
 _HELD_OUT = 0.2  # of the rows

@@ -21,8 +21,8 @@ import orjson
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features import Slots
-from ps import Logged, PushPacked, RedisStore, Token
+from ctr.features import Slots
+from ctr.ps import Logged, PushPacked, RedisStore, Token
 
 FOLDER = "CTR_LEDGER"
 """Environment variable: the folder that every worker keeps its ledger in."""

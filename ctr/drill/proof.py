@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.drill.ledger import Push, Share, UInt64, sums_of
-from ps import PartitionDump, Partitions
-from ps.partitions import as_slots
+from ctr.ps import PartitionDump, Partitions
+from ctr.ps.partitions import as_slots
 
 _MOST_SUMS = 1 << 20  # that are compared with as many others
 _MOST_PROBLEMS = 20

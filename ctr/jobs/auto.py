@@ -9,11 +9,11 @@ from pathlib import Path
 from threading import Event
 
 from ctr.errors import ModelError
+from ctr.features import DatasetSource, ExampleSource, is_dataset
 from ctr.jobs.holdout import open_holdout
 from ctr.jobs.setup import open_training, wanted_spec
 from ctr.jobs.train_job import TrainJob
 from ctr.tune import Progress, RawRows, Tuned, tune
-from features import DatasetSource, ExampleSource, is_dataset
 
 AUTO_TRIALS = 30
 _MOST_ROWS = 500_000

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ctr.outputs import beside
-from ctr.progress import Report, progress
-from features import BLOCK_ROWS, FeatureSpec, RawSource, fit, load_spec, shuffled
-from features.dataset import (
+from ctr.features import BLOCK_ROWS, FeatureSpec, RawSource, fit, load_spec, shuffled
+from ctr.features.dataset import (
     DatasetDraft,
     DatasetManifest,
     RowNote,
@@ -22,15 +20,17 @@ from features.dataset import (
     key_of,
     raw_file_entries,
 )
-from features.first_pass import any_chosen
-from features.inputs import InputFile, input_files
-from features.readable import Dictionary
+from ctr.features.first_pass import any_chosen
+from ctr.features.inputs import InputFile, input_files
+from ctr.features.readable import Dictionary
+from ctr.outputs import beside
+from ctr.progress import Report, progress
 
 if TYPE_CHECKING:
-    from features import Batch
-    from features.dataset import RawFileEntry
-    from features.readers import RowChoice
-    from features.windows import Windows
+    from ctr.features import Batch
+    from ctr.features.dataset import RawFileEntry
+    from ctr.features.readers import RowChoice
+    from ctr.features.windows import Windows
 
 _MOST_THREADS = 4  # what one thread can write, at 0.5 against 0.8 microseconds per Criteo row
 _FIRST_PASS = 0.5  # of the time that a build with --shuffle takes: its first pass

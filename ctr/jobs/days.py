@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ctr.errors import DataError, ModelError
+from ctr.features import input_files, is_dataset, open_source
 from ctr.jobs.outcome import TrainOutcome
 from ctr.jobs.train import run_train_job
 from ctr.jobs.train_job import TrainJob
 from ctr.model import load_optimizer
 from ctr.optimizers import choose_optimizer
-from features import input_files, is_dataset, open_source
 
 
 def require_days(job: TrainJob) -> None:

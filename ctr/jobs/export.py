@@ -9,16 +9,16 @@ from typing import Any
 
 from ctr.distributed import JobPosition, JobStatus, job_status, needed_reports
 from ctr.errors import CtrError, StoreError
+from ctr.features import DatasetSource, Slots
+from ctr.features.windows import Windows
 from ctr.learn import read_out
 from ctr.metrics import MetricSummary
 from ctr.model import DIGESTS, LinearModel, Model, require_model_or_nothing, save_model
 from ctr.optimizers import Float32
 from ctr.outputs import require_writable
+from ctr.ps import RedisStore, RedisUrl
+from ctr.ps.status import BoardStatus, ModelStatus, StoreObserver, StoreStatus
 from ctr.workers import JobDescription, PreparedUpdate, WorkerReport, is_of_work
-from features import DatasetSource, Slots
-from features.windows import Windows
-from ps import RedisStore, RedisUrl
-from ps.status import BoardStatus, ModelStatus, StoreObserver, StoreStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ctr.background import Background
 from ctr.errors import DataError, ModelError
+from ctr.features import ExampleSource, Slots, open_source
 from ctr.jobs.train_job import TrainJob
 from ctr.metrics import MetricSummary
 from ctr.model import LinearModel, Model, evaluate, note_holdout, update_manifest
 from ctr.optimizers import Float32
 from ctr.progress import progress
-from features import ExampleSource, Slots, open_source
 
 if TYPE_CHECKING:
+    from ctr.features.inputs import InputFile
+    from ctr.features.readers import RowChoice
     from ctr.model import Calibrated, Method
-    from features.inputs import InputFile
-    from features.readers import RowChoice
 
 State = tuple[Slots, Float32]
 

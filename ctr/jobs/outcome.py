@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ctr.distributed import DistributedFacts
+from ctr.features import BadRows
 from ctr.jobs.train_job import TrainJob
 from ctr.learn import TrainResult, TrainSettings
 from ctr.metrics import MetricSummary
 from ctr.model import Model
 from ctr.optimizers import Optimizer
 from ctr.outputs import printable
-from features import BadRows
-from ps import without_password
+from ctr.ps import without_password
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ctr.outputs import printable
-from ps import without_password
+from ctr.ps import without_password
 
 
 @dataclass(slots=True)

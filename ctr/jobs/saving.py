@@ -7,13 +7,13 @@ from pathlib import Path
 from secrets import token_hex
 
 from ctr.errors import ModelError, StoreError
+from ctr.features import Slots, remove_drafts
 from ctr.jobs.remains import Remains
 from ctr.jobs.train_job import TrainJob
 from ctr.model import Model, require_model_or_nothing, save_model
 from ctr.optimizers import Float32
 from ctr.outputs import require_writable
-from features import Slots, remove_drafts
-from ps import Store
+from ctr.ps import Store
 
 
 def require_places(job: TrainJob) -> None:

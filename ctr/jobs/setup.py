@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from ctr.errors import ModelError, SpecError
+from ctr.features import DatasetSource, ExampleSource, FeatureSpec, Slots, is_dataset, load_spec, open_source
+from ctr.features.spec import learnt_from, learnt_of
 from ctr.jobs.holdout import AfterPass, Holdout, open_holdout
 from ctr.jobs.train_job import TrainJob, require_batch
 from ctr.jobs.windows import windows_of_warm_start
@@ -27,8 +29,6 @@ from ctr.metrics import MetricSummary
 from ctr.model import DIGESTS, LinearModel, Model, SavedState, input_digests, load_optimizer, load_state
 from ctr.optimizers import NOTHING, Float32, Optimizer, Passes, choose_optimizer
 from ctr.outputs import printable
-from features import DatasetSource, ExampleSource, FeatureSpec, Slots, is_dataset, load_spec, open_source
-from features.spec import learnt_from, learnt_of
 
 _LARGE_CHUNK = 1 << 18  # the largest default; counting rows takes time, so only above it
 

@@ -23,7 +23,7 @@ from ctr.learn import Trained
 from ctr.metrics import MetricSummary
 from ctr.model import SEEN, Model, input_digests, seen_rows, too_good
 from ctr.progress import progress
-from ps import require_store_url
+from ctr.ps import require_store_url
 
 
 def run_train_job(job: TrainJob) -> TrainOutcome:

@@ -11,6 +11,8 @@ import numpy as np
 
 from ctr.batch import Examples, Fit, Point, Threads, fit
 from ctr.errors import DataError
+from ctr.features import Chunk, Slots, slot_dtype
+from ctr.features.batches import localize
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.learn import AdmissionCounts, Convergence, Sampling, Timings, Trained, TrainProgress, TrainResult
@@ -18,8 +20,6 @@ from ctr.metrics import Metrics
 from ctr.model import LinearModel
 from ctr.optimizers import Float32, Lbfgs
 from ctr.prefetch import Prefetch, ReaderHangs
-from features import Chunk, Slots, slot_dtype
-from features.batches import localize
 
 _CHUNK = 65_536  # a block of a hashed data set, which is read as it is
 

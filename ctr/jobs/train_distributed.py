@@ -6,12 +6,14 @@ from threading import Event
 
 from ctr.distributed import CheckpointSettings, DistributedFacts, StoreSettings, train_distributed
 from ctr.errors import DataError
+from ctr.features import BLOCK_ROWS, Batch, DatasetSource, ExampleSource, RawSource, too_many
 from ctr.jobs.holdout import AfterPass, PassEvaluations, State
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.jobs.train_job import TrainJob
 from ctr.learn import Trained, click_rate, expected_n, first_rows
 from ctr.progress import progress
+from ctr.ps import n_fraction_bits
 from ctr.workers import (
     CONSISTENCY,
     JobDescription,
@@ -23,8 +25,6 @@ from ctr.workers import (
     learnt_text,
     shard_chunks_for,
 )
-from features import BLOCK_ROWS, Batch, DatasetSource, ExampleSource, RawSource, too_many
-from ps import n_fraction_bits
 
 _RARE = 0.02
 """Where fewer rows are clicks, they are rare."""

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ctr.defaults import CHECKPOINT_EVERY_S, MOST_POS_WEIGHT, SAFE_ADDING, STALENESS, STALL_S, STORE
 from ctr.errors import ModelError
+from ctr.features.threads import cores
 from ctr.outputs import beside
 from ctr.workers import Consistency
-from features.threads import cores
 
 if TYPE_CHECKING:
+    from ctr.features import FeatureSpec
+    from ctr.features.readers import RowChoice
     from ctr.model import Method
-    from features import FeatureSpec
-    from features.readers import RowChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class TrainJob:
     """What to train, on what, and where the model goes."""
 
     inputs: Sequence[str | Path]
-    """A hashed data set, or raw files: see `features.open_source`."""
+    """A hashed data set, or raw files: see `ctr.features.open_source`."""
     spec: str | Path | FeatureSpec | None
     """The feature spec, its path or name; None for a hashed data set, which carries its own."""
     model: Path
@@ -66,7 +66,7 @@ class TrainJob:
     early_stopping: bool = False
     """Whether to end when a pass makes the hold-out worse, and to keep the best one."""
     holdout_where: str | None = None
-    """Or: the rows of `inputs` that meet this condition; see `features.readers.Condition`."""
+    """Or: the rows of `inputs` that meet this condition; see `ctr.features.readers.Condition`."""
     calibrate: Method | None = None
     """How to fit the model's probabilities to the hold-out."""
     warm_start: Path | None = None
@@ -93,7 +93,7 @@ class TrainJob:
         """The rows of the inputs that are kept for evaluation, or the others; None: no condition tells."""
         if self.holdout_where is None:
             return None
-        from features.readers import Condition, RowChoice
+        from ctr.features.readers import Condition, RowChoice
 
         return RowChoice(Condition.parse(self.holdout_where), held_out)
 

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from threading import Event
 from typing import TYPE_CHECKING
 
+from ctr.features import DatasetSource
+from ctr.features.threads import Crew
 from ctr.jobs.holdout import AfterPass, PassEvaluations, State
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.learn import Rounds, Trained, TrainProgress, read_out
-from features import DatasetSource
-from features.threads import Crew
-from ps import Token, open_store
+from ctr.ps import Token, open_store
 
 if TYPE_CHECKING:
-    from features import ExampleSource
+    from ctr.features import ExampleSource
 
 
 def learn_in_memory(
@@ -71,7 +71,7 @@ def learn_in_memory(
 def _share(source: ExampleSource, crew: Crew | None) -> None:
     """Those who train make examples of raw rows, too, if there are several; a data set has none to make."""
     if not isinstance(source, DatasetSource):
-        from features import RawSource  # which a job over a data set does without
+        from ctr.features import RawSource  # which a job over a data set does without
 
         if isinstance(source, RawSource):
             source.crew = crew

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ctr.features import DatasetSource, ExampleSource, FeatureSpec
+from ctr.features.windows import Windows, load_windows
 from ctr.jobs.train_job import TrainJob
 from ctr.outputs import printable
-from features import DatasetSource, ExampleSource, FeatureSpec
-from features.windows import Windows, load_windows
 
 
 def windows_of_warm_start(job: TrainJob, spec: FeatureSpec | None) -> Windows | None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
-from ps.fixed_point_kernels import mix
+from ctr.ps.fixed_point_kernels import mix
 
 _UNIT = np.float64(2.0**-53)
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import ModelError
+from ctr.features import Batch, ExampleSource, Slots, slot_dtype
 from ctr.optimizers import Float32, Optimizer
-from features import Batch, ExampleSource, Slots, slot_dtype
 
 FIRST_ROWS = 16_384
 """So many rows at the beginning of the data decide: the same for any chunk and number of workers."""

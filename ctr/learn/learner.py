@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, field, fields
 import numpy as np
 
 from ctr.errors import ModelError
+from ctr.features import Batch, Chunk, warm_up_localize
+from ctr.features.batches import localize
 from ctr.learn.admission import EVERYTHING, Admission, AdmissionCounts
 from ctr.learn.learning_curve import Sums, parts_of_chunk
 from ctr.learn.sampling import ALL_ROWS, Sampling
 from ctr.metrics import Metrics
 from ctr.optimizers import Float32, Optimizer
-from features import Batch, Chunk, warm_up_localize
-from features.batches import localize
-from ps import MemoryStore, Token, reachable_n
+from ctr.ps import MemoryStore, Token, reachable_n
 
 WARM_UP_ROWS = 16
 _DIVERGED = 3.0  # times the base rate's log loss, and at least 1 nat

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ctr.features import Batch
 from ctr.learn.base_rate import click_rate
 from ctr.learn.sampling import Sampling
-from features import Batch
 
 _ROWS = 50e6
 

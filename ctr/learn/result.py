@@ -10,7 +10,7 @@ from ctr.learn.admission import AdmissionCounts
 from ctr.learn.learner import Timings
 from ctr.metrics import Metrics
 from ctr.optimizers import Float32
-from ps import Slots, Store
+from ctr.ps import Slots, Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ import numpy as np
 
 from ctr.defaults import MOST_WORKERS, SAFE_ADDING
 from ctr.errors import DataError, ModelError
+from ctr.features import ExampleSource
+from ctr.features.threads import Crew
 from ctr.learn.admission import Admission
 from ctr.learn.learner import WARM_UP_ROWS, warm_up
 from ctr.learn.learning_curve import LearningCurve
@@ -22,10 +24,8 @@ from ctr.learn.team import Task, Team
 from ctr.metrics import Metrics
 from ctr.optimizers import NOTHING, Float32, Optimizer, Passes
 from ctr.prefetch import Prefetch, ReaderHangs
-from features import ExampleSource
-from features.threads import Crew
-from ps import Slots, Store
-from ps.partitions import no_slots
+from ctr.ps import Slots, Store
+from ctr.ps.partitions import no_slots
 
 
 @dataclass(frozen=True, slots=True)

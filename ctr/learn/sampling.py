@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctr.errors import DataError
+from ctr.features import Batch, Chunk, ExampleSource
+from ctr.features.readers import BadRows
+from ctr.features.spec import FeatureSpec
+from ctr.features.windows import Windows
 from ctr.learn import sampling_kernels as kernels
 from ctr.optimizers import Float32
-from features import Batch, Chunk, ExampleSource
-from features.readers import BadRows
-from features.spec import FeatureSpec
-from features.windows import Windows
 
 if TYPE_CHECKING:
-    from features.inputs import InputFile
+    from ctr.features.inputs import InputFile
 
 _KEY = 0x5A3C9E1B7D240F68
 """So that other draws with the same seed are independent."""

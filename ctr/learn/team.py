@@ -13,14 +13,14 @@ from typing import TypeVar
 
 import numpy as np
 
+from ctr.features import Batch, Chunk, Slots
+from ctr.features.batches import localize
+from ctr.features.threads import Crew, cores
 from ctr.learn.admission import EVERYTHING, Admission, AdmissionCounts
 from ctr.learn.learner import Learner, Timings
 from ctr.learn.sampling import ALL_ROWS, Sampling
 from ctr.optimizers import Float32, Optimizer
-from features import Batch, Chunk, Slots
-from features.batches import localize
-from features.threads import Crew, cores
-from ps import Partitions, Store, Token
+from ctr.ps import Partitions, Store, Token
 
 T = TypeVar("T")
 U = TypeVar("U")

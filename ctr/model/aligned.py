@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 
 from ctr.errors import CtrError, DataError
+from ctr.features import Batch, Chunk, ExampleSource
 from ctr.model.evaluation import batches_beside
 from ctr.model.model import Model
 from ctr.model.row_numbers import Positions, RowNumbers
 from ctr.optimizers import Float32
 from ctr.prefetch import Prefetch
-from features import Batch, Chunk, ExampleSource
 
 if TYPE_CHECKING:
-    from features import RowTexts
+    from ctr.features import RowTexts
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,18 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from ctr.errors import ModelError, SpecError
+from ctr.features import (
+    FeatureSpec,
+    Slots,
+    Transform,
+    replace_folder,
+    require_replaceable,
+    scratch_folder,
+    slot_dtype,
+)
+from ctr.features.readable import DICTIONARY
+from ctr.features.spec import LEARNT, SPEC, spec_files, spec_of_files
+from ctr.features.windows import WINDOW_FILE, Windows, read_windows, sha256_of, write_windows
 from ctr.model.calibration import Calibration
 from ctr.model.folder import ModelFolder, load_whole
 from ctr.model.linear import LinearModel
@@ -39,18 +51,6 @@ from ctr.model.manifest import (
 )
 from ctr.model.model import Model, model_id
 from ctr.optimizers import Float32, Optimizer
-from features import (
-    FeatureSpec,
-    Slots,
-    Transform,
-    replace_folder,
-    require_replaceable,
-    scratch_folder,
-    slot_dtype,
-)
-from features.readable import DICTIONARY
-from features.spec import LEARNT, SPEC, spec_files, spec_of_files
-from features.windows import WINDOW_FILE, Windows, read_windows, sha256_of, write_windows
 
 _WEIGHTS = "weights.safetensors"
 _CALIBRATION = "calibration.safetensors"

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, ModelError
+from ctr.features import ExampleSource
 from ctr.metrics import Metrics
 from ctr.model import kernels
 from ctr.model.calibration import METHODS, Calibration, Float64, Method
@@ -20,7 +21,6 @@ from ctr.model.known_inputs import DIGESTS, input_digests
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model
 from ctr.optimizers import Float32
-from features import ExampleSource
 
 BINS = 1 << 16
 WIDEST = 20.0

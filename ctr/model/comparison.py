@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
+from ctr.features import ExampleSource
 from ctr.metrics import OF_95_PERCENT, Metrics
 from ctr.model.aligned import ScoredRows, aligned
 from ctr.model.model import Model
 from ctr.model.slices import Slices
 from ctr.optimizers import Float32
-from features import ExampleSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from ctr.errors import DataError
+from ctr.features import Batch, Chunk, ExampleSource
 from ctr.metrics import Metrics, MetricSummary
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model
 from ctr.prefetch import Prefetch, ReaderHangs
-from features import Batch, Chunk, ExampleSource
 
 if TYPE_CHECKING:
-    from features import RowTexts
+    from ctr.features import RowTexts
 
 SCORING_ROWS = 65_536
 """Examples that are scored at a time."""
@@ -77,12 +77,12 @@ def batches_beside(
 ) -> Iterator[tuple[Batch | Chunk | None, RowTexts | None]]:
     """Batches to score, with what the rows that were read for each have in these columns, if any are named.
 
-    The source was opened with them as `also`; see `features.batches_with_texts`.
+    The source was opened with them as `also`; see `ctr.features.batches_with_texts`.
     """
     if not columns:
         yield from ((batch, None) for batch in source.batches(SCORING_ROWS))
         return
-    from features import DatasetSource, RawSource, batches_with_texts
+    from ctr.features import DatasetSource, RawSource, batches_with_texts
 
     assert isinstance(source, RawSource | DatasetSource)
     yield from batches_with_texts(source, columns, SCORING_ROWS)

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from ctr.errors import DataError
+from ctr.features import Batch, Chunk, ExampleSource, Slots, is_dataset, open_source, slot_dtype
+from ctr.features.inspect import ShownFeature, show, show_values
+from ctr.features.readable import read_dictionary_bytes
 from ctr.model.linear import probabilities_of
 from ctr.model.model import Model
 from ctr.weights import BIAS, FeatureTexts, with_names
-from features import Batch, Chunk, ExampleSource, Slots, is_dataset, open_source, slot_dtype
-from features.inspect import ShownFeature, show, show_values
-from features.readable import read_dictionary_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`inputs_of`: what a program gives as data, as paths that `features.open_source` takes."""
+"""`inputs_of`: what a program gives as data, as paths that `ctr.features.open_source` takes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from ctr.errors import CtrError, DataError
-from features import FeatureSpec, check_categories
-from features.readers import SKIPPING
+from ctr.features import FeatureSpec, check_categories
+from ctr.features.readers import SKIPPING
 
 TABLE = "table.arrow"
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import FAST_MATH, njit
-from ps.fixed_point_kernels import mix
+from ctr.ps.fixed_point_kernels import mix
 
 _LARGEST = float(np.finfo(np.float32).max)
 

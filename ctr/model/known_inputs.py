@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from features.dataset import read_manifest
-from features.inputs import FileRows, file_digests
+from ctr.features.dataset import read_manifest
+from ctr.features.inputs import FileRows, file_digests
 
 if TYPE_CHECKING:
-    from features.inputs import InputFile
+    from ctr.features.inputs import InputFile
 
 DIGESTS = "input_digests"
 """The key of a manifest's entries for training, calibration and lineage."""

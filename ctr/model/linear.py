@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features import Batch, Chunk, Slots
+from ctr.features.batches import localize
 from ctr.model import kernels
 from ctr.optimizers import Float32
-from features import Batch, Chunk, Slots
-from features.batches import localize
 
 if TYPE_CHECKING:
     from scipy import sparse

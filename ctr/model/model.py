@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctr.errors import DataError, ModelError
+from ctr.features import Batch, Chunk, FeatureSpec, Slots, Transform, batch_of, open_source
+from ctr.features.windows import ServedHistory, Windows
 from ctr.metrics import MetricSummary
 from ctr.model.calibration import Calibration, Method
 from ctr.model.linear import LinearModel, probabilities_of
 from ctr.model.manifest import FORMAT, FORMAT_VERSION
 from ctr.optimizers import Float32
 from ctr.outputs import printable
-from features import Batch, Chunk, FeatureSpec, Slots, Transform, batch_of, open_source
-from features.windows import ServedHistory, Windows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -235,7 +235,7 @@ class Model:
 
     def window_names(self) -> pa.Table | None:
         """The same of the features that its windows can give; None: it has no windows."""
-        from features.readable import window_names
+        from ctr.features.readable import window_names
 
         training = self.manifest.get("training", {})
         rows = [each.get("rows") or 0 for each in (training, *training.get("lineage", ()))]
@@ -254,7 +254,7 @@ class Model:
         return explain_row(self, row)
 
     def dictionary_table(self) -> pa.Table | None:
-        """The features that the model's data set had texts for, see `features.read_dictionary`; None: none.
+        """The features that the model's data set had texts for (`ctr.features.read_dictionary`), or None.
 
         Raises ModelError when another model has taken the place of the folder that this was loaded from.
         """

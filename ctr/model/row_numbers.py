@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from features import BadRows
+from ctr.features import BadRows
 
 Positions = NDArray[np.int64]
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import csv, parquet
 
 from ctr.errors import DataError
+from ctr.features import ExampleSource
 from ctr.model.evaluation import batches_beside
 from ctr.model.linear import probabilities_of
 from ctr.model.model import Model
@@ -20,10 +21,9 @@ from ctr.model.row_numbers import Positions, RowNumbers
 from ctr.optimizers import Float32
 from ctr.outputs import replace_file, require_writable
 from ctr.prefetch import Prefetch
-from features import ExampleSource
 
 if TYPE_CHECKING:
-    from features import RowTexts
+    from ctr.features import RowTexts
 
 PREDICTION, LOG_ODDS = "prediction", "log_odds"
 _SUFFIXES = (".parquet", ".csv", ".tsv")

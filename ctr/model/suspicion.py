@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from ctr.errors import CtrError
 
 if TYPE_CHECKING:
+    from ctr.features import FeatureSpec
+    from ctr.features.inputs import InputFile
     from ctr.metrics import MetricSummary
-    from features import FeatureSpec
-    from features.inputs import InputFile
 
 _PERFECT = 0.999  # AUC
 _SUSPECT = 0.95  # from here on, fields are looked at one by one
@@ -42,8 +42,8 @@ def too_good(
 
 
 def _telling(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile]) -> dict[str, float]:
-    from features.inputs import StandardInput
-    from features.inspect import telling_fields
+    from ctr.features.inputs import StandardInput
+    from ctr.features.inspect import telling_fields
 
     files = [each for each in inputs if not isinstance(each, str | Path | StandardInput)]
     if not files or len(files) < len(inputs):

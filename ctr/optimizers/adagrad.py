@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import ModelError
+from ctr.features import Chunk
 from ctr.optimizers import adagrad_kernels as kernels
 from ctr.optimizers.optimizer import Float32, Float64, Optimizer, dither_of, n_for_steps, scratch_for
-from features import Chunk
-from ps import Filters
+from ctr.ps import Filters
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import ModelError
+from ctr.features import Chunk
 from ctr.optimizers import ftrl_kernels as kernels
 from ctr.optimizers.optimizer import (
     LARGEST_WEIGHT,
@@ -20,8 +21,7 @@ from ctr.optimizers.optimizer import (
     n_for_steps,
     scratch_for,
 )
-from features import Chunk
-from ps import Filters, fraction_bits, largest_n
+from ctr.ps import Filters, fraction_bits, largest_n
 
 
 @dataclass(frozen=True, slots=True)

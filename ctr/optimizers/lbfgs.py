@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from ctr.errors import ModelError
+from ctr.features import Chunk
 from ctr.optimizers.optimizer import Float32, Float64, Optimizer
-from features import Chunk
 
 
 @dataclass(frozen=True, slots=True)

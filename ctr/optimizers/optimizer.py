@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import ModelError
-from features import Chunk
-from ps import Filters, fraction_bits, largest_n
+from ctr.features import Chunk
+from ctr.ps import Filters, fraction_bits, largest_n
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -116,7 +116,7 @@ class Optimizer(ABC):
         return state[:, 0]
 
     def filter_updates(self, seen: Float32, mine: Float32, filters: Filters) -> NDArray[np.uint8]:
-        """Which slots' updates are worth pushing, uint8[u]: PUSH, SMALL or ZERO of `ps.client`.
+        """Which slots' updates are worth pushing, uint8[u]: PUSH, SMALL or ZERO of `ctr.ps.client`.
 
         `seen` float32[u, width] is the state that other workers know of, `mine` the one with the updates.
         """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from features import FeatureSpec
-from features.spec import InputField, NumberField, column_of
+from ctr.features import FeatureSpec
+from ctr.features.spec import InputField, NumberField, column_of
 
 
 def crossed_fields(spec: FeatureSpec) -> dict[str, tuple[InputField, str]]:

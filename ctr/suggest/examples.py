@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features import Batch, Chunk
+from ctr.features.batches import localize
 from ctr.learn import starting_state
 from ctr.optimizers import choose_optimizer
 from ctr.suggest import kernels
 from ctr.suggest.values import Values
-from features import Batch, Chunk
-from features.batches import localize
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
+from ctr.features import Batch, FeatureSpec, RawSource
 from ctr.learn import base_rate
 from ctr.suggest.crossed import crossed_fields
 from ctr.suggest.examples import Examples
 from ctr.suggest.values import Values, number_values
-from features import Batch, FeatureSpec, RawSource
 
 _BLOCK = 65_536
 _BITS = 32  # of the hashes by which values are told apart

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ctr.errors import DataError
+from ctr.features import FeatureSpec, RawSource, fit, input_files, is_dataset
 from ctr.suggest.crossed import with_crossed_fields
 from ctr.suggest.rows import candidate_fields, read_rows, spec_of_values
 from ctr.suggest.search import MOST_CROSSES, Chosen, find_crosses
-from features import FeatureSpec, RawSource, fit, input_files, is_dataset
 
 MOST_ROWS = 1_000_000
 _SLOTS_PER_FEATURE = 25  # one of so many features shares its slot with another

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from features import Batch, slot_counts
-from features.batches import localize
+from ctr.features import Batch, slot_counts
+from ctr.features.batches import localize
 
 _SEEN = 2
 """A value that is seen less often is left out: its first row has nothing to go by, and there is no second."""

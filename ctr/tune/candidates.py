@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from ctr.errors import DataError
+from ctr.features import BLOCK_ROWS, Batch, Chunk, DatasetSource, ExampleSource, FeatureSpec, write_dataset
 from ctr.tune.examples import Examples
 from ctr.tune.folds import Fold, folds_of
 from ctr.tune.raw_rows import Part, RawRows, parts_of
 from ctr.tune.scales import MOST_PARTS, coded, find_scales
-from features import BLOCK_ROWS, Batch, Chunk, DatasetSource, ExampleSource, FeatureSpec, write_dataset
 
 OnRows = Callable[[int, float], None]
 """Is given how many rows are hashed, and the share of all."""

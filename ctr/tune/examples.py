@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
+from ctr.features import Chunk, DatasetSource
+from ctr.features.batches import merge_slots
 from ctr.learn import FIRST_ROWS, click_rate
 from ctr.optimizers import Float32
 from ctr.tune import scale_kernels as kernels
-from features import Chunk, DatasetSource
-from features.batches import merge_slots
 
 
 @dataclass(frozen=True, slots=True)

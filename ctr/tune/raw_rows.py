@@ -8,13 +8,13 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ctr.features import ExampleSource, FeatureSpec, RawSource, fit
+from ctr.features.spec import learnt_of
 from ctr.tune.folds import folds_of
-from features import ExampleSource, FeatureSpec, RawSource, fit
-from features.spec import learnt_of
 
 if TYPE_CHECKING:
-    from features.inputs import InputFile
-    from features.readers import RowChoice
+    from ctr.features.inputs import InputFile
+    from ctr.features.readers import RowChoice
 
 _STEPS = 1_000
 """Cuts between folds are placed to a thousandth of the rows where some rows are not chosen."""

@@ -23,10 +23,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features import FeatureSpec
 from ctr.optimizers import Float32
 from ctr.tune import scale_kernels as kernels
 from ctr.tune.examples import Examples
-from features import FeatureSpec
 
 MOST_PARTS = 300
 """Fields and crosses: of more, none are scaled, as time and memory grow with the square of their number."""

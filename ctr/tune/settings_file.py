@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from ctr.errors import DataError
+from ctr.features.spec import FeatureSpec, is_shipped, unfitted_fingerprint
 from ctr.outputs import replace_file
-from features.spec import FeatureSpec, is_shipped, unfitted_fingerprint
 
 COMMAND = "train"
 _VERSION = 1

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from ctr.errors import DataError
+from ctr.features import DatasetSource, ExampleSource, FeatureSpec, scratch_folder
 from ctr.tune.candidates import Hashing, OnRows
 from ctr.tune.folds import Fold
 from ctr.tune.raw_rows import RawRows
 from ctr.tune.search import Ended, Progress, Search, Tried, require_optuna
-from features import DatasetSource, ExampleSource, FeatureSpec, scratch_folder
 
 TRIALS = 40
 MOST_EPOCHS = 30

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from ctr.errors import DataError
-from features import FeatureSpec
+from ctr.features import FeatureSpec
 
 Keys = NDArray[np.int64] | NDArray[np.uint64]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from features import FeatureSpec
+from ctr.features import FeatureSpec
 
 
 class Calibration(Protocol):

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from ctr.errors import DataError
+from ctr.features import FeatureSpec
 from ctr.outputs import replace_file
 from ctr.weights.exported import Calibration, Exported
-from features import FeatureSpec
 
 
 def format_of(out: Path, wanted: str | None) -> str:

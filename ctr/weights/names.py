@@ -8,11 +8,11 @@ from contextlib import closing
 import pyarrow as pa
 
 from ctr.errors import DataError
-from features import FeatureSpec, RawSource, input_files, is_dataset
-from features.block import Reader
-from features.readable import Dictionary
-from features.readers import open_reader
-from features.spec import column_of, columns_of
+from ctr.features import FeatureSpec, RawSource, input_files, is_dataset
+from ctr.features.block import Reader
+from ctr.features.readable import Dictionary
+from ctr.features.readers import open_reader
+from ctr.features.spec import column_of, columns_of
 
 _ROWS = 8_192
 MOST = 1_000_000

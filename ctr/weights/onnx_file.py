@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctr.errors import DataError
+from ctr.features import FeatureSpec
 from ctr.packages import require_packages
-from features import FeatureSpec
 
 if TYPE_CHECKING:
     from ctr.weights.exported import Calibration, Exported

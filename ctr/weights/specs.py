@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from features import FeatureSpec
-from features.spec import learnt_of
+from ctr.features import FeatureSpec
+from ctr.features.spec import learnt_of
 
 _WHOLE = ("label", "weight", "bits", "seed", "bias", "most_features")
 

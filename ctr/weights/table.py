@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from features import Slots
+from ctr.features import Slots
 
 BIAS = "(bias)"
 """The text of slot 0, which every example has."""
@@ -53,7 +53,7 @@ def weight_table(
 ) -> pa.Table:
     """One row per weight float32[k] of sorted slots[k]: `slot`, `weight`, `feature` and `count`.
 
-    `names` has the columns of a dictionary (see `features.read_dictionary`). `bias`: slot 0 is that.
+    `names` has the columns of a dictionary (see `ctr.features.read_dictionary`). `bias`: slot 0 is that.
     """
     if names is None:
         texts, counts = pa.nulls(slots.size, pa.string()), pa.nulls(slots.size, pa.int64())

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features import FeatureSpec
+from ctr.features import FeatureSpec
 
 if TYPE_CHECKING:
     from ctr.weights.exported import Calibration, Exported

@@ -14,16 +14,16 @@ from time import perf_counter, sleep
 
 import numpy as np
 
+from ctr.features import Chunk, ExampleSource
 from ctr.learn import AdmissionCounts, Learner, Timings
+from ctr.ps import FilterCounts, JobBoard, PendingPush, PushPacked, PushQueue, RankGate, RedisStore, Token
+from ctr.ps.client import LostPushesError
+from ctr.ps.partitions import Float32, no_slots
 from ctr.workers.chunk_reader import RankReaders
 from ctr.workers.description import JobDescription
 from ctr.workers.polling import Polling
 from ctr.workers.prepared_update import PreparedUpdate
 from ctr.workers.report import Reports, WorkerReport
-from features import Chunk, ExampleSource
-from ps import FilterCounts, JobBoard, PendingPush, PushPacked, PushQueue, RankGate, RedisStore, Token
-from ps.client import LostPushesError
-from ps.partitions import Float32, no_slots
 
 _POLL_S = 0.001
 _POLL_PART = 2  # all wait for the slowest twice in a round

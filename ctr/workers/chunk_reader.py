@@ -7,14 +7,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from ctr.features import Batch, Chunk, ExampleSource
+from ctr.features.batches import localize
 from ctr.learn import Timings
 from ctr.prefetch import Prefetch
 from ctr.workers.description import JobDescription
-from features import Batch, Chunk, ExampleSource
-from features.batches import localize
 
 if TYPE_CHECKING:
-    from features.inputs import InputFile
+    from ctr.features.inputs import InputFile
 
 
 def read_chunks(examples: Iterator[Batch | Chunk | None], timings: Timings) -> Iterator[Chunk | None]:

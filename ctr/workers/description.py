@@ -16,18 +16,18 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, Val
 
 from ctr.defaults import STALL_S
 from ctr.errors import DataError, ModelError, StoreError
+from ctr.features import DatasetSource, FeatureSpec, input_files, is_dataset, is_uri, open_source
+from ctr.features.inputs import file_digests
+from ctr.features.spec import LEARNT, SPEC, spec_files, spec_of_files
 from ctr.learn import Admission, Sampling
 from ctr.optimizers import Optimizer, Passes, optimizer_from_json
+from ctr.ps import DEFAULT_FILTERS, Filters
 from ctr.validation import first_problem
 from ctr.workers.data_plan import DataPlan
-from features import DatasetSource, FeatureSpec, input_files, is_dataset, is_uri, open_source
-from features.inputs import file_digests
-from features.spec import LEARNT, SPEC, spec_files, spec_of_files
-from ps import DEFAULT_FILTERS, Filters
 
 if TYPE_CHECKING:
-    from features import RawSource
-    from features.inputs import InputFile
+    from ctr.features import RawSource
+    from ctr.features.inputs import InputFile
 
 Consistency = Literal["bsp", "ssp", "asp"]
 
@@ -182,7 +182,7 @@ class JobDescription(BaseModel):
                 raise DataError(f"{path}: the job's input is not here; {_REMEDY}.")
         choice = None
         if self.without is not None:
-            from features.readers import Condition, RowChoice
+            from ctr.features.readers import Condition, RowChoice
 
             choice = RowChoice(Condition.parse(self.without), False)
         source = open_source(

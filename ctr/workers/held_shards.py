@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 
+from ctr.features import Chunk
+from ctr.ps import ClockGate, JobBoard, WorkerStore
 from ctr.workers.data_plan import DataPlan
 from ctr.workers.shard_reader import HeldShard, ShardReader
-from features import Chunk
-from ps import ClockGate, JobBoard, WorkerStore
 
 
 class NoChunk(Enum):

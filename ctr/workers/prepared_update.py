@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features import Slots, slot_dtype
 from ctr.metrics import Metrics
-from features import Slots, slot_dtype
 
 _HEAD = struct.Struct("<qqq")  # slots, bytes of each of the metrics
 

@@ -11,10 +11,10 @@ from threading import Event, Thread
 from time import monotonic
 from typing import IO
 
+from ctr.ps import RedisUrl
 from ctr.workers.forking import Forked, fork_server
 from ctr.workers.report import host
 from ctr.workers.worker import take_part
-from ps import RedisUrl
 
 _LONGEST_END_S = 15.0
 _LONGEST_KILL_S = 2.0

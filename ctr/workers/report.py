@@ -14,11 +14,11 @@ from typing import Any
 import orjson
 
 from ctr.errors import CtrError, DataError, ModelError, SpecError, StoreError
+from ctr.features import BadRows
 from ctr.learn import AdmissionCounts, Learner, Timings
 from ctr.metrics import Metrics
+from ctr.ps import BoardView, FilterCounts, JobBoard, Saturations
 from ctr.workers.prepared_update import PreparedUpdate
-from features import BadRows
-from ps import BoardView, FilterCounts, JobBoard, Saturations
 
 EARLIER = "earlier"
 """The name of the report of what was done before the job was resumed."""
@@ -77,7 +77,7 @@ class WorkerReport:
     troubles: int = 0
     """Requests that met a broken connection or a changing cluster, and were repeated."""
     saturated_z: int = 0
-    """See `ps.Saturations`."""
+    """See `ctr.ps.Saturations`."""
     saturated_n: int = 0
     bad_rows: BadRows = field(default_factory=BadRows)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import islice
 from queue import SimpleQueue
 
+from ctr.features import Chunk, ExampleSource
 from ctr.learn import Timings
 from ctr.prefetch import Prefetch
 from ctr.workers.chunk_reader import read_chunks
 from ctr.workers.data_plan import DataPlan
-from features import Chunk, ExampleSource
 
 _READ_AHEAD = 2  # chunks
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from ctr.background import Background
+from ctr.features import ExampleSource
 from ctr.learn import Learner, Timings
+from ctr.ps import ClockGate, JobBoard, Pulled, PushPacked, RedisStore, WorkerStore
 from ctr.workers.description import JobDescription
 from ctr.workers.held_shards import HeldShards, NoChunk, Taken
 from ctr.workers.polling import Polling
 from ctr.workers.report import Reports, WorkerReport
 from ctr.workers.shard_reader import ShardReader
-from features import ExampleSource
-from ps import ClockGate, JobBoard, Pulled, PushPacked, RedisStore, WorkerStore
 
 _POLL_S = 0.002
 _IDLE_S, _LONGEST_IDLE_S = 0.05, 0.5

@@ -12,17 +12,17 @@ from threading import Event
 import numpy as np
 
 from ctr.errors import CtrError, StoreError
+from ctr.features import Batch
 from ctr.learn import WARM_UP_ROWS, Admission, warm_up
 from ctr.optimizers import choose_optimizer
+from ctr.ps import Job, JobBoard, PushPacked, RedisStore, RedisUrl, warm_up_requests
+from ctr.ps.client import LostPushesError
 from ctr.workers.bsp_worker import BspWorker
 from ctr.workers.description import JobDescription
 from ctr.workers.heartbeat import Heartbeat
 from ctr.workers.report import Reports, WorkerReport, host, progress_report, report_failure, report_stall
 from ctr.workers.ssp_worker import SspWorker
 from ctr.workers.stall import StallWatch
-from features import Batch
-from ps import Job, JobBoard, PushPacked, RedisStore, RedisUrl, warm_up_requests
-from ps.client import LostPushesError
 
 FAILURE_REPORT_S = 2.0
 """How long a process that has failed tries to tell the others."""

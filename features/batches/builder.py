@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from features.batches.batch import Batch, Slots, slot_dtype
-from features.spec import FeatureSpec
+from ctr.features.batches.batch import Batch, Slots, slot_dtype
+from ctr.features.spec import FeatureSpec
 
 
 class _Layout(Protocol):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from features.batches import localize_kernels as kernels
-from features.batches.batch import Batch, Slots
+from ctr.features.batches import localize_kernels as kernels
+from ctr.features.batches.batch import Batch, Slots
 
 
 @dataclass(frozen=True, slots=True)

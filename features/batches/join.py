@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.batches import localize_kernels as kernels
-from features.batches.batch import Slots
-from features.batches.chunk import Chunk
+from ctr.features.batches import localize_kernels as kernels
+from ctr.features.batches.batch import Slots
+from ctr.features.batches.chunk import Chunk
 
 
 def join_chunks(chunks: Sequence[Chunk]) -> Chunk:

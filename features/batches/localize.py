@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.batches import localize_kernels as kernels
-from features.batches.batch import Batch, Slots, slot_dtype
-from features.batches.chunk import Chunk
-from features.batches.join import join_chunks, merge_slots
+from ctr.features.batches import localize_kernels as kernels
+from ctr.features.batches.batch import Batch, Slots, slot_dtype
+from ctr.features.batches.chunk import Chunk
+from ctr.features.batches.join import join_chunks, merge_slots
 
 _KEEP_BYTES = 64 << 20  # a larger working array is freed after use
 _LEAST_TABLE = 64

@@ -1,9 +1,9 @@
 """The hashed data set: write, read, shuffle, describe."""
 
-from features.dataset.describe import Description, describe
-from features.dataset.manifest import DatasetManifest, RawFileEntry, is_dataset, read_manifest
-from features.dataset.raw_rows import RowNote, raw_file_entries
-from features.dataset.shuffle import shuffled
-from features.dataset.source import DatasetSource
-from features.dataset.unfinished import Unfinished, kept_fit, key_of
-from features.dataset.writer import BLOCK_ROWS, DatasetDraft, dataset_folders, write_dataset
+from ctr.features.dataset.describe import Description, describe
+from ctr.features.dataset.manifest import DatasetManifest, RawFileEntry, is_dataset, read_manifest
+from ctr.features.dataset.raw_rows import RowNote, raw_file_entries
+from ctr.features.dataset.shuffle import shuffled
+from ctr.features.dataset.source import DatasetSource
+from ctr.features.dataset.unfinished import Unfinished, kept_fit, key_of
+from ctr.features.dataset.writer import BLOCK_ROWS, DatasetDraft, dataset_folders, write_dataset

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from features.batches import localize_kernels
-from features.dataset import kernels as dataset_kernels
-from features.dataset.source import DatasetSource
-from features.readable import bits_for
+from ctr.features.batches import localize_kernels
+from ctr.features.dataset import kernels as dataset_kernels
+from ctr.features.dataset.source import DatasetSource
+from ctr.features.readable import bits_for
 
 _EXACT_BITS = 30  # a bitmap of 128 MiB
 

@@ -11,11 +11,11 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ctr.errors import DataError
-from features.folder import MANIFEST, require_replaceable
-from features.inputs import InputFile
-from features.readable import DICTIONARY
-from features.spec import LEARNT, SPEC
-from features.windows import WINDOW_FILE
+from ctr.features.folder import MANIFEST, require_replaceable
+from ctr.features.inputs import InputFile
+from ctr.features.readable import DICTIONARY
+from ctr.features.spec import LEARNT, SPEC
+from ctr.features.windows import WINDOW_FILE
 
 FORMAT = "ctr hashed data set"
 FORMAT_VERSION = 1

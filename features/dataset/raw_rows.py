@@ -14,8 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.dataset.manifest import RAW_ROWS, DatasetManifest, RawFileEntry
-from features.inputs import FileRows, InputFile, LocalFile, StandardInput, input_files, is_uri
+from ctr.features.dataset.manifest import RAW_ROWS, DatasetManifest, RawFileEntry
+from ctr.features.inputs import FileRows, InputFile, LocalFile, StandardInput, input_files, is_uri
 
 _BATCH_ROWS = 1 << 20
 """Rows of every batch in the file but the last."""

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.batches import Batch, Chunk, Slots
-from features.dataset import shuffle_kernels as kernels
-from features.example_source import ExampleSource
-from features.folder import scratch_folder
+from ctr.features.batches import Batch, Chunk, Slots
+from ctr.features.dataset import shuffle_kernels as kernels
+from ctr.features.example_source import ExampleSource
+from ctr.features.folder import scratch_folder
 
 BUCKET_ROWS = 1 << 18
 _BUCKET_FEATURES = 1 << 24  # 64 MiB of slots; Criteo's 40 features per row stay below it

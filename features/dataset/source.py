@@ -17,16 +17,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
-from features.batches import Batch, Chunk, join_chunks, slice_chunk
-from features.dataset import kernels
-from features.dataset.manifest import DatasetManifest, PartEntry, read_manifest
-from features.dataset.raw_rows import raw_rows
-from features.dataset.writer import block_schema
-from features.inputs import FileState, InputFile
-from features.readable import read_dictionary_bytes
-from features.readers import BadRows
-from features.spec import SPEC, FeatureSpec, read_spec_files, spec_of_files
-from features.windows import Windows, load_windows
+from ctr.features.batches import Batch, Chunk, join_chunks, slice_chunk
+from ctr.features.dataset import kernels
+from ctr.features.dataset.manifest import DatasetManifest, PartEntry, read_manifest
+from ctr.features.dataset.raw_rows import raw_rows
+from ctr.features.dataset.writer import block_schema
+from ctr.features.inputs import FileState, InputFile
+from ctr.features.readable import read_dictionary_bytes
+from ctr.features.readers import BadRows
+from ctr.features.spec import SPEC, FeatureSpec, read_spec_files, spec_of_files
+from ctr.features.windows import Windows, load_windows
 
 
 class DatasetSource:

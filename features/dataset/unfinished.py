@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ValidationError
 
 from ctr.errors import DataError, SpecError
-from features.dataset.manifest import PartEntry
-from features.inputs import InputFile, StandardInput
-from features.spec import LEARNT, SPEC, FeatureSpec, read_spec_files, spec_files, spec_of_files
+from ctr.features.dataset.manifest import PartEntry
+from ctr.features.inputs import InputFile, StandardInput
+from ctr.features.spec import LEARNT, SPEC, FeatureSpec, read_spec_files, spec_files, spec_of_files
 
 if TYPE_CHECKING:
-    from features.readers import RowChoice
+    from ctr.features.readers import RowChoice
 
 _JOURNAL = "journal.json"
 _CHUNK = 1 << 22  # bytes

@@ -14,21 +14,21 @@ import numpy as np
 import pyarrow as pa
 
 from ctr.errors import DataError
-from features.batches import Batch, Chunk, localize, slot_dtype
-from features.dataset.manifest import (
+from ctr.features.batches import Batch, Chunk, localize, slot_dtype
+from ctr.features.dataset.manifest import (
     RAW_ROWS,
     DatasetManifest,
     PartEntry,
     RawFileEntry,
     require_dataset_or_nothing,
 )
-from features.dataset.raw_rows import RowNote
-from features.dataset.unfinished import Done, Unfinished
-from features.folder import replace_folders
-from features.readable import DICTIONARY, Dictionary, dictionary_bytes
-from features.spec import SPEC, FeatureSpec, spec_files
-from features.threads import in_order
-from features.windows import Windows, sha256_of, write_windows
+from ctr.features.dataset.raw_rows import RowNote
+from ctr.features.dataset.unfinished import Done, Unfinished
+from ctr.features.folder import replace_folders
+from ctr.features.readable import DICTIONARY, Dictionary, dictionary_bytes
+from ctr.features.spec import SPEC, FeatureSpec, spec_files
+from ctr.features.threads import in_order
+from ctr.features.windows import Windows, sha256_of, write_windows
 
 BLOCK_ROWS = 65_536
 BLOCKS_PER_PART = 4

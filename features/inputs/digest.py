@@ -6,8 +6,8 @@ import hashlib
 import os
 from collections.abc import Sequence
 
-from features.inputs.input_file import InputFile
-from features.inputs.standard_input import StandardInput
+from ctr.features.inputs.input_file import InputFile
+from ctr.features.inputs.standard_input import StandardInput
 
 MOST_FILES = 1_000
 """Of one command's inputs that have a digest: the first."""

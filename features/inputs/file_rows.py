@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.inputs.file_state import FileState
-from features.inputs.input_file import InputFile
+from ctr.features.inputs.file_state import FileState
+from ctr.features.inputs.input_file import InputFile
 
 _STEP = 1 << 20  # rows that are counted at a time
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 from ctr.errors import DataError
-from features.inputs.file_state import FileState
+from ctr.features.inputs.file_state import FileState
 
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 

@@ -10,10 +10,10 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from ctr.errors import DataError
-from features.inputs.file_state import FileState
-from features.inputs.input_file import InputFile, LocalFile
-from features.inputs.remote import RemoteFile, is_uri, list_remote
-from features.inputs.standard_input import NAME, StandardInput
+from ctr.features.inputs.file_state import FileState
+from ctr.features.inputs.input_file import InputFile, LocalFile
+from ctr.features.inputs.remote import RemoteFile, is_uri, list_remote
+from ctr.features.inputs.standard_input import NAME, StandardInput
 
 _MANIFEST, _SPEC = "manifest.json", "features.yaml"  # of folders that ctr wrote
 _HIDDEN = (".", "_")  # such as .part-0.crc, _SUCCESS and _temporary

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from ctr.errors import DataError
-from features.inputs.file_state import FileState
-from features.inputs.input_file import require_same
+from ctr.features.inputs.file_state import FileState
+from ctr.features.inputs.input_file import require_same
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _GCS = ("gs://", "gcs://")

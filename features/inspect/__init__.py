@@ -1,5 +1,5 @@
 """Looking at raw data: a first spec for it, what a spec finds in it, and what becomes of a few rows."""
 
-from features.inspect.check import Check, check, telling_fields
-from features.inspect.draft import draft_spec
-from features.inspect.show import ShownFeature, ShownRow, show, show_values
+from ctr.features.inspect.check import Check, check, telling_fields
+from ctr.features.inspect.draft import draft_spec
+from ctr.features.inspect.show import ShownFeature, ShownRow, show, show_values

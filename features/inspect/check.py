@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.batches import Batch
-from features.first_pass import fit
-from features.inputs import InputFile, input_files
-from features.inspect.time_order import TimeOrder, time_order
-from features.readers import BadRows, open_reader
-from features.source import RawSource
-from features.spec import FeatureSpec, InputField, column_of, columns_of
-from features.transform import Transform
-from features.windows import Windows
+from ctr.features.batches import Batch
+from ctr.features.first_pass import fit
+from ctr.features.inputs import InputFile, input_files
+from ctr.features.inspect.time_order import TimeOrder, time_order
+from ctr.features.readers import BadRows, open_reader
+from ctr.features.source import RawSource
+from ctr.features.spec import FeatureSpec, InputField, column_of, columns_of
+from ctr.features.transform import Transform
+from ctr.features.windows import Windows
 
 _BITS = 40  # in which values do not collide
 _BLOCK = 65_536

@@ -12,10 +12,10 @@ import yaml
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.columns import Column
-from features.inputs import input_files
-from features.inspect.sample import Sample, is_number, read_sample
-from features.spec import UNIX, dump_yaml
+from ctr.features.columns import Column
+from ctr.features.inputs import input_files
+from ctr.features.inspect.sample import Sample, is_number, read_sample
+from ctr.features.spec import UNIX, dump_yaml
 
 SAMPLE_ROWS = 10_000
 _ENOUGH = 100  # rows to tell an id by

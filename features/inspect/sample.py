@@ -12,11 +12,11 @@ from itertools import islice
 from typing import Any
 
 from ctr.errors import DataError
-from features.block import Reader, UnfitColumnError, blocks_of
-from features.inputs import InputFile
-from features.readers import format_of, open_reader
-from features.spec import FeatureSpec, Source
-from features.text import TextFile
+from ctr.features.block import Reader, UnfitColumnError, blocks_of
+from ctr.features.inputs import InputFile
+from ctr.features.readers import format_of, open_reader
+from ctr.features.spec import FeatureSpec, Source
+from ctr.features.text import TextFile
 
 DELIMITERS = ("\t", ",", ";", "|")
 _HEAD_LINES = 200

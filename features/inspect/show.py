@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from ctr.errors import DataError
-from features.batches import BatchBuilder
-from features.block import Block, blocks_of
-from features.first_pass import fit
-from features.inputs import input_files
-from features.readable import Naming
-from features.readers import open_reader
-from features.spec import FeatureSpec, column_of, columns_of
-from features.text import BETWEEN_ELEMENTS, Cells
-from features.transform import Transform
+from ctr.features.batches import BatchBuilder
+from ctr.features.block import Block, blocks_of
+from ctr.features.first_pass import fit
+from ctr.features.inputs import input_files
+from ctr.features.readable import Naming
+from ctr.features.readers import open_reader
+from ctr.features.spec import FeatureSpec, column_of, columns_of
+from ctr.features.text import BETWEEN_ELEMENTS, Cells
+from ctr.features.transform import Transform
 
 NONE = "none"
 """What stands for the feature of a field that has none in a row."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from features.block import Block, blocks_of
-from features.columns import Column
-from features.inputs import InputFile
-from features.readers import open_reader
-from features.spec import FeatureSpec, TimeField, Window, column_of, microseconds
-from features.text import Times
+from ctr.features.block import Block, blocks_of
+from ctr.features.columns import Column
+from ctr.features.inputs import InputFile
+from ctr.features.readers import open_reader
+from ctr.features.spec import FeatureSpec, TimeField, Window, column_of, microseconds
+from ctr.features.text import Times
 
 _NEARLY = (
     0.01  # of the period from the first time to the last: so much out of order a hold-out does not notice

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.block import Block, TextRows, require_columns, rows_per_block
-from features.inputs import InputFile
-from features.spec import FeatureSpec
-from features.text import (
+from ctr.features.block import Block, TextRows, require_columns, rows_per_block
+from ctr.features.inputs import InputFile
+from ctr.features.spec import FeatureSpec
+from ctr.features.text import (
     READ_BYTES,
     Cells,
     Lines,

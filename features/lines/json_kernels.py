@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.lines.json_value_kernels import BAD_JSON, number, skip, space, string_end, unescape
+from ctr.features.text.row_status import RowStatus
 from ctr.numba_cache import njit
-from features.lines.json_value_kernels import BAD_JSON, number, skip, space, string_end, unescape
-from features.text.row_status import RowStatus
 
 LIST, NESTED = RowStatus.LIST.value, RowStatus.NESTED.value
 

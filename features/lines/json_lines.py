@@ -10,12 +10,12 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from features.block import Block, Piece, TextRows, rows_per_block
-from features.inputs import InputFile
-from features.lines.json_kernels import scan_json
-from features.lines.line_reader import LineReader
-from features.spec import FeatureSpec, columns_of
-from features.text import READ_BYTES, Cells, Lines, RowStatus, text_of_json
+from ctr.features.block import Block, Piece, TextRows, rows_per_block
+from ctr.features.inputs import InputFile
+from ctr.features.lines.json_kernels import scan_json
+from ctr.features.lines.line_reader import LineReader
+from ctr.features.spec import FeatureSpec, columns_of
+from ctr.features.text import READ_BYTES, Cells, Lines, RowStatus, text_of_json
 
 _NAMED_ROWS = 100
 _MEMO = 256

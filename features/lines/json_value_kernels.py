@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.hashing import load_u64
+from ctr.features.text.row_status import RowStatus
 from ctr.numba_cache import njit
-from features.text.hashing import load_u64
-from features.text.row_status import RowStatus
 
 BAD_JSON = RowStatus.JSON.value
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from features.block import Block, TextRows
-from features.lines.libsvm_kernels import split_rows
-from features.lines.line_kernels import HASH_COMMENT
-from features.lines.line_reader import LineReader
-from features.spec import FEATURES, LABEL
-from features.text import Cells, Lines
+from ctr.features.block import Block, TextRows
+from ctr.features.lines.libsvm_kernels import split_rows
+from ctr.features.lines.line_kernels import HASH_COMMENT
+from ctr.features.lines.line_reader import LineReader
+from ctr.features.spec import FEATURES, LABEL
+from ctr.features.text import Cells, Lines
 
 _ROWS = 2048
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.byte_masks import equal_bytes, lowest_bit
 from ctr.numba_cache import njit
-from features.text.byte_masks import equal_bytes, lowest_bit
 
 _U1 = np.uint64(1)
 _SPACE, _TAB, _NEWLINE, _RETURN = (np.uint8(ord(c)) for c in " \t\n\r")

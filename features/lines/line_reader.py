@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from ctr.errors import DataError
-from features.block import Piece, require_columns
-from features.inputs import InputFile
-from features.lines.line_kernels import NO_COMMENT, count_rows
-from features.text import READ_BYTES, Lines, TextFile
+from ctr.features.block import Piece, require_columns
+from ctr.features.inputs import InputFile
+from ctr.features.lines.line_kernels import NO_COMMENT, count_rows
+from ctr.features.text import READ_BYTES, Lines, TextFile
 
 
 class LineReader:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from features.block import Block, TextRows
-from features.lines.line_reader import LineReader
-from features.lines.vw_kernels import split_vw
-from features.spec import FEATURES, LABEL, WEIGHT
-from features.text import Cells, Lines
+from ctr.features.block import Block, TextRows
+from ctr.features.lines.line_reader import LineReader
+from ctr.features.lines.vw_kernels import split_vw
+from ctr.features.spec import FEATURES, LABEL, WEIGHT
+from ctr.features.text import Cells, Lines
 
 _ROWS = 2048
 _COLUMNS = (LABEL, WEIGHT, FEATURES)

@@ -1,7 +1,7 @@
 """Features in words: which text is behind a slot, how often it occurs, and which share a slot."""
 
-from features.readable.collisions import CollisionCounter, Collisions, bits_for, share_colliding
-from features.readable.dictionary import Dictionary
-from features.readable.file import DICTIONARY, dictionary_bytes, read_dictionary, read_dictionary_bytes
-from features.readable.naming import Naming
-from features.readable.window_names import window_names
+from ctr.features.readable.collisions import CollisionCounter, Collisions, bits_for, share_colliding
+from ctr.features.readable.dictionary import Dictionary
+from ctr.features.readable.file import DICTIONARY, dictionary_bytes, read_dictionary, read_dictionary_bytes
+from ctr.features.readable.naming import Naming
+from ctr.features.readable.window_names import window_names

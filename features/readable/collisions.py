@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.readable.naming import Naming
-from features.spec import FeatureSpec
-from features.text import Cells
+from ctr.features.readable.naming import Naming
+from ctr.features.spec import FeatureSpec
+from ctr.features.text import Cells
 
 FEW = 0.01
 """The share of colliding features below which more bits are of no use."""

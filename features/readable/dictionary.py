@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from features.readable.naming import Naming
-from features.spec import FeatureSpec
-from features.text import Cells
+from ctr.features.readable.naming import Naming
+from ctr.features.spec import FeatureSpec
+from ctr.features.text import Cells
 
 _SPARE = 4
 """Features that are counted, per feature that is wanted: the more, the closer the counts."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ctr.errors import DataError
-from features.folder import MANIFEST
+from ctr.features.folder import MANIFEST
 
 DICTIONARY = "dictionary.arrow"
 """Its name in the folder; the manifest has its SHA-256 under `sha256`, if there is one."""

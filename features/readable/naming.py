@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from features.batches import BatchBuilder
-from features.columns import Arrays, Column, Words
-from features.spec import Cross, FeatureSpec, InputField, columns_of, learnt_of
-from features.steps import STEPS
-from features.text import Cells, hash_bytes
-from features.transform import Transform
+from ctr.features.batches import BatchBuilder
+from ctr.features.columns import Arrays, Column, Words
+from ctr.features.spec import Cross, FeatureSpec, InputField, columns_of, learnt_of
+from ctr.features.steps import STEPS
+from ctr.features.text import Cells, hash_bytes
+from ctr.features.transform import Transform
 
 MISSING = "(missing)"
 _LONGEST = 200  # characters of a value

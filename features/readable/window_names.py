@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from features.spec import FeatureSpec, Window, WindowField
-from features.steps import log_bounds
-from features.text import hash_bytes
-from features.transform import seed_of
+from ctr.features.spec import FeatureSpec, Window, WindowField
+from ctr.features.steps import log_bounds
+from ctr.features.text import hash_bytes
+from ctr.features.transform import seed_of
 
 _UNITS = {
     "count": "rows of",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ctr.features.readers.bad_rows import EARLY_ROWS, SKIPPING, BadRows, Quarantine, require_few, too_many
+from ctr.features.readers.opening import format_of, open_reader
 from ctr.lazy import lazy_face
-from features.readers.bad_rows import EARLY_ROWS, SKIPPING, BadRows, Quarantine, require_few, too_many
-from features.readers.opening import format_of, open_reader
 
 if TYPE_CHECKING:
-    from features.readers.condition import Condition, RowChoice
+    from ctr.features.readers.condition import Condition, RowChoice
 
 # Kernels that compare texts: a hashed data set needs none.
 __getattr__ = lazy_face(__name__, __file__)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.folder import remove_drafts, scratch_folder
+from ctr.features.folder import remove_drafts, scratch_folder
 
 ALWAYS_ALLOWED = 10
 """Bad rows that end no job, however few rows there are; but see `too_many`."""

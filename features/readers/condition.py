@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
-from features.block import Block, Piece, Reader, require_wanted
-from features.columns import Column
-from features.readers.condition_kernels import compare_texts
-from features.spec import FeatureSpec, TimeField, columns_of
-from features.text import Cells, RowStatus, expected_time
+from ctr.features.block import Block, Piece, Reader, require_wanted
+from ctr.features.columns import Column
+from ctr.features.readers.condition_kernels import compare_texts
+from ctr.features.spec import FeatureSpec, TimeField, columns_of
+from ctr.features.text import Cells, RowStatus, expected_time
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq,

@@ -6,50 +6,50 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from ctr.errors import SpecError
-from features.inputs import FileRows, InputFile, partition_columns, suffixes
-from features.spec import FEATURES, FORMATS, LABEL, WEIGHT, FeatureSpec, Format, IndexField, NamedField
-from features.text import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
+from ctr.features.inputs import FileRows, InputFile, partition_columns, suffixes
+from ctr.features.spec import FEATURES, FORMATS, LABEL, WEIGHT, FeatureSpec, Format, IndexField, NamedField
+from ctr.features.text import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
 
 if TYPE_CHECKING:
-    from features.block import Reader
-    from features.lines import Labels
-    from features.readers.condition import RowChoice
+    from ctr.features.block import Reader
+    from ctr.features.lines import Labels
+    from ctr.features.readers.condition import RowChoice
 
 # Readers are loaded with the first file of their format: a spec needs to know no more than what is below.
 
 
 def _open_delimited(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from features.lines import DelimitedReader
+    from ctr.features.lines import DelimitedReader
 
     return DelimitedReader(path, spec, labels=labels)
 
 
 def _open_parquet(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from features.tables import ParquetReader
+    from ctr.features.tables import ParquetReader
 
     return ParquetReader(path, spec)
 
 
 def _open_arrow(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from features.tables import ArrowReader
+    from ctr.features.tables import ArrowReader
 
     return ArrowReader(path, spec)
 
 
 def _open_json_lines(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from features.lines import JsonLinesReader
+    from ctr.features.lines import JsonLinesReader
 
     return JsonLinesReader(path, spec)
 
 
 def _open_vw(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from features.lines import VwReader
+    from ctr.features.lines import VwReader
 
     return VwReader(path)
 
 
 def _open_libsvm(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from features.lines import LibsvmReader
+    from ctr.features.lines import LibsvmReader
 
     return LibsvmReader(path)
 
@@ -121,15 +121,15 @@ def open_reader(
     reader: Reader = found.open(path, spec, labels)
     values = partition_columns(path)
     if values:
-        from features.readers.partitioned import PartitionedReader
+        from ctr.features.readers.partitioned import PartitionedReader
 
         reader = PartitionedReader(reader, values)
     if isinstance(path, FileRows):
-        from features.readers.some_rows import SomeRowsReader
+        from ctr.features.readers.some_rows import SomeRowsReader
 
         reader = SomeRowsReader(path, reader)
     if choice is not None:
-        from features.readers.condition import ChosenReader
+        from ctr.features.readers.condition import ChosenReader
 
         reader = ChosenReader(path, reader, choice)
     return reader

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from features.block import Block, Piece, Reader
-from features.text import Cells
+from ctr.features.block import Block, Piece, Reader
+from ctr.features.text import Cells
 
 
 @dataclass(frozen=True, slots=True)

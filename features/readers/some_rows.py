@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.block import Block, Origin, Piece, Reader
-from features.inputs import FileRows
-from features.text import Cells
+from ctr.features.block import Block, Origin, Piece, Reader
+from ctr.features.inputs import FileRows
+from ctr.features.text import Cells
 
 
 @dataclass(frozen=True, slots=True)

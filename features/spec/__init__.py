@@ -1,7 +1,7 @@
 """What a feature spec may say, its YAML text, and what a first pass over data learnt for it."""
 
-from features.spec.crosses import Cross
-from features.spec.fields import (
+from ctr.features.spec.crosses import Cross
+from ctr.features.spec.fields import (
     IndexField,
     InputField,
     NamedField,
@@ -9,7 +9,7 @@ from features.spec.fields import (
     columns_of,
     register_field,
 )
-from features.spec.fitted import (
+from ctr.features.spec.fitted import (
     LEARNT,
     SPEC,
     FittedSpec,
@@ -20,13 +20,13 @@ from features.spec.fitted import (
     spec_of_files,
     unfitted_fingerprint,
 )
-from features.spec.loading import is_shipped, load_spec, require_place_for_spec, write_fitted_spec
-from features.spec.model import FeatureSpec
-from features.spec.number_fields import Clip, LinearField, NumberField, Scale
-from features.spec.parsing import parse_spec
-from features.spec.source import FEATURES, FORMATS, LABEL, WEIGHT, Format, Source
-from features.spec.time_fields import TimeField
-from features.spec.time_format import UNIX, UNIX_MS, is_number, parts_of
-from features.spec.windows import PARTS, Window, WindowField, microseconds
-from features.spec.word_fields import KNOWN, CategoryField, ListField, TextField, ValueField, WordField
-from features.spec.yaml_text import dump_yaml
+from ctr.features.spec.loading import is_shipped, load_spec, require_place_for_spec, write_fitted_spec
+from ctr.features.spec.model import FeatureSpec
+from ctr.features.spec.number_fields import Clip, LinearField, NumberField, Scale
+from ctr.features.spec.parsing import parse_spec
+from ctr.features.spec.source import FEATURES, FORMATS, LABEL, WEIGHT, Format, Source
+from ctr.features.spec.time_fields import TimeField
+from ctr.features.spec.time_format import UNIX, UNIX_MS, is_number, parts_of
+from ctr.features.spec.windows import PARTS, Window, WindowField, microseconds
+from ctr.features.spec.word_fields import KNOWN, CategoryField, ListField, TextField, ValueField, WordField
+from ctr.features.spec.yaml_text import dump_yaml

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, ValidatorFunctionWrapHandler
 from pydantic import WrapValidator as Wrap
 
-from features.spec.fields import FROZEN, InputField, Name, Names, check_distinct, misfit
-from features.spec.yaml_text import Place
+from ctr.features.spec.fields import FROZEN, InputField, Name, Names, check_distinct, misfit
+from ctr.features.spec.yaml_text import Place
 
 _TIMES = " * "
 _BETWEEN = re.compile(r"\s+\*\s+")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, WrapValidator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from features.spec.yaml_text import Place
+from ctr.features.spec.yaml_text import Place
 
 # Strict: YAML reads `no` as a bool and `1.0` as a float; a silent cast would hide the slip.
 FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)

@@ -15,10 +15,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from ctr.errors import SpecError
-from features.spec.fields import InputField
-from features.spec.model import FeatureSpec, digest
-from features.spec.parsing import parse_spec
-from features.spec.word_fields import ValueField
+from ctr.features.spec.fields import InputField
+from ctr.features.spec.model import FeatureSpec, digest
+from ctr.features.spec.parsing import parse_spec
+from ctr.features.spec.word_fields import ValueField
 
 SPEC = "features.yaml"
 LEARNT = "learnt.safetensors"

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 from ctr.errors import DataError, SpecError
-from features.folder import MANIFEST, replace_folder, require_replaceable
-from features.spec.fitted import LEARNT, SPEC, read_spec_files, spec_files, spec_of_files
-from features.spec.model import FeatureSpec
-from features.spec.parsing import parse_spec
-from features.spec.word_fields import ValueField
+from ctr.features.folder import MANIFEST, replace_folder, require_replaceable
+from ctr.features.spec.fitted import LEARNT, SPEC, read_spec_files, spec_files, spec_of_files
+from ctr.features.spec.model import FeatureSpec
+from ctr.features.spec.parsing import parse_spec
+from ctr.features.spec.word_fields import ValueField
 
 _SHIPPED = Path(__file__).parent / "shipped"
 _FITTED = "ctr fitted spec"

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from ctr.errors import SpecError
-from features.spec.crosses import Cross, Crosses, Groups
-from features.spec.fields import (
+from ctr.features.spec.crosses import Cross, Crosses, Groups
+from ctr.features.spec.fields import (
     FROZEN,
     AnyField,
     InputField,
@@ -25,10 +25,10 @@ from features.spec.fields import (
     misfit,
     wrong_scale,
 )
-from features.spec.number_fields import NumberField
-from features.spec.source import FORMATS, Source, check_source
-from features.spec.windows import Window
-from features.spec.yaml_text import Place, dump_yaml
+from ctr.features.spec.number_fields import NumberField
+from ctr.features.spec.source import FORMATS, Source, check_source
+from ctr.features.spec.windows import Window
+from ctr.features.spec.yaml_text import Place, dump_yaml
 
 
 class FeatureSpec(BaseModel):

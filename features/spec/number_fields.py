@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, Field, WrapValidator
 from pydantic_core import PydanticKnownError
 
-from features.spec.fields import FROZEN, InputField, misfit, one_of, transforms_of
-from features.spec.yaml_text import Place
+from ctr.features.spec.fields import FROZEN, InputField, misfit, one_of, transforms_of
+from ctr.features.spec.yaml_text import Place
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 

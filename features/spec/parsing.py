@@ -7,12 +7,12 @@ from functools import lru_cache
 from pydantic import ValidationError
 
 from ctr.errors import SpecError
-from features.spec.crosses import Cross
-from features.spec.fields import keys_of_fields
-from features.spec.model import FeatureSpec
-from features.spec.source import Source
-from features.spec.windows import Window
-from features.spec.yaml_text import SpecText
+from ctr.features.spec.crosses import Cross
+from ctr.features.spec.fields import keys_of_fields
+from ctr.features.spec.model import FeatureSpec
+from ctr.features.spec.source import Source
+from ctr.features.spec.windows import Window
+from ctr.features.spec.yaml_text import SpecText
 
 
 def parse_spec(text: str, where: str) -> FeatureSpec:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, model_validator
 from pydantic_core import PydanticKnownError
 
-from features.spec.fields import FROZEN, InputField, Names, check_distinct, misfit, one_of
+from ctr.features.spec.fields import FROZEN, InputField, Names, check_distinct, misfit, one_of
 
 LABEL, WEIGHT, FEATURES = "label", "weight", "features"
 """The columns of rows without named ones: their first tokens, and all that follows."""
@@ -21,7 +21,7 @@ class Format:
 
     name: str
     open: Callable[[Any, Any, Any], Any]
-    """(the `InputFile`, the FeatureSpec, what its labels are for) -> its `features.block.Reader`."""
+    """(the `InputFile`, the FeatureSpec, what its labels are for) -> its `ctr.features.block.Reader`."""
     suffixes: tuple[str, ...] = ()
     """Of the names of files that have it, in lower case, whatever format a spec names."""
     begins: tuple[bytes, ...] = ()
@@ -37,7 +37,7 @@ class Format:
 
 
 FORMATS: dict[str, Format] = {}
-"""By name: see `features.readers.opening`, which fills it."""
+"""By name: see `ctr.features.readers.opening`, which fills it."""
 
 
 _DELIMITERS = {"csv": ",", "tsv": "\t", "delimited": ","}

@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field
 
-from features.spec.fields import InputField, Name, misfit
-from features.spec.time_format import check_format, is_unix
-from features.spec.yaml_text import Place
+from ctr.features.spec.fields import InputField, Name, misfit
+from ctr.features.spec.time_format import check_format, is_unix
+from ctr.features.spec.yaml_text import Place
 
 
 def _text_of_date(value: Any) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from features.spec.fields import misfit
-from features.spec.yaml_text import Place
+from ctr.features.spec.fields import misfit
+from ctr.features.spec.yaml_text import Place
 
 UNIX = "unix"
 UNIX_MS = "unix_ms"

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, Field
 from pydantic_core import PydanticCustomError
 
-from features.spec.fields import FROZEN, InputField, Name, check_distinct, misfit
-from features.spec.time_format import check_format
-from features.spec.yaml_text import Place
+from ctr.features.spec.fields import FROZEN, InputField, Name, check_distinct, misfit
+from ctr.features.spec.time_format import check_format
+from ctr.features.spec.yaml_text import Place
 
 PARTS = 16
 """A span slides in steps of its sixteenth."""

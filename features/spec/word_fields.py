@@ -6,15 +6,15 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from features.spec.fields import InputField, Name, misfit
-from features.spec.yaml_text import Place
+from ctr.features.spec.fields import InputField, Name, misfit
+from ctr.features.spec.yaml_text import Place
 
 _Sizes = Annotated[tuple[Annotated[int, Field(ge=1, le=100)], ...], Field(strict=False)]
 _Most = Annotated[int, Field(ge=1)]
 
 KNOWN = "known"
 """What such a field learns: the hashes with seed 0 of what has a feature of its own, as a table (see
-`features.words.counts.known_table`)."""
+`ctr.features.words.counts.known_table`)."""
 
 
 class WordField(InputField):
@@ -38,7 +38,7 @@ class ValueField(WordField):
     """Fields of distinct values, shaped by these keys in this order."""
 
     lower: bool = False
-    """In lower case; see `features.words.letters`."""
+    """In lower case; see `ctr.features.words.letters`."""
     prefix: Annotated[int, Field(ge=1)] | None = None
     """Only the first so many characters."""
     vocabulary: Name | None = None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.hashing import xxh64
+from ctr.features.text.number_kernels import NUMBER, parse_number
+from ctr.features.text.row_status import RowStatus
 from ctr.numba_cache import njit
-from features.text.hashing import xxh64
-from features.text.number_kernels import NUMBER, parse_number
-from features.text.row_status import RowStatus
 
 BAD_NAMED = RowStatus.NAMED.value
 

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.columns import Arrays, Column
-from features.spec import NumberField, column_of
-from features.steps.number_kernels import add_moments
-from features.steps.numbers import after_steps
-from features.steps.quantile_sketch import QuantileSketch
+from ctr.features.columns import Arrays, Column
+from ctr.features.spec import NumberField, column_of
+from ctr.features.steps.number_kernels import add_moments
+from ctr.features.steps.numbers import after_steps
+from ctr.features.steps.quantile_sketch import QuantileSketch
 
 
 def fit_of_numbers(field: NumberField) -> ScalingFit | QuantilesFit:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.number_kernels import edge_bucket, log_bucket
 from ctr.numba_cache import njit
-from features.text.number_kernels import edge_bucket, log_bucket
 
 SQRT, SQUARE, LOG, CLIP, SCALE, SHIFT = range(6)
 BY_LOG, BY_EDGES, BY_WIDTH = range(3)

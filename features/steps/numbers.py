@@ -8,10 +8,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from features.columns import Arrays, Bag, Column, Words
-from features.spec import Clip, LinearField, NumberField, Scale
-from features.steps import number_kernels as kernels
-from features.text.hashing import hash_bytes
+from ctr.features.columns import Arrays, Bag, Column, Words
+from ctr.features.spec import Clip, LinearField, NumberField, Scale
+from ctr.features.steps import number_kernels as kernels
+from ctr.features.text.hashing import hash_bytes
 
 _CODES = {"sqrt": kernels.SQRT, "square": kernels.SQUARE, "log": kernels.LOG}
 _BY = {

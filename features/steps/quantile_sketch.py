@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from features.steps.sketch_kernels import merge, sort_words
+from ctr.features.steps.sketch_kernels import merge, sort_words
 
 SIZE = 8192
 """Values that a level holds; 64 KiB."""

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from features.columns import Arrays, Bag, Column, Hashes, Words
-from features.spec import (
+from ctr.features.columns import Arrays, Bag, Column, Hashes, Words
+from ctr.features.spec import (
     CategoryField,
     IndexField,
     InputField,
@@ -23,19 +23,19 @@ from features.spec import (
     WindowField,
     register_field,
 )
-from features.steps.index_kernels import hash_indices
-from features.steps.named_kernels import hash_named
-from features.steps.number_fit import fit_of_numbers
-from features.steps.numbers import bag_of_values, words_of_numbers
-from features.steps.texts import (
+from ctr.features.steps.index_kernels import hash_indices
+from ctr.features.steps.named_kernels import hash_named
+from ctr.features.steps.number_fit import fit_of_numbers
+from ctr.features.steps.numbers import bag_of_values, words_of_numbers
+from ctr.features.steps.texts import (
     texts_of_indices,
     texts_of_linear,
     texts_of_named,
     texts_of_number,
     texts_of_times,
 )
-from features.steps.times import words_of_times
-from features.words import (
+from ctr.features.steps.times import words_of_times
+from ctr.features.words import (
     elements,
     known_values,
     ngrams,
@@ -83,7 +83,7 @@ STEPS: dict[str, Step] = {}
 
 
 def register_step(name: str, step: Step, transform: str | None = None) -> None:
-    """Have fields with this step, and let specs have such fields: see `features.spec.register_field`."""
+    """Have fields with this step, and let specs have such fields: see `ctr.features.spec.register_field`."""
     STEPS[name] = step
     register_field(step.field, transform)
 

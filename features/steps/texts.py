@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from features.columns import Arrays, Column
-from features.spec import IndexField, LinearField, NamedField, NumberField, TimeField
-from features.steps.numbers import buckets_of
-from features.steps.times import words_of_times
+from ctr.features.columns import Arrays, Column
+from ctr.features.spec import IndexField, LinearField, NamedField, NumberField, TimeField
+from ctr.features.steps.numbers import buckets_of
+from ctr.features.steps.times import words_of_times
 
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 

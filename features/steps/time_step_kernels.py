@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.row_status import RowStatus
 from ctr.numba_cache import njit
-from features.text.row_status import RowStatus
 
 BAD_SINCE = RowStatus.SINCE.value
 

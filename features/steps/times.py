@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from features.columns import Arrays, Column, Words
-from features.spec import TimeField
-from features.steps.time_step_kernels import BAD_SINCE, DAY, HOUR, HOUR_OF_WEEK, WEEKDAY, bucket_times
-from features.steps.time_zones import zone_of
-from features.text import Times
+from ctr.features.columns import Arrays, Column, Words
+from ctr.features.spec import TimeField
+from ctr.features.steps.time_step_kernels import BAD_SINCE, DAY, HOUR, HOUR_OF_WEEK, WEEKDAY, bucket_times
+from ctr.features.steps.time_zones import zone_of
+from ctr.features.text import Times
 
 _BY = {"hour": HOUR, "weekday": WEEKDAY, "hour_of_week": HOUR_OF_WEEK, "day": DAY}
 _DAY_US = 86_400_000_000

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from ctr.errors import DataError
-from features.inputs import InputFile, partition_columns
-from features.spec import FeatureSpec
-from features.tables.arrow_rows import ArrowPiece, parts_of, require_typed
-from features.text import ARROW_FILE
+from ctr.features.inputs import InputFile, partition_columns
+from ctr.features.spec import FeatureSpec
+from ctr.features.tables.arrow_rows import ArrowPiece, parts_of, require_typed
+from ctr.features.text import ARROW_FILE
 
 _OF_DATASET = {"indptr", "slots", "indices"}
 _HEAD_BYTES = 8  # of a file, with its padding; behind them it is a stream

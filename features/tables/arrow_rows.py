@@ -11,9 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.block import Block, UnfitColumnError, require_columns, rows_per_block
-from features.spec import FeatureSpec
-from features.text import Cells, CodedCells, CodedColumns, Texts
+from ctr.features.block import Block, UnfitColumnError, require_columns, rows_per_block
+from ctr.features.spec import FeatureSpec
+from ctr.features.text import Cells, CodedCells, CodedColumns, Texts
 
 BATCH_ROWS = 16_384
 _BATCH_BYTES = 1 << 30  # 1 GiB: places in a buffer are 32 bits wide
@@ -108,7 +108,7 @@ class ArrowPiece:
 
     def _column(self, name: str) -> Texts:
         """The cells of a column of the batch."""
-        from features.tables.column_text import text_of_column  # pyarrow.compute: 70 ms of every start
+        from ctr.features.tables.column_text import text_of_column  # pyarrow.compute: 70 ms of every start
 
         assert self.batch is not None
         column = self.batch.column(name)
@@ -135,7 +135,7 @@ class ArrowPiece:
 
 def require_typed(path: object, schema: pa.Schema, columns: Sequence[str], spec: FeatureSpec) -> None:
     """Raises DataError unless each column is there, once, and is no list where its field takes one value."""
-    from features.tables.column_text import is_list
+    from ctr.features.tables.column_text import is_list
 
     require_columns(path, schema.names, columns)
     for name in columns:

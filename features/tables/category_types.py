@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr.errors import DataError
-from features.spec import FeatureSpec, TimeField, columns_of
-from features.tables.column_text import is_list
-from features.text import DIGITS_BELOW
+from ctr.features.spec import FeatureSpec, TimeField, columns_of
+from ctr.features.tables.column_text import is_list
+from ctr.features.text import DIGITS_BELOW
 
 
 def check_categories(table: pa.Table, spec: FeatureSpec, columns: Container[str] | None = None) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from features.tables import page_header as headers
-from features.tables.page_header import PageHeader, page_header
-from features.tables.page_kernels import place_texts, spread, unpack_runs
-from features.text import Texts
+from ctr.features.tables import page_header as headers
+from ctr.features.tables.page_header import PageHeader, page_header
+from ctr.features.tables.page_kernels import place_texts, spread, unpack_runs
+from ctr.features.text import Texts
 
 _READ_BYTES = 1 << 18  # 256 KiB; pages are often larger
 _MOST_HEADER_BYTES = 1 << 24  # statistics may hold long texts

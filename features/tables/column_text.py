@@ -1,4 +1,4 @@
-"""`text_of_column`: a column of Parquet or Arrow as text: see `features.text.value_text`."""
+"""`text_of_column`: a column of Parquet or Arrow as text: see `ctr.features.text.value_text`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from features.text import BETWEEN_ELEMENTS, DIGITS_BELOW
+from ctr.features.text import BETWEEN_ELEMENTS, DIGITS_BELOW
 
 _PLAIN = (1e-4, 1e10)  # between them a fraction has no exponent, in Python as in Arrow
 

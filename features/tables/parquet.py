@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from ctr.errors import DataError
-from features.inputs import InputFile, partition_columns, suffixes
-from features.spec import FeatureSpec
-from features.tables.arrow_rows import BATCH_ROWS, ArrowPiece, parts_of, require_typed
-from features.tables.column_pages import ColumnPages, are_readable, is_text
-from features.text import PARQUET, Texts
+from ctr.features.inputs import InputFile, partition_columns, suffixes
+from ctr.features.spec import FeatureSpec
+from ctr.features.tables.arrow_rows import BATCH_ROWS, ArrowPiece, parts_of, require_typed
+from ctr.features.tables.column_pages import ColumnPages, are_readable, is_text
+from ctr.features.text import PARQUET, Texts
 
 _READ_BYTES = 1 << 20  # 1 MiB at a time of a column, instead of a whole row group
 _PAGE_ROWS = 65_536

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from ctr.errors import DataError
-from features.spec import FeatureSpec
-from features.tables.arrow_rows import ArrowPiece, parts_of, require_typed
+from ctr.features.spec import FeatureSpec
+from ctr.features.tables.arrow_rows import ArrowPiece, parts_of, require_typed
 
 
 class TableReader:
@@ -46,7 +46,9 @@ class TableReader:
         return self._rows_read / self._table.num_rows if self._table.num_rows else 1.0
 
     def require(self, columns: Sequence[str]) -> None:
-        from features.tables.category_types import check_categories  # pyarrow.compute: 70 ms of every start
+        from ctr.features.tables.category_types import (
+            check_categories,  # pyarrow.compute: 70 ms of every start
+        )
 
         require_typed("the table", self._table.schema, columns, self._spec)
         check_categories(self._table, self._spec, columns)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ctr.features.text.cells import Cells, cells_of_rows, shown
+from ctr.features.text.row_status import RowStatus
+from ctr.features.text.value_text import BETWEEN_ELEMENTS
 from ctr.lazy import lazy_face
-from features.text.cells import Cells, cells_of_rows, shown
-from features.text.row_status import RowStatus
-from features.text.value_text import BETWEEN_ELEMENTS
 
 if TYPE_CHECKING:
-    from features.text.coded import CodedCells, CodedColumns, Texts
-    from features.text.column_kernels import hash_columns, parse_columns
-    from features.text.file_kind import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
-    from features.text.hashing import hash_bytes
-    from features.text.number_kernels import LOG_CELLS, log_cells
-    from features.text.quote_kernels import count_quoted, count_unquoted, scan_quoted
-    from features.text.scanner_kernels import count_lines, scan_plain
-    from features.text.text_file import READ_BYTES, Lines, TextFile
-    from features.text.time_text import Times, expected_time, times_of
-    from features.text.value_text import DIGITS_BELOW, text_of_json
+    from ctr.features.text.coded import CodedCells, CodedColumns, Texts
+    from ctr.features.text.column_kernels import hash_columns, parse_columns
+    from ctr.features.text.file_kind import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
+    from ctr.features.text.hashing import hash_bytes
+    from ctr.features.text.number_kernels import LOG_CELLS, log_cells
+    from ctr.features.text.quote_kernels import count_quoted, count_unquoted, scan_quoted
+    from ctr.features.text.scanner_kernels import count_lines, scan_plain
+    from ctr.features.text.text_file import READ_BYTES, Lines, TextFile
+    from ctr.features.text.time_text import Times, expected_time, times_of
+    from ctr.features.text.value_text import DIGITS_BELOW, text_of_json
 
 # What takes files apart is loaded by whoever asks for it: a row of JSON needs none of it.
 __getattr__ = lazy_face(__name__, __file__)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.text.value_text import BETWEEN_ELEMENTS, text_of_value
+from ctr.features.text.value_text import BETWEEN_ELEMENTS, text_of_value
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from features.text.cells import Cells
+from ctr.features.text.cells import Cells
 
 
 @dataclass(frozen=True, eq=False, slots=True)

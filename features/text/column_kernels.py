@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.hashing import load_u64, xxh64, xxh64_u64
+from ctr.features.text.number_kernels import BAD_NUMBER, GARBAGE, NUMBER, parse_number
+from ctr.features.text.spelling_kernels import hash_spelling, may_be_respelt
 from ctr.numba_cache import njit
-from features.text.hashing import load_u64, xxh64, xxh64_u64
-from features.text.number_kernels import BAD_NUMBER, GARBAGE, NUMBER, parse_number
-from features.text.spelling_kernels import hash_spelling, may_be_respelt
 
 _TILE = 64  # rows
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from ctr.errors import DataError
-from features.inputs import InputFile, suffixes
+from ctr.features.inputs import InputFile, suffixes
 
 COMPRESSED = (".gz", ".zst", ".bz2", ".lz4", ".xz")
 """Suffixes of compressed files; what is read depends on the first bytes."""

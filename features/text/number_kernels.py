@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.row_status import RowStatus
 from ctr.numba_cache import njit
-from features.text.row_status import RowStatus
 
 MISSING = 0
 NUMBER = 1

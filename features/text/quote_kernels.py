@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.byte_masks import count_bits, equal_bytes, lowest_bit
+from ctr.features.text.row_status import RowStatus
+from ctr.features.text.scanner_kernels import WRONG_COLUMNS
 from ctr.numba_cache import njit
-from features.text.byte_masks import count_bits, equal_bytes, lowest_bit
-from features.text.row_status import RowStatus
-from features.text.scanner_kernels import WRONG_COLUMNS
 
 TEXT_AFTER_QUOTE = RowStatus.TEXT_AFTER_QUOTE.value
 OPEN_QUOTE = RowStatus.OPEN_QUOTE.value

@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.byte_masks import count_bits, equal_bytes, lowest_bit
+from ctr.features.text.row_status import RowStatus
 from ctr.numba_cache import njit
-from features.text.byte_masks import count_bits, equal_bytes, lowest_bit
-from features.text.row_status import RowStatus
 
 WRONG_COLUMNS = RowStatus.COLUMNS.value
 """What can be wrong with a row when it is split; see `quote_kernels`, too."""

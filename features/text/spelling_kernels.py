@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.hashing import xxh64, xxh64_byte
 from ctr.numba_cache import njit
-from features.text.hashing import xxh64, xxh64_byte
 
 NO_VALUE, FALSE, TRUE, AS_IT_IS = 0, 1, 2, 3
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from features.inputs import InputFile, partition_columns
-from features.text.file_kind import Stream, decompressed, require_text
-from features.text.scanner_kernels import PADDING, count_lines, last_line_end
+from ctr.features.inputs import InputFile, partition_columns
+from ctr.features.text.file_kind import Stream, decompressed, require_text
+from ctr.features.text.scanner_kernels import PADDING, count_lines, last_line_end
 
 READ_BYTES = 1 << 20  # 1 MiB: about what the scanner can split before it leaves the second-level cache
 ROW_BYTES = 64 << 20  # 64 MiB
@@ -70,7 +70,7 @@ class TextFile:
         self.keeps_empty = False
         self._filled = 0
         self._taken = False  # whether somebody has lines of the buffer
-        # Behind all else in every buffer, for who needs them as cells: see `features.readers.partitioned`.
+        # At the end of every buffer, for readers that need them as cells: `ctr.features.readers.partitioned`.
         self._constants = np.frombuffer(b"".join(partition_columns(path).values()), np.uint8)
         self._allocate(read_bytes)
         self._raw = path.open()

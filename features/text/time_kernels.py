@@ -7,9 +7,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.number_kernels import GARBAGE, MISSING, NUMBER, parse_number
+from ctr.features.text.row_status import RowStatus
 from ctr.numba_cache import njit
-from features.text.number_kernels import GARBAGE, MISSING, NUMBER, parse_number
-from features.text.row_status import RowStatus
 
 BAD_TIME = RowStatus.TIME.value
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from features.spec import UNIX, UNIX_MS, is_number, parts_of
-from features.text import time_kernels as kernels
+from ctr.features.spec import UNIX, UNIX_MS, is_number, parts_of
+from ctr.features.text import time_kernels as kernels
 
 _UNITS = {UNIX: 1e6, UNIX_MS: 1e3}  # microseconds
 _PLACES = {"Y": 0, "y": 0, "m": 1, "b": 1, "d": 2, "H": 3, "M": 4, "S": 5, "f": 6, "z": 7}

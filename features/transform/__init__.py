@@ -1,4 +1,4 @@
 """Cells to hashed features: one transform for training and serving alike."""
 
-from features.transform.plan import seed_of
-from features.transform.transform import History, Transform
+from ctr.features.transform.plan import seed_of
+from ctr.features.transform.transform import History, Transform

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from features.batches import Slots, slot_dtype
-from features.columns import Bag, Column
-from features.text import CodedCells, Texts
-from features.transform.coded_kernels import CodedSlots, slots_of
-from features.transform.field_kernels import TILE
-from features.transform.missing import Make
-from features.transform.plan import made_of, plan_of_others, plan_of_texts, scratch_of
-from features.transform.step_kernels import Coded, Plan, hash_texts
+from ctr.features.batches import Slots, slot_dtype
+from ctr.features.columns import Bag, Column
+from ctr.features.text import CodedCells, Texts
+from ctr.features.transform.coded_kernels import CodedSlots, slots_of
+from ctr.features.transform.field_kernels import TILE
+from ctr.features.transform.missing import Make
+from ctr.features.transform.plan import made_of, plan_of_others, plan_of_texts, scratch_of
+from ctr.features.transform.step_kernels import Coded, Plan, hash_texts
 
 
 class _Table(NamedTuple):

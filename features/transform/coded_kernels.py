@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.transform.field_kernels import TILE, Tile
+from ctr.features.transform.label_kernels import write_labels, write_weights
 from ctr.numba_cache import njit
-from features.transform.field_kernels import TILE, Tile
-from features.transform.label_kernels import write_labels, write_weights
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.hashing import xxh64_words
+from ctr.features.words.bag_kernels import bounded
 from ctr.numba_cache import njit
-from features.text.hashing import xxh64_words
-from features.words.bag_kernels import bounded
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 

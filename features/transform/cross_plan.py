@@ -8,10 +8,10 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from features.spec import FeatureSpec
-from features.text.hashing import hash_bytes
-from features.transform.cross_kernels import BagCrossPlan
-from features.transform.step_kernels import CrossPlan
+from ctr.features.spec import FeatureSpec
+from ctr.features.text.hashing import hash_bytes
+from ctr.features.transform.cross_kernels import BagCrossPlan
+from ctr.features.transform.step_kernels import CrossPlan
 
 
 def cross_plans(spec: FeatureSpec, names: Sequence[str]) -> tuple[CrossPlan, BagCrossPlan]:

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.row_status import RowStatus
+from ctr.features.transform.cross_kernels import write_bag_crosses
+from ctr.features.transform.field_kernels import TILE, Tile
+from ctr.features.transform.label_kernels import write_labels, write_weights
+from ctr.features.transform.step_kernels import Made, Plan, Scratch, hash_fields
+from ctr.features.words.bag_kernels import bounded
 from ctr.numba_cache import njit
-from features.text.row_status import RowStatus
-from features.transform.cross_kernels import write_bag_crosses
-from features.transform.field_kernels import TILE, Tile
-from features.transform.label_kernels import write_labels, write_weights
-from features.transform.step_kernels import Made, Plan, Scratch, hash_fields
-from features.words.bag_kernels import bounded
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.number_kernels import NUMBER, parse_number
+from ctr.features.text.row_status import RowStatus
+from ctr.features.transform.field_kernels import Tile
 from ctr.numba_cache import njit
-from features.text.number_kernels import NUMBER, parse_number
-from features.text.row_status import RowStatus
-from features.transform.field_kernels import Tile
 
 BAD_LABEL, BAD_WEIGHT = RowStatus.LABEL.value, RowStatus.WEIGHT.value
 MINUS_LABEL, ZERO_LABEL = RowStatus.LABEL_MINUS.value, RowStatus.LABEL_ZERO.value

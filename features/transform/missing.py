@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import SpecError
-from features.columns import Arrays, Bag, Column, Hashes, Words
-from features.spec import InputField, NumberField
-from features.steps import STEPS
-from features.text.hashing import hash_bytes
-from features.text.number_kernels import NUMBER, edge_bucket, log_bucket, parse_number
-from features.text.spelling_kernels import hash_spelling
+from ctr.features.columns import Arrays, Bag, Column, Hashes, Words
+from ctr.features.spec import InputField, NumberField
+from ctr.features.steps import STEPS
+from ctr.features.text.hashing import hash_bytes
+from ctr.features.text.number_kernels import NUMBER, edge_bucket, log_bucket, parse_number
+from ctr.features.text.spelling_kernels import hash_spelling
 
 Make = Callable[[Column], Words | Hashes | Bag]
 

@@ -10,16 +10,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.columns import Arrays, Bag, Hashes, Words
-from features.spec import FeatureSpec, InputField, NumberField, column_of
-from features.steps import STEPS
-from features.text import LOG_CELLS, log_cells
-from features.text.hashing import hash_bytes
-from features.transform.cross_kernels import BagCrossPlan, Combination
-from features.transform.cross_plan import cross_plans, scales_of
-from features.transform.field_kernels import TILE
-from features.transform.missing import missing_hash
-from features.transform.step_kernels import CategoryPlan, Coded, CrossPlan, Made, NumberPlan, Plan, Scratch
+from ctr.features.columns import Arrays, Bag, Hashes, Words
+from ctr.features.spec import FeatureSpec, InputField, NumberField, column_of
+from ctr.features.steps import STEPS
+from ctr.features.text import LOG_CELLS, log_cells
+from ctr.features.text.hashing import hash_bytes
+from ctr.features.transform.cross_kernels import BagCrossPlan, Combination
+from ctr.features.transform.cross_plan import cross_plans, scales_of
+from ctr.features.transform.field_kernels import TILE
+from ctr.features.transform.missing import missing_hash
+from ctr.features.transform.step_kernels import (
+    CategoryPlan,
+    Coded,
+    CrossPlan,
+    Made,
+    NumberPlan,
+    Plan,
+    Scratch,
+)
 
 
 def seed_of(name: str, spec: FeatureSpec) -> int:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from features.columns import Columns
-from features.spec import FeatureSpec, TimeField, column_of
-from features.steps.index_kernels import bad_token
-from features.text import Cells, RowStatus, expected_time, shown
+from ctr.features.columns import Columns
+from ctr.features.spec import FeatureSpec, TimeField, column_of
+from ctr.features.steps.index_kernels import bad_token
+from ctr.features.text import Cells, RowStatus, expected_time, shown
 
 _EXPECTED = {
     RowStatus.LABEL: "is no label; it must be 0 or 1, or -1 or 1",

@@ -7,10 +7,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
-from features.text.number_kernels import BAD_NUMBER, GARBAGE, NUMBER, edge_bucket, log_bucket, parse_number
-from features.transform.cross_kernels import BagCrossPlan, Combination
-from features.transform.field_kernels import (
+from ctr.features.text.number_kernels import (
+    BAD_NUMBER,
+    GARBAGE,
+    NUMBER,
+    edge_bucket,
+    log_bucket,
+    parse_number,
+)
+from ctr.features.transform.cross_kernels import BagCrossPlan, Combination
+from ctr.features.transform.field_kernels import (
     TILE,
     Tile,
     edge_buckets,
@@ -25,6 +31,7 @@ from features.transform.field_kernels import (
     log_buckets,
     parse_words,
 )
+from ctr.numba_cache import njit
 
 _U0 = np.uint64(0)
 

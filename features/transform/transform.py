@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
-from features.batches import Batch, BatchBuilder
-from features.columns import Arrays, Bag, Columns, Hashes, Words
-from features.spec import FORMATS, FeatureSpec, InputField, column_of, columns_of, learnt_of
-from features.text import Cells, CodedCells, RowStatus, cells_of_rows
-from features.transform.by_value import ByValue
-from features.transform.coded_kernels import CodedSlots, write_coded_rows
-from features.transform.cross_plan import most_of_bags
-from features.transform.kernels import transform_rows
-from features.transform.missing import maker
-from features.transform.plan import NOT_CODED, made_of, plan_of, scratch_of, seed_of
-from features.transform.problems import explain
-from features.transform.step_kernels import Coded, Made, Scratch
+from ctr.features.batches import Batch, BatchBuilder
+from ctr.features.columns import Arrays, Bag, Columns, Hashes, Words
+from ctr.features.spec import FORMATS, FeatureSpec, InputField, column_of, columns_of, learnt_of
+from ctr.features.text import Cells, CodedCells, RowStatus, cells_of_rows
+from ctr.features.transform.by_value import ByValue
+from ctr.features.transform.coded_kernels import CodedSlots, write_coded_rows
+from ctr.features.transform.cross_plan import most_of_bags
+from ctr.features.transform.kernels import transform_rows
+from ctr.features.transform.missing import maker
+from ctr.features.transform.plan import NOT_CODED, made_of, plan_of, scratch_of, seed_of
+from ctr.features.transform.problems import explain
+from ctr.features.transform.step_kernels import Coded, Made, Scratch
 
 
 class History(Protocol):
@@ -30,7 +30,7 @@ class History(Protocol):
     def words(
         self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
     ) -> list[Words]:
-        """The features of rows, in the order of the spec's window fields; see `features.windows.Windows`."""
+        """The features of rows, in the order of the spec's window fields (`ctr.features.windows.Windows`)."""
 
 
 class Transform:

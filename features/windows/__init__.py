@@ -1,7 +1,7 @@
 """What earlier rows with the same key say of a row: counts, clicks and rates over sliding windows."""
 
-from features.windows.record_bytes import WindowRecords
-from features.windows.state import (
+from ctr.features.windows.record_bytes import WindowRecords
+from ctr.features.windows.state import (
     WINDOW_FILE,
     difference,
     identity_of,
@@ -11,4 +11,4 @@ from features.windows.state import (
     window_files,
     write_windows,
 )
-from features.windows.windows import ServedHistory, Windows
+from ctr.features.windows.windows import ServedHistory, Windows

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.hashing import xxh64
+from ctr.features.text.number_kernels import MISSING, NUMBER, parse_number
+from ctr.features.text.spelling_kernels import hash_spelling, may_be_respelt
 from ctr.numba_cache import njit
-from features.text.hashing import xxh64
-from features.text.number_kernels import MISSING, NUMBER, parse_number
-from features.text.spelling_kernels import hash_spelling, may_be_respelt
 
 NO_KEY = np.uint64(0)
 UNKNOWN = np.int8(-1)

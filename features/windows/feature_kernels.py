@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
-from features.text.number_kernels import log_bucket, log_bucket_of_whole
-from features.windows.ring_kernels import (
+from ctr.features.text.number_kernels import log_bucket, log_bucket_of_whole
+from ctr.features.windows.ring_kernels import (
     CLICKS,
     COUNT,
     DECAYS,
@@ -18,6 +17,7 @@ from features.windows.ring_kernels import (
     ROWS,
     Numbers,
 )
+from ctr.numba_cache import njit
 
 _FINER = 10.0
 """A decayed number is counted in tenths: a row counts for something until it is old."""

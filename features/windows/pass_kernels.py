@@ -8,11 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
-from features.windows.cell_kernels import NO_KEY, UNKNOWN
-from features.windows.feature_kernels import is_other_part, keep_share, write_features
-from features.windows.record_kernels import add_to, is_full, move_back, move_on
-from features.windows.ring_kernels import (
+from ctr.features.windows.cell_kernels import NO_KEY, UNKNOWN
+from ctr.features.windows.feature_kernels import is_other_part, keep_share, write_features
+from ctr.features.windows.record_kernels import add_to, is_full, move_back, move_on
+from ctr.features.windows.ring_kernels import (
     KEY,
     LAST,
     LOOKED,
@@ -26,7 +25,7 @@ from features.windows.ring_kernels import (
     sum_wide,
     tick,
 )
-from features.windows.table_kernels import (
+from ctr.features.windows.table_kernels import (
     copy_narrow,
     copy_row,
     entry_of,
@@ -36,6 +35,7 @@ from features.windows.table_kernels import (
     row_of,
     widen,
 )
+from ctr.numba_cache import njit
 
 _AHEAD = 64
 """The records of so many rows are fetched at a time: the first-level cache has room for them."""

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from features.spec import FeatureSpec
-from features.text import Cells
-from features.windows.ring_kernels import KEY, LAST, LOOKED, TOTALS, Layout
-from features.windows.table import WindowTable, layout_of
-from features.windows.windows import Windows
+from ctr.features.spec import FeatureSpec
+from ctr.features.text import Cells
+from ctr.features.windows.ring_kernels import KEY, LAST, LOOKED, TOTALS, Layout
+from ctr.features.windows.table import WindowTable, layout_of
+from ctr.features.windows.windows import Windows
 
 _ROOM = 16
 """For so many keys there is room in a table at first."""

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
-from features.windows.ring_kernels import (
+from ctr.features.windows.ring_kernels import (
     DECAYS,
     KNOWN,
     LAST,
@@ -24,6 +23,7 @@ from features.windows.ring_kernels import (
     left_after,
     quotient,
 )
+from ctr.numba_cache import njit
 
 _MOST = np.uint8(255)
 

@@ -13,9 +13,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from ctr.errors import DataError
-from features.folder import MANIFEST
-from features.spec import FeatureSpec
-from features.windows.windows import Windows
+from ctr.features.folder import MANIFEST
+from ctr.features.spec import FeatureSpec
+from ctr.features.windows.windows import Windows
 
 WINDOW_FILE = re.compile(r"window-[0-9]{2,}\.safetensors")
 """The names that such files have."""

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.spec import PARTS, Window, microseconds
-from features.text import LOG_CELLS, log_cells
-from features.windows.ring_kernels import (
+from ctr.features.spec import PARTS, Window, microseconds
+from ctr.features.text import LOG_CELLS, log_cells
+from ctr.features.windows.ring_kernels import (
     CLICKS,
     COUNT,
     DECAYS,
@@ -28,7 +28,7 @@ from features.windows.ring_kernels import (
     Numbers,
     Records,
 )
-from features.windows.table_kernels import keep_later
+from ctr.features.windows.table_kernels import keep_later
 
 _BEGINNING = -(1 << 61)
 """The latest time, in microseconds, before there was a row."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.windows.cell_kernels import NO_KEY
+from ctr.features.windows.ring_kernels import KEY, LAST, LOOKED, Numbers
 from ctr.numba_cache import njit
-from features.windows.cell_kernels import NO_KEY
-from features.windows.ring_kernels import KEY, LAST, LOOKED, Numbers
 
 _U1 = np.uint64(1)
 _LOW = np.uint64(0xFFFFFFFF)

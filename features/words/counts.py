@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import SpecError
-from features.columns import Arrays, Bag, Column
-from features.spec import KNOWN, CategoryField, ListField, TextField, ValueField, WordField
-from features.words.count_kernels import count_hashes, enter_known, move_counts
-from features.words.steps import elements, ngrams, shaped
+from ctr.features.columns import Arrays, Bag, Column
+from ctr.features.spec import KNOWN, CategoryField, ListField, TextField, ValueField, WordField
+from ctr.features.words.count_kernels import count_hashes, enter_known, move_counts
+from ctr.features.words.steps import elements, ngrams, shaped
 
 Counted = tuple[NDArray[np.uint64], NDArray[np.bool_]]
 """Hashes, and which of them are there."""

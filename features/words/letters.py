@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from features.words.letter_kernels import CODES, IN_WORDS
+from ctr.features.words.letter_kernels import CODES, IN_WORDS
 
 # What Python knows of characters changes from version to version, and with it would the features of a model.
 # Unicode 3.2 is in all of them, and what is said there of a character does not change any more.

@@ -6,13 +6,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from features.columns import Arrays, Bag, Column, Hashes
-from features.spec import KNOWN, ListField, TextField, ValueField, WordField
-from features.text.hashing import hash_bytes
-from features.words.bag_kernels import Features
-from features.words.kernels import UNIT_SEPARATOR, Rule, choose_all, hash_lists, hash_values
-from features.words.letters import letters
-from features.words.ngram_kernels import hash_texts
+from ctr.features.columns import Arrays, Bag, Column, Hashes
+from ctr.features.spec import KNOWN, ListField, TextField, ValueField, WordField
+from ctr.features.text.hashing import hash_bytes
+from ctr.features.words.bag_kernels import Features
+from ctr.features.words.kernels import UNIT_SEPARATOR, Rule, choose_all, hash_lists, hash_values
+from ctr.features.words.letters import letters
+from ctr.features.words.ngram_kernels import hash_texts
 
 OTHERS = b"\x1f"
 """What is hashed for all rare and unknown values of a field: a text that none of them can be."""

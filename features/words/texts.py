@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from features.columns import Arrays, Column
-from features.spec import ListField, TextField, ValueField
-from features.text.hashing import hash_bytes
-from features.words.steps import OTHERS, elements, ngrams, shaped
+from ctr.features.columns import Arrays, Column
+from ctr.features.spec import ListField, TextField, ValueField
+from ctr.features.text.hashing import hash_bytes
+from ctr.features.words.steps import OTHERS, elements, ngrams, shaped
 
 _OTHER = "(other)"
 

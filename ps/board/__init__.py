@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from ps.board.answers import JOB_FACTS, job_of, read_reports, view_of, view_reads
-    from ps.board.job_board import JobBoard
-    from ps.board.view import BoardView, Claim, ClockGate, Job, RankGate, WorkerView
+    from ctr.ps.board.answers import JOB_FACTS, job_of, read_reports, view_of, view_reads
+    from ctr.ps.board.job_board import JobBoard
+    from ctr.ps.board.view import BoardView, Claim, ClockGate, Job, RankGate, WorkerView
 
 __getattr__ = lazy_face(__name__, __file__)

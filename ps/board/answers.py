@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from ctr.errors import StoreError
-from ps.board.view import LEASE_S, BoardView, Job, JobState, RankView, ShardView, WorkerView
-from ps.wire import BoardPart, Command, pairs
+from ctr.ps.board.view import LEASE_S, BoardView, Job, JobState, RankView, ShardView, WorkerView
+from ctr.ps.wire import BoardPart, Command, pairs
 
 TIME: Command = (b"TIME",)
 

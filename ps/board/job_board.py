@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ctr.errors import StoreError
-from ps.board.answers import TIME, read_reports, view_of, view_reads
-from ps.board.job_record import JobRecord
-from ps.board.leases import Leases
-from ps.board.ranks import Ranks
-from ps.board.shard_queue import ShardQueue
-from ps.board.view import BoardView, Job
-from ps.wire import BoardPart, Command, Decision, RedisUrl
+from ctr.ps.board.answers import TIME, read_reports, view_of, view_reads
+from ctr.ps.board.job_record import JobRecord
+from ctr.ps.board.leases import Leases
+from ctr.ps.board.ranks import Ranks
+from ctr.ps.board.shard_queue import ShardQueue
+from ctr.ps.board.view import BoardView, Job
+from ctr.ps.wire import BoardPart, Command, Decision, RedisUrl
 
 
 class JobBoard:

@@ -8,10 +8,10 @@ from time import sleep
 from typing import Any, TypeVar
 
 from ctr.errors import StoreError
-from ps.board.answers import JOB_FACTS, TIME, job_of, milliseconds
-from ps.board.previous_job import PreviousJob
-from ps.board.view import LEASE_S, Job
-from ps.wire import BoardPart, Command, Decision, Keys, Nodes, RedisUrl, Transactions, connect
+from ctr.ps.board.answers import JOB_FACTS, TIME, job_of, milliseconds
+from ctr.ps.board.previous_job import PreviousJob
+from ctr.ps.board.view import LEASE_S, Job
+from ctr.ps.wire import BoardPart, Command, Decision, Keys, Nodes, RedisUrl, Transactions, connect
 
 T = TypeVar("T")
 

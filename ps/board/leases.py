@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
-from ps.board.answers import TIME, milliseconds
-from ps.board.job_record import JobRecord
-from ps.board.lease_watch import LeaseWatch
-from ps.wire import BoardPart, Command, Decision, pairs
+from ctr.ps.board.answers import TIME, milliseconds
+from ctr.ps.board.job_record import JobRecord
+from ctr.ps.board.lease_watch import LeaseWatch
+from ctr.ps.wire import BoardPart, Command, Decision, pairs
 
 _MOST_EXPIRED = 64  # in one transaction
 _LOOKS = 3  # in the length of a lease, at least

@@ -7,9 +7,9 @@ from time import monotonic
 from typing import Any
 
 from ctr.errors import StoreError
-from ps.board.lease_watch import LeaseWatch
-from ps.board.view import LEASE_S
-from ps.wire import BoardPart, Command, RedisUrl, pairs
+from ctr.ps.board.lease_watch import LeaseWatch
+from ctr.ps.board.view import LEASE_S
+from ctr.ps.wire import BoardPart, Command, RedisUrl, pairs
 
 _POLL_S = 0.25  # or less, where leases are short
 _POLLS = 10  # in the length of a lease, at least

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from ps.board.answers import job_state, marks, number, rounds
-from ps.board.job_record import JobRecord
-from ps.board.leases import Leases
-from ps.board.view import RankGate
-from ps.wire import BoardPart, Command, Decision, pairs
+from ctr.ps.board.answers import job_state, marks, number, rounds
+from ctr.ps.board.job_record import JobRecord
+from ctr.ps.board.leases import Leases
+from ctr.ps.board.view import RankGate
+from ctr.ps.wire import BoardPart, Command, Decision, pairs
 
 
 class Ranks:

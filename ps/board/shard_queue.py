@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ps.board.answers import fact, highest_clock, job_state, number, progress_of
-from ps.board.job_record import JobRecord
-from ps.board.leases import Leases
-from ps.board.view import Claim, ClockGate
-from ps.wire import BoardPart, Command, Decision, pairs
+from ctr.ps.board.answers import fact, highest_clock, job_state, number, progress_of
+from ctr.ps.board.job_record import JobRecord
+from ctr.ps.board.leases import Leases
+from ctr.ps.board.view import Claim, ClockGate
+from ctr.ps.wire import BoardPart, Command, Decision, pairs
 
 
 class ShardQueue:

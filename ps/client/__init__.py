@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from ps.client.filters import DEFAULT_FILTERS, FilterCounts, Filters
-    from ps.client.pulled import Pulled
-    from ps.client.push_log import LOST, LostPushesError, PendingPush, PushPacked
-    from ps.client.push_queue import PushQueue
-    from ps.client.warm_up import warm_up_requests
-    from ps.client.worker_store import WorkerStore
+    from ctr.ps.client.filters import DEFAULT_FILTERS, FilterCounts, Filters
+    from ctr.ps.client.pulled import Pulled
+    from ctr.ps.client.push_log import LOST, LostPushesError, PendingPush, PushPacked
+    from ctr.ps.client.push_queue import PushQueue
+    from ctr.ps.client.warm_up import warm_up_requests
+    from ctr.ps.client.worker_store import WorkerStore
 
 __getattr__ = lazy_face(__name__, __file__)

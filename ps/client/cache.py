@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps.packed_kernels import find_slots, merge_newer
-from ps.partitions import Bools, Int64, Slots, no_slots
+from ctr.ps.packed_kernels import find_slots, merge_newer
+from ctr.ps.partitions import Bools, Int64, Slots, no_slots
 
 _Rows = tuple[Slots, Int64, Int64]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ps.bitmap_kernels import mark, unmarked
-from ps.partitions import Bools, Slots, as_slots
+from ctr.ps.bitmap_kernels import mark, unmarked
+from ctr.ps.partitions import Bools, Slots, as_slots
 
 _MOST_BITS = 30  # 128 MiB of memory: beyond, neighbouring slots share a bit
 

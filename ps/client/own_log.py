@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ps.client.marks import Marks
-from ps.packed_kernels import add_logged, merge_logged
-from ps.partitions import Int64, Partitions, Slots, no_slots
-from ps.redis import Logged
+from ctr.ps.client.marks import Marks
+from ctr.ps.packed_kernels import add_logged, merge_logged
+from ctr.ps.partitions import Int64, Partitions, Slots, no_slots
+from ctr.ps.redis import Logged
 
 _Run = tuple[Slots, Int64, NDArray[np.int32]]
 """Entries sorted by slot: slots, increments, and how many logs had been closed before each."""

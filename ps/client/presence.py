@@ -6,9 +6,9 @@ from threading import Lock
 
 import numpy as np
 
-from ps.client.marks import Marks
-from ps.partitions import Bools, Int64, Slots, as_slots
-from ps.redis import News, NewsPosition, RedisStore
+from ctr.ps.client.marks import Marks
+from ctr.ps.partitions import Bools, Int64, Slots, as_slots
+from ctr.ps.redis import News, NewsPosition, RedisStore
 
 
 class Presence:

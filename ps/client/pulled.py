@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ps.partitions import Bools, Int64, Slots
+from ctr.ps.partitions import Bools, Int64, Slots
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 
 from ctr.errors import StoreError
-from ps.partitions import Bools, Int64, Slots
-from ps.redis import Logged
-from ps.store import Token
+from ctr.ps.partitions import Bools, Int64, Slots
+from ctr.ps.redis import Logged
+from ctr.ps.store import Token
 
 LOST = (
     "a server has lost pushes that it had acknowledged, and they are not kept here any more: a replica that "

@@ -11,12 +11,12 @@ from time import perf_counter
 import numpy as np
 
 from ctr.errors import StoreError
-from ps.client.own_log import OwnLog
-from ps.client.push_log import LostPushesError, PendingPush, PushLog, PushPacked
-from ps.packed_kernels import add_matching
-from ps.partitions import Bools, Int64, Partitions, Slots
-from ps.redis import Logged, RedisStore
-from ps.store import SupersededError
+from ctr.ps.client.own_log import OwnLog
+from ctr.ps.client.push_log import LostPushesError, PendingPush, PushLog, PushPacked
+from ctr.ps.packed_kernels import add_matching
+from ctr.ps.partitions import Bools, Int64, Partitions, Slots
+from ctr.ps.redis import Logged, RedisStore
+from ctr.ps.store import SupersededError
 
 _WAITING = 2  # pushes that may wait to be sent, before `put` waits itself
 _LEAST_KEPT = 4  # pushes, for `overlay`

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps.bitmap_kernels import mark, unmarked
-from ps.client.cache import WorkerCache
-from ps.client.own_log import OwnLog
-from ps.fixed_point_kernels import find_heavy, limit_heavy, pack_delta, unpack
-from ps.kernels import ascending, finite
-from ps.log_kernels import ENTRY_BYTES, decode_entries, encode_entries
-from ps.packed_kernels import add_scattered, add_to_range
-from ps.partitions import Partitions, no_slots
-from ps.redis import Logged
-from ps.wire import Keys
-from ps.wire.reply_kernels import decode_range, parse_integers, skip_integers
-from ps.wire.resp_kernels import encode_pull, encode_push, pull_size, push_size
+from ctr.ps.bitmap_kernels import mark, unmarked
+from ctr.ps.client.cache import WorkerCache
+from ctr.ps.client.own_log import OwnLog
+from ctr.ps.fixed_point_kernels import find_heavy, limit_heavy, pack_delta, unpack
+from ctr.ps.kernels import ascending, finite
+from ctr.ps.log_kernels import ENTRY_BYTES, decode_entries, encode_entries
+from ctr.ps.packed_kernels import add_scattered, add_to_range
+from ctr.ps.partitions import Partitions, no_slots
+from ctr.ps.redis import Logged
+from ctr.ps.wire import Keys
+from ctr.ps.wire.reply_kernels import decode_range, parse_integers, skip_integers
+from ctr.ps.wire.resp_kernels import encode_pull, encode_push, pull_size, push_size
 
 
 def warm_up_requests(bits: int) -> None:

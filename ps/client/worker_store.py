@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ps.client.cache import WorkerCache
-from ps.client.filters import FilterCounts, Filters
-from ps.client.presence import Presence
-from ps.client.pulled import Pulled
-from ps.client.push_log import PendingPush, PushPacked
-from ps.client.push_queue import PushQueue
-from ps.fixed_point_kernels import find_heavy
-from ps.partitions import Bools, Float32, Int64, Slots, no_slots
-from ps.redis import Logged, RedisStore
-from ps.store import Token
+from ctr.ps.client.cache import WorkerCache
+from ctr.ps.client.filters import FilterCounts, Filters
+from ctr.ps.client.presence import Presence
+from ctr.ps.client.pulled import Pulled
+from ctr.ps.client.push_log import PendingPush, PushPacked
+from ctr.ps.client.push_queue import PushQueue
+from ctr.ps.fixed_point_kernels import find_heavy
+from ctr.ps.partitions import Bools, Float32, Int64, Slots, no_slots
+from ctr.ps.redis import Logged, RedisStore
+from ctr.ps.store import Token
 
 PUSH, SMALL, ZERO = 0, 1, 2
 """What `UpdateFilter` says of a slot: to be pushed, or deferred as it changes little or nothing."""

@@ -1,3 +1,3 @@
 """The store in memory."""
 
-from ps.memory.store import MemoryStore
+from ctr.ps.memory.store import MemoryStore

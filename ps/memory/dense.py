@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps.kernels import pull_dense, push_dense, rows_not_zero
-from ps.partitions import Float32, Int64, Partitions, Slots, as_slots
+from ctr.ps.kernels import pull_dense, push_dense, rows_not_zero
+from ctr.ps.partitions import Float32, Int64, Partitions, Slots, as_slots
 
 
 class DenseState:

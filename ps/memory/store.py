@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import numpy as np
 
 from ctr.errors import StoreError
-from ps.memory.dense import DenseState
-from ps.memory.table import TableState
-from ps.partitions import Float32, Int64, Partitions, Slots
-from ps.store import Token, check_delta, check_slots
+from ctr.ps.memory.dense import DenseState
+from ctr.ps.memory.table import TableState
+from ctr.ps.partitions import Float32, Int64, Partitions, Slots
+from ctr.ps.store import Token, check_delta, check_slots
 
 PARTITION_BITS = 6  # 64 partitions, or one per slot in a space smaller than that
 MOST_DENSE_BITS = 26

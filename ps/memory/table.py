@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps.memory.table_kernels import STATE_AT, move_records, pull_tables, push_tables
-from ps.partitions import Float32, Int64, Partitions, Slots, as_slots
+from ctr.ps.memory.table_kernels import STATE_AT, move_records, pull_tables, push_tables
+from ctr.ps.partitions import Float32, Int64, Partitions, Slots, as_slots
 
 SMALLEST = 16  # records in the first table of a partition
 

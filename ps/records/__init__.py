@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from ps.records.creation import Beginning, Record
-    from ps.records.record_store import Change, RecordStore
+    from ctr.ps.records.creation import Beginning, Record
+    from ctr.ps.records.record_store import Change, RecordStore
 
 __getattr__ = lazy_face(__name__, __file__)

@@ -10,7 +10,7 @@ from time import sleep
 from typing import Any
 
 from ctr.errors import StoreError
-from ps.wire import INCARNATION, Command, Decision, Keys, RecordsPart, RedisUrl, Transactions, pairs
+from ctr.ps.wire import INCARNATION, Command, Decision, Keys, RecordsPart, RedisUrl, Transactions, pairs
 
 LAYOUT, LAYOUT_VERSION = "layout", "2"
 _LEASE_MS, _PAUSE_S = 30_000, 0.05

@@ -10,9 +10,9 @@ from threading import Lock
 from typing import Any
 
 from ctr.errors import StoreError
-from ps.records.creation import HEAD, Beginning, Record, open_records, records_key, write
-from ps.records.outage import Outage
-from ps.wire import (
+from ctr.ps.records.creation import HEAD, Beginning, Record, open_records, records_key, write
+from ctr.ps.records.outage import Outage
+from ctr.ps.wire import (
     BROKEN,
     INCARNATION,
     Command,

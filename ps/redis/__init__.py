@@ -1,11 +1,11 @@
 """The store in Redis."""
 
-from ps.redis.counters import Saturations
-from ps.redis.drop import drop_incarnation
-from ps.redis.dumps import PartitionDump
-from ps.redis.layout import Layout
-from ps.redis.log import Logged
-from ps.redis.model import ModelExistsError, require_layout
-from ps.redis.news import News, NewsPosition
-from ps.redis.pulls import PulledState
-from ps.redis.store import RedisStore
+from ctr.ps.redis.counters import Saturations
+from ctr.ps.redis.drop import drop_incarnation
+from ctr.ps.redis.dumps import PartitionDump
+from ctr.ps.redis.layout import Layout
+from ctr.ps.redis.log import Logged
+from ctr.ps.redis.model import ModelExistsError, require_layout
+from ctr.ps.redis.news import News, NewsPosition
+from ctr.ps.redis.pulls import PulledState
+from ctr.ps.redis.store import RedisStore

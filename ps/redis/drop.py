@@ -8,8 +8,8 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from ctr.errors import StoreError
-from ps.redis.layout import Layout
-from ps.wire import (
+from ctr.ps.redis.layout import Layout
+from ctr.ps.wire import (
     BROKEN,
     INCARNATION,
     WATERMARK_HASHES,

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
-from ps.packed_kernels import add_scattered
-from ps.partitions import Int64
-from ps.redis.drop import partition_keys, watermark_keys
-from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts, read_folds
-from ps.redis.layout import SLOT_BYTES, Layout, body_slots, fold_counts, make_string
-from ps.redis.log import read_entries
-from ps.redis.string_push import OPTIMISTIC, Addition, overwrite
-from ps.wire import (
+from ctr.ps.packed_kernels import add_scattered
+from ctr.ps.partitions import Int64
+from ctr.ps.redis.drop import partition_keys, watermark_keys
+from ctr.ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts, read_folds
+from ctr.ps.redis.layout import SLOT_BYTES, Layout, body_slots, fold_counts, make_string
+from ctr.ps.redis.log import read_entries
+from ctr.ps.redis.string_push import OPTIMISTIC, Addition, overwrite
+from ctr.ps.wire import (
     FOLDS,
     INCARNATION,
     STATE,

@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 
 from ctr.errors import StoreError
-from ps.bitmap_kernels import mark
-from ps.packed_kernels import add_scattered
-from ps.partitions import Int64
-from ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts
-from ps.redis.layout import SLOT_BYTES, Layout, Offsets, body_slots, density_of, is_dense
-from ps.redis.log import Entries, read_entries
-from ps.redis.string_push import OPTIMISTIC, Addition, add_one_by_one, overwrite
-from ps.wire import FOLDS, Address, Channel, Link, Patience, ServerError, command, read_queued
+from ctr.ps.bitmap_kernels import mark
+from ctr.ps.packed_kernels import add_scattered
+from ctr.ps.partitions import Int64
+from ctr.ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts
+from ctr.ps.redis.layout import SLOT_BYTES, Layout, Offsets, body_slots, density_of, is_dense
+from ctr.ps.redis.log import Entries, read_entries
+from ctr.ps.redis.string_push import OPTIMISTIC, Addition, add_one_by_one, overwrite
+from ctr.ps.wire import FOLDS, Address, Channel, Link, Patience, ServerError, command, read_queued
 
 _PAUSE_S, _LONGEST_PAUSE = 0.001, 50
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
-from ps.wire import (
+from ctr.ps.wire import (
     CROWDED,
     FOLDS,
     INCARNATION,

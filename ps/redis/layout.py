@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ps.partitions import MOST_BITS, Int64, Partitions
-from ps.wire import Address, Keys, command, is_near
+from ctr.ps.partitions import MOST_BITS, Int64, Partitions
+from ctr.ps.wire import Address, Keys, command, is_near
 
 Offsets = NDArray[np.uint32]
 """Slots of a string, counted from its first: ascending and unique."""

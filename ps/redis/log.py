@@ -2,9 +2,9 @@
 
 Appending 6 bytes to a string costs the server 15 ns, adding to a slot in another string 650 ns. So what
 others would gain little by is appended to the string's log, in the transaction of its push, and added to
-the state much later: when the log has grown long, it is *folded* (see `ps.redis.fold`), by rewriting ranges.
+the state much later: when the log has grown long, it is *folded* (`ctr.ps.redis.fold`), by rewriting ranges.
 Then one entry costs some 0.2 us, both sides counted. Until then, a worker adds what it has logged to what it
-pulls (see `ps.client.own_log`); others do not see it. Whoever reads the whole state adds the logs to it.
+pulls (see `ctr.ps.client.own_log`); others do not see it. Whoever reads the whole state adds the logs to it.
 
 A log also tells which slots have a state: one that others did not know to have one is in it with an increment
 of 0, as its own went straight to the state. When a log is folded, all that it has are noted in a bitmap.
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ps.log_kernels import ENTRY_BYTES, decode_entries, encode_entries
-from ps.partitions import Slots
-from ps.redis.layout import Offsets
-from ps.wire import ReplyReader
+from ctr.ps.log_kernels import ENTRY_BYTES, decode_entries, encode_entries
+from ctr.ps.partitions import Slots
+from ctr.ps.redis.layout import Offsets
+from ctr.ps.wire import ReplyReader
 
 _DENSITY = 8
 """A log is folded when it has an entry for one in so many of the string's slots; the first time sooner.
@@ -32,7 +32,7 @@ _APART = 64  # lengths at which logs are folded for the first time
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """What a push appends to logs. Increments are light (see `ps.fixed_point_kernels`)."""
+    """What a push appends to logs. Increments are light (see `ctr.ps.fixed_point_kernels`)."""
 
     slots: Slots
     """uint32|uint64[k], sorted, unique."""

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ps.log_kernels import ENTRY_BYTES
-from ps.partitions import Bools
-from ps.redis.incarnation import Facts, Incarnation, ask_facts, ask_steps, read_facts, read_steps
-from ps.redis.layout import Layout, bitmap_count
-from ps.redis.log import Entries, read_entries
-from ps.wire import Address, Channel, ReplyReader, command
+from ctr.ps.log_kernels import ENTRY_BYTES
+from ctr.ps.partitions import Bools
+from ctr.ps.redis.incarnation import Facts, Incarnation, ask_facts, ask_steps, read_facts, read_steps
+from ctr.ps.redis.layout import Layout, bitmap_count
+from ctr.ps.redis.log import Entries, read_entries
+from ctr.ps.wire import Address, Channel, ReplyReader, command
 
 _AT_A_TIME = 4 << 20
 """Bytes that are asked for at a time: until they are read, a server holds as many for each worker."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ps.partitions import Int64
-from ps.redis.incarnation import (
+from ctr.ps.partitions import Int64
+from ctr.ps.redis.incarnation import (
     Incarnation,
     ask_facts,
     ask_steps,
@@ -14,9 +14,9 @@ from ps.redis.incarnation import (
     read_steps,
     read_watermark,
 )
-from ps.redis.layout import SLOT_BYTES, Offsets, is_dense, split_tail
-from ps.wire import Keys, ReplyReader, Watermark, bitfield_read, command, read_queued
-from ps.wire.reply_kernels import decode_range
+from ctr.ps.redis.layout import SLOT_BYTES, Offsets, is_dense, split_tail
+from ctr.ps.wire import Keys, ReplyReader, Watermark, bitfield_read, command, read_queued
+from ctr.ps.wire.reply_kernels import decode_range
 
 _INTEGER_REPLY = 22  # bytes of the longest integer as a reply
 

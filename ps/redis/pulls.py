@@ -10,14 +10,14 @@ from threading import Lock
 
 import numpy as np
 
-from ps.partitions import Int64, Slots
-from ps.redis.incarnation import (
+from ctr.ps.partitions import Int64, Slots
+from ctr.ps.redis.incarnation import (
     Incarnation,
     read_watermark,
 )
-from ps.redis.layout import Layout, density_of, fold_counts
-from ps.redis.pull_request import PullRequest, StringPull
-from ps.wire import (
+from ctr.ps.redis.layout import Layout, density_of, fold_counts
+from ctr.ps.redis.pull_request import PullRequest, StringPull
+from ctr.ps.wire import (
     INCARNATION,
     WATERMARK_HASHES,
     Address,

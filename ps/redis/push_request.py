@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ps.redis.incarnation import Facts, Incarnation, ask_facts, ask_watermark, read_facts, read_watermark
-from ps.redis.layout import make_string
-from ps.redis.string_push import StringPush
-from ps.wire import (
+from ctr.ps.redis.incarnation import Facts, Incarnation, ask_facts, ask_watermark, read_facts, read_watermark
+from ctr.ps.redis.layout import make_string
+from ctr.ps.redis.string_push import StringPush
+from ctr.ps.wire import (
     CROWDED,
     STATE,
     Keys,

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from ctr.errors import StoreError
-from ps.log_kernels import ENTRY_BYTES
-from ps.partitions import Bools, Int64, Slots
-from ps.redis.counters import SaturationCount
-from ps.redis.fold import Folds
-from ps.redis.incarnation import Facts, Incarnation
-from ps.redis.layout import Layout, density_of
-from ps.redis.log import Logged, entries_of, is_to_fold
-from ps.redis.push_request import Found, Outcome, PushRequest, Write, read_write
-from ps.redis.string_push import OPTIMISTIC, StringPush, string_pushes
-from ps.store import SupersededError, Token
-from ps.wire import (
+from ctr.ps.log_kernels import ENTRY_BYTES
+from ctr.ps.partitions import Bools, Int64, Slots
+from ctr.ps.redis.counters import SaturationCount
+from ctr.ps.redis.fold import Folds
+from ctr.ps.redis.incarnation import Facts, Incarnation
+from ctr.ps.redis.layout import Layout, density_of
+from ctr.ps.redis.log import Logged, entries_of, is_to_fold
+from ctr.ps.redis.push_request import Found, Outcome, PushRequest, Write, read_write
+from ctr.ps.redis.string_push import OPTIMISTIC, StringPush, string_pushes
+from ctr.ps.store import SupersededError, Token
+from ctr.ps.wire import (
     Address,
     Channel,
     Link,

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ps.redis.incarnation import Incarnation
-from ps.wire import INCARNATION, Address, Channel, Link, ServerError, command, require_kept, require_passing
+from ctr.ps.redis.incarnation import Incarnation
+from ctr.ps.wire import (
+    INCARNATION,
+    Address,
+    Channel,
+    Link,
+    ServerError,
+    command,
+    require_kept,
+    require_passing,
+)
 
 T = TypeVar("T")
 

@@ -8,20 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
-from ps.fixed_point_kernels import COARSEST_N_BITS, FINEST_Z_BITS, Z_MOST, pack_delta, token_hash, unpack
-from ps.partitions import Bools, Float32, Int64, Slots, as_slots
-from ps.redis.counters import SaturationCount, Saturations, Traffic
-from ps.redis.drop import drop_model, not_dropped
-from ps.redis.dumps import Dumps, PartitionDump
-from ps.redis.layout import Layout, density_of
-from ps.redis.log import Logged
-from ps.redis.model import open_model
-from ps.redis.news import News, NewsPosition, NewsReader
-from ps.redis.pulls import PulledState, Pulls
-from ps.redis.pushes import Pushes
-from ps.redis.replication import Replicas
-from ps.store import Token, check_delta, check_slots
-from ps.wire import BROKEN, PATIENCE_S, Address, Channel, Keys, RedisUrl
+from ctr.ps.fixed_point_kernels import COARSEST_N_BITS, FINEST_Z_BITS, Z_MOST, pack_delta, token_hash, unpack
+from ctr.ps.partitions import Bools, Float32, Int64, Slots, as_slots
+from ctr.ps.redis.counters import SaturationCount, Saturations, Traffic
+from ctr.ps.redis.drop import drop_model, not_dropped
+from ctr.ps.redis.dumps import Dumps, PartitionDump
+from ctr.ps.redis.layout import Layout, density_of
+from ctr.ps.redis.log import Logged
+from ctr.ps.redis.model import open_model
+from ctr.ps.redis.news import News, NewsPosition, NewsReader
+from ctr.ps.redis.pulls import PulledState, Pulls
+from ctr.ps.redis.pushes import Pushes
+from ctr.ps.redis.replication import Replicas
+from ctr.ps.store import Token, check_delta, check_slots
+from ctr.ps.wire import BROKEN, PATIENCE_S, Address, Channel, Keys, RedisUrl
 
 _WIDTH = 2
 _ATTEMPT_LINKS = 4  # to each node

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ps.fixed_point_kernels import find_heavy, limit_heavy
-from ps.packed_kernels import add_to_range
-from ps.partitions import Int64
-from ps.redis.layout import SLOT_BYTES, Offsets, is_dense, split_tail
-from ps.wire import Keys, ReplyReader, bitfield_read, bulk_string, command
-from ps.wire.reply_kernels import decode_range
-from ps.wire.resp_kernels import encode_push, push_size
+from ctr.ps.fixed_point_kernels import find_heavy, limit_heavy
+from ctr.ps.packed_kernels import add_to_range
+from ctr.ps.partitions import Int64
+from ctr.ps.redis.layout import SLOT_BYTES, Offsets, is_dense, split_tail
+from ctr.ps.wire import Keys, ReplyReader, bitfield_read, bulk_string, command
+from ctr.ps.wire.reply_kernels import decode_range
+from ctr.ps.wire.resp_kernels import encode_push, push_size
 
 OPTIMISTIC = 2
 """Conflicts after which a range is added to one by one, and pauses begin."""
@@ -165,7 +165,7 @@ def string_pushes(
 
 
 def _heavy_places(increments: Int64) -> Int64:
-    """Where the heavy increments are; see `ps.fixed_point_kernels`."""
+    """Where the heavy increments are; see `ctr.ps.fixed_point_kernels`."""
     if not increments.size:
         return _NONE
     marks = np.empty(increments.size, np.uint8)

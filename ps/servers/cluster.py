@@ -11,10 +11,10 @@ import redis
 from redis.crc import key_slot
 
 from ctr.errors import StoreError
-from ps.servers.embedded import HASH_SLOTS, EmbeddedRedis
-from ps.servers.redis_server import RedisServer
-from ps.servers.resharding import hash_slot_of, move_hash_slots
-from ps.wire import Keys, Member
+from ctr.ps.servers.embedded import HASH_SLOTS, EmbeddedRedis
+from ctr.ps.servers.redis_server import RedisServer
+from ctr.ps.servers.resharding import hash_slot_of, move_hash_slots
+from ctr.ps.wire import Keys, Member
 
 _ANSWER_S = 2.0
 _PIECE = 1 << 18  # 256 KiB

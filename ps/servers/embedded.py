@@ -14,9 +14,9 @@ from urllib.parse import parse_qs
 import redis
 
 from ctr.errors import StoreError
-from ps.servers.redis_server import RedisServer, find_redis_server, start_all
-from ps.servers.stepped_clock import SteppedClock
-from ps.servers.watchdog import Watchdog
+from ctr.ps.servers.redis_server import RedisServer, find_redis_server, start_all
+from ctr.ps.servers.stepped_clock import SteppedClock
+from ctr.ps.servers.watchdog import Watchdog
 
 MOST_SERVERS = 64
 HASH_SLOTS = 16_384
@@ -134,7 +134,7 @@ class EmbeddedRedis:
     def add_node(self) -> RedisServer:
         """Starts a primary without hash slots, joins it to the cluster, and adds it as another shard.
 
-        See `ps.servers.resharding` for how it is given some. The cluster must be whole. Raises StoreError
+        See `ctr.ps.servers.resharding` for how it is given some. The cluster must be whole. Raises StoreError
         for a single Redis, and when the server does not start or does not find the others.
         """
         if len(self.shards) == 1:

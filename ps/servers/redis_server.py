@@ -18,7 +18,7 @@ from typing import Any
 import redis
 
 from ctr.errors import StoreError
-from ps.wire import Member, RedisUrl, parse_members
+from ctr.ps.wire import Member, RedisUrl, parse_members
 
 HOST = "127.0.0.1"
 NAMES = ("redis-server", "valkey-server")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from redis.crc import key_slot
 
-from ps.servers.redis_server import RedisServer
-from ps.wire import Keys
+from ctr.ps.servers.redis_server import RedisServer
+from ctr.ps.wire import Keys
 
 _MOVE_TIMEOUT_MS = 60_000
 

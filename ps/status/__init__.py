@@ -1,4 +1,4 @@
 """What a store looks like from outside."""
 
-from ps.status.observer import StoreObserver
-from ps.status.status import BoardStatus, ModelStatus, NodeStatus, StoreStatus
+from ctr.ps.status.observer import StoreObserver
+from ctr.ps.status.status import BoardStatus, ModelStatus, NodeStatus, StoreStatus

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from redis.exceptions import AuthenticationError, ResponseError
 
 from ctr.errors import StoreError
-from ps.wire import (
+from ctr.ps.wire import (
     TROUBLE,
     Address,
     Command,

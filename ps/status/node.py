@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ps.status.links import facts_of, reason
-from ps.status.status import NodeStatus, Persistence, ReplicaStatus
-from ps.wire import Address, Primary, host_port, pairs
+from ctr.ps.status.links import facts_of, reason
+from ctr.ps.status.status import NodeStatus, Persistence, ReplicaStatus
+from ctr.ps.wire import Address, Primary, host_port, pairs
 
 Info = Mapping[str, Any]
 """The answer to INFO, see `facts_of`; empty when there was none."""

@@ -8,12 +8,12 @@ from time import sleep
 from typing import Any
 
 from ctr.errors import StoreError
-from ps.board import JOB_FACTS, job_of, read_reports, view_of, view_reads
-from ps.redis import Layout, require_layout
-from ps.status.links import NodeLinks, reason, side_by_side
-from ps.status.node import NodeLook
-from ps.status.status import BoardStatus, ModelStatus, StoreStatus
-from ps.wire import (
+from ctr.ps.board import JOB_FACTS, job_of, read_reports, view_of, view_reads
+from ctr.ps.redis import Layout, require_layout
+from ctr.ps.status.links import NodeLinks, reason, side_by_side
+from ctr.ps.status.node import NodeLook
+from ctr.ps.status.status import BoardStatus, ModelStatus, StoreStatus
+from ctr.ps.wire import (
     INCARNATION,
     STATE,
     TROUBLE,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ps.board import BoardView, Job
+from ctr.ps.board import BoardView, Job
 
 Persistence = Literal["aof", "snapshots", "aof and snapshots", "off", "no aof"]
 """What a node keeps on disk; `no aof` where it does not tell whether it makes snapshots."""

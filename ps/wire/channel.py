@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import RLock
 
 from ctr.errors import StoreError
-from ps.wire.keys import Keys
-from ps.wire.nodes import Nodes, connect
-from ps.wire.patience import BROKEN, TROUBLE, patiently, require_passing
-from ps.wire.replies import ReplyReader, ServerError
-from ps.wire.url import Address, RedisUrl
+from ctr.ps.wire.keys import Keys
+from ctr.ps.wire.nodes import Nodes, connect
+from ctr.ps.wire.patience import BROKEN, TROUBLE, patiently, require_passing
+from ctr.ps.wire.replies import ReplyReader, ServerError
+from ctr.ps.wire.url import Address, RedisUrl
 
 _CHANGING = ServerError("TRYAGAIN the cluster is changing")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ps.wire.patience import require_passing
-from ps.wire.replies import ReplyReader, ServerError
-from ps.wire.resp_kernels import encode_pull, pull_size
+from ctr.ps.wire.patience import require_passing
+from ctr.ps.wire.replies import ReplyReader, ServerError
+from ctr.ps.wire.resp_kernels import encode_pull, pull_size
 
 
 def command(*words: bytes) -> bytes:

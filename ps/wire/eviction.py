@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ctr.errors import StoreError
-from ps.wire.commands import command
-from ps.wire.link import Link
-from ps.wire.url import RedisUrl
+from ctr.ps.wire.commands import command
+from ctr.ps.wire.link import Link
+from ctr.ps.wire.url import RedisUrl
 
 
 def eviction_policies(url: RedisUrl, client: Any) -> set[str]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from redis import Redis
 from redis.connection import ConnectionInterface
 
-from ps.wire.replies import ReplyReader
-from ps.wire.url import Address, RedisUrl
+from ctr.ps.wire.replies import ReplyReader
+from ctr.ps.wire.url import Address, RedisUrl
 
 _LONGEST_JOINED = 1 << 16  # bytes
 

@@ -11,11 +11,11 @@ from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, RedisClusterException
 
 from ctr.errors import StoreError
-from ps.wire.keys import Keys
-from ps.wire.link import Link, open_link
-from ps.wire.patience import BROKEN, rights_hint
-from ps.wire.replies import ServerError
-from ps.wire.url import Address, RedisUrl
+from ctr.ps.wire.keys import Keys
+from ctr.ps.wire.link import Link, open_link
+from ctr.ps.wire.patience import BROKEN, rights_hint
+from ctr.ps.wire.replies import ServerError
+from ctr.ps.wire.url import Address, RedisUrl
 
 
 class _Cluster(RedisCluster):

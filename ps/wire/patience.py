@@ -12,7 +12,7 @@ from typing import TypeVar
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisClusterException, RedisError
 
 from ctr.errors import StoreError
-from ps.wire.replies import ServerError
+from ctr.ps.wire.replies import ServerError
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from redis.connection import ConnectionInterface
 from redis.exceptions import ConnectionError as BrokenConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
-from ps.partitions import Int64
-from ps.wire.reply_kernels import parse_integers, skip_integers
+from ctr.ps.partitions import Int64
+from ctr.ps.wire.reply_kernels import parse_integers, skip_integers
 
 _CHUNK = 1 << 18  # 256 KiB asked of the socket at a time
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.crc import key_slot
 
-from ps.wire.url import Address
+from ctr.ps.wire.url import Address
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from ctr.errors import StoreError
-from ps.wire.commands import command
-from ps.wire.link import Link
-from ps.wire.nodes import Nodes
-from ps.wire.patience import TROUBLE, Patience, patiently
-from ps.wire.replies import ServerError
-from ps.wire.url import Address, RedisUrl
+from ctr.ps.wire.commands import command
+from ctr.ps.wire.link import Link
+from ctr.ps.wire.nodes import Nodes
+from ctr.ps.wire.patience import TROUBLE, Patience, patiently
+from ctr.ps.wire.replies import ServerError
+from ctr.ps.wire.url import Address, RedisUrl
 
 T = TypeVar("T")
 

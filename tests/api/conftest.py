@@ -9,11 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.app import create_app
+from ctr.api.app import create_app
+from ctr.features import FeatureSpec, parse_spec
 from ctr.jobs import TrainJob, run_train_job
 from ctr.model.artifact import load_model
 from ctr.model.model import Model
-from features import FeatureSpec, parse_spec
 from tests.api.running import Running, run_server
 
 SPEC = r"""

@@ -13,7 +13,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from api.server import listen, server_of, url_of
+from ctr.api.server import listen, server_of, url_of
 
 
 @dataclass(frozen=True, slots=True)

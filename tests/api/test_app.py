@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from api.app import INLINE_BYTES, create_app
+from ctr.api.app import INLINE_BYTES, create_app
+from ctr.features import FeatureSpec
 from ctr.model.model import Model
-from features import FeatureSpec
 from tests.api.running import run_server
 
 

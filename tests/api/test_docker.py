@@ -35,9 +35,8 @@ def test_what_the_image_copies_is_all_that_the_package_needs(tmp_path: Path) -> 
             if f"!{source}" not in ignored:  # not in the builder's context
                 continue
             if (ROOT / source).is_dir():
-                shutil.copytree(
-                    ROOT / source, tmp_path / target, ignore=shutil.ignore_patterns("__pycache__")
-                )
+                ignore = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(ROOT / source, tmp_path / target, symlinks=True, ignore=ignore)
             else:
                 shutil.copy(ROOT / source, tmp_path / target)
     project = tomllib.loads((tmp_path / "pyproject.toml").read_text())

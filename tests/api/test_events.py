@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from api.app import create_app
-from api.body import Limits
+from ctr.api.app import create_app
+from ctr.api.body import Limits
+from ctr.features import DatasetSource, RawSource, parse_spec, write_dataset
+from ctr.features.windows import Windows, load_windows
 from ctr.jobs import TrainJob, run_train_job
 from ctr.model import Model, load_model
-from features import DatasetSource, RawSource, parse_spec, write_dataset
-from features.windows import Windows, load_windows
 from tests.api.running import Running, run_server
 
 SPEC = parse_spec(

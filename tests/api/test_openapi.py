@@ -8,8 +8,8 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from api.body import Limits
-from features import FeatureSpec
+from ctr.api.body import Limits
+from ctr.features import FeatureSpec
 from tests.api.running import Running
 
 if TYPE_CHECKING:  # not every test process need load it

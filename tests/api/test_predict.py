@@ -14,12 +14,12 @@ import orjson
 import pytest
 
 import ctr
-from api.app import INLINE_BYTES, create_app
+from ctr.api.app import INLINE_BYTES, create_app
+from ctr.features import FeatureSpec, open_source
 from ctr.jobs import TrainJob, run_train_job
 from ctr.model import Method
 from ctr.model.artifact import load_model
 from ctr.model.model import Model
-from features import FeatureSpec, open_source
 from tests.api.running import run_server
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from api.app import create_app
-from api.body import DRAIN_FACTOR, Limits
+from ctr.api.app import create_app
+from ctr.api.body import DRAIN_FACTOR, Limits
 from ctr.model.model import Model
 from tests.api.running import run_server
 

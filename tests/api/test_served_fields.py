@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from api.app import create_app
-from api.schema import example_row
+from ctr.api.app import create_app
+from ctr.api.schema import example_row
+from ctr.features import DatasetSource, open_source
+from ctr.features.spec import FittedSpec, learnt_of
 from ctr.jobs import TrainJob, run_train_job
 from ctr.model import load_model
-from features import DatasetSource, open_source
-from features.spec import FittedSpec, learnt_of
 from tests.api.running import run_server
 from tests.command_line import Cli
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from api.server import listen, serve, url_of
+from ctr.api.server import listen, serve, url_of
 from ctr.errors import CtrError, DataError, ModelError
 from ctr.jobs import TrainJob, run_train_job
 from ctr.model.model import Model

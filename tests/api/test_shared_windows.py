@@ -16,15 +16,15 @@ import pytest
 import redis
 from numpy.typing import NDArray
 
-from api.app import create_app
-from api.shared_windows import SharedWindows
+from ctr.api.app import create_app
+from ctr.api.shared_windows import SharedWindows
 from ctr.errors import StoreError
+from ctr.features import DatasetSource, Transform, parse_spec
+from ctr.features.windows import Windows, load_windows
 from ctr.jobs import TrainJob, run_train_job
 from ctr.model import Model, load_model
-from features import DatasetSource, Transform, parse_spec
-from features.windows import Windows, load_windows
-from ps.servers import EmbeddedRedis, SteppedClock
-from ps.wire import parse_redis_url
+from ctr.ps.servers import EmbeddedRedis, SteppedClock
+from ctr.ps.wire import parse_redis_url
 from tests.api.running import Running, run_server
 from tests.api.test_events import SPEC, START, build, write_log
 from tests.api.test_server import server_process

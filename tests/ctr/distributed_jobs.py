@@ -22,20 +22,7 @@ from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.result import DistributedFacts
 from ctr.distributed.run import StoreSettings, adopt, train_distributed
 from ctr.errors import StoreError
-from ctr.learn.result import Trained, TrainResult
-from ctr.learn.rounds import Rounds, TrainSettings, read_out
-from ctr.model.linear import LinearModel
-from ctr.model.model import Model
-from ctr.optimizers.ftrl import Ftrl
-from ctr.optimizers.optimizer import Float32
-from ctr.optimizers.passes import Passes
-from ctr.synth.log import write_click_log
-from ctr.workers.description import JobDescription, absolute, input_bytes
-from ctr.workers.forking import Forked, fork_server
-from ctr.workers.processes import WorkerProcesses
-from ctr.workers.report import WorkerReport, collect
-from ctr.workers.worker import take_part
-from features import (
+from ctr.features import (
     BLOCK_ROWS,
     DatasetSource,
     ExampleSource,
@@ -46,7 +33,20 @@ from features import (
     open_source,
     write_dataset,
 )
-from ps import BoardView, Filters, JobBoard, MemoryStore, RedisStore, Token, parse_redis_url
+from ctr.learn.result import Trained, TrainResult
+from ctr.learn.rounds import Rounds, TrainSettings, read_out
+from ctr.model.linear import LinearModel
+from ctr.model.model import Model
+from ctr.optimizers.ftrl import Ftrl
+from ctr.optimizers.optimizer import Float32
+from ctr.optimizers.passes import Passes
+from ctr.ps import BoardView, Filters, JobBoard, MemoryStore, RedisStore, Token, parse_redis_url
+from ctr.synth.log import write_click_log
+from ctr.workers.description import JobDescription, absolute, input_bytes
+from ctr.workers.forking import Forked, fork_server
+from ctr.workers.processes import WorkerProcesses
+from ctr.workers.report import WorkerReport, collect
+from ctr.workers.worker import take_part
 
 LEASE_S = 0.6
 DEADLINE_S = 60.0

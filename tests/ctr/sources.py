@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from features import BadRows, Batch, FeatureSpec
+from ctr.features import BadRows, Batch, FeatureSpec
 
 
 class BatchSource:

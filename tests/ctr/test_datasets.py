@@ -16,7 +16,7 @@ import pytest
 import ctr
 from ctr import datasets
 from ctr.errors import DataError
-from features import load_spec
+from ctr.features import load_spec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

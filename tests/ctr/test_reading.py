@@ -15,7 +15,7 @@ from pyarrow import csv, feather, parquet
 import ctr
 import ctr.reading
 from ctr.errors import DataError, SpecError
-from features import Pipeline
+from ctr.features import Pipeline
 from tests.command_line import Cli
 
 SPEC = """

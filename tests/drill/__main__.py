@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 from ctr.errors import StoreError
-from ps.servers.stepped_clock import find_libfaketime
+from ctr.ps.servers.stepped_clock import find_libfaketime
 from tests.drill.jobs import Jobs
 from tests.drill.rounds import Round, draw_round
 from tests.drill.trial import EVENTS, Trial, Verdict

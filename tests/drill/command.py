@@ -18,7 +18,7 @@ from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.drill.job import DrillJob
 from ctr.errors import CtrError
-from ps import JobBoard, parse_redis_url
+from ctr.ps import JobBoard, parse_redis_url
 from tests.drill.order import Order, Outcome
 
 

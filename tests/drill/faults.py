@@ -11,9 +11,9 @@ from time import monotonic, sleep
 
 from ctr.errors import CtrError
 from ctr.learn import read_out
-from ps import RedisStore, parse_redis_url
-from ps.servers import Node, RedisServer
-from ps.servers.resharding import hash_slot_of, move_hash_slots
+from ctr.ps import RedisStore, parse_redis_url
+from ctr.ps.servers import Node, RedisServer
+from ctr.ps.servers.resharding import hash_slot_of, move_hash_slots
 from tests.drill.frozen_replica import take_snapshot
 from tests.drill.scene import MissedError, Scene
 

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from redis import ResponseError
 
-from ps import Filters, RedisStore, Slots, Token, WorkerStore, parse_redis_url
-from ps.client.worker_store import PUSH
-from ps.servers.embedded import EmbeddedRedis
-from ps.servers.redis_server import RedisServer
+from ctr.ps import Filters, RedisStore, Slots, Token, WorkerStore, parse_redis_url
+from ctr.ps.client.worker_store import PUSH
+from ctr.ps.servers.embedded import EmbeddedRedis
+from ctr.ps.servers.redis_server import RedisServer
 from tests.ps.redis_servers import eventually
 
 BITS = 12

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+from ctr.features import BLOCK_ROWS, RawSource, load_spec, write_dataset
 from ctr.optimizers.ftrl import Ftrl
+from ctr.ps.servers import EmbeddedRedis
 from ctr.synth import write_click_log
 from ctr.workers.description import JobDescription, filters_for
-from features import BLOCK_ROWS, RawSource, load_spec, write_dataset
-from ps.servers import EmbeddedRedis
 from tests.ctr.distributed_jobs import ADDITIVE, State, describe, in_memory, undisturbed
 from tests.drill.rounds import Round
 

@@ -14,7 +14,7 @@ from time import monotonic, sleep
 
 from ctr.drill.ledger import FOLDER, PACE
 from ctr.errors import StoreError
-from ps import JobBoard, parse_redis_url
+from ctr.ps import JobBoard, parse_redis_url
 from tests.ctr.distributed_jobs import CTR
 from tests.drill.order import Order, Outcome
 

@@ -16,11 +16,11 @@ import redis
 
 from ctr.drill.ledger import Ledger
 from ctr.errors import CtrError
+from ctr.ps import Partitions
+from ctr.ps.redis.layout import Layout
+from ctr.ps.servers import Cluster, EmbeddedRedis, Node, RedisServer, SteppedClock
+from ctr.ps.wire import FOLDS, Keys
 from ctr.workers.description import JobDescription
-from ps import Partitions
-from ps.redis.layout import Layout
-from ps.servers import Cluster, EmbeddedRedis, Node, RedisServer, SteppedClock
-from ps.wire import FOLDS, Keys
 from tests.drill.process import JobProcess
 
 PATIENCE_S = 60.0

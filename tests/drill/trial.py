@@ -13,8 +13,8 @@ import redis
 from ctr.checkpoint import read_checkpoint
 from ctr.drill.ledger import Ledger
 from ctr.errors import CtrError
+from ctr.ps.servers import EmbeddedRedis, SteppedClock
 from ctr.workers.description import JobDescription
-from ps.servers import EmbeddedRedis, SteppedClock
 from tests.ctr.distributed_jobs import State
 from tests.drill.faults import FAULTS
 from tests.drill.order import Order

@@ -11,9 +11,9 @@ from ctr.checkpoint import Checkpoint
 from ctr.drill.job import DrillJob
 from ctr.drill.ledger import Push
 from ctr.drill.proof import StoreSums, prove
+from ctr.ps.client import LOST
+from ctr.ps.redis.layout import Layout
 from ctr.workers.description import JobDescription
-from ps.client import LOST
-from ps.redis.layout import Layout
 from tests.ctr.distributed_jobs import State, same, same_sums
 from tests.drill.order import Outcome
 

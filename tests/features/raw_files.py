@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-from features.batches.batch import Batch
-from features.spec import parse_spec
-from features.transform.transform import Transform
+from ctr.features.batches.batch import Batch
+from ctr.features.spec import parse_spec
+from ctr.features.transform.transform import Transform
 
 SPEC = parse_spec(
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from features.folder import _swap_by_renames, replace_folder, replace_folders
+from ctr.features.folder import _swap_by_renames, replace_folder, replace_folders
 
 
 def write(folder: Path, **files: str) -> None:

@@ -23,14 +23,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError, SpecError
-from features import Batch, FeatureSpec, Transform, fit, load_spec, parse_spec
-from features.block import Reader, blocks_of
-from features.inputs import LocalFile
-from features.lines.delimited import DelimitedReader
-from features.lines.json_lines import JsonLinesReader
-from features.lines.libsvm import LibsvmReader
-from features.lines.vw import VwReader
-from features.source import RawSource
+from ctr.features import Batch, FeatureSpec, Transform, fit, load_spec, parse_spec
+from ctr.features.block import Reader, blocks_of
+from ctr.features.inputs import LocalFile
+from ctr.features.lines.delimited import DelimitedReader
+from ctr.features.lines.json_lines import JsonLinesReader
+from ctr.features.lines.libsvm import LibsvmReader
+from ctr.features.lines.vw import VwReader
+from ctr.features.source import RawSource
 
 pytestmark = [pytest.mark.kernel, pytest.mark.large]
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctr.errors import DataError
-from features.batches import Batch
-from features.lines.delimited import DelimitedReader
-from features.source import RawSource
-from features.spec import FORMATS, parse_spec
-from features.threads import Crew, in_order
+from ctr.features.batches import Batch
+from ctr.features.lines.delimited import DelimitedReader
+from ctr.features.source import RawSource
+from ctr.features.spec import FORMATS, parse_spec
+from ctr.features.threads import Crew, in_order
 
 SPEC = """
 version: 1

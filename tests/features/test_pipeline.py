@@ -12,10 +12,9 @@ import pytest
 from pyarrow import parquet
 from scipy import sparse
 
-import features.pipeline
 from ctr.errors import DataError, SpecError
-from features import Pipeline, fit
-from features.source import RawSource
+from ctr.features import Pipeline, fit, pipeline
+from ctr.features.source import RawSource
 from tests.features.one_table import ROWS, SPEC, TABLE, assert_equal
 
 # A category of times, so that each kind of column is there once; tests/ctr/test_reading.py has the warning.
@@ -214,8 +213,8 @@ def test_saved_and_loaded(tmp_path: Path, fitted: Pipeline) -> None:
 
 
 def test_the_examples_in_docstrings_and_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctest.testmod(features.pipeline).attempted > 5
-    assert doctest.testmod(features.pipeline).failed == 0
+    assert doctest.testmod(pipeline).attempted > 5
+    assert doctest.testmod(pipeline).failed == 0
     monkeypatch.chdir(tmp_path)
     docs = Path(__file__).parents[2] / "docs" / "features.md"
     found = doctest.testfile(str(docs), module_relative=False)

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from api.app import create_app
+from ctr.api.app import create_app
+from ctr.features import RawSource, load_spec, parse_spec
+from ctr.features.spec import FeatureSpec
 from ctr.model import load_model
-from features import RawSource, load_spec, parse_spec
-from features.spec import FeatureSpec
 from tests.api.running import run_server
 from tests.command_line import Cli
 from tests.features.inputs.test_standard_input import piped

@@ -10,8 +10,8 @@ import pytest
 from pyarrow import parquet
 
 from ctr.errors import DataError
-from features import RawSource, batches_with_texts, open_source, parse_spec
-from features.row_texts import RowTexts
+from ctr.features import RawSource, batches_with_texts, open_source, parse_spec
+from ctr.features.row_texts import RowTexts
 
 SPEC = """
 version: 1

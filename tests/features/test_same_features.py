@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from features.source import RawSource
-from features.spec import FeatureSpec, parse_spec
-from features.transform.transform import Transform
+from ctr.features.source import RawSource
+from ctr.features.spec import FeatureSpec, parse_spec
+from ctr.features.transform.transform import Transform
 
 Features = list[list[int]]
 

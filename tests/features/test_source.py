@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctr.errors import DataError, SpecError
-from features.dataset.source import DatasetSource
-from features.dataset.writer import write_dataset
-from features.opening import open_source
-from features.source import RawSource
-from features.spec import FeatureSpec, load_spec, parse_spec
+from ctr.features.dataset.source import DatasetSource
+from ctr.features.dataset.writer import write_dataset
+from ctr.features.opening import open_source
+from ctr.features.source import RawSource
+from ctr.features.spec import FeatureSpec, load_spec, parse_spec
 from tests.features.raw_files import ROWS, SPEC, csv_of, expected, joined, write
 
 

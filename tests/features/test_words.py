@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from api.app import create_app
+from ctr.api.app import create_app
 from ctr.errors import DataError, SpecError
-from ctr.jobs import TrainJob, run_train_job
-from ctr.model import load_model
-from features import (
+from ctr.features import (
     DatasetSource,
     RawSource,
     Transform,
@@ -21,7 +19,9 @@ from features import (
     parse_spec,
     write_dataset,
 )
-from features.spec import FittedSpec, learnt_of
+from ctr.features.spec import FittedSpec, learnt_of
+from ctr.jobs import TrainJob, run_train_job
+from ctr.model import load_model
 from tests.api.running import run_server
 from tests.command_line import Cli
 from tests.reference import words as reference
@@ -77,7 +77,7 @@ def spec_file(tmp_path: Path) -> Path:
 
 def features_of(spec: FittedSpec, row: dict[str, str]) -> list[tuple[int, float]]:
     """Slots and values of a row after its bias, but for crosses."""
-    from features.text import hash_bytes
+    from ctr.features.text import hash_bytes
 
     single, several = [], []
     learnt = learnt_of(spec) or {}
@@ -167,7 +167,7 @@ def test_training_from_raw_text_learns_first(tmp_path: Path, spec_file: Path) ->
     for inputs in ([log], [tmp_path / "hashed"]):
         spec = spec_file if inputs == [log] else None
         if spec is None:
-            from features import write_dataset
+            from ctr.features import write_dataset
 
             fitted = fit(load_spec(spec_file), [log])
             write_dataset(RawSource(fitted, [log]).batches(65_536), fitted, tmp_path / "hashed")

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import StoreError
-from ps import Slots, Store, Token
-from ps.partitions import slot_dtype
+from ctr.ps import Slots, Store, Token
+from ctr.ps.partitions import slot_dtype
 from tests.reference.store import ReferenceStore
 
 StoreFactory = Callable[[int], Store]

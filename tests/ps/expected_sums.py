@@ -8,9 +8,9 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from ps import Filters, Pulled, RedisStore, Slots, Token, WorkerStore
-from ps.client.worker_store import PUSH, SMALL, ZERO
-from ps.partitions import slot_dtype
+from ctr.ps import Filters, Pulled, RedisStore, Slots, Token, WorkerStore
+from ctr.ps.client.worker_store import PUSH, SMALL, ZERO
+from ctr.ps.partitions import slot_dtype
 
 Float32 = NDArray[np.float32]
 

@@ -8,8 +8,8 @@ from contextlib import ExitStack, closing, contextmanager
 from threading import Barrier, Thread
 from typing import Any
 
-from ps.board.job_board import JobBoard
-from ps.wire.url import parse_redis_url
+from ctr.ps.board.job_board import JobBoard
+from ctr.ps.wire.url import parse_redis_url
 
 Boards = Callable[..., JobBoard]
 

@@ -15,9 +15,9 @@ from time import monotonic, sleep
 import pytest
 
 from ctr.errors import StoreError
-from ps.servers.embedded import EmbeddedRedis
-from ps.servers.redis_server import RedisServer, find_redis_server
-from ps.servers.stepped_clock import SteppedClock, find_libfaketime
+from ctr.ps.servers.embedded import EmbeddedRedis
+from ctr.ps.servers.redis_server import RedisServer, find_redis_server
+from ctr.ps.servers.stepped_clock import SteppedClock, find_libfaketime
 
 
 def _is_there(find: Callable[[], object]) -> bool:

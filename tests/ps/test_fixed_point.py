@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps.fixed_point_kernels import (
+from ctr.ps.fixed_point_kernels import (
     find_heavy,
     fraction_bits,
     largest_n,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps.bitmap_kernels import mark, unmarked
-from ps.packed_kernels import (
+from ctr.ps.bitmap_kernels import mark, unmarked
+from ctr.ps.packed_kernels import (
     add_logged,
     add_matching,
     add_scattered,

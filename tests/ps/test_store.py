@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr.errors import StoreError
-from ps import Partitions, Token, open_store
-from ps.kernels import ascending, finite
+from ctr.ps import Partitions, Token, open_store
+from ctr.ps.kernels import ascending, finite
 from tests.reference import store as reference
 
 

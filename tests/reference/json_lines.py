@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 
-from features.text.value_text import text_of_json, text_of_value
+from ctr.features.text.value_text import text_of_json, text_of_value
 
 
 def cells_of_line(line: bytes, columns: Sequence[str], several: Collection[str]) -> list[str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xxhash
 
-from features.spec import FeatureSpec
+from ctr.features.spec import FeatureSpec
 from tests.reference.transform import is_of_another_kind, number
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from features.spec import Clip, NumberField, Scale
+from ctr.features.spec import Clip, NumberField, Scale
 
 _LARGEST = 1.7976931348623157e308
 

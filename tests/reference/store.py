@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ps import Slots, Token
-from ps.partitions import slot_dtype
+from ctr.ps import Slots, Token
+from ctr.ps.partitions import slot_dtype
 
 
 class ReferenceStore:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from zoneinfo import ZoneInfo
 
-from features.spec import TimeField
+from ctr.features.spec import TimeField
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OFFSET = r"(?P<z>[zZ]|[+-]\d\d(?::\d\d(?::\d\d)?|\d\d(?:\d\d)?)?)"

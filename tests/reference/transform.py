@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import xxhash
 
-from features.spec import CategoryField, FeatureSpec, NumberField, column_of
+from ctr.features.spec import CategoryField, FeatureSpec, NumberField, column_of
 from tests.reference.crosses import cross as cross_features
 
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")

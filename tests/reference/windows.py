@@ -7,7 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from features.spec import Window, microseconds
+from ctr.features.spec import Window, microseconds
 
 
 class Row(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import xxhash
 
-from features.spec import CategoryField, ListField, TextField, ValueField, WordField
+from ctr.features.spec import CategoryField, ListField, TextField, ValueField, WordField
 from tests.reference.transform import category, number
 
 Known = frozenset[int] | None

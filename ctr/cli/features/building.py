@@ -26,11 +26,11 @@ from ctr.errors import SpecError
 from ctr.outputs import require_apart, require_no_part
 
 if TYPE_CHECKING:
+    from ctr.features import DatasetManifest, FeatureSpec
+    from ctr.features.readable import Dictionary
+    from ctr.features.readers import RowChoice
+    from ctr.features.windows import Windows
     from ctr.jobs import Portion
-    from features import DatasetManifest, FeatureSpec
-    from features.readable import Dictionary
-    from features.readers import RowChoice
-    from features.windows import Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _going_on(rows: int) -> None:
 
 def _outs(told: BuildOptions) -> dict[Path, RowChoice | None]:
     """Which rows go to which folder; those to train on last. Raises BadParameter."""
-    from features.readers import Condition, RowChoice
+    from ctr.features.readers import Condition, RowChoice
 
     if told.holdout_where is None and told.holdout_out is None:
         return {told.out: None}
@@ -172,7 +172,7 @@ def _outs(told: BuildOptions) -> dict[Path, RowChoice | None]:
 
 def _windows(before: Path | None, spec: FeatureSpec) -> Windows | None:
     """What the windows of `spec` know at the beginning, if it has any."""
-    from features.windows import Windows, load_windows
+    from ctr.features.windows import Windows, load_windows
 
     if before is None:
         return Windows(spec) if spec.windows else None
@@ -183,7 +183,7 @@ def _windows(before: Path | None, spec: FeatureSpec) -> Windows | None:
 
 def _dictionary(texts: Dictionary, out: Path) -> tuple[dict[str, int], str]:
     """What is told of it, as JSON and for a person."""
-    from features.readable import DICTIONARY
+    from ctr.features.readable import DICTIONARY
 
     known = len(texts.table())
     facts = {"features": known, "bytes": (out / DICTIONARY).stat().st_size}

@@ -13,7 +13,7 @@ from ctr.outputs import require_no_part
 from ctr.table import table
 
 if TYPE_CHECKING:
-    from features.readable import Collisions
+    from ctr.features.readable import Collisions
 
 SAMPLE_ROWS = 100_000
 
@@ -42,8 +42,8 @@ def describe(
 
     Example: `ctr features describe days.hashed --raw day1.tsv`
     """
-    from features import DatasetSource, collisions
-    from features.dataset import describe as look
+    from ctr.features import DatasetSource, collisions
+    from ctr.features.dataset import describe as look
 
     require_no_part(json)
     found = look(dataset)

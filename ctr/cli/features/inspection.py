@@ -16,7 +16,7 @@ from ctr.outputs import replace_file, require_apart, require_no_part, require_wr
 from ctr.table import table
 
 if TYPE_CHECKING:
-    from features.inspect import Check, ShownFeature
+    from ctr.features.inspect import Check, ShownFeature
 
 _CHECK_ROWS, _SHOW_ROWS = 200_000, 3
 
@@ -39,8 +39,8 @@ def init(
 
     Example: `ctr features init clicks.csv --out ads.yaml`
     """
-    from features import parse_spec
-    from features.inspect import draft_spec
+    from ctr.features import parse_spec
+    from ctr.features.inspect import draft_spec
 
     if out.exists():
         raise DataError(f"{out}: there is such a file already; give another name, or remove it.")
@@ -73,9 +73,9 @@ def fit(
 
     Example: `ctr features fit --spec ads.yaml january/ --out january.spec`
     """
-    from features import absent_columns, input_files, load_spec
-    from features import fit as learn
-    from features.spec import columns_of, learnt_of, require_place_for_spec, write_fitted_spec
+    from ctr.features import absent_columns, input_files, load_spec
+    from ctr.features import fit as learn
+    from ctr.features.spec import columns_of, learnt_of, require_place_for_spec, write_fitted_spec
 
     require_place_for_spec(out)
     wanted = load_spec(spec)
@@ -107,8 +107,8 @@ def check(
 
     Example: `ctr features check --spec ads.yaml clicks.csv`
     """
-    from features import load_spec
-    from features.inspect import check as look
+    from ctr.features import load_spec
+    from ctr.features.inspect import check as look
 
     require_apart(json, [*inputs, spec])
     require_no_part(json)
@@ -159,8 +159,8 @@ def show(
 
     Example: `ctr features show --spec ads.yaml clicks.csv --rows 2`
     """
-    from features import load_spec
-    from features.inspect import show as look
+    from ctr.features import load_spec
+    from ctr.features.inspect import show as look
 
     require_apart(json, [*inputs, spec])
     require_no_part(json)

@@ -51,9 +51,9 @@ def suggest(
 
     Example: `ctr features suggest --spec criteo day1.tsv --out crossed.yaml`
     """
+    from ctr.features import load_spec
     from ctr.progress import progress
     from ctr.suggest import suggest_crosses
-    from features import load_spec
 
     if out.exists():
         raise DataError(f"{out}: there is such a file already; give another name, or remove it.")

@@ -15,9 +15,9 @@ from ctr.outputs import printable, require_no_part
 from ctr.table import table
 
 if TYPE_CHECKING:
+    from ctr.features import FeatureSpec
     from ctr.metrics import MetricSummary
     from ctr.model import Model
-    from features import FeatureSpec
 
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.", show_default=False)

@@ -11,7 +11,7 @@ from ctr.cli.tables import size, some
 
 if TYPE_CHECKING:
     from ctr.distributed import JobStatus
-    from ps.status import StoreStatus
+    from ctr.ps.status import StoreStatus
 
 
 def drop(
@@ -26,9 +26,9 @@ def drop(
     Example: `ctr ps drop --store redis://localhost:6379/0?model=ads`
     """
     from ctr.errors import StoreError
-    from ps import parse_redis_url
-    from ps.redis import drop_incarnation
-    from ps.status import StoreObserver
+    from ctr.ps import parse_redis_url
+    from ctr.ps.redis import drop_incarnation
+    from ctr.ps.status import StoreObserver
 
     url = parse_redis_url(store)
     observer = StoreObserver(url)

@@ -37,7 +37,7 @@ def export(
     from ctr.cli.tables import metric_lines
     from ctr.jobs import export_model
     from ctr.outputs import printable, require_no_part
-    from ps import parse_redis_url
+    from ctr.ps import parse_redis_url
 
     require_no_part(json, model)
     with stopping(f"{model} was not written."):

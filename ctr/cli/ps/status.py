@@ -12,7 +12,7 @@ from ctr.cli.tables import some
 
 if TYPE_CHECKING:
     from ctr.distributed import JobStatus
-    from ps.status import StoreObserver, StoreStatus
+    from ctr.ps.status import StoreObserver, StoreStatus
 
 StoreOption = Annotated[
     str,
@@ -50,8 +50,8 @@ def status(
         raise typer.BadParameter("--json does not go with --watch; leave out one of them.")
     with stopping("Nothing was changed."):
         try:
-            from ps import parse_redis_url
-            from ps.status import StoreObserver
+            from ctr.ps import parse_redis_url
+            from ctr.ps.status import StoreObserver
 
             observer = StoreObserver(parse_redis_url(store))
             if watch:

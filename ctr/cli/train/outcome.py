@@ -165,6 +165,6 @@ def _store_lines(summary: dict[str, Any]) -> list[str]:
             f"sent again what a failover had lost, {moved['sent_again']:,} times"
         )
     lines += [f"a worker died: {told}" for told in moved["dead_workers"]]
-    from ps import Saturations  # brings the Redis client with it
+    from ctr.ps import Saturations  # brings the Redis client with it
 
     return lines + saturation_lines(Saturations(**moved["saturations"]))

@@ -39,9 +39,9 @@ def spec_with_settings(settings: Path | None, spec: str | None, inputs: Sequence
     """
     if settings is None:
         return spec
+    from ctr.features import is_dataset
+    from ctr.features.spec import is_shipped
     from ctr.tune import read_settings
-    from features import is_dataset
-    from features.spec import is_shipped
 
     found = read_settings(settings)
     if found.spec is None:
@@ -69,8 +69,8 @@ def spec_with_settings(settings: Path | None, spec: str | None, inputs: Sequence
 
 def _transform(spec: str, scales: dict[str, float]) -> str:
     """The fingerprint of this spec with the scales that it can have, before it learns from data."""
-    from features import load_spec
-    from features.spec import unfitted_fingerprint
+    from ctr.features import load_spec
+    from ctr.features.spec import unfitted_fingerprint
 
     loaded = load_spec(spec)
     return unfitted_fingerprint(loaded.with_scales({k: v for k, v in scales.items() if k in loaded.names}))

@@ -10,9 +10,9 @@ from sklearn.linear_model import LogisticRegression
 
 from ctr.batch import Examples, Fit, Threads, fit
 from ctr.errors import ModelError
+from ctr.features import Batch
+from ctr.features.batches import localize
 from ctr.optimizers import Lbfgs
-from features import Batch
-from features.batches import localize
 from tests.ctr.optimizers.test_ftrl import importances_of, labels_of
 from tests.examples import random_batch, rows_of
 from tests.reference import batch as reference

@@ -10,7 +10,7 @@ import pytest
 from ctr.batch import Examples, Objective, Threads
 from ctr.batch.history import History
 from ctr.batch.threads import equal_blocks, weighed_blocks
-from features.batches import localize, slice_chunk
+from ctr.features.batches import localize, slice_chunk
 from tests.ctr.optimizers.test_ftrl import importances_of, labels_of
 from tests.examples import random_batch, rows_of
 from tests.reference import batch as reference

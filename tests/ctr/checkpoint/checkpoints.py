@@ -10,9 +10,9 @@ import numpy as np
 
 from ctr.checkpoint.checkpoint import Checkpoint, restore_checkpoint
 from ctr.checkpoint.writer import draft_checkpoint
-from ps import Token
-from ps.redis.store import RedisStore
-from ps.wire.url import parse_redis_url
+from ctr.ps import Token
+from ctr.ps.redis.store import RedisStore
+from ctr.ps.wire.url import parse_redis_url
 
 FILES = ["manifest.json", "partitions.arrow", "reports.arrow"]
 

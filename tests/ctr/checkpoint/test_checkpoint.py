@@ -17,7 +17,7 @@ import pytest
 from ctr.checkpoint.checkpoint import read_checkpoint, restore_checkpoint
 from ctr.checkpoint.writer import draft_checkpoint
 from ctr.errors import ModelError, StoreError
-from ps import Token
+from ctr.ps import Token
 from tests.ctr.checkpoint.checkpoints import (
     FILES,
     SLOTS,

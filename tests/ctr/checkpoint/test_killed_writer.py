@@ -30,9 +30,9 @@ import json, os, sys, time
 from pathlib import Path
 import numpy as np
 from ctr.checkpoint import draft_checkpoint
-from ps import Token
-from ps.wire import parse_redis_url
-from ps.redis import RedisStore
+from ctr.ps import Token
+from ctr.ps.wire import parse_redis_url
+from ctr.ps.redis import RedisStore
 
 class Slow:
     def __init__(self, store, say):

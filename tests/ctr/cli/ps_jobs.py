@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import redis
 
-from ps import BoardView, Token, parse_redis_url
-from ps.board.job_board import JobBoard
-from ps.redis.store import RedisStore
+from ctr.ps import BoardView, Token, parse_redis_url
+from ctr.ps.board.job_board import JobBoard
+from ctr.ps.redis.store import RedisStore
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import Command
 from tests.ps.job_boards import until

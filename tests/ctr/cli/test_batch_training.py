@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import ctr
+from ctr.features import open_source
 from ctr.jobs import PassEvaluations, Remains, TrainJob, learn_in_memory, set_up
 from ctr.learn import TrainProgress
 from ctr.model import load_model
-from features import open_source
 from tests.command_line import Cli
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from features import BLOCK_ROWS, DatasetSource, RawSource, fit, load_spec
-from features.dataset import Unfinished
-from features.dataset.manifest import read_manifest
-from features.dataset.writer import BLOCKS_PER_PART
+from ctr.features import BLOCK_ROWS, DatasetSource, RawSource, fit, load_spec
+from ctr.features.dataset import Unfinished
+from ctr.features.dataset.manifest import read_manifest
+from ctr.features.dataset.writer import BLOCKS_PER_PART
 from tests.command_line import Cli
 
 LEARNS = """

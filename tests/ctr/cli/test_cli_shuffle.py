@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features import DatasetSource
+from ctr.features import DatasetSource
 from tests.command_line import Cli
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from ctr.errors import DataError
+from ctr.features import DatasetSource
+from ctr.features.readable import DICTIONARY, read_dictionary
 from ctr.jobs import TrainJob, run_train_job
 from ctr.model import load_model
-from features import DatasetSource
-from features.readable import DICTIONARY, read_dictionary
 from tests.command_line import Cli
 from tests.features.readable.test_dictionary import SPEC, log_of, texts_of
 

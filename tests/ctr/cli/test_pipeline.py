@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from features import Pipeline, open_source
+from ctr.features import Pipeline, open_source
 from tests.command_line import Cli
 from tests.features.one_table import ROWS, SPEC, TABLE, assert_equal
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ps.wire.keys import Keys
+from ctr.ps.wire.keys import Keys
 from tests.command_line import Cli
 from tests.ctr.cli.ps_jobs import (
     ENDLESS,

@@ -10,20 +10,20 @@ from threading import Event
 import numpy as np
 import pytest
 
-from api.app import create_app
+from ctr.api.app import create_app
 from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import StoreError
+from ctr.features import DatasetSource, input_files
+from ctr.features.readable import DICTIONARY
 from ctr.learn.rounds import read_out
 from ctr.model import input_digests
 from ctr.model.artifact import load_model, load_state
 from ctr.optimizers.ftrl import Ftrl
-from features import DatasetSource, input_files
-from features.readable import DICTIONARY
-from ps import parse_redis_url
-from ps.redis import drop_incarnation
-from ps.redis.store import RedisStore
-from ps.wire import INCARNATION, Nodes
-from ps.wire.keys import Keys
+from ctr.ps import parse_redis_url
+from ctr.ps.redis import drop_incarnation
+from ctr.ps.redis.store import RedisStore
+from ctr.ps.wire import INCARNATION, Nodes
+from ctr.ps.wire.keys import Keys
 from tests.api.running import run_server
 from tests.command_line import Cli
 from tests.ctr.cli.ps_jobs import key_is_in_first_half, keys_in, make_model, named, password, paused, trained

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from ctr.model.artifact import load_model
-from ps import parse_redis_url
-from ps.board.job_board import JobBoard
-from ps.wire.keys import Keys
+from ctr.ps import parse_redis_url
+from ctr.ps.board.job_board import JobBoard
+from ctr.ps.wire.keys import Keys
 from tests.command_line import Cli
 from tests.ctr.cli.ps_jobs import (
     ENDLESS,

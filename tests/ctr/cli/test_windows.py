@@ -13,10 +13,10 @@ from pyarrow import csv
 
 import ctr
 from ctr.errors import DataError
+from ctr.features import DatasetSource, RawSource, load_spec, write_dataset
+from ctr.features.dataset.manifest import read_manifest
+from ctr.features.windows import Windows
 from ctr.model import load_model
-from features import DatasetSource, RawSource, load_spec, write_dataset
-from features.dataset.manifest import read_manifest
-from features.windows import Windows
 from tests.command_line import Cli
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

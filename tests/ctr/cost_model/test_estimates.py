@@ -18,12 +18,12 @@ from ctr.cost_model.requests import MOST_REPEATS, OWN_LOG_BEHIND, RANGES_TOGETHE
 from ctr.cost_model.slots import chunk_slots
 from ctr.cost_model.workload import LARGEST_STRING_BITS, LEAST_PARTITIONS, MOST_STRING_BITS
 from ctr.learn.rounds import default_chunk
-from ps.client import push_queue
-from ps.client.own_log import OwnLog
-from ps.redis import Logged, pushes, string_push
-from ps.redis import layout as redis_layout
-from ps.wire.keys import Keys
-from ps.wire.resp_kernels import pull_size, push_size
+from ctr.ps.client import push_queue
+from ctr.ps.client.own_log import OwnLog
+from ctr.ps.redis import Logged, pushes, string_push
+from ctr.ps.redis import layout as redis_layout
+from ctr.ps.wire.keys import Keys
+from ctr.ps.wire.resp_kernels import pull_size, push_size
 
 
 def workload(**changes: Any) -> Workload:

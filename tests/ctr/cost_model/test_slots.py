@@ -9,11 +9,11 @@ import pytest
 
 from ctr.cost_model import Costs, Workload
 from ctr.cost_model.slots import PRESENCE_BITS, chunk_slots, unique_features
-from features import RawSource, load_spec
-from features.batches import localize
-from ps.client import marks
-from ps.log_kernels import ENTRY_BYTES
-from ps.redis import log as redis_log
+from ctr.features import RawSource, load_spec
+from ctr.features.batches import localize
+from ctr.ps.client import marks
+from ctr.ps.log_kernels import ENTRY_BYTES
+from ctr.ps.redis import log as redis_log
 
 
 def workload(features: int, examples: int, bits: int = 28, workers: int = 1) -> Workload:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ctr.errors import CtrError
-from features import FeatureSpec
+from ctr.features import FeatureSpec
 from tests.ctr.distributed_jobs import StartJob, describe, pushed
 from tests.ps.redis_servers import needs_redis
 

@@ -17,15 +17,15 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
+from ctr.features import FeatureSpec, open_source
 from ctr.learn.result import TrainResult
 from ctr.learn.rounds import Rounds, TrainSettings, read_out
 from ctr.optimizers.ftrl import Ftrl
+from ctr.ps import Filters, JobBoard, MemoryStore, RedisStore, Token, parse_redis_url
+from ctr.ps.wire.keys import Keys
 from ctr.workers.description import Consistency, JobDescription, absolute, input_bytes
 from ctr.workers.heartbeat import Heartbeat
 from ctr.workers.report import read_stalls
-from features import FeatureSpec, open_source
-from ps import Filters, JobBoard, MemoryStore, RedisStore, Token, parse_redis_url
-from ps.wire.keys import Keys
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
     LEASE_S,

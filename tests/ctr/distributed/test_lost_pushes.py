@@ -14,8 +14,8 @@ from ctr.drill.job import DrillJob, describe_job
 from ctr.drill.ledger import Ledger, Push
 from ctr.drill.proof import Proof, prove
 from ctr.drill.settings import DrillSettings
-from ps import JobBoard, RedisStore
-from ps.servers.cluster import Cluster, Node
+from ctr.ps import JobBoard, RedisStore
+from ctr.ps.servers.cluster import Cluster, Node
 from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
 
 pytestmark = [needs_redis, timing_sensitive]

@@ -13,12 +13,12 @@ import pytest
 
 from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.position import JobPosition
+from ctr.features.batches import localize
 from ctr.learn import Learner
 from ctr.learn.rounds import read_out
 from ctr.optimizers.ftrl import Ftrl
+from ctr.ps import DEFAULT_FILTERS, BoardView, Filters, RedisStore, Token, parse_redis_url
 from ctr.workers.description import JobDescription
-from features.batches import localize
-from ps import DEFAULT_FILTERS, BoardView, Filters, RedisStore, Token, parse_redis_url
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
     ROWS,

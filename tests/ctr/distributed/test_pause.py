@@ -10,8 +10,8 @@ from time import sleep
 import pytest
 
 from ctr.distributed.pause import JobPause
+from ctr.ps import JobBoard, parse_redis_url
 from ctr.workers.data_plan import DataPlan
-from ps import JobBoard, parse_redis_url
 from tests.ps.redis_servers import needs_redis
 
 pytestmark = needs_redis

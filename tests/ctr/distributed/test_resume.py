@@ -19,10 +19,10 @@ from ctr.errors import CtrError, ModelError, StoreError
 from ctr.learn.base_rate import base_rate, starting_state
 from ctr.model.artifact import load_model
 from ctr.optimizers.ftrl import Ftrl
+from ctr.ps import Filters, Job, JobBoard, RedisStore, parse_redis_url
 from ctr.workers.description import JobDescription, input_bytes
 from ctr.workers.heartbeat import Heartbeat
 from ctr.workers.report import WorkerReport
-from ps import Filters, Job, JobBoard, RedisStore, parse_redis_url
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
     CHUNK,

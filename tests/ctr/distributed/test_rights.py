@@ -13,8 +13,8 @@ import redis
 
 from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import StoreError
+from ctr.ps import Filters
 from ctr.workers.description import JobDescription
-from ps import Filters
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import describe, source_of
 from tests.ps.redis_servers import needs_redis

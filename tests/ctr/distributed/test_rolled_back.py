@@ -21,11 +21,11 @@ from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import StoreError
 from ctr.learn import TrainProgress
 from ctr.optimizers.ftrl import Ftrl
+from ctr.ps import BoardView, JobBoard, PartitionDump, PushPacked, RedisStore, Slots, Token, parse_redis_url
+from ctr.ps.partitions import Int64
+from ctr.ps.servers.embedded import EmbeddedRedis
+from ctr.ps.servers.redis_server import RedisServer
 from ctr.workers import take_part
-from ps import BoardView, JobBoard, PartitionDump, PushPacked, RedisStore, Slots, Token, parse_redis_url
-from ps.partitions import Int64
-from ps.servers.embedded import EmbeddedRedis
-from ps.servers.redis_server import RedisServer
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
     LEASE_S,

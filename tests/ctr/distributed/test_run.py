@@ -18,18 +18,27 @@ import pytest
 from ctr.cli.ps.status import look
 from ctr.distributed.run import StoreSettings, adopt, train_distributed
 from ctr.errors import DataError, ModelError, StoreError
+from ctr.features import FeatureSpec
 from ctr.jobs.setup import set_up
 from ctr.jobs.train_distributed import describe_job
 from ctr.jobs.train_job import TrainJob
 from ctr.learn.learner import Learner
 from ctr.optimizers.ftrl import Ftrl
+from ctr.ps import (
+    DEFAULT_FILTERS,
+    BoardView,
+    Claim,
+    Filters,
+    JobBoard,
+    RedisStore,
+    Saturations,
+    parse_redis_url,
+)
+from ctr.ps.status.observer import StoreObserver
 from ctr.workers import Consistency, input_digest
 from ctr.workers.report import Reports
 from ctr.workers.ssp_worker import SspWorker
 from ctr.workers.worker import take_part
-from features import FeatureSpec
-from ps import DEFAULT_FILTERS, BoardView, Claim, Filters, JobBoard, RedisStore, Saturations, parse_redis_url
-from ps.status.observer import StoreObserver
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import (
     ADDITIVE,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ctr.drill.ledger import Ledger, LedgerWriter, Push, Share, sums_of
 from ctr.drill.proof import Proof, StoreSums, prove, sent_again
 from ctr.errors import DataError
-from ps import PartitionDump, RedisStore, Slots, Token, parse_redis_url
+from ctr.ps import PartitionDump, RedisStore, Slots, Token, parse_redis_url
 from tests.ps.redis_servers import needs_redis
 
 BITS = 12

@@ -10,7 +10,7 @@ import pytest
 
 import ctr
 from ctr.errors import ModelError
-from features import BLOCK_ROWS, RawSource, load_spec, write_dataset
+from ctr.features import BLOCK_ROWS, RawSource, load_spec, write_dataset
 from tests.command_line import Cli
 from tests.ps.redis_servers import needs_redis
 

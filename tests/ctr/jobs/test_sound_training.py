@@ -11,10 +11,10 @@ import pytest
 
 import ctr
 from ctr.errors import DataError, ModelError
+from ctr.features import spec_of
 from ctr.learn import require_convergence
 from ctr.metrics import Metrics
 from ctr.model import load_model
-from features import spec_of
 from tests.command_line import Cli
 from tests.ps.redis_servers import needs_redis
 

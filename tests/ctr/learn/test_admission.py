@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr.errors import ModelError
+from ctr.features import Batch, Chunk, parse_spec, slot_dtype
+from ctr.features.batches import localize
 from ctr.learn.admission import Admission, AdmissionCounts
 from ctr.learn.result import TrainResult
 from ctr.learn.rounds import Rounds, TrainSettings, read_out
 from ctr.optimizers.ftrl import Ftrl
-from features import Batch, Chunk, parse_spec, slot_dtype
-from features.batches import localize
-from ps import MemoryStore
+from ctr.ps import MemoryStore
 from tests.ctr.sources import BatchSource
 from tests.examples import random_batch
 from tests.reference import admission as reference

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from ctr.errors import ModelError
+from ctr.features import RawSource, load_spec, parse_spec
 from ctr.learn.base_rate import FIRST_ROWS, base_rate, starting_state
 from ctr.model.artifact import load_model, load_state
 from ctr.optimizers.ftrl import Ftrl
-from features import RawSource, load_spec, parse_spec
 from tests.command_line import Cli
 from tests.ctr.sources import BatchSource
 from tests.examples import random_batch, rows_of

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ctr.features import Batch
+from ctr.features.batches import localize
 from ctr.learn.learner import Learner
 from ctr.learn.n_range import expected_n
 from ctr.learn.sampling import ALL_ROWS, Sampling
 from ctr.optimizers.adagrad import AdaGrad
 from ctr.optimizers.ftrl import Ftrl
 from ctr.optimizers.optimizer import Optimizer
-from features import Batch
-from features.batches import localize
-from ps.fixed_point_kernels import pack_delta, token_hash, unpack
+from ctr.ps.fixed_point_kernels import pack_delta, token_hash, unpack
 
 ROWS = 50e6
 

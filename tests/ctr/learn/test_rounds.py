@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, ModelError, StoreError
+from ctr.features import BadRows, Batch, Chunk, FeatureSpec, Slots, parse_spec
 from ctr.learn.result import TrainProgress, TrainResult
 from ctr.learn.rounds import Rounds, TrainSettings, read_out
 from ctr.optimizers.ftrl import Ftrl
-from features import BadRows, Batch, Chunk, FeatureSpec, Slots, parse_spec
-from ps import MemoryStore, Token
+from ctr.ps import MemoryStore, Token
 from tests.ctr.sources import BatchSource
 from tests.examples import random_batch, rows_of
 from tests.reference.ftrl import SequentialFtrl

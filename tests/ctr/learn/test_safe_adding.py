@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ctr.features import Batch, Chunk, RawSource, load_spec
+from ctr.features.batches import localize
 from ctr.learn.learner import Learner
 from ctr.metrics.metrics import Metrics
 from ctr.model.linear import LinearModel
 from ctr.optimizers.ftrl import Ftrl
-from features import Batch, Chunk, RawSource, load_spec
-from features.batches import localize
 
 TRAIN_ROWS = 16_000
 OPTIMIZER = Ftrl()

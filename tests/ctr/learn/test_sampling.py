@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr.errors import DataError, ModelError
+from ctr.features import Batch, Chunk
+from ctr.features.batches import localize
 from ctr.learn import Learner, Sampling, TrainSettings
 from ctr.optimizers import choose_optimizer
-from features import Batch, Chunk
-from features.batches import localize
 from tests.reference import sampling as reference
 
 pytestmark = pytest.mark.kernel

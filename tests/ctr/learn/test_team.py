@@ -12,14 +12,14 @@ import pytest
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, ModelError
+from ctr.features import Chunk, Slots
+from ctr.features.batches import localize
+from ctr.features.threads import Crew
 from ctr.learn.learner import Learner
 from ctr.learn.rounds import default_chunk, read_out
 from ctr.learn.team import Task, Team
 from ctr.optimizers.ftrl import Ftrl
-from features import Chunk, Slots
-from features.batches import localize
-from features.threads import Crew
-from ps import MemoryStore, Partitions, Token
+from ctr.ps import MemoryStore, Partitions, Token
 from tests.examples import random_batch
 
 BITS = 10

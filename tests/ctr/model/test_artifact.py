@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from ctr.errors import ModelError
+from ctr.features import parse_spec
 from ctr.model.artifact import load_model, load_state, save_model, state_of
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model, model_id
-from features import parse_spec
 
 SPEC = """
 version: 1

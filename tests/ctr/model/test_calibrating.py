@@ -14,13 +14,13 @@ from pyarrow import compute, parquet
 
 import ctr
 from ctr.errors import DataError, ModelError
+from ctr.features import Batch, open_source, parse_spec
 from ctr.metrics import Metrics
 from ctr.model import calibrate
 from ctr.model.calibration import Method
 from ctr.model.calibration_fit import MarginHistogram, fit_calibration, halves_of
 from ctr.model.kept_margins import KeptMargins
 from ctr.optimizers import Float32
-from features import Batch, open_source, parse_spec
 from tests.command_line import Cli
 from tests.ctr.model.test_calibration import drawn
 from tests.reference.fixed_point import random_bits

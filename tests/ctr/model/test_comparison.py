@@ -11,10 +11,10 @@ from scipy import stats
 
 import ctr
 from ctr.errors import DataError
+from ctr.features import RawSource, open_source
+from ctr.features.block import UnfitColumnError
 from ctr.model import Model, compare, evaluate
 from ctr.model.aligned import naming
-from features import RawSource, open_source
-from features.block import UnfitColumnError
 from tests.command_line import Cli
 
 SPEC = """

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ctr.errors import DataError
+from ctr.features import FeatureSpec, RawSource, load_spec
 from ctr.model import LinearModel, Model, explain, load_model, save_model
 from ctr.optimizers.ftrl import Ftrl
-from features import FeatureSpec, RawSource, load_spec
 from tests.command_line import Cli
 
 SPEC = FeatureSpec.model_validate(

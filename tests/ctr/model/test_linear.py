@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from ctr.features.batches import localize
 from ctr.model import LinearModel, evaluate
 from ctr.model.kernels import weights_of
-from features.batches import localize
 from tests.ctr.learn.test_rounds import spec_of
 from tests.ctr.sources import BatchSource
 from tests.examples import random_batch, rows_of

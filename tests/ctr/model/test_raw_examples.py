@@ -12,9 +12,9 @@ import pytest
 
 import ctr
 from ctr.errors import DataError
+from ctr.features import parse_spec
 from ctr.model import LinearModel, save_model
 from ctr.optimizers.ftrl import Ftrl
-from features import parse_spec
 
 SPEC = """
 version: 1

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features import Chunk
 from ctr.optimizers import Float32, Optimizer
-from features import Chunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from ctr.errors import ModelError
+from ctr.features import Batch, Chunk
+from ctr.features.batches import localize
 from ctr.optimizers.adagrad import AdaGrad
 from ctr.optimizers.ftrl import Ftrl
-from features import Batch, Chunk
-from features.batches import localize
-from ps import Filters
+from ctr.ps import Filters
 from tests.ctr.optimizers.test_ftrl import importances_of, labels_of, probabilities
 from tests.examples import random_batch, rows_of
 from tests.reference.adagrad import SequentialAdaGrad

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from ctr.errors import ModelError
+from ctr.features import Batch, Chunk
+from ctr.features.batches import localize
 from ctr.optimizers.adagrad import AdaGrad
 from ctr.optimizers.ftrl import Ftrl
-from features import Batch, Chunk
-from features.batches import localize
 from tests.examples import random_batch, rows_of
 from tests.reference.ftrl import SequentialFtrl
 

@@ -18,7 +18,7 @@ from ctr.model import load_model, load_state
 from ctr.optimizers import OPTIMIZERS, choose_optimizer, optimizer_from_json
 from ctr.optimizers.adagrad import AdaGrad
 from ctr.optimizers.ftrl import Ftrl
-from ps import MemoryStore
+from ctr.ps import MemoryStore
 from tests.command_line import Cli
 from tests.ctr.learn.test_rounds import BITS, spec_of
 from tests.ctr.optimizers.optimizers_of_tests import Sgd

@@ -13,11 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
+from ctr.features import RawSource, load_spec, parse_spec
 from ctr.suggest import Suggestion, suggest_crosses
 from ctr.suggest.examples import Examples
 from ctr.suggest.rows import read_rows, spec_of_values
 from ctr.synth import write_click_log
-from features import RawSource, load_spec, parse_spec
 from tests.command_line import Cli
 
 pytestmark = pytest.mark.xdist_group("suggest")  # one process compiles, or loads, the kernels
@@ -170,7 +170,7 @@ fields:
     again = suggest_crosses(parse_spec(found.yaml(), "new"), [file])  # finds its own field, and adds none
     assert {field.name for field in parse_spec(again.yaml(), "again").fields} == new.keys()
     with ThreadPoolExecutor(1) as pool:
-        from features import fit
+        from ctr.features import fit
 
         fitted = fit(spec, [file])
         read = read_rows(

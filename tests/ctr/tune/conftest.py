@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features import RawSource, parse_spec, write_dataset
+from ctr.features import RawSource, parse_spec, write_dataset
 
 SPEC = """
 version: 1

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ctr.features import RawSource, fit, parse_spec
+from ctr.features.readers import Condition, RowChoice
 from ctr.suggest import suggest_crosses
 from ctr.tune import Candidate, Fold, RawRows, tune
 from ctr.tune.candidates import Hashing
-from features import RawSource, fit, parse_spec
-from features.readers import Condition, RowChoice
 
 ROWS = 1_000
 SPEC = parse_spec(

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import ctr
+from ctr.features import DatasetSource, RawSource, parse_spec, write_dataset
 from ctr.optimizers import choose_optimizer
 from ctr.tune import Examples, RawRows, folds_of, run_trial, tune
 from ctr.tune.candidates import Candidate, with_scales
 from ctr.tune.scale_kernels import parts_of, pass_with_scales, scale_values
 from ctr.tune.scales import coded, find_scales
-from features import DatasetSource, RawSource, parse_spec, write_dataset
 from tests.ctr.tune.conftest import SPEC
 
 ROWS = 6_000

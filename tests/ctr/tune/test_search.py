@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ctr.errors import CtrError, DataError
+from ctr.features import DatasetSource, RawSource, parse_spec
 from ctr.tune import (
     Candidate,
     Ended,
@@ -22,7 +23,6 @@ from ctr.tune import (
     require_optuna,
     tune,
 )
-from features import DatasetSource, RawSource, parse_spec
 from tests.ctr.tune.conftest import ROWS, SPEC
 
 

@@ -9,9 +9,9 @@ import pytest
 
 import ctr
 from ctr.errors import DataError
+from ctr.features import DatasetSource
 from ctr.optimizers import choose_optimizer
 from ctr.tune import Examples, Judged, folds_of, run_trial
-from features import DatasetSource
 from tests.ctr.tune.conftest import ROWS
 
 SETTINGS = {"alpha": 0.2, "beta": 0.5, "l1": 0.1, "l2": 0.3}

@@ -15,9 +15,9 @@ from scipy import sparse
 
 import ctr
 from ctr.errors import DataError
+from ctr.features import FeatureSpec, Pipeline, parse_spec
 from ctr.model import Calibration, Model
 from ctr.weights import Exported, export, format_of, require_exportable
-from features import FeatureSpec, Pipeline, parse_spec
 from tests.command_line import Cli
 
 SPEC = """

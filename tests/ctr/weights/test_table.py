@@ -10,9 +10,9 @@ import pytest
 
 import ctr
 from ctr.errors import DataError, ModelError
+from ctr.features import Pipeline, load_spec
 from ctr.model import LinearModel, Model
 from ctr.weights import largest, weight_table
-from features import Pipeline, load_spec
 from tests.command_line import Cli
 
 SPEC = """

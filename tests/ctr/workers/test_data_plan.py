@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr.distributed.position import JobPosition
+from ctr.features import BadRows
 from ctr.workers.data_plan import DataPlan, shard_chunks_for
-from features import BadRows
 
 small = st.integers(1, 7)
 

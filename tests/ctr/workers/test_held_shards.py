@@ -13,9 +13,9 @@ import redis
 
 from ctr.learn import Timings
 from ctr.optimizers.ftrl import Ftrl
+from ctr.ps import Filters, JobBoard, RedisStore, WorkerStore, parse_redis_url
 from ctr.workers.held_shards import HeldShards, NoChunk, Taken
 from ctr.workers.shard_reader import ShardReader
-from ps import Filters, JobBoard, RedisStore, WorkerStore, parse_redis_url
 from tests.ctr.distributed_jobs import describe
 from tests.ps.expected_sums import filter_updates
 from tests.ps.redis_servers import needs_redis

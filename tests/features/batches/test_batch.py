@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from features.batches.batch import Batch, slot_dtype
+from ctr.features.batches.batch import Batch, slot_dtype
 
 
 @pytest.mark.parametrize(

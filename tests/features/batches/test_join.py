@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.batches.batch import Batch
-from features.batches.chunk import Chunk
-from features.batches.join import join_chunks, merge_slots
-from features.batches.localize import localize, slice_chunk
+from ctr.features.batches.batch import Batch
+from ctr.features.batches.chunk import Chunk
+from ctr.features.batches.join import join_chunks, merge_slots
+from ctr.features.batches.localize import localize, slice_chunk
 from tests.reference import localize as reference
 
 pytestmark = pytest.mark.kernel

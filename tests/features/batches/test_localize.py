@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import config
 
-from features.batches.batch import Batch
-from features.batches.chunk import Chunk
-from features.batches.localize import localize, slice_chunk, slot_counts
+from ctr.features.batches.batch import Batch
+from ctr.features.batches.chunk import Chunk
+from ctr.features.batches.localize import localize, slice_chunk, slot_counts
 from tests.reference import localize as reference
 
 pytestmark = pytest.mark.kernel
@@ -178,9 +178,9 @@ def test_after_a_warm_up_nothing_is_compiled() -> None:
     """In a process of its own, where no other test has compiled anything."""
     code = """
 import numpy as np
-from features import Batch
-from features.batches import join_chunks, localize_kernels, slot_dtype
-from features.batches.localize import localize, slice_chunk, slot_counts, warm_up
+from ctr.features import Batch
+from ctr.features.batches import join_chunks, localize_kernels, slot_dtype
+from ctr.features.batches.localize import localize, slice_chunk, slot_counts, warm_up
 
 def compiled():
     kernels = vars(localize_kernels).values()

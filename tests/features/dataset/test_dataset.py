@@ -17,11 +17,11 @@ import pytest
 from numba import njit
 
 from ctr.errors import DataError
-from features.batches.batch import Batch, slot_dtype
-from features.batches.chunk import Chunk
-from features.dataset.source import DatasetSource
-from features.dataset.writer import write_dataset
-from features.spec import FeatureSpec, parse_spec
+from ctr.features.batches.batch import Batch, slot_dtype
+from ctr.features.batches.chunk import Chunk
+from ctr.features.dataset.source import DatasetSource
+from ctr.features.dataset.writer import write_dataset
+from ctr.features.spec import FeatureSpec, parse_spec
 
 AGAIN = "ctr features build"
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from ctr.errors import DataError
-from features.batches.batch import Batch, slot_dtype
-from features.dataset.describe import describe, expected_features
-from features.dataset.source import DatasetSource
-from features.dataset.writer import write_dataset
-from features.opening import open_source
-from features.spec import parse_spec
+from ctr.features.batches.batch import Batch, slot_dtype
+from ctr.features.dataset.describe import describe, expected_features
+from ctr.features.dataset.source import DatasetSource
+from ctr.features.dataset.writer import write_dataset
+from ctr.features.opening import open_source
+from ctr.features.spec import parse_spec
 
 
 def build(path: Path, features: int, *, bits: int, rows: int = 1000, labels: bool = True) -> np.ndarray:

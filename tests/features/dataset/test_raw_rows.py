@@ -15,11 +15,11 @@ import pytest
 from pyarrow import csv, parquet
 
 from ctr.errors import DataError
-from features import Chunk, DatasetSource, RawSource, batches_with_texts, open_source, parse_spec
-from features.dataset import DatasetDraft, RowNote, dataset_folders, raw_file_entries
-from features.dataset.manifest import MANIFEST, RAW_ROWS
-from features.inputs import FileRows, input_files
-from features.readers import Condition, RowChoice
+from ctr.features import Chunk, DatasetSource, RawSource, batches_with_texts, open_source, parse_spec
+from ctr.features.dataset import DatasetDraft, RowNote, dataset_folders, raw_file_entries
+from ctr.features.dataset.manifest import MANIFEST, RAW_ROWS
+from ctr.features.inputs import FileRows, input_files
+from ctr.features.readers import Condition, RowChoice
 
 SPEC = """
 version: 1

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from ctr.errors import DataError
-from features import Batch, DatasetSource, parse_spec, shuffled, slot_dtype, write_dataset
-from features.batches import localize
+from ctr.features import Batch, DatasetSource, parse_spec, shuffled, slot_dtype, write_dataset
+from ctr.features.batches import localize
 from tests.ctr.sources import BatchSource, rows_between
 from tests.examples import random_batch
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from ctr.errors import DataError
+from ctr.features import Batch, DatasetManifest, RawSource, fit, load_spec, write_dataset
+from ctr.features.dataset import Unfinished, kept_fit, key_of, writer
+from ctr.features.inputs import input_files
 from ctr.synth import write_click_log
-from features import Batch, DatasetManifest, RawSource, fit, load_spec, write_dataset
-from features.dataset import Unfinished, kept_fit, key_of, writer
-from features.inputs import input_files
 
 BLOCK = 100
 ROWS = 4 * BLOCK * writer.BLOCKS_PER_PART + 50  # four parts, and one that is not full
@@ -112,8 +112,8 @@ def test_two_builds_of_one_data_set(log: Path, tmp_path: Path) -> None:
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from features import RawSource, fit, load_spec, write_dataset
-from features.dataset import Unfinished, key_of
+from ctr.features import RawSource, fit, load_spec, write_dataset
+from ctr.features.dataset import Unfinished, key_of
 
 spec, log, out = load_spec(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
 source = RawSource(fit(spec, [log]), [log])

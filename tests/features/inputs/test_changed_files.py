@@ -11,11 +11,11 @@ import pytest
 from pyarrow import parquet
 
 from ctr.errors import DataError
-from features.first_pass import fit
-from features.inputs import input_files
-from features.opening import open_source
-from features.source import RawSource
-from features.spec import parse_spec
+from ctr.features.first_pass import fit
+from ctr.features.inputs import input_files
+from ctr.features.opening import open_source
+from ctr.features.source import RawSource
+from ctr.features.spec import parse_spec
 from tests.features.raw_files import ROWS, SPEC, csv_of, expected, joined, write
 
 MANY = ROWS * 2_000  # 2 MB: more than is read at once

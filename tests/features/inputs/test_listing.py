@@ -10,9 +10,9 @@ import pytest
 from pyarrow import parquet
 
 from ctr.errors import DataError
-from features.inputs import LocalFile, input_files, is_glob, partition_columns
-from features.source import RawSource
-from features.spec import parse_spec
+from ctr.features.inputs import LocalFile, input_files, is_glob, partition_columns
+from ctr.features.source import RawSource
+from ctr.features.spec import parse_spec
 from tests.features.raw_files import ROWS, SPEC, csv_of, joined, write
 
 TREE = [

@@ -11,8 +11,8 @@ from time import monotonic
 import pytest
 
 from ctr.errors import DataError
-from features.inputs import input_files
-from features.inputs.remote import _gcs
+from ctr.features.inputs import input_files
+from ctr.features.inputs.remote import _gcs
 
 ANSWER = """
 import sys

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ctr.errors import DataError
-from features import FeatureSpec, load_spec
-from features.inspect import check
+from ctr.features import FeatureSpec, load_spec
+from ctr.features.inspect import check
 
 ROWS = 2_000
 

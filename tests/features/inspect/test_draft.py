@@ -14,9 +14,9 @@ import pytest
 from pyarrow import feather
 
 from ctr.errors import DataError
-from features import FeatureSpec, RawSource, parse_spec
-from features.inspect import draft_spec
-from features.spec import NumberField, TimeField
+from ctr.features import FeatureSpec, RawSource, parse_spec
+from ctr.features.inspect import draft_spec
+from ctr.features.spec import NumberField, TimeField
 
 ROWS = 400
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ctr.errors import DataError
-from features import FeatureSpec, RawSource, fit, load_spec
-from features.inspect import show
+from ctr.features import FeatureSpec, RawSource, fit, load_spec
+from ctr.features.inspect import show
 
 SPEC = FeatureSpec.model_validate(
     {

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from features import FeatureSpec
-from features.inspect import check
+from ctr.features import FeatureSpec
+from ctr.features.inspect import check
 
 T0 = 1_510_000_000
 WINDOW = {

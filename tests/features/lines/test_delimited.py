@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
-from features.block import Block, blocks_of
-from features.inputs import LocalFile
-from features.lines.delimited import DelimitedReader
-from features.spec import FeatureSpec, parse_spec
-from features.text import text_file
-from features.transform.transform import Transform
+from ctr.features.block import Block, blocks_of
+from ctr.features.inputs import LocalFile
+from ctr.features.lines.delimited import DelimitedReader
+from ctr.features.spec import FeatureSpec, parse_spec
+from ctr.features.text import text_file
+from ctr.features.transform.transform import Transform
 from tests.reference.scanner import split_plain, split_quoted
 
 Rows = list[tuple[bytes, ...] | str]

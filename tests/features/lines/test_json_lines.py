@@ -13,14 +13,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
-from features.block import blocks_of
-from features.inputs import LocalFile
-from features.lines import json_lines
-from features.lines.json_lines import JsonLinesReader, JsonPiece
-from features.lines.line_kernels import NO_COMMENT, count_rows
-from features.source import RawSource
-from features.spec import FeatureSpec, parse_spec
-from features.text import TextFile
+from ctr.features.block import blocks_of
+from ctr.features.inputs import LocalFile
+from ctr.features.lines import json_lines
+from ctr.features.lines.json_lines import JsonLinesReader, JsonPiece
+from ctr.features.lines.line_kernels import NO_COMMENT, count_rows
+from ctr.features.source import RawSource
+from ctr.features.spec import FeatureSpec, parse_spec
+from ctr.features.text import TextFile
 from tests.features.raw_files import ROWS, SPEC, expected, joined, write
 from tests.reference.json_lines import cells_of_line
 

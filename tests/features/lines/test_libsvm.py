@@ -12,14 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
-from features.batches.batch import Batch
-from features.batches.builder import BatchBuilder
-from features.block import blocks_of
-from features.inputs import LocalFile
-from features.lines.libsvm import LibsvmReader
-from features.lines.line_kernels import HASH_COMMENT, count_rows
-from features.spec import FeatureSpec, parse_spec
-from features.transform.transform import Transform
+from ctr.features.batches.batch import Batch
+from ctr.features.batches.builder import BatchBuilder
+from ctr.features.block import blocks_of
+from ctr.features.inputs import LocalFile
+from ctr.features.lines.libsvm import LibsvmReader
+from ctr.features.lines.line_kernels import HASH_COMMENT, count_rows
+from ctr.features.spec import FeatureSpec, parse_spec
+from ctr.features.transform.transform import Transform
 from tests.reference.libsvm import parse_row
 
 pytestmark = pytest.mark.kernel

@@ -9,8 +9,8 @@ import pytest
 import xxhash
 
 from ctr.errors import DataError
-from features.source import RawSource
-from features.spec import parse_spec
+from ctr.features.source import RawSource
+from ctr.features.spec import parse_spec
 from tests.features.raw_files import write
 from tests.reference.vw import parse
 

@@ -9,8 +9,8 @@ import pytest
 import xxhash
 
 from ctr.errors import DataError
-from features import collisions, parse_spec
-from features.readable import bits_for, share_colliding
+from ctr.features import collisions, parse_spec
+from ctr.features.readable import bits_for, share_colliding
 
 SPEC = """{{version: 1, source: {{format: delimited}}, label: y, bits: {bits}, fields: [
     {{name: a, type: category}}, {{name: b, type: category}}], crosses: [a * b]}}"""

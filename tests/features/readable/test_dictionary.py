@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from features import RawSource, Transform, fit, load_spec
-from features.readable import Dictionary
-from features.readable import dictionary as module
-from features.spec import parse_spec
-from features.steps import STEPS
-from features.text import hash_bytes
+from ctr.features import RawSource, Transform, fit, load_spec
+from ctr.features.readable import Dictionary
+from ctr.features.readable import dictionary as module
+from ctr.features.spec import parse_spec
+from ctr.features.steps import STEPS
+from ctr.features.text import hash_bytes
 
 SPEC = """{version: 1, source: {format: delimited}, label: y, bits: 22, seed: 5,
 fields: [

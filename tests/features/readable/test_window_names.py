@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from features import FeatureSpec, RawSource, load_spec
-from features.readable import window_names
-from features.windows import Windows
+from ctr.features import FeatureSpec, RawSource, load_spec
+from ctr.features.readable import window_names
+from ctr.features.windows import Windows
 
 SPEC = {
     "version": 1,

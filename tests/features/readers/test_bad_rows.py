@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
-from features.readers.bad_rows import BadRows, Quarantine
+from ctr.features.readers.bad_rows import BadRows, Quarantine
 
 SHARD = 20
 

@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
-from features.block import Block, rows_per_block
-from features.source import RawSource
-from features.spec import FORMATS, Format, load_spec, parse_spec
-from features.text import Cells
+from ctr.features.block import Block, rows_per_block
+from ctr.features.source import RawSource
+from ctr.features.spec import FORMATS, Format, load_spec, parse_spec
+from ctr.features.text import Cells
 
 SPEC = (
     "{version: 1, source: {format: FORMAT}, label: y, fields: [{name: a, type: category},"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import SpecError
-from features.spec import FeatureSpec, parse_spec
+from ctr.features.spec import FeatureSpec, parse_spec
 
 HEAD = """version: 1
 source: {format: delimited}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from features.spec import parse_spec
+from ctr.features.spec import parse_spec
 
 _TEXT = (Path(__file__).parents[3] / "docs" / "features.md").read_text("utf-8")
 _EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", _TEXT, re.MULTILINE | re.DOTALL)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ctr.errors import DataError, SpecError
-from features import FeatureSpec, Transform, fit, load_spec
-from features.spec import write_fitted_spec
+from ctr.features import FeatureSpec, Transform, fit, load_spec
+from ctr.features.spec import write_fitted_spec
 
 SPEC = """
 version: 1

@@ -8,8 +8,8 @@ import pytest
 from pydantic import Field
 
 from ctr.errors import DataError, SpecError
-from features.spec import FeatureSpec, NumberField, load_spec, parse_spec
-from features.transform.transform import Transform
+from ctr.features.spec import FeatureSpec, NumberField, load_spec, parse_spec
+from ctr.features.transform.transform import Transform
 
 HEAD = """version: 1
 source: {format: delimited, header: false, columns: [y, a, b, w]}

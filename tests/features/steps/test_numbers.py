@@ -13,13 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError, SpecError
-from features import RawSource, Transform, fit, open_source, parse_spec, write_dataset
-from features.spec import FeatureSpec, NumberField, learnt_of
-from features.steps.number_kernels import add_moments
-from features.steps.numbers import after_steps, buckets_of
-from features.steps.quantile_sketch import SIZE, QuantileSketch
-from features.steps.sketch_kernels import merge, sort_words
-from features.text import hash_bytes
+from ctr.features import RawSource, Transform, fit, open_source, parse_spec, write_dataset
+from ctr.features.spec import FeatureSpec, NumberField, learnt_of
+from ctr.features.steps.number_kernels import add_moments
+from ctr.features.steps.numbers import after_steps, buckets_of
+from ctr.features.steps.quantile_sketch import SIZE, QuantileSketch
+from ctr.features.steps.sketch_kernels import merge, sort_words
+from ctr.features.text import hash_bytes
 from tests.reference import numbers as reference
 
 STEPS = ("sqrt", "square", "log", {"clip": [-3, 50.5]}, {"scale": -0.25}, "zscore")

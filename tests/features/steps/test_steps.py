@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from api.app import create_app
+from ctr.api.app import create_app
 from ctr.errors import CtrError, DataError, ModelError, SpecError
+from ctr.features import DatasetSource, RawSource, Transform, fit, open_source, parse_spec, write_dataset
+from ctr.features.columns import Bag, Column, Words
+from ctr.features.spec import LEARNT, FittedSpec, NumberField, fields, learnt_of, spec_files
+from ctr.features.steps import STEPS, Step, register_step
+from ctr.features.text import hash_bytes
 from ctr.jobs import TrainJob, run_train_job
 from ctr.jobs.train_distributed import learnt_text
 from ctr.model import load_model
 from ctr.workers.description import _spec
-from features import DatasetSource, RawSource, Transform, fit, open_source, parse_spec, write_dataset
-from features.columns import Bag, Column, Words
-from features.spec import LEARNT, FittedSpec, NumberField, fields, learnt_of, spec_files
-from features.steps import STEPS, Step, register_step
-from features.text import hash_bytes
 from tests.api.running import run_server
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import describe, in_memory, in_threads

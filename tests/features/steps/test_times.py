@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctr.errors import DataError, SpecError
-from features import RawSource, Transform, parse_spec
-from features.columns import Column
-from features.spec import FeatureSpec, TimeField
-from features.steps.time_zones import zone_of
-from features.steps.times import words_of_times
-from features.text import Times, hash_bytes, times_of
+from ctr.features import RawSource, Transform, parse_spec
+from ctr.features.columns import Column
+from ctr.features.spec import FeatureSpec, TimeField
+from ctr.features.steps.time_zones import zone_of
+from ctr.features.steps.times import words_of_times
+from ctr.features.text import Times, hash_bytes, times_of
 from tests.reference import times as reference
 
 ZONES = ["Europe/Berlin", "America/New_York", "Asia/Shanghai", "Australia/Lord_Howe", "Africa/Casablanca"]

@@ -11,10 +11,10 @@ import pytest
 from pyarrow import feather, parquet
 
 from ctr.errors import DataError
-from features.dataset.writer import write_dataset
-from features.inputs import LocalFile
-from features.source import RawSource
-from features.tables.arrow import ArrowReader
+from ctr.features.dataset.writer import write_dataset
+from ctr.features.inputs import LocalFile
+from ctr.features.source import RawSource
+from ctr.features.tables.arrow import ArrowReader
 from tests.features.raw_files import ROWS, SPEC, csv_of, expected, joined, write
 
 Y, N, C = zip(*ROWS, strict=True)

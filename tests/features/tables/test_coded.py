@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctr.errors import DataError
-from features.block import Block, blocks_of
-from features.inputs import LocalFile
-from features.source import RawSource
-from features.spec import FeatureSpec, parse_spec
-from features.tables import parquet as parquet_reader
-from features.tables.page_header import page_header
-from features.tables.parquet import ParquetReader
-from features.text import CodedCells
+from ctr.features.block import Block, blocks_of
+from ctr.features.inputs import LocalFile
+from ctr.features.source import RawSource
+from ctr.features.spec import FeatureSpec, parse_spec
+from ctr.features.tables import parquet as parquet_reader
+from ctr.features.tables.page_header import page_header
+from ctr.features.tables.parquet import ParquetReader
+from ctr.features.text import CodedCells
 
 SPEC = parse_spec(
     """

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.tables.page_kernels import spread, unpack_runs
+from ctr.features.tables.page_kernels import spread, unpack_runs
 from tests.reference import pages as reference
 
 pytestmark = pytest.mark.kernel

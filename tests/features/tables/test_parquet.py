@@ -15,12 +15,12 @@ import pytest
 from pyarrow import parquet
 
 from ctr.errors import DataError
-from features.block import blocks_of
-from features.inputs import LocalFile
-from features.spec import FeatureSpec, parse_spec
-from features.tables import arrow_rows
-from features.tables.parquet import ParquetReader
-from features.transform.transform import Transform
+from ctr.features.block import blocks_of
+from ctr.features.inputs import LocalFile
+from ctr.features.spec import FeatureSpec, parse_spec
+from ctr.features.tables import arrow_rows
+from ctr.features.tables.parquet import ParquetReader
+from ctr.features.transform.transform import Transform
 
 
 def spec_of(*fields: str) -> FeatureSpec:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from ctr.errors import DataError
-from features.tables.column_text import text_of_column
-from features.text.cells import Cells, cells_of_rows
+from ctr.features.tables.column_text import text_of_column
+from ctr.features.text.cells import Cells, cells_of_rows
 
 
 def texts(cells: Cells) -> list[list[str]]:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from features.text import hash_columns, parse_columns
-from features.text.number_kernels import BAD_NUMBER, GARBAGE, NUMBER, parse_number
-from features.text.spelling_kernels import hash_spelling
+from ctr.features.text import hash_columns, parse_columns
+from ctr.features.text.number_kernels import BAD_NUMBER, GARBAGE, NUMBER, parse_number
+from ctr.features.text.spelling_kernels import hash_spelling
 
 pytestmark = pytest.mark.kernel
 

@@ -17,8 +17,8 @@ import pytest
 from pyarrow import parquet
 
 from ctr.errors import DataError, SpecError
-from features.source import RawSource
-from features.spec import load_spec, parse_spec
+from ctr.features.source import RawSource
+from ctr.features.spec import load_spec, parse_spec
 
 SPEC = parse_spec(
     "{version: 1, source: {format: delimited}, label: y, fields: [{name: c, type: category}]}", "test.yaml"

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from ctr.errors import DataError
-from features import RawSource, parse_spec
-from features.lines.delimited import DelimitedRows
-from features.lines.json_lines import JsonRows
-from features.text import Lines, RowStatus
-from features.transform import problems
+from ctr.features import RawSource, parse_spec
+from ctr.features.lines.delimited import DelimitedRows
+from ctr.features.lines.json_lines import JsonRows
+from ctr.features.text import Lines, RowStatus
+from ctr.features.transform import problems
 
 SPEC = """\
 version: 1

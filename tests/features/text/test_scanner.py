@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from features.text.quote_kernels import (
+from ctr.features.text.quote_kernels import (
     OPEN_QUOTE,
     TEXT_AFTER_QUOTE,
     count_quoted,
     count_unquoted,
     scan_quoted,
 )
-from features.text.scanner_kernels import (
+from ctr.features.text.scanner_kernels import (
     PADDING,
     WRONG_COLUMNS,
     count_lines,

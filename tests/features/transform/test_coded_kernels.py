@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from features.transform.coded_kernels import CodedSlots, slots_of, write_coded_rows
-from features.transform.field_kernels import TILE
+from ctr.features.transform.coded_kernels import CodedSlots, slots_of, write_coded_rows
+from ctr.features.transform.field_kernels import TILE
 from tests.reference import coded as reference
 
 pytestmark = pytest.mark.kernel

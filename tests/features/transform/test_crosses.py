@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
-from features.source import RawSource
-from features.spec import parse_spec
-from features.spec.model import FeatureSpec
-from features.transform import Transform
-from features.transform.cross_plan import most_of_bags
+from ctr.features.source import RawSource
+from ctr.features.spec import parse_spec
+from ctr.features.spec.model import FeatureSpec
+from ctr.features.transform import Transform
+from ctr.features.transform.cross_plan import most_of_bags
 from tests.reference.crosses import Feature, cross
 
 pytestmark = pytest.mark.kernel

@@ -8,7 +8,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.text.hashing import hash_bytes, load_u64, xxh64, xxh64_two, xxh64_u64, xxh64_words
+from ctr.features.text.hashing import hash_bytes, load_u64, xxh64, xxh64_two, xxh64_u64, xxh64_words
 
 pytestmark = pytest.mark.kernel
 

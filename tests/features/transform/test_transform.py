@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
-from features.batches.batch import Batch
-from features.batches.builder import BatchBuilder
-from features.spec import load_spec, parse_spec
-from features.text import RowStatus
-from features.text.cells import Cells
-from features.text.number_kernels import (
+from ctr.features.batches.batch import Batch
+from ctr.features.batches.builder import BatchBuilder
+from ctr.features.spec import load_spec, parse_spec
+from ctr.features.text import RowStatus
+from ctr.features.text.cells import Cells
+from ctr.features.text.number_kernels import (
     GARBAGE,
     LOG_CELLS,
     MISSING,
@@ -26,8 +26,8 @@ from features.text.number_kernels import (
     log_cells,
     parse_number,
 )
-from features.transform.field_kernels import TILE
-from features.transform.transform import Transform
+from ctr.features.transform.field_kernels import TILE
+from ctr.features.transform.transform import Transform
 from tests.reference.transform import BadRowError, transform_row
 
 pytestmark = pytest.mark.kernel

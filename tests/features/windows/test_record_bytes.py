@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
-from features.spec import FeatureSpec
-from features.text import Cells, cells_of_rows
-from features.windows import WindowRecords, Windows, difference, identity_of
+from ctr.features.spec import FeatureSpec
+from ctr.features.text import Cells, cells_of_rows
+from ctr.features.windows import WindowRecords, Windows, difference, identity_of
 from tests.features.windows.test_windows import COLUMNS, SPECS, START, spec_of
 
 STEPS = st.one_of(st.integers(-8, 12), st.sampled_from([0, 1, 40, 200, 700, 1_000, -600, -2_000]))

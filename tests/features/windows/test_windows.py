@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import SpecError
-from features import Pipeline, RawSource
-from features.spec import FeatureSpec, parse_spec
-from features.text import RowStatus, cells_of_rows
-from features.windows import Windows
+from ctr.features import Pipeline, RawSource
+from ctr.features.spec import FeatureSpec, parse_spec
+from ctr.features.text import RowStatus, cells_of_rows
+from ctr.features.windows import Windows
 from tests.reference.windows import PlainWindow, Row
 
 pytestmark = pytest.mark.kernel

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from features.columns import Column, Hashes
-from features.spec import KNOWN, CategoryField, ListField, TextField, WordField
-from features.steps.registry import STEPS
-from features.text.hashing import hash_bytes
-from features.words.count_kernels import is_known
-from features.words.counts import HashCounts, KnownValues, known_table
-from features.words.letter_kernels import CODES, decode, is_in_words, lower_of
-from features.words.letters import letters
+from ctr.features.columns import Column, Hashes
+from ctr.features.spec import KNOWN, CategoryField, ListField, TextField, WordField
+from ctr.features.steps.registry import STEPS
+from ctr.features.text.hashing import hash_bytes
+from ctr.features.words.count_kernels import is_known
+from ctr.features.words.counts import HashCounts, KnownValues, known_table
+from ctr.features.words.letter_kernels import CODES, decode, is_in_words, lower_of
+from ctr.features.words.letters import letters
 from tests.reference import words as reference
 
 pytestmark = pytest.mark.kernel

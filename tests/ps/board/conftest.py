@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ps.board.job_board import JobBoard
+from ctr.ps.board.job_board import JobBoard
 from tests.ps.job_boards import Boards, opened_boards
 
 

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ps.board.job_board import JobBoard
+from ctr.ps.board.job_board import JobBoard
 from tests.ps.job_boards import Boards
 from tests.ps.redis_servers import needs_redis
 

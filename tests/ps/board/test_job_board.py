@@ -11,13 +11,13 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
+from ctr.ps.board.job_board import JobBoard
+from ctr.ps.redis.model import drop_model
+from ctr.ps.status.observer import StoreObserver
+from ctr.ps.wire.keys import BoardPart, Keys
+from ctr.ps.wire.nodes import connect
+from ctr.ps.wire.url import parse_redis_url
 from ctr.workers.heartbeat import Heartbeat
-from ps.board.job_board import JobBoard
-from ps.redis.model import drop_model
-from ps.status.observer import StoreObserver
-from ps.wire.keys import BoardPart, Keys
-from ps.wire.nodes import connect
-from ps.wire.url import parse_redis_url
 from tests.ps.job_boards import SHORT_S, Boards, until
 from tests.ps.redis_servers import needs_redis
 

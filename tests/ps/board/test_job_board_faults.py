@@ -11,12 +11,12 @@ from threading import Event, Thread
 import pytest
 
 from ctr.errors import StoreError
-from ps.board.job_board import JobBoard
-from ps.servers.embedded import EmbeddedRedis
-from ps.wire.keys import BoardPart, Keys
-from ps.wire.nodes import connect
-from ps.wire.transactions import Decision, Transactions
-from ps.wire.url import parse_redis_url
+from ctr.ps.board.job_board import JobBoard
+from ctr.ps.servers.embedded import EmbeddedRedis
+from ctr.ps.wire.keys import BoardPart, Keys
+from ctr.ps.wire.nodes import connect
+from ctr.ps.wire.transactions import Decision, Transactions
+from ctr.ps.wire.url import parse_redis_url
 from tests.ps.job_boards import Boards, at_once, until
 from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
 

@@ -8,8 +8,8 @@ from threading import Barrier
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps.board.job_board import JobBoard
-from ps.board.ranks import share_ranks
+from ctr.ps.board.job_board import JobBoard
+from ctr.ps.board.ranks import share_ranks
 from tests.ps.job_boards import SHORT_S, Boards, at_once, until
 from tests.ps.redis_servers import needs_redis
 

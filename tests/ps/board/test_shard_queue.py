@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr.errors import StoreError
-from ps.board.job_board import JobBoard
-from ps.board.shard_queue import choose_shard
+from ctr.ps.board.job_board import JobBoard
+from ctr.ps.board.shard_queue import choose_shard
 from tests.ps.job_boards import LONG_S, SHORT_S, Boards, at_once, until
 from tests.ps.redis_servers import needs_redis
 

@@ -10,10 +10,10 @@ from time import monotonic, sleep
 import pytest
 
 from ctr.errors import StoreError
+from ctr.ps.board.job_board import JobBoard
+from ctr.ps.servers import SteppedClock
+from ctr.ps.wire import BoardPart, Keys
 from ctr.workers.heartbeat import Heartbeat
-from ps.board.job_board import JobBoard
-from ps.servers import SteppedClock
-from ps.wire import BoardPart, Keys
 from tests.ps.job_boards import Boards, until
 from tests.ps.redis_servers import StartRedis, needs_faketime, needs_redis, timing_sensitive
 

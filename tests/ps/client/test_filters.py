@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from ps.client.filters import ABSENT_BYTES, LOG_BYTES, PULL_BYTES, PUSH_BYTES, FilterCounts, Filters
+from ctr.ps.client.filters import ABSENT_BYTES, LOG_BYTES, PULL_BYTES, PUSH_BYTES, FilterCounts, Filters
 
 
 def test_counts_of_workers_add_up() -> None:

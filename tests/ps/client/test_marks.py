@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps.client.marks import Marks
-from ps.partitions import slot_dtype
+from ctr.ps.client.marks import Marks
+from ctr.ps.partitions import slot_dtype
 
 
 @pytest.mark.parametrize(

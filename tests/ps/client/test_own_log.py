@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps.client.own_log import OwnLog
-from ps.partitions import Partitions
-from ps.redis import Logged
+from ctr.ps.client.own_log import OwnLog
+from ctr.ps.partitions import Partitions
+from ctr.ps.redis import Logged
 
 PARTS = Partitions(6, 4)
 puts = st.tuples(st.dictionaries(st.integers(0, 63), st.integers(-9, 9), max_size=12), st.integers(0, 3))

@@ -7,11 +7,11 @@ from itertools import count
 import numpy as np
 import pytest
 
-from ps import Logged, RedisStore, Slots, Token, parse_redis_url
-from ps.client.presence import Presence
-from ps.partitions import slot_dtype
-from ps.redis import NewsPosition, news
-from ps.servers.redis_server import RedisServer
+from ctr.ps import Logged, RedisStore, Slots, Token, parse_redis_url
+from ctr.ps.client.presence import Presence
+from ctr.ps.partitions import slot_dtype
+from ctr.ps.redis import NewsPosition, news
+from ctr.ps.servers.redis_server import RedisServer
 from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
 
 pytestmark = needs_redis

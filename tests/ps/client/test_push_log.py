@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps import PendingPush, Token
-from ps.client.push_log import PushLog
-from ps.partitions import no_slots
+from ctr.ps import PendingPush, Token
+from ctr.ps.client.push_log import PushLog
+from ctr.ps.partitions import no_slots
 
 PARTITIONS = 4
 

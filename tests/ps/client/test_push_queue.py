@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from ctr.errors import StoreError
-from ps import Logged, PartitionDump, PendingPush, PushQueue, RedisStore, Slots, Token, parse_redis_url
-from ps.servers.embedded import EmbeddedRedis
+from ctr.ps import Logged, PartitionDump, PendingPush, PushQueue, RedisStore, Slots, Token, parse_redis_url
+from ctr.ps.servers.embedded import EmbeddedRedis
 from tests.drill import frozen_replica
 from tests.ps.expected_sums import ExpectedSums
 from tests.ps.redis_servers import eventually, needs_redis

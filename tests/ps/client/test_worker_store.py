@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import StoreError
-from ps import Filters, Pulled, RedisStore, Slots, Token, WorkerStore, parse_redis_url
-from ps.redis import NewsPosition
+from ctr.ps import Filters, Pulled, RedisStore, Slots, Token, WorkerStore, parse_redis_url
+from ctr.ps.redis import NewsPosition
 from tests.ps.contract import at_once, scanned
 from tests.ps.expected_sums import ExpectedSums, chunks_of, filter_updates, worked
 from tests.ps.redis_servers import StartRedis, needs_redis
@@ -350,7 +350,7 @@ def test_what_is_deferred_shows_at_once_and_is_folded_in_the_end(redis_url: str)
 
 
 def test_a_worker_with_a_long_log_defers_nothing(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ps.client.worker_store._MOST_LOGGED", 100)
+    monkeypatch.setattr("ctr.ps.client.worker_store._MOST_LOGGED", 100)
     store, expected = opened(redis_url, 16), ExpectedSums(16)
     worker = worker_of(store, Filters(defer=1e9))
     expected.train(worker, store, 0, chunks_of(16, [90] * 20, 1))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ctr.errors import StoreError
-from ps import MemoryStore, Store, Token, open_store
-from ps.partitions import slot_dtype
+from ctr.ps import MemoryStore, Store, Token, open_store
+from ctr.ps.partitions import slot_dtype
 from tests.ps.contract import StoreContract, StoreFactory, at_once, ones, scanned
 from tests.reference.store import ReferenceStore
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps import Partitions
-from ps.memory.table import TableState
+from ctr.ps import Partitions
+from ctr.ps.memory.table import TableState
 from tests.reference.store import ReferenceStore, Token
 
 pytestmark = pytest.mark.kernel

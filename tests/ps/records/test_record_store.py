@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from ctr.errors import StoreError
-from ps.records import Beginning, Change, Record, RecordStore, record_store
-from ps.servers import SteppedClock
-from ps.servers.embedded import EmbeddedRedis
-from ps.wire import Keys, RecordsPart, parse_redis_url
+from ctr.ps.records import Beginning, Change, Record, RecordStore, record_store
+from ctr.ps.servers import SteppedClock
+from ctr.ps.servers.embedded import EmbeddedRedis
+from ctr.ps.wire import Keys, RecordsPart, parse_redis_url
 from tests.ps.cut_lines import CutLine
 from tests.ps.redis_servers import StartRedis, needs_faketime, needs_redis, timing_sensitive
 

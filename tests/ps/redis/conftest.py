@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ps.servers.embedded import EmbeddedRedis
+from ctr.ps.servers.embedded import EmbeddedRedis
 from tests.ps.redis_servers import flush
 
 

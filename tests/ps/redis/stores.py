@@ -6,8 +6,8 @@ from itertools import count
 
 import numpy as np
 
-from ps.redis.store import RedisStore
-from ps.wire.url import parse_redis_url
+from ctr.ps.redis.store import RedisStore
+from ctr.ps.wire.url import parse_redis_url
 
 _names = count()
 

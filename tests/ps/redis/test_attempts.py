@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
-from ps import Filters, RedisStore, Slots, Token, WorkerStore, parse_redis_url
-from ps.client.worker_store import PUSH, SMALL
+from ctr.ps import Filters, RedisStore, Slots, Token, WorkerStore, parse_redis_url
+from ctr.ps.client.worker_store import PUSH, SMALL
 from tests.ps.redis_servers import needs_redis
 
 pytestmark = needs_redis
@@ -165,7 +165,7 @@ def test_a_machine_whose_clock_is_behind_may_take_over(
     stores: Callable[[], RedisStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = stores(), stores()
-    monkeypatch.setattr("ps.redis.pushes.time_ns", lambda: 1 << 62)  # in the year 2116
+    monkeypatch.setattr("ctr.ps.redis.pushes.time_ns", lambda: 1 << 62)  # in the year 2116
     attempt, _ = first.take_over("job", 0)
     monkeypatch.undo()
     later, applied = second.take_over("job", 0)

@@ -9,10 +9,10 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ps import Token
-from ps.redis import layout
-from ps.servers.embedded import EmbeddedRedis
-from ps.wire.keys import Keys
+from ctr.ps import Token
+from ctr.ps.redis import layout
+from ctr.ps.servers.embedded import EmbeddedRedis
+from ctr.ps.wire.keys import Keys
 from tests.ps.contract import at_once
 from tests.ps.cut_lines import cut_line
 from tests.ps.redis.stores import opened

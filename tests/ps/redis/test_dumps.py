@@ -11,12 +11,12 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ps import Token
-from ps.redis import NewsPosition
-from ps.redis.dumps import PartitionDump
-from ps.redis.store import RedisStore
-from ps.servers.embedded import EmbeddedRedis
-from ps.wire.keys import Keys
+from ctr.ps import Token
+from ctr.ps.redis import NewsPosition
+from ctr.ps.redis.dumps import PartitionDump
+from ctr.ps.redis.store import RedisStore
+from ctr.ps.servers.embedded import EmbeddedRedis
+from ctr.ps.wire.keys import Keys
 from tests.ps.contract import scanned
 from tests.ps.cut_lines import cut_line
 from tests.ps.redis.stores import SLOTS, deltas, opened

@@ -10,11 +10,11 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ps import Logged, Token
-from ps.client.own_log import OwnLog
-from ps.client.presence import Presence
-from ps.redis import layout
-from ps.redis.store import RedisStore
+from ctr.ps import Logged, Token
+from ctr.ps.client.own_log import OwnLog
+from ctr.ps.client.presence import Presence
+from ctr.ps.redis import layout
+from ctr.ps.redis.store import RedisStore
 from tests.ps.contract import at_once
 from tests.ps.cut_lines import CutLine, cut_line
 from tests.ps.redis.stores import opened

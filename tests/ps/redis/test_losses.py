@@ -9,9 +9,9 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ps import Logged, Token
-from ps.client.presence import Presence
-from ps.redis.store import RedisStore
+from ctr.ps import Logged, Token
+from ctr.ps.client.presence import Presence
+from ctr.ps.redis.store import RedisStore
 from tests.ps.redis.stores import opened
 from tests.ps.redis_servers import StartRedis, needs_redis
 

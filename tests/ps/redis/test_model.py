@@ -10,14 +10,14 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ps import Token
-from ps.redis.drop import drop_incarnation
-from ps.redis.dumps import PartitionDump
-from ps.redis.store import RedisStore
-from ps.status.observer import StoreObserver
-from ps.status.status import ModelStatus
-from ps.wire.keys import Keys
-from ps.wire.url import parse_redis_url
+from ctr.ps import Token
+from ctr.ps.redis.drop import drop_incarnation
+from ctr.ps.redis.dumps import PartitionDump
+from ctr.ps.redis.store import RedisStore
+from ctr.ps.status.observer import StoreObserver
+from ctr.ps.status.status import ModelStatus
+from ctr.ps.wire.keys import Keys
+from ctr.ps.wire.url import parse_redis_url
 from tests.ps.cut_lines import cut_line
 from tests.ps.redis_servers import needs_redis
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ps import Logged, Slots, Token
-from ps.redis import NewsPosition
-from ps.redis.store import RedisStore
-from ps.servers.embedded import EmbeddedRedis
+from ctr.ps import Logged, Slots, Token
+from ctr.ps.redis import NewsPosition
+from ctr.ps.redis.store import RedisStore
+from ctr.ps.servers.embedded import EmbeddedRedis
 from tests.ps.contract import scanned
 from tests.ps.redis.stores import opened
 from tests.ps.redis_servers import needs_redis

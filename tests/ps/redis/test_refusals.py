@@ -10,11 +10,11 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ps import Store, Token
-from ps.servers.embedded import EmbeddedRedis
-from ps.status import StoreObserver
-from ps.wire.replies import ServerError
-from ps.wire.url import parse_redis_url
+from ctr.ps import Store, Token
+from ctr.ps.servers.embedded import EmbeddedRedis
+from ctr.ps.status import StoreObserver
+from ctr.ps.wire.replies import ServerError
+from ctr.ps.wire.url import parse_redis_url
 from tests.ps.redis.stores import SLOTS, deltas, opened
 from tests.ps.redis_servers import needs_redis
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ctr.errors import StoreError
-from ps import PartitionDump, RedisStore, Token, parse_redis_url
-from ps.servers.redis_server import RedisServer
+from ctr.ps import PartitionDump, RedisStore, Token, parse_redis_url
+from ctr.ps.servers.redis_server import RedisServer
 from tests.ps.cut_lines import CutLine
 from tests.ps.redis_servers import StartRedis, eventually, needs_redis
 

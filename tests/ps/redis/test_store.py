@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ps import Store, Token
-from ps.redis.store import RedisStore
-from ps.servers.embedded import EmbeddedRedis
+from ctr.ps import Store, Token
+from ctr.ps.redis.store import RedisStore
+from ctr.ps.servers.embedded import EmbeddedRedis
 from tests.ps.contract import RequestContract, StoreContract, StoreFactory, at_once
 from tests.ps.redis.stores import SLOTS, deltas, opened
 from tests.ps.redis_servers import StartRedis, eventually, needs_redis
@@ -73,7 +73,7 @@ class TestSlotBySlot(RequestContract):
 
     @pytest.fixture(autouse=True)
     def density(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ps.redis.layout.NEAR_DENSITY", 0)
+        monkeypatch.setattr("ctr.ps.redis.layout.NEAR_DENSITY", 0)
 
     @pytest.fixture
     def store_factory(self, server: EmbeddedRedis) -> Iterator[StoreFactory]:
@@ -87,7 +87,7 @@ class TestRanges(TestSlotBySlot):
 
     @pytest.fixture(autouse=True)
     def density(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ps.redis.layout.NEAR_DENSITY", 1 << 40)
+        monkeypatch.setattr("ctr.ps.redis.layout.NEAR_DENSITY", 1 << 40)
 
 
 def test_two_stores_share_a_model(server: EmbeddedRedis) -> None:

@@ -10,13 +10,13 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ps import Logged, Token
-from ps.client.presence import Presence
-from ps.redis import layout
-from ps.redis.drop import partition_keys
-from ps.redis.store import RedisStore
-from ps.servers.embedded import EmbeddedRedis
-from ps.wire.url import parse_redis_url
+from ctr.ps import Logged, Token
+from ctr.ps.client.presence import Presence
+from ctr.ps.redis import layout
+from ctr.ps.redis.drop import partition_keys
+from ctr.ps.redis.store import RedisStore
+from ctr.ps.servers.embedded import EmbeddedRedis
+from ctr.ps.wire.url import parse_redis_url
 from tests.ps.contract import at_once, scanned
 from tests.ps.redis_servers import flush, needs_redis
 

@@ -16,9 +16,9 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 
 from ctr.errors import StoreError
-from ps import open_store
-from ps.servers.embedded import EmbeddedRedis
-from ps.servers.redis_server import RedisServer
+from ctr.ps import open_store
+from ctr.ps.servers.embedded import EmbeddedRedis
+from ctr.ps.servers.redis_server import RedisServer
 from tests.ps.redis_servers import StartRedis, eventually, listens, needs_redis, ping
 
 pytestmark = needs_redis

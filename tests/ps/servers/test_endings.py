@@ -23,7 +23,7 @@ import os, signal, sys, threading, time
 # Whoever runs the tests may have them ignored (nohup, a background job), and so would this job.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from ps.servers import EmbeddedRedis
+from ctr.ps.servers import EmbeddedRedis
 
 def ready(servers, *more):
     line = " ".join(map(str, [*(server.port for server in servers.servers), *more]))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ctr.errors import StoreError
-from ps.servers.embedded import EmbeddedRedis
-from ps.servers.redis_server import find_redis_server
+from ctr.ps.servers.embedded import EmbeddedRedis
+from ctr.ps.servers.redis_server import find_redis_server
 from tests.ps.redis_servers import needs_redis, ping
 
 pytestmark = needs_redis

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ps.servers import RedisServer, SteppedClock
+from ctr.ps.servers import RedisServer, SteppedClock
 from tests.ps.redis_servers import StartRedis, needs_faketime, needs_redis
 
 pytestmark = [needs_redis, needs_faketime]

@@ -13,15 +13,15 @@ import redis
 from redis.crc import key_slot
 
 from ctr.errors import StoreError
-from ps import Token
-from ps.board.job_board import JobBoard
-from ps.redis.store import RedisStore
-from ps.servers.embedded import EmbeddedRedis
-from ps.servers.redis_server import RedisServer
-from ps.status.observer import StoreObserver
-from ps.status.status import StoreStatus
-from ps.wire.keys import Keys
-from ps.wire.url import parse_redis_url
+from ctr.ps import Token
+from ctr.ps.board.job_board import JobBoard
+from ctr.ps.redis.store import RedisStore
+from ctr.ps.servers.embedded import EmbeddedRedis
+from ctr.ps.servers.redis_server import RedisServer
+from ctr.ps.status.observer import StoreObserver
+from ctr.ps.status.status import StoreStatus
+from ctr.ps.wire.keys import Keys
+from ctr.ps.wire.url import parse_redis_url
 from tests.ps.job_boards import Boards, opened_boards, until
 from tests.ps.redis_servers import StartRedis, needs_redis
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from redis.crc import key_slot
 
-from ps.wire.keys import BoardPart, Keys
+from ctr.ps.wire.keys import BoardPart, Keys
 
 _KEYS = Keys("ads")
 

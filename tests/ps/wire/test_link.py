@@ -10,9 +10,9 @@ import pytest
 from redis.exceptions import ConnectionError as BrokenConnection
 
 from ctr.errors import StoreError
-from ps.servers import EmbeddedRedis
-from ps.wire import Keys, Link, ServerError, command, connect, parse_redis_url
-from ps.wire.patience import patiently
+from ctr.ps.servers import EmbeddedRedis
+from ctr.ps.wire import Keys, Link, ServerError, command, connect, parse_redis_url
+from ctr.ps.wire.patience import patiently
 from tests.ps.redis_servers import needs_redis
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps.wire import reply_kernels, resp_kernels
+from ctr.ps.wire import reply_kernels, resp_kernels
 from tests.reference import resp
 
 pytestmark = pytest.mark.kernel

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ctr.errors import StoreError
-from ps import RedisStore, Token, parse_redis_url
-from ps.servers.redis_server import _candidates, free_port
+from ctr.ps import RedisStore, Token, parse_redis_url
+from ctr.ps.servers.redis_server import _candidates, free_port
 from tests.ps.redis_servers import StartRedis, eventually, listens, needs_redis
 from tests.ps.tls import Certificates, TlsProxy, url_of
 

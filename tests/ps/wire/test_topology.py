@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ps.wire import cluster_topology, parse_members
+from ctr.ps.wire import cluster_topology, parse_members
 
 TOLD = """\
 aa 10.0.0.1:6379@16379,node-1 myself,master - 0 0 1 connected 0-5460 5462 [5461->-bb] [7-<-cc]

@@ -12,9 +12,9 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ps import open_store, parse_redis_url, require_store_url, without_password
-from ps.servers.redis_server import find_redis_server
-from ps.status.observer import StoreObserver
+from ctr.ps import open_store, parse_redis_url, require_store_url, without_password
+from ctr.ps.servers.redis_server import find_redis_server
+from ctr.ps.status.observer import StoreObserver
 from tests.command_line import Cli, cli
 from tests.ps.redis_servers import eventually, needs_redis
 
