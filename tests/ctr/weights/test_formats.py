@@ -148,7 +148,7 @@ def test_without_the_package(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['onnx'] = None\n"
         "from ctr.weights import require_exportable\n"
-        "from features import load_spec\n"
+        "from ctr.features import load_spec\n"
         "require_exportable(load_spec('criteo'), 'onnx', None)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
