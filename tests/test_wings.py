@@ -61,7 +61,8 @@ def imports(name: str) -> frozenset[str]:
 
 def wing(name: str) -> str:
     """The folder in a package that a module stands in, or the package."""
-    package = max((p for p in PACKAGES if f"{name}.".startswith(f"{p}.")), key=len)
+    within = (package for package in PACKAGES if f"{name}.".startswith(f"{package}."))
+    package = max(within, key=len, default=name.partition(".")[0])
     inner = ".".join(name.split(".")[: package.count(".") + 2])
     return inner if inner in FACES else package
 

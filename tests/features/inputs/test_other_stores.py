@@ -73,7 +73,11 @@ def test_folders_and_patterns(monkeypatch: pytest.MonkeyPatch, uri: str) -> None
 
 def test_hdfs_without_its_client() -> None:
     found = subprocess.run(
-        [sys.executable, "-c", "from ctr.features.inputs import input_files; input_files(['hdfs://h:1/a.csv'])"],
+        [
+            sys.executable,
+            "-c",
+            "from ctr.features.inputs import input_files; input_files(['hdfs://h:1/a.csv'])",
+        ],
         env={"JAVA_HOME": "/nowhere", "HADOOP_HOME": "/nowhere"},
         capture_output=True,
         text=True,
