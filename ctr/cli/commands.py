@@ -37,7 +37,6 @@ _MODULES = {
     "synth": "synthesis",
     "train": "train",
     "tune": "tuning",
-    "drill": "drilling",
     "worker": "working",
     "evaluate": "evaluating",
     "calibrate": "calibrating",

@@ -6,14 +6,17 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pkgutil import resolve_name
 from threading import Event, Thread, Timer
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ctr.cli.options import MOST_SECONDS, finite, redis_url
 from ctr.cli.reporting import STOPPED, stopping
 
+PUSH_WRAPPER = "CTR_PUSH_WRAPPER"
+"""Environment variable: a function that wraps what workers push with, as `module:function`, for tests."""
 _LONGEST_END_S = 5.0
 _LONGEST_LEAVING_S = 60.0
 
@@ -47,20 +50,25 @@ def worker(
 
     Example: `ctr worker --store redis://10.0.0.7:6379/0?model=ads`
     """
-    from ctr.drill import in_ledger
     from ctr.interrupts import stop_requests
     from ctr.ps import parse_redis_url
     from ctr.workers import take_part
 
     url = parse_redis_url(store)
     if with_parent:
-        take_part(url, job, lease_s=lease, stop=_parents_end(), wrap=in_ledger)
+        take_part(url, job, lease_s=lease, stop=_parents_end(), **_wrapper())
         return
     with stopping("The other workers go on."), stop_requests() as stop, _leaving_in_time(stop):
-        report = take_part(url, job, lease_s=lease, stop=stop, wrap=in_ledger)
+        report = take_part(url, job, lease_s=lease, stop=stop, **_wrapper())
     typer.echo(f"trained {report.examples:,} examples")
     if stop.is_set():
         raise typer.Exit(STOPPED)
+
+
+def _wrapper() -> dict[str, Any]:
+    """The argument `wrap` of `take_part`, if the environment names a function for it."""
+    name = os.environ.get(PUSH_WRAPPER)
+    return {"wrap": resolve_name(name)} if name else {}
 
 
 @contextmanager

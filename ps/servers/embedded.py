@@ -15,7 +15,6 @@ import redis
 
 from ctr.errors import StoreError
 from ctr.ps.servers.redis_server import RedisServer, find_redis_server, start_all
-from ctr.ps.servers.stepped_clock import SteppedClock
 from ctr.ps.servers.watchdog import Watchdog
 
 MOST_SERVERS = 64
@@ -52,8 +51,8 @@ class EmbeddedRedis:
     so from three shards on. A single shard is a plain Redis, and its replicas follow it without taking over.
 
     Nothing is written to disk but short logs, in a folder that is removed at the end; `config` changes or
-    adds settings of redis.conf, such as `{"maxmemory": "100mb", "cluster-node-timeout": "2000"}`. All of them
-    take the time of day from `clock`, if one is given.
+    adds settings of redis.conf, such as `{"maxmemory": "100mb", "cluster-node-timeout": "2000"}`, and
+    `environment` adds variables to that of the servers.
 
     The servers end with `close`, and with this process whatever way it ends; they get no Ctrl-C. A process
     forked from this one may use them and cannot end them.
@@ -67,7 +66,7 @@ class EmbeddedRedis:
         shards: int = 1,
         replicas: int = 0,
         config: Mapping[str, str] | None = None,
-        clock: SteppedClock | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         config = dict(config or {})
         _check(shards, replicas, config)
@@ -75,7 +74,7 @@ class EmbeddedRedis:
         settings = {**SETTINGS, **(CLUSTER_SETTINGS if cluster else {}), **config}
         self._executable = find_redis_server()
         self._settings = settings
-        self._clock = clock
+        self._environment = environment or {}
         self._owner = os.getpid()
         self._password = secrets.token_hex(24)
         self._folder = _new_folder()
@@ -126,16 +125,14 @@ class EmbeddedRedis:
             return
         for server in self.servers:
             server.kill()
-        if self._clock is not None:
-            self._clock.clean()
         self._watchdog.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def add_node(self) -> RedisServer:
         """Starts a primary without hash slots, joins it to the cluster, and adds it as another shard.
 
-        See `ctr.ps.servers.resharding` for how it is given some. The cluster must be whole. Raises StoreError
-        for a single Redis, and when the server does not start or does not find the others.
+        The cluster must be whole. Raises StoreError for a single Redis, and when the server does not start or
+        does not find the others.
         """
         if len(self.shards) == 1:
             raise StoreError("a single embedded Redis takes no further node: start it with more shards")
@@ -161,9 +158,8 @@ class EmbeddedRedis:
     def _server(self, number: int) -> RedisServer:
         folder = self._folder / str(number)
         folder.mkdir()
-        environment = {} if self._clock is None else self._clock.environment
         return RedisServer(
-            self._executable, folder, self._settings, self._password, self._watchdog.group, environment
+            self._executable, folder, self._settings, self._password, self._watchdog.group, self._environment
         )
 
 

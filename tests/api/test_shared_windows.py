@@ -23,13 +23,14 @@ from ctr.features import DatasetSource, Transform, parse_spec
 from ctr.features.windows import Windows, load_windows
 from ctr.jobs import TrainJob, run_train_job
 from ctr.model import Model, load_model
-from ctr.ps.servers import EmbeddedRedis, SteppedClock
+from ctr.ps.servers import EmbeddedRedis
 from ctr.ps.wire import parse_redis_url
 from tests.api.running import Running, run_server
 from tests.api.test_events import SPEC, START, build, write_log
 from tests.api.test_server import server_process
 from tests.command_line import Cli
 from tests.ps.redis_servers import StartRedis, eventually, needs_faketime, needs_redis
+from tests.ps.stepped_clock import SteppedClock
 
 pytestmark = needs_redis
 

@@ -1,1 +1,1 @@
-"""A randomised drill: pairs of faults strike training jobs, round after round (`python -m tests.drill`)."""
+"""The drill: faults strike training jobs, round after round, and a ledger proves what the store holds."""

@@ -12,10 +12,10 @@ from time import monotonic, sleep
 from ctr.errors import CtrError
 from ctr.learn import read_out
 from ctr.ps import RedisStore, parse_redis_url
-from ctr.ps.servers import Node, RedisServer
-from ctr.ps.servers.resharding import hash_slot_of, move_hash_slots
+from ctr.ps.servers import RedisServer
 from tests.drill.frozen_replica import take_snapshot
-from tests.drill.scene import MissedError, Scene
+from tests.drill.scene import PATIENCE_S, POLL_S, MissedError, Scene
+from tests.ps.cluster import Node, hash_slot_of, move_hash_slots
 
 Fault = Callable[[Scene, random.Random], None]
 """Strikes once; returns when what it did to servers and processes is over, whatever became of the job."""
@@ -67,10 +67,37 @@ def reshard(scene: Scene, chosen: random.Random) -> None:
     """Move half of a primary's partitions to another."""
     source, target = scene.take_nodes(2, chosen)
     moving = sorted(chosen.sample(source.partitions, max(len(source.partitions) // 2, 1)))
-    scene.note(f"moving {len(moving)} partitions to {scene.name(target.primary)}")
+    scene.strike(f"moving {len(moving)} partitions to {scene.name(target.primary)}")
     for number in sorted({hash_slot_of(scene.keys, partition) for partition in moving}):
         scene.until(lambda n=number: _moved(scene, source, target, n), "a hash slot could not be moved")
     scene.note("moved them")
+
+
+def reshard_to_new_node(scene: Scene, chosen: random.Random) -> None:
+    """Move half of a primary's partitions to one that has just joined."""
+    source = scene.take_node(chosen)
+    cluster = scene.cluster()
+    target = cluster.add_node()
+    moving = sorted(chosen.sample(source.partitions, max(len(source.partitions) // 2, 1)))
+    scene.strike(f"moving {len(moving)} partitions to {scene.name(target)}, which is new")
+    cluster.move(moving, source.primary, target)
+    scene.until(cluster.is_whole, "the cluster did not become whole again")
+    scene.note("moved them")
+
+
+def fill_memory(scene: Scene, chosen: random.Random) -> None:
+    """Of a primary, once there is a checkpoint; the job stops, and there is memory again."""
+    scene.until_job(scene.checkpoint.exists)
+    node, cluster = scene.take_node(chosen), scene.cluster()
+    scene.strike(f"filling the memory of {scene.name(node.primary)}")
+    cluster.limit(node, room=8 << 20)
+    try:
+        deadline = monotonic() + PATIENCE_S
+        while not scene.over.wait(POLL_S):
+            cluster.fill(node)  # again, as it gives back a little when clients come and go
+            assert monotonic() < deadline, "the job did not notice that memory was full"
+    finally:
+        cluster.limit(node, None)
 
 
 def restart_primary(scene: Scene, chosen: random.Random) -> None:
@@ -113,7 +140,7 @@ def restart_during_wait(scene: Scene, chosen: random.Random) -> None:
 
 def kill_worker(scene: Scene, chosen: random.Random) -> None:
     pid = _worker(scene, chosen)
-    scene.note(f"killed {_name(scene, pid)}")
+    scene.strike(f"killed {_name(scene, pid)}")
     os.kill(pid, signal.SIGKILL)
 
 
@@ -126,7 +153,7 @@ def freeze_worker(scene: Scene, chosen: random.Random) -> None:
 def kill_command(scene: Scene, chosen: random.Random) -> None:
     scene.until_job(scene.checkpoint.exists)
     scene.pause(chosen.uniform(0.0, 1.0))
-    scene.note("killed the command that leads the job")
+    scene.strike("killed the command that leads the job")
     os.kill(scene.process.pid, signal.SIGKILL)
 
 
@@ -166,7 +193,8 @@ FAULTS: dict[str, Fault] = {
     fault.__name__.replace("_", " ").replace("wait", "WAIT"): fault
     for fault in (
         *(kill_primary, kill_lagging_primary, freeze_primary, freeze_primary_and_replica, freeze_replica),
-        *(reshard, restart_primary, restart_from_snapshot, restart_during_wait),
+        *(reshard, reshard_to_new_node, fill_memory),
+        *(restart_primary, restart_from_snapshot, restart_during_wait),
         *(kill_worker, freeze_worker, kill_command, freeze_command, step_clock, read),
     )
 }
@@ -178,7 +206,7 @@ FAULTS: dict[str, Fault] = {
 def _kill(scene: Scene, server: RedisServer) -> None:
     if scene.over.is_set():  # what the job came to is being compared
         raise MissedError
-    scene.note(f"killed {scene.name(server)}")
+    scene.strike(f"killed {scene.name(server)}")
     server.kill()
 
 
@@ -212,14 +240,14 @@ def _is_replaced(scene: Scene, node: Node) -> bool:
 def _freeze(scene: Scene, servers: Sequence[RedisServer], seconds: float) -> None:
     names = " and ".join(map(scene.name, servers))
     with scene.cluster().frozen(servers):
-        scene.note(f"froze {names}")
+        scene.strike(f"froze {names}")
         scene.over.wait(seconds)
     scene.note(f"let {names} go on")
 
 
 def _freeze_process(scene: Scene, pid: int, name: str, seconds: float) -> None:
     with scene.frozen(pid):
-        scene.note(f"froze {name}")
+        scene.strike(f"froze {name}")
         scene.over.wait(seconds)
     scene.note(f"let {name} go on")
 

@@ -8,18 +8,46 @@ import signal
 import subprocess
 import sys
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
 
-from ctr.drill.ledger import FOLDER, PACE
 from ctr.errors import StoreError
 from ctr.ps import JobBoard, parse_redis_url
-from tests.ctr.distributed_jobs import CTR
-from tests.drill.order import Order, Outcome
+from ctr.workers.description import JobDescription
+from tests.ctr.distributed_jobs import CTR, State
+from tests.drill.ledger import ledger_variables
+from tests.drill.proof import StoreSums
 
 ROOT = Path(__file__).parents[2]
 _LEAVE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the command is to train, and where."""
+
+    job: JobDescription
+    url: str
+    checkpoint: Path
+    checkpoint_s: float
+    resume: bool
+    lease_s: float
+    outcome: Path
+    """Where the `Outcome` goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the command ended: with a message, or with all of the rest."""
+
+    refusal: str | None = None
+    sums: StoreSums | None = None
+    state: State | None = None
+    examples: int = 0
+    checkpoints: int = 0
+    dead_workers: tuple[str, ...] = ()
 
 
 class JobProcess:
@@ -32,7 +60,7 @@ class JobProcess:
         self.ledger = folder / "ledger"
         self.ledger.mkdir()
         self._order = order
-        self._environment = {**os.environ, FOLDER: str(self.ledger), PACE: str(pace_s)}
+        self._environment = {**os.environ, **ledger_variables(self.ledger, pace_s)}
         (folder / "order").write_bytes(pickle.dumps(order))
         self._processes = [
             self._start("command", sys.executable, "-m", "tests.drill.command", folder / "order")

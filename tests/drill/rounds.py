@@ -74,6 +74,16 @@ PAIRS = (
 )
 """Servers, the first fault, and one that strikes soon after the first has begun."""
 
+IN_TURN = (
+    *("kill primary", "kill lagging primary", "freeze primary", "freeze primary and replica"),
+    *("kill worker", "reshard to new node"),
+)
+"""Faults of a cluster that strike one job one after the other, each when it has got over the one before."""
+_LAST = "fill memory"
+"""After them: it ends the run, so that the job is resumed."""
+_EVERY = 8
+"""One of so many rounds has the faults in turn, the first of all among them; the others have pairs."""
+
 _LOSES = {"restart from snapshot", "restart during WAIT"}
 _FAILS_OVER = {"kill primary", "kill lagging primary", "freeze primary"}
 _SILENCES_WORKER = {"kill worker", "freeze worker"}
@@ -81,12 +91,13 @@ _SILENCES_WORKER = {"kill worker", "freeze worker"}
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One job and its two faults."""
+    """One job and its faults."""
 
     seed: int
     number: int
     servers: str
-    faults: tuple[str, str]
+    faults: tuple[str, ...]
+    """Two at about the same time; or, `in_turn`, any number."""
     consistency: Consistency
     additive: bool
     """Whether every chunk adds the same, whenever it is trained: see `ADDITIVE` in `tests/ctr`."""
@@ -101,11 +112,16 @@ class Round:
     fraction: float
     """Of the job, when the first fault strikes."""
     gap_s: float
-    """From there to the second."""
+    """From there to the second of a pair."""
+    in_turn: bool = False
 
     def chances(self, fault: int) -> random.Random:
-        """What the first (0) or the second fault (1) draws its victims and durations from."""
+        """What the first fault (0), the second (1) and so on draw their victims and durations from."""
         return random.Random(f"{self.seed}:{self.number}:{fault}")
+
+    def begins(self, fault: int) -> float:
+        """Of the job: when this one of faults in turn strikes at the earliest."""
+        return 0.05 + 0.8 * fault / len(self.faults)
 
     @property
     def may_refuse(self) -> bool:
@@ -113,6 +129,8 @@ class Round:
 
         Workers keep what replicas do not have yet, and in a BSP job nobody else trains it again.
         """
+        if self.in_turn:
+            return False
         struck = set(self.faults)
         silenced = bool(struck & _SILENCES_WORKER)
         if struck & _LOSES or (silenced and "kill lagging primary" in struck):
@@ -122,29 +140,40 @@ class Round:
     def __str__(self) -> str:
         job = [self.consistency, f"2^{self.bits} slots", f"{self.workers} workers"]
         job += ["one remote"] * self.remote + ["additive"] * self.additive + ["TLS"] * self.tls
-        return f"{self.servers}: {self.faults[0]} + {self.faults[1]} ({', '.join(job)})"
+        return f"{self.servers}: {(', ' if self.in_turn else ' + ').join(self.faults)} ({', '.join(job)})"
 
 
 def draw_round(seed: int, number: int) -> Round:
-    """Round `number`, from 1. As many rounds as there are pairs, one after the other, have each pair once."""
-    cycle, place = divmod(number - 1, len(PAIRS))
-    order = random.Random(f"{seed}:pairs:{cycle}").sample(PAIRS, len(PAIRS))
-    servers, first, second = order[place]
+    """Round `number`, from 1.
+
+    One in eight has all faults in turn, in an order of its own. As many others as there are pairs, one after
+    the other, have each pair once.
+    """
     chosen = random.Random(f"{seed}:{number}")
-    consistency = chosen.choice(CONSISTENCIES)
+    before, of_pairs = divmod(number - 1, _EVERY)
+    if in_turn := of_pairs == 0:
+        servers = "cluster"
+        faults: tuple[str, ...] = (*chosen.sample(IN_TURN, len(IN_TURN)), _LAST)
+        consistency = CONSISTENCIES[1 - before % 2]  # SSP and BSP by turns
+    else:
+        cycle, place = divmod(number - 2 - before, len(PAIRS))
+        servers, *pair = random.Random(f"{seed}:pairs:{cycle}").sample(PAIRS, len(PAIRS))[place]
+        faults = tuple(pair)
+        consistency = chosen.choice(CONSISTENCIES)
     return Round(
         seed=seed,
         number=number,
         servers=servers,
-        faults=(first, second),
+        faults=faults,
         consistency=consistency,
         additive=consistency != "bsp" and chosen.random() < 0.5,
         bits=chosen.choice((16, 17, 18, 18)),
-        workers=chosen.choice((2, 3)),
-        remote=chosen.random() < 0.5,
+        workers=3 if in_turn else chosen.choice((2, 3)),
+        remote=not in_turn and chosen.random() < 0.5,
         shard_chunks=1 if consistency == "bsp" else chosen.choice((1, 2, 4, 8)),
         checkpoint_s=chosen.choice((0.5, 1.0, 2.0)),
         tls=SERVERS[servers].shards == 1 and chosen.random() < 0.4,
         fraction=chosen.uniform(0.1, 0.35),
         gap_s=chosen.uniform(0.0, 2.5),
+        in_turn=in_turn,
     )

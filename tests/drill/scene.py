@@ -6,7 +6,7 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock
@@ -14,18 +14,21 @@ from time import monotonic, sleep
 
 import redis
 
-from ctr.drill.ledger import Ledger
 from ctr.errors import CtrError
-from ctr.ps import Partitions
+from ctr.ps import JobBoard, Partitions, RedisStore, parse_redis_url
 from ctr.ps.redis.layout import Layout
-from ctr.ps.servers import Cluster, EmbeddedRedis, Node, RedisServer, SteppedClock
+from ctr.ps.servers import EmbeddedRedis, RedisServer
 from ctr.ps.wire import FOLDS, Keys
 from ctr.workers.description import JobDescription
+from tests.drill.ledger import Ledger, went_on
 from tests.drill.process import JobProcess
+from tests.ps.cluster import Cluster, Node
+from tests.ps.stepped_clock import SteppedClock
 
 PATIENCE_S = 60.0
 """How long servers may take for what they do within seconds when nobody else needs the processor."""
 POLL_S = 0.05
+_REPLICATED_S = 10.0  # what was pushed so long before a fault was surely replicated
 
 
 class MissedError(Exception):
@@ -34,7 +37,7 @@ class MissedError(Exception):
 
 @dataclass(slots=True)
 class Scene:
-    """For the threads of a round's two faults, which leave each other's servers alone."""
+    """For the threads of a round's faults, which leave each other's servers alone."""
 
     servers: EmbeddedRedis
     clock: SteppedClock | None
@@ -48,12 +51,19 @@ class Scene:
     events: list[str] = field(default_factory=list)
     """What happened, with seconds since the start."""
     began: float = field(default_factory=monotonic)
+    struck: float = 0.0
+    """When a fault struck last, by the machine's monotonic clock."""
     _struck: set[RedisServer] = field(default_factory=set)
     _lock: Lock = field(default_factory=Lock)
 
     def note(self, event: str) -> None:
         """Note what happens."""
         self.events.append(f"{monotonic() - self.began:5.1f} s  {event}")
+
+    def strike(self, event: str) -> None:
+        """Note what strikes the job at this moment."""
+        self.struck = monotonic()
+        self.note(event)
 
     def name(self, server: RedisServer) -> str:
         """What notes call a server."""
@@ -136,6 +146,11 @@ class Scene:
             self._struck.add(server)
             return server
 
+    def release(self) -> None:
+        """Let the next fault choose among all servers again."""
+        with self._lock:
+            self._struck.clear()
+
     def workers(self) -> list[int]:
         """The processes of workers that have pushed and are alive, in the order of their names."""
         named = (int(path.stem.split("-")[-2]) for path in sorted(self.process.ledger.glob("*.jsonl")))
@@ -153,6 +168,44 @@ class Scene:
                 os.kill(pid, signal.SIGCONT)
 
     # Looking
+
+    def recovery(self) -> tuple[float, float]:
+        """Wait until the job has got over the last strike; how long that took, in seconds.
+
+        Until every partition had a push that was sent since, and until nothing was missing of what had been
+        acknowledged: the workers that can send it again have to live so long. Raises MissedError if the job
+        ends before.
+        """
+        ledger, began = Ledger(self.process.ledger), self.struck
+        times: list[float | None] = []
+
+        def goes_on() -> bool:
+            pushes = ledger.read()
+            times[:] = [went_on(pushes, began, partition) for partition in range(self.partitions.count)]
+            return None not in times
+
+        self.until_job(goes_on)
+        with (
+            closing(JobBoard(parse_redis_url(self.url))) as board,
+            closing(
+                RedisStore(parse_redis_url(self.url), bits=self.partitions.bits, width=2, join=True)
+            ) as store,
+        ):
+            if (job := board.job()) is None:
+                raise MissedError
+            self.until_job(lambda: self._is_whole(ledger, store, job.id))
+        return max(time for time in times if time is not None) - began, monotonic() - began
+
+    def _is_whole(self, ledger: Ledger, store: RedisStore, job: str) -> bool:
+        expected: dict[int, dict[int, int]] = {}
+        for push in ledger.read():
+            if push.acknowledged is not None and push.acknowledged > self.struck - _REPLICATED_S:
+                chunks = expected.setdefault(push.shard, {})
+                chunks.update({p: max(chunks.get(p, -1), push.chunk) for p in push.arrived})
+        return not any(
+            (store.applied(job, shard)[list(chunks)] < list(chunks.values())).any()
+            for shard, chunks in expected.items()
+        )
 
     def folds(self) -> int:
         """How often logs were folded, as far as servers answer."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
 import pytest
 
 from tests.drill.__main__ import main
 from tests.drill.faults import FAULTS
+from tests.drill.freezes import freeze_servers
 from tests.drill.jobs import Jobs
-from tests.drill.rounds import CONSISTENCIES, PAIRS, SERVERS, Round, draw_round
+from tests.drill.rounds import CONSISTENCIES, IN_TURN, PAIRS, SERVERS, Round, draw_round
 from tests.drill.trial import Trial, Verdict
 from tests.ps.redis_servers import needs_redis, timing_sensitive
 
@@ -36,25 +41,72 @@ def plain(servers: str, *faults: str) -> Round:
     )
 
 
-def played(round_: Round, folder: Path) -> Verdict:
+def played(round_: Round, folder: Path, paced_s: float = 2.0) -> Verdict:
+    """The allowance is for machines that are busy with other tests."""
     with Jobs(folder) as jobs:
         job = jobs.describe(round_)
-        return Trial(round_, job, jobs.expected(round_, job), folder / "round", paced_s=4.0).run()
+        trial = Trial(
+            round_, job, jobs.compare(round_, job), folder / "round", paced_s=paced_s, allowance_s=20.0
+        )
+        return trial.run()
+
+
+def in_turn(*faults: str, **changes: Any) -> Round:
+    """A cluster with these faults one after the other."""
+    return replace(plain("cluster", *faults), in_turn=True, workers=3, **changes)
+
+
+@contextmanager
+def adding_to(folder: Path) -> Iterator[None]:
+    """Meanwhile, add a ledger of no worker to this folder as soon as it exists."""
+    over = Event()
+
+    def add() -> None:
+        while not folder.exists():
+            if over.wait(0.01):
+                return
+        sent = '{"push":0,"at":0.5,"shard":0,"chunk":888,"adds":[[5,6,7]]}\n'
+        done = '{"done":0,"at":0.6,"arrived":[5]}\n'
+        (folder / "another-1-1.jsonl").write_text(sent + done)
+
+    thread = Thread(target=add)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_seed_and_number_decide_a_round() -> None:
-    drawn = [draw_round(7, number) for number in range(1, 2 * len(PAIRS) + 1)]
-    assert drawn == [draw_round(7, number) for number in range(1, 2 * len(PAIRS) + 1)]
-    assert drawn != [draw_round(8, number) for number in range(1, 2 * len(PAIRS) + 1)]
-    for cycle in (drawn[: len(PAIRS)], drawn[len(PAIRS) :]):
-        assert sorted((each.servers, *each.faults) for each in cycle) == sorted(PAIRS)
-        assert {each.consistency for each in cycle} == set(CONSISTENCIES)
+    numbers = range(1, 2 * len(PAIRS) + 16)
+    drawn = [draw_round(7, number) for number in numbers]
+    assert drawn == [draw_round(7, number) for number in numbers]
+    assert drawn != [draw_round(8, number) for number in numbers]
     assert drawn[0].chances(0).random() == draw_round(7, 1).chances(0).random()
     assert drawn[0].chances(0).random() != drawn[0].chances(1).random()
+    pairs = [each for each in drawn if not each.in_turn]
+    for cycle in (pairs[: len(PAIRS)], pairs[len(PAIRS) : 2 * len(PAIRS)]):
+        assert sorted((each.servers, *each.faults) for each in cycle) == sorted(PAIRS)
+        assert {each.consistency for each in cycle} == set(CONSISTENCIES)
 
 
-def test_pairs_name_what_there_is() -> None:
-    assert {name for _, *faults in PAIRS for name in faults} == set(FAULTS)
+def test_faults_in_turn_come_in_an_order_of_the_seed() -> None:
+    drawn = [draw_round(7, number) for number in range(1, 161)]
+    all_ = [each for each in drawn if each.in_turn]
+    assert drawn[0].in_turn
+    assert len(all_) == 20
+    assert {each.faults[-1] for each in all_} == {"fill memory"}  # which ends the run
+    assert {tuple(sorted(each.faults[:-1])) for each in all_} == {tuple(sorted(IN_TURN))}
+    assert len({each.faults for each in all_}) > 10
+    assert [each.consistency for each in all_[:3]] == ["ssp", "bsp", "ssp"]
+    begin = [drawn[0].begins(number) for number in range(len(drawn[0].faults))]
+    assert begin == sorted(begin)
+    assert 0 < begin[0] < begin[-1] < 0.9
+
+
+def test_faults_have_their_rounds() -> None:
+    assert {name for _, *faults in PAIRS for name in faults} | {*IN_TURN, "fill memory"} == set(FAULTS)
     assert {servers for servers, *_ in PAIRS} == set(SERVERS)
 
 
@@ -95,6 +147,44 @@ class TestPlayed:
         (problem,) = verdict.problems
         assert re.search(r"run 1 was refused: .* lost (its|the) data", problem)
         assert str(verdict).startswith("WRONG (")
+
+    def test_a_job_gets_over_faults_in_turn(self, tmp_path: Path) -> None:
+        """The last of which ends it; then it is resumed. The log loss is about that of a job in memory."""
+        faults = ("kill primary", "kill worker", "fill memory")
+        verdict = played(in_turn(*faults, additive=False), tmp_path)
+        assert (verdict.problems, verdict.undecided, verdict.missed) == ([], [], [])
+        assert verdict.refusal is not None
+        assert "memory limit" in verdict.refusal
+        assert (verdict.runs, str(verdict).startswith("refused, and right when resumed (")) == (2, True)
+        assert [recovery.partition(":")[0] for recovery in verdict.recoveries] == [
+            "kill primary",
+            "kill worker",
+        ]
+        after_s = float(re.findall(r"went on after ([0-9.]+) s", verdict.recoveries[0])[0])
+        assert after_s > 1.0  # the others have to notice first
+
+    def test_rounds_give_the_same_weights(self, tmp_path: Path) -> None:
+        """While partitions move to a new node, and a primary dies whose replica is behind."""
+        faults = ("kill lagging primary", "reshard to new node")
+        verdict = played(in_turn(*faults, consistency="bsp", additive=False, shard_chunks=1), tmp_path, 4.0)
+        assert (verdict.problems, verdict.undecided, verdict.missed) == ([], [], [])
+        assert (verdict.runs, len(verdict.recoveries)) == (1, 2)
+
+    def test_a_push_that_the_store_does_not_have(self, tmp_path: Path) -> None:
+        """A ledger says that it has acknowledged it."""
+        with adding_to(tmp_path / "round" / "run-1" / "ledger"):
+            verdict = played(plain("aof", "read", "read"), tmp_path, 0.5)
+        assert verdict.problems == [
+            "LOST: chunk 888 of data shard 0 was acknowledged, and is not in partition 5"
+        ]
+
+    def test_servers_are_frozen_while_clients_push(self, tmp_path: Path) -> None:
+        report = freeze_servers(5, "0", tmp_path, freeze_s=2.5, stop=Event())
+        assert report.problems == []
+        assert (report.freezes, report.servers, len(report.recoveries_s)) == (5, 5, 5)
+        assert report.in_flight >= 1
+        assert all(proof.pushes >= 4 and proof.pushes == proof.acknowledged for proof in report.proofs)
+        assert str(report).startswith("right (")
 
 
 def test_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,24 +12,28 @@ from time import monotonic
 import redis
 
 from ctr.checkpoint import read_checkpoint
-from ctr.drill.ledger import Ledger
 from ctr.errors import CtrError
-from ctr.ps.servers import EmbeddedRedis, SteppedClock
+from ctr.ps import RedisStore, parse_redis_url
+from ctr.ps.servers import EmbeddedRedis
+from ctr.ps.servers.embedded import NODE_TIMEOUT
 from ctr.workers.description import JobDescription
-from tests.ctr.distributed_jobs import State
+from tests.drill.evidence import UNDECIDED, Compare, Evidence, is_loss, is_out_of_memory, sums_in
 from tests.drill.faults import FAULTS
-from tests.drill.order import Order
-from tests.drill.process import JobProcess
+from tests.drill.ledger import Ledger
+from tests.drill.process import JobProcess, Order
+from tests.drill.proof import StoreSums
 from tests.drill.rounds import SERVERS, Round
 from tests.drill.scene import MissedError, Scene, chunks_of
-from tests.drill.verdict import UNDECIDED, Evidence, is_loss
+from tests.ps.stepped_clock import SteppedClock
 from tests.ps.tls import Certificates, TlsProxy, url_of
 
 EVENTS = "events"
 """The file of what happened when, in a round's folder."""
 LEASE_S = 2.0
 BOUND_S = 150.0
-"""For one run of the command; undisturbed it takes 15 s. Clocks are stepped by more."""
+"""For one run of the command with two faults; undisturbed it takes 15 s. Clocks are stepped by more."""
+ALLOWANCE_S = 3.0
+"""After a primary was killed, training must have gone on within this after the timeout of its node."""
 _RUNS = 2
 """The second goes on from a checkpoint when no fault strikes any more: it has to be right."""
 
@@ -44,6 +49,8 @@ class Verdict:
     """What the ledger cannot tell."""
     missed: list[str] = field(default_factory=list)
     """Faults that came too late."""
+    recoveries: list[str] = field(default_factory=list)
+    """Of faults in turn: how long the job took to get over each."""
     refusal: str | None = None
     """The error that the first run ended with."""
     runs: int = 0
@@ -72,18 +79,21 @@ class Trial:
         self,
         round_: Round,
         job: JobDescription,
-        expected: State | None,
+        compare: Compare,
         folder: Path,
         *,
-        paced_s: float = 10.0,
+        paced_s: float = 5.0,
+        allowance_s: float = ALLOWANCE_S,
     ) -> None:
-        """`expected`: see `Evidence`. The job trains for at least `paced_s`, for faults to strike in it."""
+        """For `compare` see `Evidence`. The job trains for at least `paced_s` for each of its faults."""
         self.verdict = Verdict(round_)
         self._round = round_
         self._job = job
         self._folder = folder
-        self._paced_s = paced_s
-        self._evidence = Evidence(job, expected)
+        self._paced_s = paced_s * len(round_.faults)
+        self._bound_s = BOUND_S * len(round_.faults) / 2
+        self._allowance_s = allowance_s
+        self._evidence = Evidence(job, compare)
         self._checkpoint = folder / "checkpoint"
         self._processes: list[JobProcess] = []
         """One for each run."""
@@ -108,7 +118,11 @@ class Trial:
         wanted = SERVERS[self._round.servers]
         stepped = "step clock" in self._round.faults
         self._clock = SteppedClock(self._folder / "clock") if stepped else None
-        return opened.enter_context(EmbeddedRedis(wanted.shards, wanted.replicas, wanted.config, self._clock))
+        environment = None
+        if self._clock is not None:
+            opened.callback(self._clock.clean)
+            environment = self._clock.environment
+        return opened.enter_context(EmbeddedRedis(wanted.shards, wanted.replicas, wanted.config, environment))
 
     def _url(self, servers: EmbeddedRedis, opened: ExitStack) -> str:
         if not self._round.tls:
@@ -127,7 +141,7 @@ class Trial:
                 scene = self._scene(servers, url, process)
                 self._strike(scene)
             try:
-                code = process.wait(BOUND_S)
+                code = process.wait(self._bound_s)
                 scene.note(f"run {number} ended with code {code}")
             finally:
                 scene.over.set()
@@ -135,7 +149,7 @@ class Trial:
                     thread.join()
                 (self._folder / EVENTS).write_text("\n".join(scene.events) + "\n")
             self.verdict.folds += scene.folds()
-            if not self._goes_on(process, code):
+            if not self._goes_on(process, code, url):
                 break
 
     def _begin(self, url: str, number: int) -> JobProcess:
@@ -168,38 +182,72 @@ class Trial:
         )
 
     def _strike(self, scene: Scene) -> None:
-        """Begin both faults, each on its thread."""
+        """Begin the faults: in turn on one thread, a pair on two."""
         began = Event()
 
         def first() -> None:
             scene.until_job(lambda: scene.fraction() >= self._round.fraction)
             began.set()
-            FAULTS[self._round.faults[0]](scene, self._round.chances(0))
+            self._fault(scene, 0)
 
         def second() -> None:
             scene.until_job(began.is_set)
             scene.pause(self._round.gap_s)
-            FAULTS[self._round.faults[1]](scene, self._round.chances(1))
+            self._fault(scene, 1)
 
-        def guarded(number: int) -> None:
-            name = self._round.faults[number]
-            try:
-                (first, second)[number]()
-            except MissedError:
-                self.verdict.missed.append(name)
-            except BaseException as error:  # noqa: BLE001  (shown with the round)
-                self.verdict.problems.append(f"the fault {name!r} itself failed: {error!r}")
+        def in_turn() -> None:
+            for number in range(len(self._round.faults)):
+                self._guarded(number, lambda n=number: self._fault_in_turn(scene, n))
 
-        self._threads = [Thread(target=guarded, args=(number,)) for number in range(2)]
+        tasks = (
+            [in_turn]
+            if self._round.in_turn
+            else [
+                lambda: self._guarded(0, first),
+                lambda: self._guarded(1, second),
+            ]
+        )
+        self._threads = [Thread(target=task) for task in tasks]
         for thread in self._threads:
             thread.start()
 
-    def _goes_on(self, process: JobProcess, code: int | None) -> bool:
+    def _guarded(self, number: int, strike: Callable[[], None]) -> None:
+        name = self._round.faults[number]
+        try:
+            strike()
+        except MissedError:
+            self.verdict.missed.append(name)
+        except BaseException as error:  # noqa: BLE001  (shown with the round)
+            self.verdict.problems.append(f"the fault {name!r} itself failed: {error!r}")
+
+    def _fault(self, scene: Scene, number: int) -> None:
+        FAULTS[self._round.faults[number]](scene, self._round.chances(number))
+
+    def _fault_in_turn(self, scene: Scene, number: int) -> None:
+        scene.until_job(lambda: scene.fraction() >= self._round.begins(number))
+        self._fault(scene, number)
+        scene.release()
+        try:
+            scene.pause(0.0)
+            went_on_s, whole_s = scene.recovery()
+        except MissedError:  # the run ended, perhaps because of the fault
+            return
+        name = self._round.faults[number]
+        self.verdict.recoveries.append(
+            f"{name}: went on after {went_on_s:.1f} s, whole after {whole_s:.1f} s"
+        )
+        timeout_s = float(SERVERS[self._round.servers].config[NODE_TIMEOUT]) / 1000
+        if "kill" in name and "primary" in name and went_on_s > timeout_s + self._allowance_s:
+            self.verdict.problems.append(
+                f"{self.verdict.recoveries[-1]}; allowed: {timeout_s + self._allowance_s:g} s"
+            )
+
+    def _goes_on(self, process: JobProcess, code: int | None, url: str) -> bool:
         """Judge a run that is over; whether the job is to be resumed."""
         verdict, outcome = self.verdict, process.outcome()
         pushes = Ledger(process.ledger).read()
         if code is None:
-            verdict.problems.append(f"run {verdict.runs} did not end within {BOUND_S:g} s")
+            verdict.problems.append(f"run {verdict.runs} did not end within {self._bound_s:g} s")
             return False
         if outcome is not None and outcome.refusal is None:
             verdict.checkpoints += outcome.checkpoints
@@ -212,11 +260,21 @@ class Trial:
                 return False
         else:
             assert outcome.refusal is not None
-            if verdict.runs > 1 or not self._round.may_refuse or not is_loss(outcome.refusal):
+            lost = self._round.may_refuse and is_loss(outcome.refusal)
+            full = "fill memory" in self._round.faults and is_out_of_memory(outcome.refusal)
+            if verdict.runs > 1 or not (lost or full):
                 verdict.problems.append(f"run {verdict.runs} was refused: {outcome.refusal}")
                 return False
             verdict.refusal = outcome.refusal
+            if full:
+                verdict.problems += self._evidence.stop(pushes, self._sums(url))
         if not self._checkpoint.exists():
             return False
         verdict.problems += self._evidence.resume(pushes, read_checkpoint(self._checkpoint))
         return True
+
+    def _sums(self, url: str) -> StoreSums:
+        """What is in the store of a run that stopped."""
+        bits = self._job.feature_spec().bits
+        with closing(RedisStore(parse_redis_url(url), bits=bits, width=2, join=True, create=False)) as store:
+            return sums_in(store)

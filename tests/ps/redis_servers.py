@@ -17,7 +17,7 @@ import pytest
 from ctr.errors import StoreError
 from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.servers.redis_server import RedisServer, find_redis_server
-from ctr.ps.servers.stepped_clock import SteppedClock, find_libfaketime
+from tests.ps.stepped_clock import SteppedClock, find_libfaketime
 
 
 def _is_there(find: Callable[[], object]) -> bool:
@@ -123,6 +123,9 @@ def start_redis() -> Iterator[StartRedis]:
             config: Mapping[str, str] | None = None,
             clock: SteppedClock | None = None,
         ) -> EmbeddedRedis:
-            return started.enter_context(EmbeddedRedis(shards, replicas, config, clock))
+            if clock is None:
+                return started.enter_context(EmbeddedRedis(shards, replicas, config))
+            started.callback(clock.clean)  # when the servers have ended
+            return started.enter_context(EmbeddedRedis(shards, replicas, config, clock.environment))
 
         yield start

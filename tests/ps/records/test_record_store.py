@@ -13,11 +13,11 @@ import pytest
 
 from ctr.errors import StoreError
 from ctr.ps.records import Beginning, Change, Record, RecordStore, record_store
-from ctr.ps.servers import SteppedClock
 from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.wire import Keys, RecordsPart, parse_redis_url
 from tests.ps.cut_lines import CutLine
 from tests.ps.redis_servers import StartRedis, needs_faketime, needs_redis, timing_sensitive
+from tests.ps.stepped_clock import SteppedClock
 
 pytestmark = needs_redis
 

@@ -14,7 +14,7 @@ from ctr.errors import StoreError
 from ctr.ps import Filters, RedisStore, Token, WorkerStore, parse_redis_url
 from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.servers.redis_server import RedisServer
-from ctr.ps.servers.resharding import hash_slot_of, move_hash_slots
+from tests.ps.cluster import hash_slot_of, move_hash_slots
 from tests.ps.contract import scanned
 from tests.ps.expected_sums import ExpectedSums, chunks_of, filter_updates
 from tests.ps.redis_servers import StartRedis, eventually, needs_redis, timing_sensitive

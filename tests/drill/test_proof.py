@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ctr.drill.ledger import Ledger, LedgerWriter, Push, Share, sums_of
-from ctr.drill.proof import Proof, StoreSums, prove, sent_again
 from ctr.errors import DataError
 from ctr.ps import PartitionDump, RedisStore, Slots, Token, parse_redis_url
+from tests.drill.ledger import Ledger, LedgerWriter, Push, Share, sums_of, went_on
+from tests.drill.proof import Proof, StoreSums, prove, sent_again
 from tests.ps.redis_servers import needs_redis
 
 BITS = 12
@@ -291,20 +291,6 @@ class TestChoices:
         pushes = attempts([[Share(1, 1)]] * 100)
         assert 1 < len(prove(pushes, StoreSums.empty(1)).problems) <= 20
 
-
-def test_sent_again_counts_only_what_had_arrived() -> None:
-    def push(worker: str, sent: float, places: set[int], arrived: set[int]) -> Push:
-        return Push(worker, 0, 0, sent, dict.fromkeys(places, Share(1, 1)), sent, frozenset(arrived))
-
-    pushes = [
-        push("one", 1.0, {0, 1, 2}, {0, 1}),
-        push("two", 2.0, {0, 1, 2}, {0, 1, 2}),
-        push("one", 3.0, {1, 2}, {1, 2}),
-        push("one", 4.0, {2}, {2}),
-    ]
-    found = sent_again(pushes)
-    assert {pushes.index(each): places for each, places in found.items()} == {2: {1}, 3: {2}}
-
     def test_many_that_arrived_twice(self) -> None:
         """As after a restart from a snapshot: those that arrived last count, of all but a few chunks."""
         rng = np.random.default_rng(0)
@@ -319,3 +305,28 @@ def test_sent_again_counts_only_what_had_arrived() -> None:
             kept = [pair[chunk not in earlier] for chunk, pair in enumerate(pairs)]
             assert prove(pushes, sums_with(kept, 99)).problems == []
             assert only_kind(prove(pushes, sums_with(kept[1:], 99))) == "UNDECIDED"
+
+
+def test_sent_again_counts_only_what_had_arrived() -> None:
+    def push(worker: str, sent: float, places: set[int], arrived: set[int]) -> Push:
+        return Push(worker, 0, 0, sent, dict.fromkeys(places, Share(1, 1)), sent, frozenset(arrived))
+
+    pushes = [
+        push("one", 1.0, {0, 1, 2}, {0, 1}),
+        push("two", 2.0, {0, 1, 2}, {0, 1, 2}),
+        push("one", 3.0, {1, 2}, {1, 2}),
+        push("one", 4.0, {2}, {2}),
+    ]
+    found = sent_again(pushes)
+    assert {pushes.index(each): places for each, places in found.items()} == {2: {1}, 3: {2}}
+
+
+def test_pushes_go_on_with_the_first_that_was_sent_since() -> None:
+    def push(sent: float, acknowledged: float | None, arrived: int = 0) -> Push:
+        return Push("one", 0, 0, sent, {}, acknowledged, frozenset({arrived}))
+
+    pushes = [push(1.0, 9.0), push(3.0, None), push(4.0, 5.0, 1), push(5.5, 8.0), push(6.0, 7.0)]
+    assert went_on(pushes, 2.0) == 5.0
+    assert went_on(pushes, 2.0, 0) == 7.0
+    assert went_on(pushes, 6.5) is None
+    assert went_on([], 0.0) is None

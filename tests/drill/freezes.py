@@ -14,11 +14,10 @@ from time import monotonic, sleep
 
 import numpy as np
 
-from ctr.drill.fault_plan import went_on
-from ctr.drill.ledger import Ledger, LedgerWriter, Push
-from ctr.drill.proof import Proof, StoreSums, prove
 from ctr.ps import PendingPush, PushQueue, RedisStore, Token, parse_redis_url
 from ctr.ps.servers import EmbeddedRedis, RedisServer
+from tests.drill.ledger import Ledger, LedgerWriter, Push, went_on
+from tests.drill.proof import Proof, StoreSums, prove
 
 _MOST_SERVERS = 20
 _BITS = 16
@@ -43,6 +42,14 @@ class FreezeReport:
     proofs: list[Proof] = field(default_factory=list)
     """One per server."""
     problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        pushes = sum(proof.pushes for proof in self.proofs)
+        most = f"; pushes went on at most {max(self.recoveries_s):.2f} s later" if self.recoveries_s else ""
+        return (
+            f"{'WRONG' if self.problems else 'right'} ({self.seconds:.0f} s, {self.servers} servers, "
+            f"{pushes:,} pushes; {self.in_flight} of {self.freezes} freezes caught a push{most})"
+        )
 
 
 def freeze_servers(
@@ -139,7 +146,7 @@ class _Trial:
             report.in_flight += any(
                 push.sent < frozen and (push.acknowledged or thawed) >= thawed for push in pushes
             )
-            at = went_on(pushes, frozen, lambda push: True)
+            at = went_on(pushes, frozen)
             if at is None:
                 report.problems.append(f"server {self._folder.name}: no push arrived after a freeze")
             else:

@@ -20,9 +20,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.drill.ledger import Push, Share, UInt64, sums_of
 from ctr.ps import PartitionDump, Partitions
 from ctr.ps.partitions import as_slots
+from tests.drill.ledger import Push, Share, UInt64, sums_of
 
 _MOST_SUMS = 1 << 20  # that are compared with as many others
 _MOST_PROBLEMS = 20

@@ -1,4 +1,4 @@
-"""`SteppedClock`: a wall clock for redis-servers of our own, which is stepped while they run."""
+"""`SteppedClock`: a wall clock for redis-servers of tests, which is stepped while they run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHARED = Path("/dev/shm")
 
 
 class SteppedClock:
-    """The system's clock plus an offset, which `step` sets; for `EmbeddedRedis`.
+    """The system's clock plus an offset, which `step` sets.
 
     It is libfaketime, loaded before the C library. Only the time of day differs, not the monotonic clock, by
     which Redis measures timeouts and pauses. Raises StoreError when libfaketime is not installed.
@@ -31,7 +31,7 @@ class SteppedClock:
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
-        """What a process has to be started with to see this clock."""
+        """What a process has to be started with to see this clock: `EmbeddedRedis(environment=…)`."""
 
     def step(self, offset_s: float) -> None:
         """From now on the clock is so far ahead of the system's, or behind it: 0 sets it right again."""

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from ctr.ps.servers import RedisServer, SteppedClock
+from ctr.ps.servers import RedisServer
 from tests.ps.redis_servers import StartRedis, needs_faketime, needs_redis
+from tests.ps.stepped_clock import SteppedClock
 
 pytestmark = [needs_redis, needs_faketime]
 

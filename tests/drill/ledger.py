@@ -1,15 +1,14 @@
 """The ledger of a job: every push that was sent to the store, and every one that the store acknowledged.
 
-It costs a job a little time, so nobody writes one but who sets `CTR_LEDGER`, as `ctr drill` does. What an
-increment adds is exact modulo 2**64, so two sums per push and partition are enough to prove afterwards that
-the store holds each push once (see `ctr.drill.proof`).
+Workers write one when their environment has the variables of `ledger_variables`. What an increment adds is
+exact modulo 2**64, so two sums per push and partition are enough to prove afterwards that the store holds
+each push once (see `tests/drill/proof.py`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -20,14 +19,13 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from ctr.cli.working import PUSH_WRAPPER
 from ctr.errors import DataError
 from ctr.features import Slots
 from ctr.ps import Logged, PushPacked, RedisStore, Token
 
-FOLDER = "CTR_LEDGER"
-"""Environment variable: the folder that every worker keeps its ledger in."""
-PACE = "CTR_LEDGER_PACE_S"
-"""Environment variable: how long a push takes at least, in seconds."""
+_FOLDER = "CTR_LEDGER"
+_PACE_S = "CTR_LEDGER_PACE_S"
 
 UInt64 = NDArray[np.uint64]
 
@@ -58,6 +56,20 @@ class Push:
     """When the store had acknowledged it; None when it has not."""
     arrived: frozenset[int] = frozenset()
     """The partitions that acknowledged it: they have it, or had the same chunk of another attempt."""
+
+
+def went_on(pushes: Sequence[Push], since: float, partition: int | None = None) -> float | None:
+    """When the first push sent after `since` was acknowledged, by this or any partition; None: never."""
+    return min(
+        (
+            push.acknowledged
+            for push in pushes
+            if push.acknowledged is not None
+            and push.sent > since
+            and (partition is None or partition in push.arrived)
+        ),
+        default=None,
+    )
 
 
 def sums_of(slots: Slots, packed: NDArray[np.int64], cuts: NDArray[np.int64]) -> tuple[UInt64, UInt64]:
@@ -141,27 +153,18 @@ class LedgerWriter:
 
 
 def in_ledger(store: RedisStore, worker: str) -> PushPacked:
-    """The store's `push_packed`, wrapped in a `LedgerWriter` if the environment asks for ledgers."""
-    folder = os.environ.get(FOLDER)
-    if not folder:
-        return store.push_packed
-    return LedgerWriter(store, Path(folder, f"{worker}.jsonl"), float(os.environ.get(PACE, "0")))
+    """The store's `push_packed`, wrapped in a `LedgerWriter` as the environment says."""
+    folder, pace_s = os.environ[_FOLDER], float(os.environ[_PACE_S])
+    return LedgerWriter(store, Path(folder, f"{worker}.jsonl"), pace_s)
 
 
-@contextmanager
-def keeping_ledgers(folder: Path, pace_s: float = 0.0) -> Iterator[None]:
-    """Meanwhile, workers that this process starts write ledgers into `folder`, which is made."""
-    folder.mkdir(parents=True, exist_ok=True)
-    before = {name: os.environ.get(name) for name in (FOLDER, PACE)}
-    os.environ.update({FOLDER: str(folder.resolve()), PACE: str(pace_s)})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+def ledger_variables(folder: Path, pace_s: float = 0.0) -> dict[str, str]:
+    """Variables with which workers write ledgers into `folder`, where a push takes at least `pace_s`."""
+    return {
+        PUSH_WRAPPER: f"{in_ledger.__module__}:{in_ledger.__name__}",
+        _FOLDER: str(folder.resolve()),
+        _PACE_S: str(pace_s),
+    }
 
 
 class Ledger:
