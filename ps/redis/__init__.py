@@ -1,9 +1,9 @@
 """The store in Redis."""
 
+from ctr.ps.layout import Layout
 from ctr.ps.redis.counters import Saturations
 from ctr.ps.redis.drop import drop_incarnation
 from ctr.ps.redis.dumps import PartitionDump
-from ctr.ps.redis.layout import Layout
 from ctr.ps.redis.log import Logged
 from ctr.ps.redis.model import ModelExistsError, require_layout
 from ctr.ps.redis.news import News, NewsPosition

@@ -8,7 +8,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from ctr.errors import StoreError
-from ctr.ps.redis.layout import Layout
+from ctr.ps.layout import Layout
 from ctr.ps.wire import (
     BROKEN,
     INCARNATION,
@@ -93,7 +93,7 @@ def drop_model(client: Any, keys: Keys, incarnation: bytes) -> None:
 
 def partition_keys(keys: Keys, partition: int, strings: int) -> tuple[bytes, ...]:
     """All of a partition of so many strings; its facts first."""
-    names = keys.state, keys.tail, keys.log, keys.present, keys.folding, keys.fold_steps
+    names = keys.state, keys.last_slots, keys.log, keys.present, keys.folding, keys.fold_steps
     of_strings = (name(partition, i) for i in range(strings) for name in names)
     return keys.facts(partition), *watermark_keys(keys, partition), *of_strings
 

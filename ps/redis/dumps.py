@@ -10,19 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
+from ctr.ps.layout import OPTIMISTIC, SLOT_BYTES, Layout, body_slots, fold_counts
 from ctr.ps.packed_kernels import add_scattered
 from ctr.ps.partitions import Int64
 from ctr.ps.redis.drop import partition_keys, watermark_keys
-from ctr.ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts, read_folds
-from ctr.ps.redis.layout import SLOT_BYTES, Layout, body_slots, fold_counts, make_string
+from ctr.ps.redis.incarnation import Facts, Incarnation, ask_facts, make_string, read_facts, read_folds
 from ctr.ps.redis.log import read_entries
-from ctr.ps.redis.string_push import OPTIMISTIC, Addition, overwrite
+from ctr.ps.redis.string_push import Addition, overwrite
 from ctr.ps.wire import (
     FOLDS,
     INCARNATION,
     STATE,
     Address,
-    Channel,
+    FanOut,
     ReplyReader,
     Watermark,
     command,
@@ -46,7 +46,7 @@ class PartitionDump:
 class Dumps:
     """Of the partitions of one model."""
 
-    def __init__(self, reads: Channel, writes: Channel, layout: Layout, incarnation: Incarnation) -> None:
+    def __init__(self, reads: FanOut, writes: FanOut, layout: Layout, incarnation: Incarnation) -> None:
         self._reads = reads
         self._writes = writes
         self._keys = incarnation.keys
@@ -67,7 +67,7 @@ class Dumps:
             command(b"HGETALL", key) for key in (keys.facts(partition), *watermark_keys(keys, partition))
         ]
         known.append(command(b"MGET", *(keys.fold_steps(partition, i) for i in strings)))
-        names = keys.state, keys.tail, keys.log, keys.folding
+        names = keys.state, keys.last_slots, keys.log, keys.folding
         values = [command(b"GET", name(partition, i)) for i in strings for name in names]
         # Of 128 MiB, a copy more takes as long as reading them, and so do pages of 4 KiB, which are what all
         # but `np.empty` gets.
@@ -114,10 +114,10 @@ class Dumps:
         for row, count, steps in zip(state.reshape(-1, size * SLOT_BYTES), closed, known[-1], strict=True):
             whole &= steps is not None
             in_body = read.bulk_into(row[:body])
-            in_tail = read.bulk_into(row[body:])
-            whole &= in_body + in_tail == row.size
+            in_last = read.bulk_into(row[body:])
+            whole &= in_body + in_last == row.size
             row[in_body:body] = 0
-            row[body + in_tail :] = 0
+            row[body + in_last :] = 0
             log, folding = read_entries(read), read_entries(read)
             folded = fold_counts(int(steps or 0), pieces)
             whole &= log is not None and (folding is not None or folded[-1] == count)
@@ -179,7 +179,7 @@ class Dumps:
         body = body_slots(slots) * SLOT_BYTES
         parts: list[bytes | memoryview] = [*make_string(keys, place, slots)]
         if body < len(state):
-            parts.append(command(b"SET", keys.tail(*place), bytes(state[body:])))
+            parts.append(command(b"SET", keys.last_slots(*place), bytes(state[body:])))
         used = np.frombuffer(state, np.int64) != 0
         if used.any():
             present = np.packbits(used, bitorder="little").tobytes()
@@ -193,7 +193,7 @@ class Dumps:
         k, keys = self._layout.per_partition, self._keys
 
         def ask(p: int) -> bytes:
-            names = [name(p, i) for name in (keys.state, keys.tail, keys.log) for i in range(k)]
+            names = [name(p, i) for name in (keys.state, keys.last_slots, keys.log) for i in range(k)]
             return ask_facts(keys, p) + b"".join(command(b"STRLEN", key) for key in names)
 
         def read(p: int, replies: ReplyReader) -> None:

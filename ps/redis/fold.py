@@ -24,22 +24,22 @@ import numpy as np
 
 from ctr.errors import StoreError
 from ctr.ps.bitmap_kernels import mark
+from ctr.ps.layout import OPTIMISTIC, SLOT_BYTES, Layout, Offsets, body_slots, density_of, is_dense
 from ctr.ps.packed_kernels import add_scattered
 from ctr.ps.partitions import Int64
 from ctr.ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts
-from ctr.ps.redis.layout import SLOT_BYTES, Layout, Offsets, body_slots, density_of, is_dense
 from ctr.ps.redis.log import Entries, read_entries
-from ctr.ps.redis.string_push import OPTIMISTIC, Addition, add_one_by_one, overwrite
-from ctr.ps.wire import FOLDS, Address, Channel, Link, Patience, ServerError, command, read_queued
+from ctr.ps.redis.string_push import Addition, add_one_by_one, overwrite
+from ctr.ps.wire import FOLDS, Address, FanOut, Link, Patience, ServerError, command, read_queued
 
 _PAUSE_S, _LONGEST_PAUSE = 0.001, 50
 
 
 class Folds:
-    """Of the strings of one model, over one channel."""
+    """Of the strings of one model, over one fan-out."""
 
-    def __init__(self, channel: Channel, layout: Layout, incarnation: Incarnation) -> None:
-        self._channel = channel
+    def __init__(self, fan_out: FanOut, layout: Layout, incarnation: Incarnation) -> None:
+        self._fan_out = fan_out
         self._layout = layout
         self._incarnation = incarnation
 
@@ -54,19 +54,19 @@ class Folds:
             by_partition.setdefault(string // self._layout.per_partition, []).append(string)
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._channel.nodes.links(address, 1)
+            (link,) = self._fan_out.nodes.links(address, 1)
             for string in (string for p in partitions for string in by_partition[p]):
                 folding = _StringFold(link, self._layout, self._incarnation, string, density_of(address))
                 if not folding.run():
                     put_off.add(string)
             return []
 
-        self._channel.everywhere(list(by_partition), on_node)
+        self._fan_out.everywhere(list(by_partition), on_node)
         return sorted(put_off)
 
     def fold_all(self) -> None:
         """Fold all logs."""
-        patience = Patience(self._channel.patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
+        patience = Patience(self._fan_out.patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
         todo = self.fold(range(self._layout.strings.count))
         while todo:
             patience.pause(self._always_put_off)
@@ -74,8 +74,8 @@ class Folds:
 
     def _always_put_off(self) -> StoreError:
         return StoreError(
-            f"{self._channel.url}: other workers kept folding the same logs for "
-            f"{self._channel.patience_s:g} s; is the job still running?"
+            f"{self._fan_out.url}: other workers kept folding the same logs for "
+            f"{self._fan_out.patience_s:g} s; is the job still running?"
         )
 
 
@@ -205,11 +205,11 @@ class _StringFold:
     def _add_piece(self, offsets: Offsets, increments: Int64, steps: int, after: int, *, ends: bool) -> None:
         """Add entries to a piece, as a range unless they are few or somebody pushes in between."""
         keys, replies = self.incarnation.keys, self.link.replies
-        state, tail = keys.state(*self._place), keys.tail(*self._place)
+        state, last_key = keys.state(*self._place), keys.last_slots(*self._place)
         body = body_slots(self.layout.strings.size)
         cut = int(np.searchsorted(offsets, body))
-        to_tail = add_one_by_one(tail, offsets[cut:] - np.uint32(body), increments[cut:])
-        touched = [state] * (cut > 0) + [tail] * (cut < offsets.size)
+        to_last = add_one_by_one(last_key, offsets[cut:] - np.uint32(body), increments[cut:])
+        touched = [state] * (cut > 0) + [last_key] * (cut < offsets.size)
         for ranged in (True, False):
             if ranged and not is_dense(offsets[:cut], self.density):
                 continue
@@ -229,8 +229,8 @@ class _StringFold:
                 added = overwrite(state, values, first)
             else:
                 added = add_one_by_one(state, offsets[:cut], increments[:cut])
-            added.parts += to_tail.parts
-            added.answers += to_tail.answers
+            added.parts += to_last.parts
+            added.answers += to_last.answers
             if self._step(added, after, ends=ends):
                 return
         raise _OthersAreAtItError

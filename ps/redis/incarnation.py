@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
+from ctr.ps.layout import SLOT_BYTES, body_slots
 from ctr.ps.wire import (
     CROWDED,
     FOLDS,
@@ -107,3 +108,18 @@ def read_watermark(replies: ReplyReader) -> Watermark:
     """The answer to `ask_watermark`."""
     found = replies.text()
     return Watermark.from_bytes(found) if found else Watermark()
+
+
+def make_string(keys: Keys, place: tuple[int, int], size: int) -> list[bytes]:
+    """Commands that make a string of `size` slots, zeros, and all that belongs to it; each answers one line.
+
+    So none of these keys is ever missing from a partition that has a state, unless it was lost. The string is
+    made whole at once and takes no more than its size: one that grows is given up to 1 MiB more, and SET
+    would keep up to 1 MiB of the buffer that the value came in.
+    """
+    body = body_slots(size)
+    others = [keys.log(*place), b"", keys.present(*place), b"", keys.fold_steps(*place), b"0"]
+    if body < size:
+        others += [keys.last_slots(*place), bytes((size - body) * SLOT_BYTES)]
+    state = command(b"SETRANGE", keys.state(*place), b"%d" % (body * SLOT_BYTES - 1), b"\0")
+    return [state, command(b"MSET", *others)]

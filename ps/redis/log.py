@@ -17,15 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.ps.layout import FOLD_DENSITY, Offsets
 from ctr.ps.log_kernels import ENTRY_BYTES, decode_entries, encode_entries
 from ctr.ps.partitions import Slots
-from ctr.ps.redis.layout import Offsets
 from ctr.ps.wire import ReplyReader
 
-_DENSITY = 8
-"""A log is folded when it has an entry for one in so many of the string's slots; the first time sooner.
-
-6 bytes for each of them, and up to 1 MiB that a growing string is given ahead, are 1.25 bytes per slot."""
 _LEAST = 16  # entries
 _APART = 64  # lengths at which logs are folded for the first time
 
@@ -53,7 +49,7 @@ def is_to_fold(string: int, size: int, folds: int, before: int, after: int) -> b
     All logs grow at one pace, and if they were folded at one moment, the next push would wait for seconds. So
     one that has not been folded yet is long enough from half the length on, that of each string another.
     """
-    entries = max(size // _DENSITY, _LEAST)
+    entries = max(size // FOLD_DENSITY, _LEAST)
     eighth = entries // 8 * ENTRY_BYTES
     first = 0 if folds else entries // 2 * (-string % _APART) // _APART
     longest = (entries - first) * ENTRY_BYTES

@@ -14,9 +14,9 @@ from time import monotonic, sleep
 from typing import Any
 
 from ctr.errors import StoreError
+from ctr.ps.layout import Layout
 from ctr.ps.redis.drop import CREATING, READY, batches, drop_model, each, is_wrong_type, partition_keys
 from ctr.ps.redis.incarnation import Incarnation
-from ctr.ps.redis.layout import Layout
 from ctr.ps.wire import (
     BROKEN,
     INCARNATION,

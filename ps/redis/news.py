@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.ps.layout import Layout, bitmap_count
 from ctr.ps.log_kernels import ENTRY_BYTES
 from ctr.ps.partitions import Bools
 from ctr.ps.redis.incarnation import Facts, Incarnation, ask_facts, ask_steps, read_facts, read_steps
-from ctr.ps.redis.layout import Layout, bitmap_count
 from ctr.ps.redis.log import Entries, read_entries
-from ctr.ps.wire import Address, Channel, ReplyReader, command
+from ctr.ps.wire import Address, FanOut, ReplyReader, command
 
 _AT_A_TIME = 4 << 20
 """Bytes that are asked for at a time: until they are read, a server holds as many for each worker."""
@@ -76,7 +76,7 @@ _Note = Callable[[int, _Look, _Look, list[Any]], object]
 
 
 class NewsReader:
-    """Of the partitions of one model, over one channel.
+    """Of the partitions of one model, over one fan-out.
 
     While its log is open, a string's entries are read on from where one was. When it has been closed, the
     string is read anew: the log that is open now, the one that is being folded, and the bitmap. An entry
@@ -84,8 +84,8 @@ class NewsReader:
     much to read: it is asked for in bounded pieces, and what goes beyond a few of them is left for later.
     """
 
-    def __init__(self, channel: Channel, layout: Layout, incarnation: Incarnation) -> None:
-        self._channel = channel
+    def __init__(self, fan_out: FanOut, layout: Layout, incarnation: Incarnation) -> None:
+        self._fan_out = fan_out
         self._keys = incarnation.keys
         self._layout = layout
         self._incarnation = incarnation
@@ -114,7 +114,7 @@ class NewsReader:
         found = [b""] * self._layout.partitions.count
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._channel.nodes.links(address, 1)
+            (link,) = self._fan_out.nodes.links(address, 1)
             link.send(command(b"INFO", b"server") + command(b"INFO", b"replication"))
             lines = b"\n".join(link.replies.all_of(link.replies.text, link.replies.text)).splitlines()
             lineage = b" ".join(line for line in lines if line.startswith((b"run_id:", b"master_replid:")))
@@ -122,7 +122,7 @@ class NewsReader:
                 found[p] = lineage
             return []
 
-        self._channel.everywhere(list(range(len(found))), on_node)
+        self._fan_out.everywhere(list(range(len(found))), on_node)
         return found
 
     def _read_on(self, position: NewsPosition, news: News) -> dict[int, int]:
@@ -227,7 +227,7 @@ class NewsReader:
             for (s, _), each in zip(by_partition[p], answers, strict=True):
                 note(s, before, after, each)
 
-        self._channel.ask_each(list(by_partition), ask, read)
+        self._fan_out.ask_each(list(by_partition), ask, read)
 
     def _look(self, facts: Facts, found: list[bytes]) -> _Look:
         steps = self._incarnation.steps(facts, found)

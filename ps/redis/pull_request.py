@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ctr.ps.layout import SLOT_BYTES, Offsets, is_dense, split_last
 from ctr.ps.partitions import Int64
 from ctr.ps.redis.incarnation import (
     Incarnation,
@@ -14,7 +15,6 @@ from ctr.ps.redis.incarnation import (
     read_steps,
     read_watermark,
 )
-from ctr.ps.redis.layout import SLOT_BYTES, Offsets, is_dense, split_tail
 from ctr.ps.wire import Keys, ReplyReader, Watermark, bitfield_read, command, read_queued
 from ctr.ps.wire.reply_kernels import decode_range
 
@@ -28,11 +28,11 @@ class StringPull:
         """Of the string of `size` slots at this place; from `density` on, see `is_dense`, as a range."""
         self._keys = keys
         self._place = place
-        self._offsets, self._tail = split_tail(offsets, size)
+        self._offsets, self._last = split_last(offsets, size)
         self._ranged = is_dense(self._offsets, density)
-        self.commands = (self._offsets.size > 0) + (self._tail.size > 0)
-        self.needed = [keys.state(*place)] * (self._offsets.size > 0) + [keys.tail(*place)] * (
-            self._tail.size > 0
+        self.commands = (self._offsets.size > 0) + (self._last.size > 0)
+        self.needed = [keys.state(*place)] * (self._offsets.size > 0) + [keys.last_slots(*place)] * (
+            self._last.size > 0
         )
         """Keys that are there if the partition has a state."""
 
@@ -52,13 +52,13 @@ class StringPull:
             parts.append(command(b"GETRANGE", self._keys.state(*self._place), start, end))
         elif self._offsets.size:
             parts.append(bitfield_read(self._keys.state(*self._place), self._offsets))
-        if self._tail.size:
-            parts.append(bitfield_read(self._keys.tail(*self._place), self._tail))
+        if self._last.size:
+            parts.append(bitfield_read(self._keys.last_slots(*self._place), self._last))
         return parts
 
     def read(self, replies: ReplyReader, out: Int64) -> Int64:
         """Read the answers to the first of `out`; the rest of it."""
-        body, end = self._offsets.size, self._offsets.size + self._tail.size
+        body, end = self._offsets.size, self._offsets.size + self._last.size
         if self._ranged:
             raw = replies.bulk()
             if raw is not None:
@@ -66,7 +66,7 @@ class StringPull:
         elif body:
             replies.array()
             replies.integers(out[:body])
-        if self._tail.size:
+        if self._last.size:
             replies.array()
             replies.integers(out[body:end])
         return out[end:]

@@ -10,18 +10,18 @@ from threading import Lock
 
 import numpy as np
 
+from ctr.ps.layout import Layout, density_of, fold_counts
 from ctr.ps.partitions import Int64, Slots
 from ctr.ps.redis.incarnation import (
     Incarnation,
     read_watermark,
 )
-from ctr.ps.redis.layout import Layout, density_of, fold_counts
 from ctr.ps.redis.pull_request import PullRequest, StringPull
 from ctr.ps.wire import (
     INCARNATION,
     WATERMARK_HASHES,
     Address,
-    Channel,
+    FanOut,
     Link,
     ReplyReader,
     command,
@@ -45,10 +45,10 @@ class PulledState:
 
 
 class Pulls:
-    """From the partitions of one model, over one channel; `RedisStore` says what the methods do."""
+    """From the partitions of one model, over one fan-out; `RedisStore` says what the methods do."""
 
-    def __init__(self, channel: Channel, layout: Layout, incarnation: Incarnation) -> None:
-        self._channel = channel
+    def __init__(self, fan_out: FanOut, layout: Layout, incarnation: Incarnation) -> None:
+        self._fan_out = fan_out
         self._keys = incarnation.keys
         self._layout = layout
         self._incarnation = incarnation
@@ -77,7 +77,7 @@ class Pulls:
             return PullRequest(self._keys, p, k, pulls, job, list(applied))
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._channel.nodes.links(address, 1)
+            (link,) = self._fan_out.nodes.links(address, 1)
             moved = []
             for each in _sent_ahead(link, [request(address, p) for p in partitions]):
                 p = each.partition
@@ -93,7 +93,7 @@ class Pulls:
                     numbers[p] = mark.number
             return moved
 
-        self._channel.everywhere(np.flatnonzero(np.diff(cuts[::k])).tolist(), on_node)
+        self._fan_out.everywhere(np.flatnonzero(np.diff(cuts[::k])).tolist(), on_node)
         return PulledState(packed, applied, folds)
 
     def applied(self, job: str, shard: int) -> Int64:
@@ -142,7 +142,7 @@ class Pulls:
             numbers = dict(zip(order, chain.from_iterable(found), strict=True))
             note(p, [numbers[i] for i in range(len(shards))])
 
-        self._channel.ask_each(range(self._layout.partitions.count), ask, read)
+        self._fan_out.ask_each(range(self._layout.partitions.count), ask, read)
 
 
 def _sent_ahead(link: Link, requests: Sequence[PullRequest]) -> Iterator[PullRequest]:

@@ -11,8 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.ps.redis.incarnation import Facts, Incarnation, ask_facts, ask_watermark, read_facts, read_watermark
-from ctr.ps.redis.layout import make_string
+from ctr.ps.redis.incarnation import (
+    Facts,
+    Incarnation,
+    ask_facts,
+    ask_watermark,
+    make_string,
+    read_facts,
+    read_watermark,
+)
 from ctr.ps.redis.string_push import StringPush
 from ctr.ps.wire import (
     CROWDED,
@@ -81,7 +88,7 @@ class PushRequest:
     strings: int
     """Of the partition."""
     pushes: Sequence[StringPush]
-    """To strings and their tails; those that read ranges come last."""
+    """To strings and their last slots; those that read ranges come last."""
     logs: Mapping[int, bytes]
     """What is appended to logs, by the strings' places in the partition."""
     job: str

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from ctr.errors import StoreError
+from ctr.ps.layout import OPTIMISTIC, RANGES_TOGETHER, Layout, density_of
 from ctr.ps.log_kernels import ENTRY_BYTES
 from ctr.ps.partitions import Bools, Int64, Slots
 from ctr.ps.redis.counters import SaturationCount
 from ctr.ps.redis.fold import Folds
 from ctr.ps.redis.incarnation import Facts, Incarnation
-from ctr.ps.redis.layout import Layout, density_of
 from ctr.ps.redis.log import Logged, entries_of, is_to_fold
 from ctr.ps.redis.push_request import Found, Outcome, PushRequest, Write, read_write
-from ctr.ps.redis.string_push import OPTIMISTIC, StringPush, string_pushes
+from ctr.ps.redis.string_push import StringPush, string_pushes
 from ctr.ps.store import SupersededError, Token
 from ctr.ps.wire import (
     Address,
-    Channel,
+    FanOut,
     Link,
     Patience,
     ServerError,
@@ -30,7 +30,6 @@ from ctr.ps.wire import (
 )
 
 _LINKS = 16  # transactions on one node at a time: each needs a connection, as WATCH belongs to one
-_MOST_AT_A_TIME = 16 << 20  # bytes of ranges that those read and write together: the server holds as much
 _PAUSE_S = 0.001
 _LONGEST_PAUSE = 50  # times that
 _TAKE_OVER_PAUSE_S = 0.1  # more than taking over all partitions takes
@@ -42,23 +41,23 @@ NoteWrite = Callable[[int, Facts, Mapping[int, int]], object]
 
 
 class Pushes:
-    """To the partitions of one model, over one channel."""
+    """To the partitions of one model, over one fan-out."""
 
     def __init__(
         self,
-        channel: Channel,
+        fan_out: FanOut,
         layout: Layout,
         incarnation: Incarnation,
         saturations: SaturationCount,
         links: int = _LINKS,
     ) -> None:
         """At most so many `links` to each node."""
-        self._channel = channel
+        self._fan_out = fan_out
         self._keys = incarnation.keys
         self._layout = layout
         self._incarnation = incarnation
         self._saturations = saturations
-        self.folds = Folds(channel, layout, incarnation)
+        self.folds = Folds(fan_out, layout, incarnation)
         self._links = links
 
     def push(
@@ -79,7 +78,7 @@ class Pushes:
         cuts, log_cuts = strings.cuts(slots), strings.cuts(logged.slots)
         where = np.diff(cuts[::k]) + np.diff(log_cuts[::k]) > 0 if only is None else only
         if not where.any():
-            self._channel.require_open()
+            self._fan_out.require_open()
             return []
         offsets = strings.offsets(slots)
         entries = entries_of(strings.offsets(logged.slots), logged.increments)
@@ -138,12 +137,12 @@ class Pushes:
             highest = max(highest, found.mark.attempt)
 
         attempt = time_ns()  # above those of before, also where a server has forgotten them
-        patience, tries = Patience(self._channel.patience_s, _TAKE_OVER_PAUSE_S), 0
+        patience, tries = Patience(self._fan_out.patience_s, _TAKE_OVER_PAUSE_S), 0
 
         def always_superseded() -> StoreError:
             return StoreError(
-                f"{self._channel.url}: others have taken over the data shard {shard} of the job {job!r} "
-                f"again and again for {self._channel.patience_s:g} s; is --lease too short?"
+                f"{self._fan_out.url}: others have taken over the data shard {shard} of the job {job!r} "
+                f"again and again for {self._fan_out.patience_s:g} s; is --lease too short?"
             )
 
         while True:
@@ -198,18 +197,18 @@ class Pushes:
         def on_node(address: Address, share: Sequence[int]) -> list[int]:
             requests = [make(address, p, 0) for p in share]
             most = max(each.range_bytes for each in requests)
-            at_a_time = self._links if most == 0 else max(1, min(self._links, _MOST_AT_A_TIME // most))
+            at_a_time = self._links if most == 0 else max(1, min(self._links, RANGES_TOGETHER // most))
             again: list[int] = []
             for first in range(0, len(requests), at_a_time):
                 wave = requests[first : first + at_a_time]
-                conflicts, patience = 0, Patience(self._channel.patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
+                conflicts, patience = 0, Patience(self._fan_out.patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
                 while wave:
-                    links = self._channel.nodes.links(address, len(wave))
+                    links = self._fan_out.nodes.links(address, len(wave))
                     by_outcome = self._wave(links, wave, note, note_write)
                     again += by_outcome[Outcome.ELSEWHERE]
                     behind.extend(by_outcome[Outcome.BEHIND])
                     if by_outcome[Outcome.SUPERSEDED] and token is not None:
-                        raise SupersededError(self._channel.url, token)
+                        raise SupersededError(self._fan_out.url, token)
                     if not by_outcome[Outcome.CONFLICT]:
                         break
                     conflicts += 1
@@ -218,13 +217,13 @@ class Pushes:
                     wave = [make(address, p, conflicts) for p in by_outcome[Outcome.CONFLICT]]
             return again
 
-        self._channel.everywhere(partitions, on_node)
+        self._fan_out.everywhere(partitions, on_node)
         return behind
 
     def _always_conflicts(self) -> StoreError:
         return StoreError(
-            f"{self._channel.url}: others have pushed to the same partition again and again for "
-            f"{self._channel.patience_s:g} s, so that a push did not get through; use fewer workers, or "
+            f"{self._fan_out.url}: others have pushed to the same partition again and again for "
+            f"{self._fan_out.patience_s:g} s, so that a push did not get through; use fewer workers, or "
             "larger chunks."
         )
 

@@ -9,7 +9,7 @@ from ctr.ps.redis.incarnation import Incarnation
 from ctr.ps.wire import (
     INCARNATION,
     Address,
-    Channel,
+    FanOut,
     Link,
     ServerError,
     command,
@@ -23,9 +23,9 @@ T = TypeVar("T")
 class Replicas:
     """Of the nodes that hold one model's `count` partitions."""
 
-    def __init__(self, channel: Channel, count: int, incarnation: Incarnation) -> None:
-        """`channel` is the one that pushes go through."""
-        self._channel = channel
+    def __init__(self, fan_out: FanOut, count: int, incarnation: Incarnation) -> None:
+        """`fan_out` is the one that pushes go through."""
+        self._fan_out = fan_out
         self._keys = incarnation.keys
         self._count = count
         self._incarnation = incarnation
@@ -94,15 +94,15 @@ class Replicas:
         found: list[T] = []
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._channel.nodes.links(address, 1)
-            require_kept(self._channel.url, link)
+            (link,) = self._fan_out.nodes.links(address, 1)
+            require_kept(self._fan_out.url, link)
             answer = ask(address, link, partitions[0])
             if answer is None:
                 return list(partitions)
             found.append(answer)
             return []
 
-        self._channel.everywhere(list(range(self._count)), on_node)
+        self._fan_out.everywhere(list(range(self._count)), on_node)
         return found
 
     def _look_for_replica(self, address: Address, link: Link) -> bool | None:

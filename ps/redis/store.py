@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from ctr.errors import StoreError
 from ctr.ps.fixed_point_kernels import COARSEST_N_BITS, FINEST_Z_BITS, Z_MOST, pack_delta, token_hash, unpack
+from ctr.ps.layout import Layout, density_of
 from ctr.ps.partitions import Bools, Float32, Int64, Slots, as_slots
 from ctr.ps.redis.counters import SaturationCount, Saturations, Traffic
 from ctr.ps.redis.drop import drop_model, not_dropped
 from ctr.ps.redis.dumps import Dumps, PartitionDump
-from ctr.ps.redis.layout import Layout, density_of
 from ctr.ps.redis.log import Logged
 from ctr.ps.redis.model import open_model
 from ctr.ps.redis.news import News, NewsPosition, NewsReader
@@ -21,7 +21,7 @@ from ctr.ps.redis.pulls import PulledState, Pulls
 from ctr.ps.redis.pushes import Pushes
 from ctr.ps.redis.replication import Replicas
 from ctr.ps.store import Token, check_delta, check_slots
-from ctr.ps.wire import BROKEN, PATIENCE_S, Address, Channel, Keys, RedisUrl
+from ctr.ps.wire import BROKEN, PATIENCE_S, Address, FanOut, Keys, RedisUrl
 
 _WIDTH = 2
 _ATTEMPT_LINKS = 4  # to each node
@@ -77,7 +77,7 @@ class RedisStore:
         self._least_density = min(density_of(address) for address in url.hosts)
         self._on_close = on_close
         self._saturations = SaturationCount()
-        self._reads, self._writes = (Channel(url, self.keys, timeout_s, patience_s) for _ in range(2))
+        self._reads, self._writes = (FanOut(url, self.keys, timeout_s, patience_s) for _ in range(2))
         try:
             self._incarnation = open_model(
                 url,

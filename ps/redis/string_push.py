@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.ps.fixed_point_kernels import find_heavy, limit_heavy
+from ctr.ps.layout import SLOT_BYTES, Offsets, is_dense, split_last
 from ctr.ps.packed_kernels import add_to_range
 from ctr.ps.partitions import Int64
-from ctr.ps.redis.layout import SLOT_BYTES, Offsets, is_dense, split_tail
 from ctr.ps.wire import Keys, ReplyReader, bitfield_read, bulk_string, command
 from ctr.ps.wire.reply_kernels import decode_range
 from ctr.ps.wire.resp_kernels import encode_push, push_size
 
-OPTIMISTIC = 2
-"""Conflicts after which a range is added to one by one, and pauses begin."""
 _LONGEST = 200_000  # slots in one command: Redis takes 2**20 words in one, and a slot is four
 _LONGEST_WRITE = (1 << 20) - 1024
 """Bytes of a string that one command writes: for the next one, a server makes room for as many at once."""
@@ -151,17 +149,17 @@ def string_pushes(
     increments: Int64,
     density: int | None,
 ) -> Iterator[StringPush]:
-    """How increments are added to the string of `size` slots at this place, and to its tail.
+    """How increments are added to the string of `size` slots at this place, and to its last slots.
 
     As a range if they are dense, unless `density` is None: as after many conflicts, since the less time
     passes between looking and writing, the less likely others are to be faster again.
     """
-    body, tail = split_tail(offsets, size)
+    body, last = split_last(offsets, size)
     if body.size:
         ranged = density is not None and is_dense(body, density)
         yield (RangePush if ranged else SparsePush)(keys.state(*place), body, increments[: body.size])
-    if tail.size:
-        yield SparsePush(keys.tail(*place), tail, increments[body.size :])
+    if last.size:
+        yield SparsePush(keys.last_slots(*place), last, increments[body.size :])
 
 
 def _heavy_places(increments: Int64) -> Int64:

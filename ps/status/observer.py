@@ -170,9 +170,9 @@ class StoreObserver:
                     node.bytes += sum(sizes)
 
     def _partition_reads(self, partition: int, bits: int) -> list[Command]:
-        """The incarnation, whether it had a state, then the sizes of its strings, their tails and logs."""
+        """The incarnation, whether it had a state, and the sizes of its strings, last slots and logs."""
         keys, strings = self._keys, range(Layout.of(bits).per_partition)
-        sizes = [name(partition, i) for name in (keys.state, keys.tail, keys.log) for i in strings]
+        sizes = [name(partition, i) for name in (keys.state, keys.last_slots, keys.log) for i in strings]
         return [
             (b"HGET", keys.facts(partition), INCARNATION),
             (b"HGET", keys.facts(partition), STATE),

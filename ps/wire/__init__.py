@@ -1,8 +1,8 @@
 """How Redis is spoken to: URLs, connections, replies, transactions, and the names of keys."""
 
-from ctr.ps.wire.channel import Channel
 from ctr.ps.wire.commands import bitfield_read, bulk_string, command, read_queued
 from ctr.ps.wire.eviction import eviction_policies, require_kept, require_no_eviction
+from ctr.ps.wire.fan_out import FanOut
 from ctr.ps.wire.keys import (
     CROWDED,
     FOLDS,
@@ -21,4 +21,4 @@ from ctr.ps.wire.patience import BROKEN, PATIENCE_S, TROUBLE, Patience, require_
 from ctr.ps.wire.replies import ReplyReader, ServerError, pairs
 from ctr.ps.wire.topology import Member, Primary, Topology, cluster_topology, parse_members, single_server
 from ctr.ps.wire.transactions import Command, Decision, Transactions, checked
-from ctr.ps.wire.url import Address, RedisUrl, host_port, is_near, parse_redis_url
+from ctr.ps.wire.url import Address, RedisUrl, host_port, parse_redis_url

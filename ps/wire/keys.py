@@ -124,8 +124,8 @@ class Keys:
         """A string, one of several: 8 bytes per slot, the packed accumulators."""
         return self._of_partition(partition, f"w{string}")
 
-    def tail(self, partition: int, string: int = 0) -> bytes:
-        """A string: the state of the last slots of `state`, see `TAIL_SLOTS`."""
+    def last_slots(self, partition: int, string: int = 0) -> bytes:
+        """A string: the state of the last slots of a string, which are stored apart; see `LAST_SLOTS`."""
         return self._of_partition(partition, f"x{string}")
 
     def log(self, partition: int, string: int = 0) -> bytes:

@@ -103,11 +103,6 @@ class RedisUrl:
             ) from None
 
 
-def is_near(address: Address) -> bool:
-    """Whether a node is on this machine, where bytes cost little."""
-    return address[0] in ("localhost", "::1") or address[0].startswith("127.")
-
-
 def parse_redis_url(url: str) -> RedisUrl:
     """Parse `redis://[user[:password]@]host:port[,host:port…]/db?model=NAME`.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ctr.checkpoint import Checkpoint
 from ctr.ps import JobBoard, RedisStore
 from ctr.ps.client import LOST
-from ctr.ps.redis.layout import Layout
+from ctr.ps.layout import Layout
 from ctr.workers.description import JobDescription
 from tests.ctr.distributed_jobs import State
 from tests.drill.ledger import Push

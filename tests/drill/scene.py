@@ -16,7 +16,7 @@ import redis
 
 from ctr.errors import CtrError
 from ctr.ps import JobBoard, Partitions, RedisStore, parse_redis_url
-from ctr.ps.redis.layout import Layout
+from ctr.ps.layout import Layout
 from ctr.ps.servers import EmbeddedRedis, RedisServer
 from ctr.ps.wire import FOLDS, Keys
 from ctr.workers.description import JobDescription

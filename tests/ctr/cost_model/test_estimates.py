@@ -18,10 +18,10 @@ from ctr.cost_model.requests import MOST_REPEATS, OWN_LOG_BEHIND, RANGES_TOGETHE
 from ctr.cost_model.slots import chunk_slots
 from ctr.cost_model.workload import LARGEST_STRING_BITS, LEAST_PARTITIONS, MOST_STRING_BITS
 from ctr.learn.rounds import default_chunk
+from ctr.ps import layout as redis_layout
 from ctr.ps.client import push_queue
 from ctr.ps.client.own_log import OwnLog
-from ctr.ps.redis import Logged, pushes, string_push
-from ctr.ps.redis import layout as redis_layout
+from ctr.ps.redis import Logged
 from ctr.ps.wire.keys import Keys
 from ctr.ps.wire.resp_kernels import pull_size, push_size
 
@@ -50,8 +50,8 @@ def test_the_layout_is_that_of_the_store() -> None:
     assert LARGEST_STRING_BITS == redis_layout.LARGEST_STRING_BITS
     assert MOST_STRING_BITS == redis_layout.MOST_STRING_BITS
     assert LEAST_PARTITIONS == redis_layout.LEAST_PARTITIONS
-    assert pushes._MOST_AT_A_TIME == RANGES_TOGETHER
-    assert string_push.OPTIMISTIC == MOST_REPEATS
+    assert redis_layout.RANGES_TOGETHER == RANGES_TOGETHER
+    assert redis_layout.OPTIMISTIC == MOST_REPEATS
     assert push_queue._LEAST_KEPT == OWN_LOG_BEHIND
     assert Costs().near_density == redis_layout.NEAR_DENSITY
     assert Costs().far_density == redis_layout.FAR_DENSITY

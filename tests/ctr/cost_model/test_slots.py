@@ -11,9 +11,9 @@ from ctr.cost_model import Costs, Workload
 from ctr.cost_model.slots import PRESENCE_BITS, chunk_slots, unique_features
 from ctr.features import RawSource, load_spec
 from ctr.features.batches import localize
+from ctr.ps import layout
 from ctr.ps.client import marks
 from ctr.ps.log_kernels import ENTRY_BYTES
-from ctr.ps.redis import log as redis_log
 
 
 def workload(features: int, examples: int, bits: int = 28, workers: int = 1) -> Workload:
@@ -27,7 +27,7 @@ SYNTHETIC = workload(10_004_000, 9_437_184)
 def test_constants_are_those_of_the_store() -> None:
     assert marks._MOST_BITS == PRESENCE_BITS
     assert Costs().log_entry == ENTRY_BYTES
-    assert Costs().fold_density == redis_log._DENSITY
+    assert Costs().fold_density == layout.FOLD_DENSITY
 
 
 def test_unique_slots_are_those_of_a_click_log(click_log: Path) -> None:

@@ -9,8 +9,7 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ctr.ps import Token
-from ctr.ps.redis import layout
+from ctr.ps import Token, layout
 from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.wire.keys import Keys
 from tests.ps.contract import at_once

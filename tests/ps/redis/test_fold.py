@@ -10,10 +10,9 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ctr.ps import Logged, Token
+from ctr.ps import Logged, Token, layout
 from ctr.ps.client.own_log import OwnLog
 from ctr.ps.client.presence import Presence
-from ctr.ps.redis import layout
 from ctr.ps.redis.store import RedisStore
 from tests.ps.contract import at_once
 from tests.ps.cut_lines import CutLine, cut_line

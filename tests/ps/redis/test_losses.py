@@ -45,7 +45,7 @@ REQUESTS: dict[str, list[Request]] = {
         lambda store: list(store.scan()),
         lambda store: store.fold(),
     ],
-    "tail": [
+    "last_slots": [
         lambda store: store.pull(IN_TAIL),
         lambda store: push(store, IN_TAIL),
         lambda store: store.dump(0),

@@ -135,7 +135,7 @@ def test_partitions_that_outlived_their_model(server: str, request: pytest.Fixtu
 
 @pytest.mark.parametrize("put", [
     lambda client: client.set(KEYS.state(3), b"\0" * 6 + b"\1\0"),
-    lambda client: client.set(KEYS.tail(15), b"\1" * 8),
+    lambda client: client.set(KEYS.last_slots(15), b"\1" * 8),
     lambda client: client.lpush(KEYS.log(0), "a list"),
     lambda client: client.set(KEYS.facts(5), "a string"),
     lambda client: client.hset(KEYS.facts(5), "another", "hash"),

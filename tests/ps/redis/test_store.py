@@ -73,7 +73,7 @@ class TestSlotBySlot(RequestContract):
 
     @pytest.fixture(autouse=True)
     def density(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ctr.ps.redis.layout.NEAR_DENSITY", 0)
+        monkeypatch.setattr("ctr.ps.layout.NEAR_DENSITY", 0)
 
     @pytest.fixture
     def store_factory(self, server: EmbeddedRedis) -> Iterator[StoreFactory]:
@@ -87,7 +87,7 @@ class TestRanges(TestSlotBySlot):
 
     @pytest.fixture(autouse=True)
     def density(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ctr.ps.redis.layout.NEAR_DENSITY", 1 << 40)
+        monkeypatch.setattr("ctr.ps.layout.NEAR_DENSITY", 1 << 40)
 
 
 def test_two_stores_share_a_model(server: EmbeddedRedis) -> None:

@@ -10,9 +10,8 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ctr.ps import Logged, Token
+from ctr.ps import Logged, Token, layout
 from ctr.ps.client.presence import Presence
-from ctr.ps.redis import layout
 from ctr.ps.redis.drop import partition_keys
 from ctr.ps.redis.store import RedisStore
 from ctr.ps.servers.embedded import EmbeddedRedis

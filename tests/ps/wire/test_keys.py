@@ -25,7 +25,13 @@ def test_partitions_are_spread_evenly(log_partitions: int) -> None:
 
 def test_all_keys_of_a_partition_lie_together() -> None:
     for p in (0, 5, 4_099):
-        keys = _KEYS.facts(p), _KEYS.watermarks(p, 17), _KEYS.tail(p, 3), _KEYS.log(p, 7), _KEYS.present(p, 1)
+        keys = (
+            _KEYS.facts(p),
+            _KEYS.watermarks(p, 17),
+            _KEYS.last_slots(p, 3),
+            _KEYS.log(p, 7),
+            _KEYS.present(p, 1),
+        )
         assert {key_slot(key) for key in keys} == {key_slot(_KEYS.state(p))}
     board = {key_slot(_KEYS.board(part)) for part in BoardPart}
     assert board == {key_slot(_KEYS.meta)}

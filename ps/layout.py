@@ -1,4 +1,4 @@
-"""How the slots lie in partitions and their strings, and when a request for them travels as a range."""
+"""How a store in Redis is laid out: its partitions, their strings and logs, and what travels as a range."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.ps.log_kernels import ENTRY_BYTES
 from ctr.ps.partitions import MOST_BITS, Int64, Partitions
-from ctr.ps.wire import Address, Keys, command, is_near
 
 Offsets = NDArray[np.uint32]
 """Slots of a string, counted from its first: ascending and unique."""
@@ -26,6 +26,13 @@ one: for 4 ms, or 20 if its increments are added one by one."""
 
 SLOT_BYTES = 8
 
+LOG_ENTRY_BYTES = ENTRY_BYTES
+
+FOLD_DENSITY = 8
+"""A log is folded when it has an entry for one in so many of the string's slots; the first time sooner.
+
+6 bytes for each of them, and up to 1 MiB that a growing string is given ahead, are 1.25 bytes per slot."""
+
 NEAR_DENSITY = 64
 """On this machine, a request for at least one slot in this many of its span travels as the whole range.
 
@@ -34,12 +41,18 @@ range takes 0.5 ns a byte to read and as much to write."""
 FAR_DENSITY = 12
 """The same over a network, where bytes cost more: 10 Gbit/s are 0.8 ns a byte."""
 
-TAIL_SLOTS = 2
-"""Slots at the end of a string's that have a string of their own.
+RANGES_TOGETHER = 16 << 20
+"""Bytes of ranges that one worker reads and writes at a node at a time: the server holds as much for it."""
+
+OPTIMISTIC = 2
+"""Conflicts after which a range is added to one by one, and pauses begin."""
+
+LAST_SLOTS = 2
+"""Slots at the end of a string that are stored in a string of their own.
 
 jemalloc, with which Redis is usually built, has no size between 2 MiB and 2.5 MiB, and a string of 2 MiB with
 its head takes the latter. Without the last two slots it takes 2 MiB: 8.0 bytes per slot, not 10.0."""
-_LEAST_SPLIT = 1_024  # slots from which they are split off
+_LEAST_SPLIT = 1_024  # slots of a string from which its last ones are stored apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +89,10 @@ class Layout:
         return range(partition * self.per_partition, (partition + 1) * self.per_partition)
 
 
-def density_of(address: Address) -> int:
-    """The density from which a request to this node travels as a range."""
-    return NEAR_DENSITY if is_near(address) else FAR_DENSITY
+def density_of(address: tuple[str, int]) -> int:
+    """The density from which a request to the node at this host and port travels as a range."""
+    is_near = address[0] in ("localhost", "::1") or address[0].startswith("127.")
+    return NEAR_DENSITY if is_near else FAR_DENSITY
 
 
 def is_dense(offsets: Offsets, density: int) -> bool:
@@ -87,23 +101,8 @@ def is_dense(offsets: Offsets, density: int) -> bool:
 
 
 def body_slots(size: int) -> int:
-    """The slots of a string of `size` that are not in its tail: the first so many."""
-    return size - TAIL_SLOTS if size >= _LEAST_SPLIT else size
-
-
-def make_string(keys: Keys, place: tuple[int, int], size: int) -> list[bytes]:
-    """Commands that make a string of `size` slots, zeros, and all that belongs to it; each answers one line.
-
-    So none of these keys is ever missing from a partition that has a state, unless it was lost. The string is
-    made whole at once and takes no more than its size: one that grows is given up to 1 MiB more, and SET
-    would keep up to 1 MiB of the buffer that the value came in.
-    """
-    body = body_slots(size)
-    others = [keys.log(*place), b"", keys.present(*place), b"", keys.fold_steps(*place), b"0"]
-    if body < size:
-        others += [keys.tail(*place), bytes((size - body) * SLOT_BYTES)]
-    state = command(b"SETRANGE", keys.state(*place), b"%d" % (body * SLOT_BYTES - 1), b"\0")
-    return [state, command(b"MSET", *others)]
+    """How many slots of a string of `size` are not among its last ones, which are stored apart."""
+    return size - LAST_SLOTS if size >= _LEAST_SPLIT else size
 
 
 def fold_counts(steps: int, pieces: int) -> Int64:
@@ -116,8 +115,8 @@ def bitmap_count(steps: int, pieces: int) -> int:
     return (steps + pieces) // (pieces + 1)
 
 
-def split_tail(offsets: Offsets, size: int) -> tuple[Offsets, Offsets]:
-    """The offsets in a string of `size` slots, and those in its tail."""
+def split_last(offsets: Offsets, size: int) -> tuple[Offsets, Offsets]:
+    """The offsets in a string of `size` slots, and those in the string of its last slots."""
     body = body_slots(size)
     if not offsets.size or offsets[-1] < body:
         return offsets, offsets[:0]

@@ -1,4 +1,4 @@
-"""`Channel`: one request at a time to the nodes of its partitions, repeated while what is wrong may pass."""
+"""`FanOut`: one request at a time to the nodes of its partitions, repeated while what is wrong may pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OnNode = Callable[[Address, Sequence[int]], list[int]]
 """Does a request's part on one node, for some partitions; returns those to try again, perhaps elsewhere."""
 
 
-class Channel:
+class FanOut:
     """Connections to all nodes of a store. Several threads may use it, one after the other."""
 
     def __init__(self, url: RedisUrl, keys: Keys, timeout_s: float, patience_s: float) -> None:
@@ -89,7 +89,7 @@ class Channel:
         self.everywhere(list(partitions), on_node)
 
     def require_open(self) -> None:
-        """Raise StoreError when the channel is closed."""
+        """Raise StoreError when it is closed."""
         with self._lock:
             if self._closed:
                 raise StoreError(f"{self.url}: the store is closed.")
