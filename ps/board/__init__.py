@@ -5,8 +5,19 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from ctr.ps.board.answers import JOB_FACTS, job_of, read_reports, view_of, view_reads
     from ctr.ps.board.job_board import JobBoard
-    from ctr.ps.board.view import BoardView, Claim, ClockGate, Job, RankGate, WorkerView
+    from ctr.ps.board.view import (
+        JOB_FACTS,
+        BoardView,
+        Claim,
+        ClockGate,
+        Job,
+        RankGate,
+        WorkerView,
+        job_of,
+        read_reports,
+        view_of,
+        view_reads,
+    )
 
 __getattr__ = lazy_face(__name__, __file__)

@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ctr.errors import StoreError
-from ctr.ps.board.answers import TIME, read_reports, view_of, view_reads
+from ctr.ps.board.creation import create_job
 from ctr.ps.board.job_record import JobRecord
 from ctr.ps.board.leases import Leases
 from ctr.ps.board.ranks import Ranks
 from ctr.ps.board.shard_queue import ShardQueue
-from ctr.ps.board.view import BoardView, Job
-from ctr.ps.wire import BoardPart, Command, Decision, RedisUrl
+from ctr.ps.board.view import TIME, BoardView, Job, read_reports, view_of, view_reads
+from ctr.ps.wire import BoardPart, Command, RedisUrl, Write
 
 
 class JobBoard:
@@ -60,7 +60,7 @@ class JobBoard:
         no worker is alive and either it was stopped or its coordinator is dead. Where leases are left, this
         waits for the length of a lease whether anybody renews them.
         """
-        return self._record.create(job, description, shards, ranks)
+        return create_job(self._record, job, description, shards, ranks)
 
     @property
     def lease_s(self) -> float:
@@ -80,28 +80,27 @@ class JobBoard:
 
     def stop(self) -> None:
         """Ask the workers to leave; the job can be resumed."""
-        self._change(b"stopping", (b"running",))
+        self._change("stopping", (b"running",))
 
     def fail(self, message: str) -> None:
         """The job is over. Of several who say how it ended, the first counts."""
-        self._change(b"failed", (b"running", b"stopping"), b"message", message.encode())
+        self._change("failed", (b"running", b"stopping"), "message", message)
 
     def finish(self) -> None:
         """The job is over. Of several who say how it ended, the first counts."""
-        self._change(b"finished", (b"running", b"stopping"))
+        self._change("finished", (b"running", b"stopping"))
 
     def pause(self, at: int | None) -> None:
         """The clock or round that nobody may begin until further notice."""
         job = self._key[BoardPart.JOB]
-        self._record.write((b"HDEL", job, b"pause") if at is None else (b"HSET", job, b"pause", b"%d" % at))
+        self._record.write(("HDEL", job, "pause") if at is None else ("HSET", job, "pause", at))
 
     def heartbeat_coordinator(self) -> None:
         """Renew the coordinator's own lease, which `create` began."""
 
-        def decide(found: list[Any]) -> Decision[None]:
-            return [self._record.coordinator_lease(found[0], self.lease_s)], lambda _: None
-
-        self._record.update([TIME], decide)
+        self._record.update(
+            [TIME], lambda answers: ([self._record.coordinator_lease(answers[0], self.lease_s)], None)
+        )
 
     def restore(
         self, progress: Mapping[int, int], ranks_pushed: Sequence[int] = (), *, begun: int | None = None
@@ -114,24 +113,24 @@ class JobBoard:
         """
         begun = max(progress, default=-1) + 1 if begun is None else begun
         key, token = self._key, secrets.token_hex(8).encode()
-        commands: list[Command] = [(b"HSET", key[BoardPart.JOB], b"begun", b"%d" % begun, b"restored", token)]
+        commands: list[Command] = [("HSET", key[BoardPart.JOB], "begun", begun, "restored", token)]
         commands += self.queue.restoration(progress)
         commands += self.ranks.restoration(ranks_pushed)
 
-        def decide(found: list[Any]) -> Decision[None]:
-            (its_begun, restored), marks = found
+        def decide(answers: list[Any]) -> Write[None]:
+            (its_begun, restored), marks = answers
             if restored == token:  # our own request whose answer was lost
-                return (), lambda _: None
+                return (), None
             if restored is not None or its_begun != b"0" or marks:
                 raise StoreError(
                     f"{self._record.url}: the job {self._record.job.id!r} cannot be set back to a checkpoint "
                     "after it has begun; create it anew."
                 )
-            return commands, lambda _: None
+            return commands, None
 
         reads: list[Command] = [
-            (b"HMGET", key[BoardPart.JOB], b"begun", b"restored"),
-            (b"ZCARD", key[BoardPart.MARKS]),
+            ("HMGET", key[BoardPart.JOB], "begun", "restored"),
+            ("ZCARD", key[BoardPart.MARKS]),
         ]
         self._record.update(reads, decide, BoardPart.JOB, BoardPart.MARKS)
 
@@ -142,26 +141,25 @@ class JobBoard:
         def ask() -> dict[str, Any]:
             return dict(zip(reads, self._record.ask(*reads.values(), together=True), strict=True))
 
-        found = ask()
-        self.leases.see(found["leases"], found["lengths"])
+        answers = ask()
+        self.leases.see(answers["leases"], answers["lengths"])
         if self.leases.overdue():
             self.leases.expire_overdue()
-            found = ask()
-        return view_of(found)
+            answers = ask()
+        return view_of(answers)
 
     def report(self, name: str, blob: bytes) -> None:
         """Leave a report for the coordinator, in place of an earlier one of that name."""
-        self._record.write((b"HSET", self._key[BoardPart.REPORTS], name.encode(), blob))
+        self._record.write(("HSET", self._key[BoardPart.REPORTS], name, blob))
 
     def reports(self, names: Collection[str] | None = None) -> dict[str, bytes]:
         """All reports by name, or those of these `names` that are there."""
         return read_reports(lambda command: self._record.ask(command)[0], self._key[BoardPart.REPORTS], names)
 
-    def _change(self, state: bytes, earlier: Collection[bytes], *facts: bytes) -> None:
+    def _change(self, state: str, earlier: Collection[bytes], *facts: str) -> None:
         job = self._key[BoardPart.JOB]
 
-        def decide(found: list[Any]) -> Decision[None]:
-            commands = [(b"HSET", job, b"state", state, *facts)] if found[0] in earlier else []
-            return commands, lambda _: None
+        def decide(answers: list[Any]) -> Write[None]:
+            return [("HSET", job, "state", state, *facts)] if answers[0] in earlier else [], None
 
-        self._record.update([(b"HGET", job, b"state")], decide, BoardPart.JOB)
+        self._record.update([("HGET", job, "state")], decide, BoardPart.JOB)

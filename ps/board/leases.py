@@ -1,16 +1,16 @@
-"""`Leases`: which workers of a job are alive."""
+"""`Leases`: which workers of a job are alive; `LeaseWatch`: what one process may conclude of them."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from time import monotonic
 from typing import Any
 
-from ctr.ps.board.answers import TIME, milliseconds
 from ctr.ps.board.job_record import JobRecord
-from ctr.ps.board.lease_watch import LeaseWatch
-from ctr.ps.wire import BoardPart, Command, Decision, pairs
+from ctr.ps.board.view import ALL_WITH_SCORES, TIME, milliseconds
+from ctr.ps.wire import BoardPart, Command, Write, pairs
 
 _MOST_EXPIRED = 64  # in one transaction
 _LOOKS = 3  # in the length of a lease, at least
@@ -31,17 +31,17 @@ class Leases:
 
     def register(self, host: str) -> str:
         """The id of a new worker, alive. Its clock begins when it claims its first data shard."""
-        worker = secrets.token_hex(6).encode()
+        worker = secrets.token_hex(6)
 
-        def decide(found: list[Any]) -> Decision[str]:
-            commands = [
-                (b"ZADD", self._leases, self._until(found[0]), worker),
-                (b"HSET", self._lengths, worker, b"%d" % self._record.lease_ms),
-                (b"HSET", self._record.key[BoardPart.HOSTS], worker, host.encode()),
-            ]
-            return commands, lambda _: worker.decode()
+        def decide(answers: list[Any]) -> Write[None]:
+            return [
+                ("ZADD", self._leases, self._until(answers[0]), worker),
+                ("HSET", self._lengths, worker, self._record.lease_ms),
+                ("HSET", self._record.key[BoardPart.HOSTS], worker, host),
+            ], None
 
-        return self._record.update([TIME], decide)
+        self._record.update([TIME], decide)
+        return worker
 
     def heartbeat(self, worker: str, report: tuple[str, bytes] | None = None) -> bool:
         """Renew the worker's lease, and leave a report, by name. False when the worker has expired: it has to
@@ -49,19 +49,20 @@ class Leases:
         """
         me = worker.encode()
 
-        def decide(found: list[Any]) -> Decision[bool]:
-            time, *leases = found
+        def decide(answers: list[Any]) -> Write[None]:
+            time, *leases = answers
             if me not in self.see(*leases):
-                return (), lambda _: False
-            commands = [
-                (b"ZADD", self._leases, b"XX", self._until(time), me),
-                (b"ZSCORE", self._leases, me),  # it may expire just now
+                return (), None
+            commands: list[Command] = [
+                ("ZADD", self._leases, "XX", self._until(time), me),
+                ("ZSCORE", self._leases, me),  # it may expire just now
             ]
             if report is not None:
-                commands.append((b"HSET", self._record.key[BoardPart.REPORTS], report[0].encode(), report[1]))
-            return commands, lambda answers: answers[1] is not None
+                commands.append(("HSET", self._record.key[BoardPart.REPORTS], *report))
+            return commands, None
 
-        return self._record.update([TIME, *self.reads()], decide)
+        _, written = self._record.transact([TIME, *self.reads()], decide)
+        return bool(written) and written[1] is not None
 
     def expire(self, worker: str) -> None:
         """End the lease of a worker that leaves or is known to be dead: its data shards and ranks are free at
@@ -71,19 +72,19 @@ class Leases:
 
     def reads(self) -> list[Command]:
         """Asks for what `see` takes: the leases of all workers, and how long they last."""
-        return [(b"ZRANGE", self._leases, b"0", b"-1", b"WITHSCORES"), (b"HGETALL", self._lengths)]
+        return [("ZRANGE", self._leases, *ALL_WITH_SCORES), ("HGETALL", self._lengths)]
 
     def see(self, leases: Sequence[bytes], lengths: Sequence[bytes]) -> Mapping[bytes, bytes]:
         """Note which leases have been renewed, from the answers to `reads`; the workers with a lease."""
-        found, lengths_ms = pairs(leases), pairs(lengths)
+        values, lengths_ms = pairs(leases), pairs(lengths)
         default = self._record.lease_ms
-        lengths_s = {worker: int(lengths_ms.get(worker, default)) / 1_000 for worker in found}
-        self._watch.see(found, lengths_s, monotonic())
-        return found
+        lengths_s = {worker: int(lengths_ms.get(worker, default)) / 1_000 for worker in values}
+        self._watch.see(values, lengths_s, monotonic())
+        return values
 
     def overdue(self) -> list[bytes]:
         """The workers that have not renewed their leases in time, by what was seen last."""
-        return self._watch.overdue(monotonic(), self._record.line.last_trouble)
+        return self._watch.overdue(monotonic(), self._record.connection.last_trouble)
 
     def has_run_out(self, worker: bytes) -> bool:
         """Whether this one has expired, or has not renewed its lease in time as far as this process saw: that
@@ -97,18 +98,18 @@ class Leases:
         Asks the server when one of them may be so late, and a few times in the length of a lease.
         """
         now = monotonic()
-        if now < self._looks_again and not self._watch.is_due(now, self._record.line.last_trouble):
+        if now < self._looks_again and not self._watch.is_due(now, self._record.connection.last_trouble):
             return
         self._looks_again = now + self._record.lease_s / _LOOKS
         # Clocks without a lease, should there ever be one: all would wait for it.
-        stray: Command = (b"ZDIFF", b"2", self._record.key[BoardPart.CLOCKS], self._leases)
+        stray: Command = ("ZDIFF", 2, self._record.key[BoardPart.CLOCKS], self._leases)
         reads: list[Command] = [*self.reads(), stray]
 
-        def decide(found: list[Any]) -> Decision[bool]:
-            *leases, stray = found
+        def decide(answers: list[Any]) -> Write[bool]:
+            *leases, stray = answers
             self.see(*leases)
             dead = self.overdue()[:_MOST_EXPIRED]
-            return self._expiry([*dead, *stray]), lambda _: len(dead) == _MOST_EXPIRED
+            return self._expiry([*dead, *stray]), len(dead) == _MOST_EXPIRED
 
         commands, _ = decide(self._record.ask(*reads))
         if commands:
@@ -126,12 +127,72 @@ class Leases:
             return []
         key = self._record.key
         return [
-            (b"ZREM", self._leases, *workers),
-            (b"ZREM", key[BoardPart.CLOCKS], *workers),
-            (b"HDEL", key[BoardPart.HOSTS], *workers),
-            (b"HDEL", self._lengths, *workers),
+            ("ZREM", self._leases, *workers),
+            ("ZREM", key[BoardPart.CLOCKS], *workers),
+            ("HDEL", key[BoardPart.HOSTS], *workers),
+            ("HDEL", self._lengths, *workers),
         ]
 
-    def _until(self, time: Sequence[bytes]) -> bytes:
+    def _until(self, time: Sequence[bytes]) -> int:
         """The value of a lease that is renewed now."""
-        return b"%d" % (milliseconds(time) + self._record.lease_ms)
+        return milliseconds(time) + self._record.lease_ms
+
+
+class LeaseWatch:
+    """What was seen of each worker's lease, and when: on this process's monotonic clock, which nobody steps.
+
+    A lease is renewed by any change of its value. It is overdue when it was seen unchanged for as long as it
+    lasts, and when this process has been able to see, for half a lease: one that was frozen, or got no
+    answers, lets the others renew theirs first. Thread-safe; times are in seconds.
+    """
+
+    def __init__(self, lease_s: float) -> None:
+        """`lease_s` is that of this process."""
+        self._lease_s = lease_s
+        self._lock = Lock()
+        self._since: dict[bytes, tuple[bytes, float]] = {}
+        """By worker: the value of its lease, and when it was first seen."""
+        self._lengths_s: Mapping[bytes, float] = {}
+        self._seen = -float("inf")
+        self._blind = -float("inf")
+        """When this process last was without sight for too long."""
+        self._end = float("inf")
+        """When the first lease is overdue, unless it is renewed."""
+
+    def see(self, leases: Mapping[bytes, bytes], lengths_s: Mapping[bytes, float], now: float) -> None:
+        """Note the values of all leases, and how long each lasts."""
+        with self._lock:
+            if now - self._seen > self._lease_s / 2:
+                self._blind = now
+            before, self._seen, self._lengths_s = self._since, now, lengths_s
+            self._since = {
+                worker: before[worker] if before.get(worker, (None,))[0] == value else (value, now)
+                for worker, value in leases.items()
+            }
+            ends = (since + lengths_s[worker] for worker, (_, since) in self._since.items())
+            self._end = min(ends, default=float("inf"))
+
+    def is_due(self, now: float, trouble: float) -> bool:
+        """Whether some lease is overdue if it was not renewed since the leases were seen last.
+
+        `trouble` is when the server last did not answer in time.
+        """
+        with self._lock:
+            return now > self._end and self._sees(now, trouble)
+
+    def overdue(self, now: float, trouble: float) -> list[bytes]:
+        """The workers whose leases are overdue, as they were seen last."""
+        with self._lock:
+            return [*filter(self._is_unchanged, self._since)] if self._sees(now, trouble) else []
+
+    def is_unchanged(self, worker: bytes) -> bool:
+        """Whether a worker's lease is gone, or was seen unchanged for as long as it lasts, if with gaps."""
+        with self._lock:
+            return worker not in self._since or self._is_unchanged(worker)
+
+    def _is_unchanged(self, worker: bytes) -> bool:
+        _, since = self._since[worker]
+        return self._seen - since > self._lengths_s[worker]
+
+    def _sees(self, now: float, trouble: float) -> bool:
+        return now - max(self._blind, trouble) > self._lease_s / 2

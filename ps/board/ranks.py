@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from ctr.ps.board.answers import job_state, marks, number, rounds
 from ctr.ps.board.job_record import JobRecord
 from ctr.ps.board.leases import Leases
-from ctr.ps.board.view import RankGate
-from ctr.ps.wire import BoardPart, Command, Decision, pairs
+from ctr.ps.board.view import RankGate, job_state, marks, number, rounds
+from ctr.ps.wire import BoardPart, Command, Write, pairs
 
 
 class Ranks:
@@ -27,9 +26,9 @@ class Ranks:
         self._leases.expire_overdue()
         key, ranks = self._record.key, self._record.job.ranks
         reads: list[Command] = [
-            (b"ZSCORE", key[BoardPart.LEASES], worker.encode()),
-            (b"GET", key[BoardPart.COORDINATOR]),
-            (b"HMGET", key[BoardPart.JOB], b"state", b"pause"),
+            ("ZSCORE", key[BoardPart.LEASES], worker),
+            ("GET", key[BoardPart.COORDINATOR]),
+            ("HMGET", key[BoardPart.JOB], "state", "pause"),
             marks(key[BoardPart.MARKS], "s", ranks),
             marks(key[BoardPart.MARKS], "p", ranks),
         ]
@@ -54,23 +53,20 @@ class Ranks:
         self._leases.expire_overdue()
         key, ranks = self._record.key, self._record.job.ranks
 
-        def decide(found: list[Any]) -> Decision[list[int]]:
-            its_owners, leases = found
+        def decide(answers: list[Any]) -> Write[list[int]]:
+            its_owners, leases = answers
             owners = {int(rank): owner.decode() for rank, owner in pairs(its_owners).items()}
             live = {member.decode() for member in leases}
             early = monotonic() < self._began + self._record.lease_s
             share = share_ranks(worker, owners, ranks, live, reserve_untouched=early)
             owned = {rank for rank, owner in owners.items() if owner == worker} if worker in live else set()
-            owned = (owned | set(share.take)) - set(share.give)
-            changes = dict.fromkeys(share.take, worker.encode()) | dict.fromkeys(share.give, b"")
-            commands = [
-                (b"HSET", key[BoardPart.RANK_OWNERS], b"%d" % rank, owner) for rank, owner in changes.items()
-            ]
-            return commands, lambda _: sorted(owned)
+            changes = dict.fromkeys(share.take, worker) | dict.fromkeys(share.give, "")
+            commands = [("HSET", key[BoardPart.RANK_OWNERS], rank, owner) for rank, owner in changes.items()]
+            return commands, sorted((owned | set(share.take)) - set(share.give))
 
         reads: list[Command] = [
-            (b"HGETALL", key[BoardPart.RANK_OWNERS]),
-            (b"ZRANGE", key[BoardPart.LEASES], b"0", b"-1"),
+            ("HGETALL", key[BoardPart.RANK_OWNERS]),
+            ("ZRANGE", key[BoardPart.LEASES], 0, -1),
         ]
         return self._record.update(reads, decide, BoardPart.RANK_OWNERS)
 
@@ -81,53 +77,45 @@ class Ranks:
         one was wholly pushed long ago, and must not be pushed again.
         """
         key, field = self._record.names.rank(rank), self._record.round_field(round_)
+        ours = self._record.round_field(0)[:-1]
 
-        def decide(found: list[Any]) -> Decision[bool]:
-            there = self._rounds_of(found[0])
-            if there and max(there) >= round_:
-                return (), lambda _: False
-            commands: list[Command] = [(b"HSET", key, field, blob)]
-            if there:
-                commands.append((b"HDEL", key, *there.values()))
-            return commands, lambda _: True
+        def decide(answers: list[Any]) -> Write[bool]:
+            fields = {int(name[len(ours) :]): name for name in answers[0] if name.startswith(ours)}
+            if fields and max(fields) >= round_:
+                return (), False
+            commands: list[Command] = [("HSET", key, field, blob)]
+            if fields:
+                commands.append(("HDEL", key, *fields.values()))
+            return commands, True
 
-        first = self._record.line.update([key], [(b"HKEYS", key)], decide)
+        first = self._record.connection.update([key], [("HKEYS", key)], decide)
         return blob if first else self.prepared(rank, round_)
 
     def prepared(self, rank: int, round_: int) -> bytes | None:
         """The update that is prepared for a round of a rank; None when there is none, or a later one."""
         key = self._record.names.rank(rank)
-        (blob,) = self._record.line.ask(key, [(b"HGET", key, self._record.round_field(round_))])
+        (blob,) = self._record.connection.ask(("HGET", key, self._record.round_field(round_)))
         return None if blob is None else bytes(blob)
 
     def announce_prepared(self, rank: int, round_: int) -> None:
         """Publish that the rank's update of this round, and so of all before, is prepared."""
-        self._mark(round_, b"s%d" % rank)
+        self._mark(round_, f"s{rank}")
 
     def announce_pushed(self, rank: int, round_: int) -> None:
         """Publish that the rank's update of this round, and so of all before, is wholly pushed.
 
         It was prepared, too, which a board that came back with an old snapshot does not know.
         """
-        self._mark(round_, b"p%d" % rank, b"s%d" % rank)
+        self._mark(round_, f"p{rank}", f"s{rank}")
 
-    def _mark(self, round_: int, *members: bytes) -> None:
-        marks = (word for member in members for word in (b"%d" % round_, member))
-        self._record.write((b"ZADD", self._record.key[BoardPart.MARKS], b"GT", *marks))
+    def _mark(self, round_: int, *members: str) -> None:
+        marks = (word for member in members for word in (round_, member))
+        self._record.write(("ZADD", self._record.key[BoardPart.MARKS], "GT", *marks))
 
     def restoration(self, pushed: Sequence[int]) -> list[Command]:
         """Makes these the last rounds of the ranks, which have none yet."""
         key = self._record.key[BoardPart.MARKS]
-        return [
-            (b"ZADD", key, b"%d" % round_, f"{kind}{rank}".encode())
-            for rank, round_ in enumerate(pushed)
-            for kind in ("s", "p")
-        ]
-
-    def _rounds_of(self, fields: Sequence[bytes]) -> dict[int, bytes]:
-        """The fields of this job's rounds, by round."""
-        ours = self._record.round_field(0)[:-1]
-        return {int(field[len(ours) :]): field for field in fields if field.startswith(ours)}
+        return [("ZADD", key, round_, f"{kind}{rank}") for rank, round_ in enumerate(pushed) for kind in "sp"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ctr.ps.board.answers import fact, highest_clock, job_state, number, progress_of
 from ctr.ps.board.job_record import JobRecord
 from ctr.ps.board.leases import Leases
-from ctr.ps.board.view import Claim, ClockGate
-from ctr.ps.wire import BoardPart, Command, Decision, pairs
+from ctr.ps.board.view import (
+    ALL_WITH_SCORES,
+    Claim,
+    ClockGate,
+    fact,
+    highest_clock,
+    job_state,
+    number,
+    progress_of,
+)
+from ctr.ps.wire import BoardPart, Command, Write, pairs
 
 
 class ShardQueue:
@@ -36,17 +44,17 @@ class ShardQueue:
         self._leases.expire_overdue()
         key = self._record.key
         reads: list[Command] = [
-            (b"ZSCORE", key[BoardPart.LEASES], worker.encode()),
-            (b"GET", key[BoardPart.COORDINATOR]),
-            (b"HMGET", key[BoardPart.JOB], b"state", b"pause", b"begun"),
-            (b"ZCARD", key[BoardPart.LEASES]),
-            (b"ZCARD", key[BoardPart.CLOCKS]),
-            (b"ZRANGE", key[BoardPart.CLOCKS], b"0", b"0", b"WITHSCORES"),
-            (b"HLEN", key[BoardPart.OWNERS]),  # after `begun`: so `finished` is never too high
+            ("ZSCORE", key[BoardPart.LEASES], worker),
+            ("GET", key[BoardPart.COORDINATOR]),
+            ("HMGET", key[BoardPart.JOB], "state", "pause", "begun"),
+            ("ZCARD", key[BoardPart.LEASES]),
+            ("ZCARD", key[BoardPart.CLOCKS]),
+            ("ZRANGE", key[BoardPart.CLOCKS], 0, 0, "WITHSCORES"),
+            ("HLEN", key[BoardPart.OWNERS]),  # after `begun`: so `finished` is never too high
         ]
         answers = self._record.ask(*commands, *reads)
-        told, found = answers[: len(commands)], answers[len(commands) :]
-        lease, coordinator, (state, pause, begun), workers, working, least, unfinished = found
+        of_reads = answers[len(commands) :]
+        lease, coordinator, (state, pause, begun), workers, working, least, unfinished = of_reads
         gate = ClockGate(
             state=job_state(state),
             pause=number(pause),
@@ -57,10 +65,10 @@ class ShardQueue:
             working=working,
             finished=int(fact(begun)) - unfinished,
         )
-        return gate, told
+        return gate, answers[: len(commands)]
 
-    def claim(self, worker: str, held: Collection[int] = (), *, ahead: bool = False) -> Claim | None:
-        """The next data shard for a worker that has these `held`: see `choose_shard`, also for `ahead`.
+    def claim(self, worker: str, claimed: Collection[int] = (), *, ahead: bool = False) -> Claim | None:
+        """The next data shard for a worker that has `claimed` these: see `choose_shard`, also for `ahead`.
 
         None: nothing to claim now, as all are in work or finished, or the worker has expired or its lease has
         run out, or the job is to stop. Nobody waits for a worker that has nothing in work then: its clock
@@ -69,46 +77,47 @@ class ShardQueue:
         self._leases.expire_overdue()
         key, shards, me = self._record.key, self._record.job.shards, worker.encode()
 
-        def decide(found: list[Any]) -> Decision[Claim | None]:
-            *its_leases, (state, its_begun), its_owners, its_clocks, its_progress, highest = found
+        def decide(answers: list[Any]) -> Write[tuple[int, int] | None]:
+            *its_leases, (state, its_begun), its_owners, its_clocks, its_progress, highest = answers
             leases, clocks, begun = self._leases.see(*its_leases), pairs(its_clocks), int(fact(its_begun))
             if me not in leases or self._leases.has_run_out(me) or state != b"running":
-                return (), lambda _: None
+                return (), None
             owners = {int(shard): owner for shard, owner in pairs(its_owners).items()}
-            chosen = choose_shard(me, owners, leases, begun, shards, held=held, ahead=ahead)
+            chosen = choose_shard(me, owners, leases, begun, shards, claimed=claimed, ahead=ahead)
             if chosen is None:
-                over = [(b"ZREM", key[BoardPart.CLOCKS], me)] if me in clocks and not held else []
-                return over, lambda _: None
-            owner, progress = owners.get(chosen, b""), pairs(its_progress)
-            pushed = progress.get(progress_of(chosen, owner), b"0")
+                over = [("ZREM", key[BoardPart.CLOCKS], me)] if me in clocks and not claimed else []
+                return over, None
+            owner = owners.get(chosen, b"")
+            pushed = number(pairs(its_progress).get(progress_of(chosen, owner))) or 0
             others = [int(float(clock)) for other, clock in clocks.items() if other in leases]
-            begins = b"%d" % min(others, default=number(highest) or 0)
+            clock = min(others, default=number(highest) or 0)
             commands: list[Command] = [
-                (b"ZADD", key[BoardPart.CLOCKS], b"NX", begins, me),
-                (b"ZSCORE", key[BoardPart.CLOCKS], me),
-                (b"ZADD", key[BoardPart.MARKS], b"GT", begins, highest_clock(self._record.job.launch)),
-                (b"HSET", key[BoardPart.OWNERS], b"%d" % chosen, me),
-                (b"ZADD", key[BoardPart.PROGRESS], b"GT", pushed, progress_of(chosen, me)),
+                ("ZADD", key[BoardPart.CLOCKS], "NX", clock, me),
+                ("ZSCORE", key[BoardPart.CLOCKS], me),
+                ("ZADD", key[BoardPart.MARKS], "GT", clock, highest_clock(self._record.job.launch)),
+                ("HSET", key[BoardPart.OWNERS], chosen, me),
+                ("ZADD", key[BoardPart.PROGRESS], "GT", pushed, progress_of(chosen, me)),
             ]
             if owner != me:
-                commands.append((b"ZREM", key[BoardPart.PROGRESS], progress_of(chosen, owner)))
+                commands.append(("ZREM", key[BoardPart.PROGRESS], progress_of(chosen, owner)))
             if chosen == begun:
-                commands.append((b"HSET", key[BoardPart.JOB], b"begun", b"%d" % (begun + 1)))
-            return commands, lambda answers: Claim(chosen, number(pushed) or 0, number(answers[1]) or 0)
+                commands.append(("HSET", key[BoardPart.JOB], "begun", begun + 1))
+            return commands, (chosen, pushed)
 
-        everything = (b"0", b"-1", b"WITHSCORES")
         reads: list[Command] = [
             *self._leases.reads(),
-            (b"HMGET", key[BoardPart.JOB], b"state", b"begun"),
-            (b"HGETALL", key[BoardPart.OWNERS]),
-            (b"ZRANGE", key[BoardPart.CLOCKS], *everything),
-            (b"ZRANGE", key[BoardPart.PROGRESS], *everything),
-            (b"ZSCORE", key[BoardPart.MARKS], highest_clock(self._record.job.launch)),
+            ("HMGET", key[BoardPart.JOB], "state", "begun"),
+            ("HGETALL", key[BoardPart.OWNERS]),
+            ("ZRANGE", key[BoardPart.CLOCKS], *ALL_WITH_SCORES),
+            ("ZRANGE", key[BoardPart.PROGRESS], *ALL_WITH_SCORES),
+            ("ZSCORE", key[BoardPart.MARKS], highest_clock(self._record.job.launch)),
         ]
         # The leases are watched, too: a worker that is frozen here until it expired must not leave a clock
         # behind, for which everybody would wait. Not so progress, which changes with every chunk of anybody:
         # of one that has expired the last may be missed, and the partitions know better.
-        return self._record.update(reads, decide, BoardPart.JOB, BoardPart.OWNERS, BoardPart.LEASES)
+        watched = BoardPart.JOB, BoardPart.OWNERS, BoardPart.LEASES
+        chosen, answers = self._record.transact(reads, decide, *watched)
+        return None if chosen is None else Claim(*chosen, number(answers[1]) or 0)
 
     def advance(self, worker: str, shard: int, progress: int, clock: int) -> ClockGate | None:
         """Publish that `progress` chunks of the shard are wholly pushed, and the worker's clock; in one round
@@ -123,69 +132,61 @@ class ShardQueue:
         gate, answers = self._gate_after(
             worker,
             # Also by an expired worker: what is pushed is pushed, and the next need not do it again.
-            (b"ZADD", key[BoardPart.PROGRESS], b"XX", b"GT", b"%d" % progress, mine),
-            (b"ZADD", key[BoardPart.CLOCKS], b"XX", b"GT", b"%d" % clock, me),
-            (
-                b"ZADD",
-                key[BoardPart.MARKS],
-                b"XX",
-                b"GT",
-                b"%d" % clock,
-                highest_clock(self._record.job.launch),
-            ),
-            (b"ZSCORE", key[BoardPart.PROGRESS], mine),
+            ("ZADD", key[BoardPart.PROGRESS], "XX", "GT", progress, mine),
+            ("ZADD", key[BoardPart.CLOCKS], "XX", "GT", clock, me),
+            ("ZADD", key[BoardPart.MARKS], "XX", "GT", clock, highest_clock(self._record.job.launch)),
+            ("ZSCORE", key[BoardPart.PROGRESS], mine),
         )
         return gate if gate.live and answers[-1] is not None else None
 
     def done(self, worker: str, shard: int) -> bool:
         """The shard is wholly pushed. False when it is no longer this worker's, nor finished."""
-        key, me, name = self._record.key, worker.encode(), b"%d" % shard
+        key, me = self._record.key, worker.encode()
 
-        def decide(found: list[Any]) -> Decision[bool]:
-            owner, begun = found
+        def decide(answers: list[Any]) -> Write[bool]:
+            owner, begun = answers
             if owner is None:
-                return (), lambda _: shard < int(begun)  # it is finished already
+                return (), shard < int(begun)  # it is finished already
             if owner != me:
-                return (), lambda _: False
-            commands = [
-                (b"HDEL", key[BoardPart.OWNERS], name),
-                (b"ZREM", key[BoardPart.PROGRESS], progress_of(shard, me)),
-            ]
-            return commands, lambda _: True
+                return (), False
+            return [
+                ("HDEL", key[BoardPart.OWNERS], shard),
+                ("ZREM", key[BoardPart.PROGRESS], progress_of(shard, me)),
+            ], True
 
-        reads = [(b"HGET", key[BoardPart.OWNERS], name), (b"HGET", key[BoardPart.JOB], b"begun")]
+        reads: list[Command] = [
+            ("HGET", key[BoardPart.OWNERS], shard),
+            ("HGET", key[BoardPart.JOB], "begun"),
+        ]
         return self._record.update(reads, decide, BoardPart.OWNERS)
 
     def release(self, worker: str, shard: int) -> None:
         """Give the shard back unfinished, with its progress; nothing when it is no longer this worker's."""
-        key, me, name = self._record.key, worker.encode(), b"%d" % shard
+        key, me = self._record.key, worker.encode()
 
-        def decide(found: list[Any]) -> Decision[None]:
-            owner, pushed = found
+        def decide(answers: list[Any]) -> Write[None]:
+            owner, pushed = answers
             if owner != me:
-                return (), lambda _: None
-            commands = [
-                (b"HSET", key[BoardPart.OWNERS], name, b""),
-                (b"ZADD", key[BoardPart.PROGRESS], pushed or b"0", progress_of(shard, b"")),
-                (b"ZREM", key[BoardPart.PROGRESS], progress_of(shard, me)),
-            ]
-            return commands, lambda _: None
+                return (), None
+            return [
+                ("HSET", key[BoardPart.OWNERS], shard, ""),
+                ("ZADD", key[BoardPart.PROGRESS], pushed or 0, progress_of(shard, b"")),
+                ("ZREM", key[BoardPart.PROGRESS], progress_of(shard, me)),
+            ], None
 
-        reads = [
-            (b"HGET", key[BoardPart.OWNERS], name),
-            (b"ZSCORE", key[BoardPart.PROGRESS], progress_of(shard, me)),
+        reads: list[Command] = [
+            ("HGET", key[BoardPart.OWNERS], shard),
+            ("ZSCORE", key[BoardPart.PROGRESS], progress_of(shard, me)),
         ]
         self._record.update(reads, decide, BoardPart.OWNERS)
 
     def restoration(self, progress: Mapping[int, int]) -> list[Command]:
-        """Makes these data shards begun, unfinished and free, with so many chunks pushed."""
-        key = self._record.key
-        owners = ((b"HSET", key[BoardPart.OWNERS], b"%d" % shard, b"") for shard in progress)
-        chunks = (
-            (b"ZADD", key[BoardPart.PROGRESS], b"%d" % chunks, progress_of(shard, b""))
-            for shard, chunks in progress.items()
-        )
-        return [*owners, *chunks]
+        """Makes these data shards claimed, unfinished and free, with so many chunks pushed."""
+        owners, chunks = (self._record.key[part] for part in (BoardPart.OWNERS, BoardPart.PROGRESS))
+        return [
+            *(("HSET", owners, shard, "") for shard in progress),
+            *(("ZADD", chunks, count, progress_of(shard, b"")) for shard, count in progress.items()),
+        ]
 
 
 def choose_shard(
@@ -195,19 +196,19 @@ def choose_shard(
     begun: int,
     shards: int,
     *,
-    held: Collection[int] = (),
+    claimed: Collection[int] = (),
     ahead: bool = False,
 ) -> int | None:
     """The data shard that a live worker claims; `begun` for the next of the queue; None: there is none now.
 
     `owners` names the worker that last claimed each of the first `begun` data shards that is unfinished, or
     nobody for one that was released; it is free when that worker is not `live`. If the worker owns one that
-    is not among those that it has `held`, it has never heard of that, as the answer to its claim was lost.
+    is not among those that it has `claimed`, the answer to an earlier claim was lost.
 
     What is claimed `ahead`, while the worker trains another, waits for it, however slow it is. So then it
     leaves one for each of the other workers, who may be done earlier.
     """
-    own = (shard for shard, owner in owners.items() if owner == worker and shard not in held)
+    own = (shard for shard, owner in owners.items() if owner == worker and shard not in claimed)
     free = [shard for shard, owner in owners.items() if owner not in live]
     scarce = ahead and len(free) + shards - begun < len(live)
     following = begun if begun < shards else None

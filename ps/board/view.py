@@ -1,10 +1,13 @@
-"""What the job board says: to workers who ask whether to go on, and to whoever looks at the whole job."""
+"""What the job board says, and how it is read from its keys."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, cast
+
+from ctr.errors import StoreError
+from ctr.ps.wire import BoardPart, Command, pairs
 
 JobState = Literal["running", "stopping", "finished", "failed"]
 """`stopping`: the workers are asked to leave; the job can be resumed. The last two are for good."""
@@ -164,3 +167,146 @@ class BoardView:
     def least_clock(self) -> int | None:
         """Of the workers that have data shards in work; None when no worker has."""
         return min((worker.clock for worker in self.workers if worker.clock is not None), default=None)
+
+
+TIME: Command = ("TIME",)
+
+ALL_WITH_SCORES = 0, -1, "WITHSCORES"
+"""Arguments of ZRANGE, for a whole sorted set."""
+
+
+def milliseconds(time: Sequence[bytes]) -> int:
+    """The answer to TIME, in ms since 1970."""
+    return int(time[0]) * 1_000 + int(time[1]) // 1_000
+
+
+def number(score: bytes | None) -> int | None:
+    """A score of a sorted set that holds whole numbers; None for a member that is not there."""
+    return None if score is None else int(float(score))
+
+
+def rounds(scores: Iterable[bytes | None]) -> tuple[int, ...]:
+    """The marks of all ranks; -1 for none."""
+    return tuple(-1 if score is None else int(float(score)) for score in scores)
+
+
+def fact(value: bytes | None) -> bytes:
+    """A field that a job's hash has from its creation on. Raises StoreError where it is not there."""
+    if value is None:
+        raise StoreError(
+            "the job board is not whole: a key of it was deleted or overwritten. Remove what is left with "
+            "`ctr ps drop`, and start again or resume from a checkpoint."
+        )
+    return value
+
+
+def job_state(state: bytes | None) -> JobState:
+    """As the board has it. Raises StoreError as `fact` does."""
+    return cast(JobState, fact(state).decode())
+
+
+JOB_FACTS = "launch", "id", "lease", "description", "shards", "ranks"
+"""The fields of a job that never change."""
+
+
+def job_of(facts: Sequence[Any]) -> Job:
+    """The job, from the answers for `JOB_FACTS` of one that is there."""
+    launch, name, lease, description, shards, ranks = facts
+    name, description, shards, ranks = map(fact, (name, description, shards, ranks))
+    lease_s = LEASE_S if lease is None else int(lease) / 1_000  # jobs of earlier versions have none
+    return Job(name.decode(), launch.decode(), lease_s, description, int(shards), int(ranks))
+
+
+def marks(key: bytes, kind: str, ranks: int) -> Command:
+    """Asks for the last round of every rank that is prepared (`kind` "s") or pushed ("p")."""
+    return ("ZMSCORE", key, *(f"{kind}{rank}" for rank in range(ranks)))
+
+
+def read_reports(
+    ask: Callable[[Command], Any], key: bytes, names: Collection[str] | None
+) -> dict[str, bytes]:
+    """All reports by name, or those of these `names` that are there; `ask` gives the answer to a command."""
+    if names is None:
+        return {name.decode(): blob for name, blob in pairs(ask(("HGETALL", key))).items()}
+    if not names:
+        return {}
+    blobs = ask(("HMGET", key, *names))
+    return {name: blob for name, blob in zip(names, blobs, strict=True) if blob is not None}
+
+
+def highest_clock(launch: str) -> bytes:
+    """The member of `MARKS` for the highest clock of a job: what is written late by one of before is lost."""
+    return b"clock:" + launch.encode()
+
+
+def progress_of(shard: int, owner: bytes) -> bytes:
+    """The member of `PROGRESS` for a data shard that this worker has in work, or nobody."""
+    return b"%d:%b" % (shard, owner)
+
+
+def view_reads(key: Mapping[BoardPart, bytes], job: Job, *, shards: bool) -> dict[str, Command]:
+    """What to ask, all at one moment, for `view_of`."""
+    reads: dict[str, Command] = {
+        "job": ("HMGET", key[BoardPart.JOB], "state", "message", "pause", "shards", "begun"),
+        "time": TIME,
+        "coordinator": ("GET", key[BoardPart.COORDINATOR]),
+        "clock": ("ZSCORE", key[BoardPart.MARKS], highest_clock(job.launch)),
+        "leases": ("ZRANGE", key[BoardPart.LEASES], *ALL_WITH_SCORES),
+        "lengths": ("HGETALL", key[BoardPart.LENGTHS]),
+        "clocks": ("ZRANGE", key[BoardPart.CLOCKS], *ALL_WITH_SCORES),
+        "hosts": ("HGETALL", key[BoardPart.HOSTS]),
+        "unfinished": ("HLEN", key[BoardPart.OWNERS]),
+    }
+    if shards:
+        reads["owners"] = ("HGETALL", key[BoardPart.OWNERS])
+        reads["progress"] = ("ZRANGE", key[BoardPart.PROGRESS], *ALL_WITH_SCORES)
+    if job.ranks:
+        reads["rank_owners"] = ("HGETALL", key[BoardPart.RANK_OWNERS])
+        reads["prepared"] = marks(key[BoardPart.MARKS], "s", job.ranks)
+        reads["pushed"] = marks(key[BoardPart.MARKS], "p", job.ranks)
+    return reads
+
+
+def view_of(answers: Mapping[str, Any]) -> BoardView:
+    """The board, from the answers to `view_reads`, by name."""
+    state, message, pause, shards, begun = answers["job"]
+    now_state = job_state(state)
+    now_ms = milliseconds(answers["time"])
+    leases, clocks, hosts = (pairs(answers[name]) for name in ("leases", "clocks", "hosts"))
+    progress, rank_owners = (pairs(answers.get(name, ())) for name in ("progress", "rank_owners"))
+
+    def live(worker: bytes | None) -> str | None:
+        return worker.decode() if worker is not None and worker in leases else None
+
+    owners = {int(shard): owner for shard, owner in pairs(answers.get("owners", ())).items()}
+    prepared, pushed = rounds(answers.get("prepared", ())), rounds(answers.get("pushed", ()))
+    coordinator = answers["coordinator"]
+    lease_end = int(coordinator) if coordinator is not None and coordinator.isdigit() else 0
+    return BoardView(
+        state=now_state,
+        message=(message or b"").decode(),
+        pause=number(pause),
+        coordinator=coordinator,
+        coordinator_lease_left_s=max(lease_end - now_ms, 0) / 1_000,
+        clock=number(answers["clock"]) or 0,
+        workers=tuple(
+            WorkerView(
+                id=worker.decode(),
+                host=hosts.get(worker, b"").decode(),
+                clock=number(clocks.get(worker)),
+                lease_left_s=(float(until) - now_ms) / 1_000,
+            )
+            for worker, until in sorted(leases.items())
+        ),
+        shards=int(shards),
+        begun=int(begun),
+        finished=int(begun) - answers["unfinished"],
+        unfinished={
+            shard: ShardView(live(owner), number(progress.get(progress_of(shard, owner))) or 0)
+            for shard, owner in sorted(owners.items())
+        },
+        ranks=tuple(
+            RankView(live(rank_owners.get(b"%d" % rank)), prepared[rank], pushed[rank])
+            for rank in range(len(pushed))
+        ),
+    )

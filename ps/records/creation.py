@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from time import sleep
 from typing import Any
 
 from ctr.errors import StoreError
-from ctr.ps.wire import INCARNATION, Command, Decision, Keys, RecordsPart, RedisUrl, Transactions, pairs
+from ctr.ps.wire import INCARNATION, Command, Connection, Keys, RecordsPart, RedisUrl, Write, pairs
 
 LAYOUT, LAYOUT_VERSION = "layout", "2"
 _LEASE_MS, _PAUSE_S = 30_000, 0.05
@@ -36,7 +36,7 @@ class Beginning:
 
 
 def open_records(
-    line: Transactions,
+    connection: Connection,
     url: RedisUrl,
     keys: Keys,
     facts: Mapping[str, str],
@@ -51,58 +51,57 @@ def open_records(
     """
     wanted = {LAYOUT: LAYOUT_VERSION, **facts}
     creator, own = keys.of_windows(RecordsPart.CREATOR), secrets.token_hex(8).encode()
-    take = (b"SET", creator, own, b"NX", b"PX", b"%d" % _LEASE_MS)
-    while not (found := _facts(line, keys)):
-        if line.ask(creator, [take, (b"GET", creator)])[1] != own:
+    claim: Command = ("SET", creator, own, "NX", "PX", _LEASE_MS)
+    while not (stored := _facts(connection, keys)):
+        if connection.ask(claim, ("GET", creator))[1] != own:
             sleep(_PAUSE_S)
-        elif _create(line, keys, wanted, own, begin()):
+        elif _create(connection, keys, wanted, own, begin()):
             return own, True
-    incarnation = found[INCARNATION.decode()].encode()
+    incarnation = stored[INCARNATION.decode()].encode()
     for name, value in wanted.items():
-        there = found.get(name, "")
-        if there != value:
+        other = stored.get(name, "")
+        if other != value:
             raise StoreError(
-                f"{url}: the windows {keys.model!r} there cannot be used: {differ(name, there, value)}. Give "
+                f"{url}: the windows {keys.model!r} there cannot be used: {differ(name, other, value)}. Give "
                 f"others a name of their own (?model=NAME), or delete these: redis-cli unlink "
                 f"'{keys.windows.decode()}' '{records_key(keys, incarnation).decode()}'."
             )
     return incarnation, False
 
 
-def _facts(line: Transactions, keys: Keys) -> dict[str, str]:
-    (found,) = line.ask(keys.windows, [(b"HGETALL", keys.windows)])
-    return {name.decode(): value.decode() for name, value in pairs(found).items()}
+def _facts(connection: Connection, keys: Keys) -> dict[str, str]:
+    (facts,) = connection.ask(("HGETALL", keys.windows))
+    return {name.decode(): value.decode() for name, value in pairs(facts).items()}
 
 
 def _create(
-    line: Transactions, keys: Keys, facts: Mapping[str, str], own: bytes, beginning: Beginning
+    connection: Connection, keys: Keys, facts: Mapping[str, str], own: bytes, beginning: Beginning
 ) -> bool:
     """Write everything; False when somebody else was faster."""
     creator, key, count = keys.of_windows(RecordsPart.CREATOR), records_key(keys, own), 0
-    for some in _some(beginning.records):
-        wait, leave = b"%d" % _LEASE_MS, b"%d" % _LEFT_S
-        line.ask(creator, [write(key, some), (b"EXPIRE", key, leave), (b"PEXPIRE", creator, wait)])
+    records = iter(beginning.records)
+    while some := list(islice(records, _AT_A_TIME)):
+        connection.ask(write(key, some), ("EXPIRE", key, _LEFT_S), ("PEXPIRE", creator, _LEASE_MS))
         count += len(some)
-    told = [word.encode() for fact in facts.items() for word in fact]
 
-    def decide(found: list[Any]) -> Decision[bool]:
-        incarnation, there = found
+    def decide(answers: list[Any]) -> Write[bool]:
+        incarnation, written = answers
         if incarnation is not None:
-            return [], lambda _: incarnation == own  # the answer to our own may have been lost
-        if there != count:
+            return [], bool(incarnation == own)  # the answer to our own may have been lost
+        if written != count:
             raise StoreError(
                 f"a part of the windows {keys.model!r} was deleted while they were created; start the server "
                 "again."
             )
         return [
-            (b"HSET", keys.windows, INCARNATION, own, *told),
+            ("HSET", keys.windows, INCARNATION, own, *(word for fact in facts.items() for word in fact)),
             write(key, [(HEAD, beginning.head)]),
-            (b"PERSIST", key),
-            (b"DEL", creator),
-        ], lambda _: True
+            ("PERSIST", key),
+            ("DEL", creator),
+        ], True
 
-    reads: list[Command] = [(b"HGET", keys.windows, INCARNATION), (b"HLEN", key)]
-    return line.update([keys.windows, key], reads, decide)
+    reads: list[Command] = [("HGET", keys.windows, INCARNATION), ("HLEN", key)]
+    return connection.update([keys.windows, key], reads, decide)
 
 
 def records_key(keys: Keys, incarnation: bytes) -> bytes:
@@ -112,10 +111,4 @@ def records_key(keys: Keys, incarnation: bytes) -> bytes:
 
 def write(key: bytes, records: Iterable[Record]) -> Command:
     """The command that writes records."""
-    return (b"HSET", key, *(word for record in records for word in record))
-
-
-def _some(records: Iterable[Record]) -> Iterator[list[Record]]:
-    left = iter(records)
-    while some := list(islice(left, _AT_A_TIME)):
-        yield some
+    return ("HSET", key, *(word for record in records for word in record))

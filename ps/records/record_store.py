@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
+from time import monotonic
 from typing import Any
 
 from ctr.errors import StoreError
 from ctr.ps.records.creation import HEAD, Beginning, Record, open_records, records_key, write
-from ctr.ps.records.outage import Outage
 from ctr.ps.wire import (
-    BROKEN,
     INCARNATION,
     Command,
-    Decision,
+    Connection,
     Keys,
-    Nodes,
     Patience,
     RecordsPart,
     RedisUrl,
     ServerError,
-    Transactions,
+    Write,
     connect,
     eviction_policies,
     pairs,
-    rights_hint,
 )
 
 TIMEOUT_S, PATIENCE_S = 1.0, 1.0
@@ -38,6 +36,11 @@ _TURN_MS, _TURN_S = 3_000, 10.0
 _PAUSE_S, _LONGEST_PAUSE = 0.001, 20
 _LEAST_OTHERS = 16
 """So many other records, and as many as a change reads, it looks at: whether they can be deleted."""
+_AGAIN_S = 1.0
+"""Between two requests that find out. Threads that all waited for a server that is silent would be no more
+there for what needs none."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +78,11 @@ class RecordStore:
         """Open what is there, or create it with what `begin` gives; see `open_records`. Raises StoreError."""
         self.url, self._keys = url, Keys(url.model or "default")
         self._turn = self._keys.of_windows(RecordsPart.TURN)
-        with (
-            closing(connect(url, self._keys, _CREATING_TIMEOUT_S)) as nodes,
-            closing(self._transactions_of(nodes, _CREATING_PATIENCE_S)) as line,
-        ):
-            self._require_no_eviction(nodes)
-            self._incarnation, self.created = open_records(line, url, self._keys, facts, begin, differ)
+        with closing(self._connect(_CREATING_TIMEOUT_S, _CREATING_PATIENCE_S)) as patient:
+            self._require_no_eviction(patient)
+            self._incarnation, self.created = open_records(patient, url, self._keys, facts, begin, differ)
         self._records = records_key(self._keys, self._incarnation)
-        self._nodes = connect(url, self._keys, TIMEOUT_S)
-        self._transactions = self._transactions_of(self._nodes, PATIENCE_S)
+        self._connection = self._connect(TIMEOUT_S, PATIENCE_S)
         self._id = secrets.token_hex(8).encode()
         self._writers = self._keys.of_windows(RecordsPart.WRITERS)
         self._number = 0
@@ -98,7 +97,7 @@ class RecordStore:
         Raises StoreError when Redis is away, and when it has lost them.
         """
         with self._outage.guard():
-            return self._checked(*self._transactions.ask(self._records, self._get(names)))
+            return self._checked(*self._connection.ask(*self._get(names)))
 
     def change(self, names: Sequence[bytes], decide: Decide) -> None:
         """Read as `read` does, and write what `decide` says, if nothing was changed in between; or again.
@@ -120,31 +119,27 @@ class RecordStore:
         """Close the connections that are not in use."""
         if self._number:
             with suppress(StoreError):
-                self._transactions.ask(self._writers, [(b"HDEL", self._writers, self._id)])
-        self._transactions.close()
-        self._nodes.close()
+                self._connection.ask(("HDEL", self._writers, self._id))
+        self._connection.close()
 
-    def _transactions_of(self, nodes: Nodes, patience_s: float) -> Transactions:
-        return Transactions(nodes, self.url, patience_s=patience_s, of="the windows", then="")
+    def _connect(self, timeout_s: float, patience_s: float) -> Connection:
+        nodes = connect(self.url, timeout_s)
+        return Connection(nodes, patience_s=patience_s, purpose="the windows", remedy="")
 
-    def _require_no_eviction(self, nodes: Nodes) -> None:
-        try:
-            policies = eviction_policies(self.url, nodes.client())
-        except BROKEN as error:
-            raise StoreError(f"{self.url}: cannot be used ({error}){rights_hint(error)}.") from error
-        if others := policies - {"noeviction", ""}:
+    def _require_no_eviction(self, connection: Connection) -> None:
+        if others := eviction_policies(connection) - {"noeviction", ""}:
             raise StoreError(
                 f"{self.url}: deletes keys when its memory is full (maxmemory-policy {min(others)}), and so "
                 "what windows know; set maxmemory-policy to noeviction."
             )
 
     def _get(self, names: Sequence[bytes]) -> list[Command]:
-        return [(b"HGET", self._keys.windows, INCARNATION), (b"HMGET", self._records, HEAD, *names)]
+        return [("HGET", self._keys.windows, INCARNATION), ("HMGET", self._records, HEAD, *names)]
 
     def _checked(
-        self, incarnation: bytes | None, found: list[bytes | None]
+        self, incarnation: bytes | None, records: list[bytes | None]
     ) -> tuple[bytes, list[bytes | None]]:
-        head, *values = found
+        head, *values = records
         if incarnation != self._incarnation or head is None:
             raise StoreError(
                 f"{self.url}: the windows {self._keys.model!r} are gone, or were created anew (did Redis "
@@ -156,7 +151,7 @@ class RecordStore:
     def _try(self, attempt: _Attempt) -> bool:
         with self._outage.guard():
             watched = [self._records, self._keys.windows]
-            return self._transactions.update(watched, attempt.reads, attempt.decide)
+            return self._connection.update(watched, attempt.reads, attempt.decide)
 
     def _take_turn(self) -> None:
         """Wait until nobody else has the turn, and take it."""
@@ -165,10 +160,10 @@ class RecordStore:
             patience.pause(self._no_turn)  # outside of the guard: who waits has met a server that answers
 
     def _has_turn(self) -> bool:
-        take = (b"SET", self._turn, self._id, b"NX", b"PX", b"%d" % _TURN_MS)
+        take: Command = ("SET", self._turn, self._id, "NX", "PX", _TURN_MS)
         with self._outage.guard():
-            found = self._transactions.ask(self._turn, [take, (b"GET", self._turn)])
-        return bool(found[1] == self._id)
+            _, owner = self._connection.ask(take, ("GET", self._turn))
+        return bool(owner == self._id)
 
     def _no_turn(self) -> StoreError:
         return StoreError(
@@ -183,36 +178,76 @@ class _Attempt:
     def __init__(self, store: RecordStore, names: Sequence[bytes], decide: Decide) -> None:
         self._store, self._wanted = store, decide
         self._names = frozenset((HEAD, *names))
-        others = b"%d" % max(len(names), _LEAST_OTHERS)
+        others = max(len(names), _LEAST_OTHERS)
         self.reads: list[Command] = [
-            (b"GET", store._turn),
-            (b"HGET", store._writers, store._id),
+            ("GET", store._turn),
+            ("HGET", store._writers, store._id),
             *store._get(names),
-            (b"HSCAN", store._records, store._cursor, b"COUNT", others),
+            ("HSCAN", store._records, store._cursor, "COUNT", others),
         ]
         self.is_sent = False
         """Whether it was, without an answer so far."""
         self._tries = 0
 
-    def decide(self, found: list[Any]) -> Decision[bool]:
+    def decide(self, answers: list[Any]) -> Write[bool]:
         """What to write; the result is False where a turn is needed first."""
-        store, (turn, number, *values, (cursor, scanned)) = self._store, found
+        store, (turn, number, *values, (cursor, scanned)) = self._store, answers
         self.is_sent = False
         if number == b"%d" % store._number:
-            return [], lambda _: True  # it was written, and the answer was lost
+            return [], True  # it was written, and the answer was lost
         self._tries += 1
         mine = turn == store._id
         if not mine and (turn is not None or self._tries > 1):
             self._tries = 0
-            return [], lambda _: False
+            return [], False
         others = [record for record in pairs(scanned).items() if record[0] not in self._names]
         change = self._wanted(*store._checked(*values), others)
-        commands: list[Command] = [(b"DEL", store._turn)] if mine else []
+        commands: list[Command] = [("DEL", store._turn)] if mine else []
         if change is not None:
             commands.append(write(store._records, [(HEAD, change.head), *change.records]))
             if change.deleted:
-                commands.append((b"HDEL", store._records, *change.deleted))
-            commands.append((b"HSET", store._writers, store._id, b"%d" % store._number))
+                commands.append(("HDEL", store._records, *change.deleted))
+            commands.append(("HSET", store._writers, store._id, store._number))
             self.is_sent = True
             store._cursor = cursor
-        return commands, lambda _: True
+        return commands, True
+
+
+class Outage:
+    """While a server is away, requests fail at once, but for one that finds out if it is back. For any number
+    of threads. Logs a line when an outage begins, and one when it is over."""
+
+    def __init__(self) -> None:
+        self._problem: str | None = None
+        self._next_try = 0.0
+        self._lock = Lock()
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Around a request. Raises the StoreError that was met last while it is not tried again."""
+        self._require_try()
+        try:
+            yield
+        except StoreError as error:
+            self._note(str(error))
+            raise
+        except BaseException:  # which says nothing of the server
+            self._next_try = 0.0
+            raise
+        self._note(None)
+
+    def _note(self, problem: str | None) -> None:
+        with self._lock:
+            if problem is not None and self._problem is None:
+                logger.warning("%s", problem)
+            elif problem is None and self._problem is not None:
+                logger.warning("answers again, after: %s", self._problem)
+            self._problem, self._next_try = problem, monotonic() + _AGAIN_S
+
+    def _require_try(self) -> None:
+        with self._lock:
+            if self._problem is None:
+                return
+            if monotonic() < self._next_try:
+                raise StoreError(self._problem)
+            self._next_try = float("inf")  # until this one knows

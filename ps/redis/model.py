@@ -9,28 +9,29 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
 from ctr.errors import StoreError
 from ctr.ps.layout import Layout
-from ctr.ps.redis.drop import CREATING, READY, batches, drop_model, each, is_wrong_type, partition_keys
+from ctr.ps.redis.drop import CREATING, READY, batches, drop_model, dropping, partition_keys
 from ctr.ps.redis.incarnation import Incarnation
 from ctr.ps.wire import (
-    BROKEN,
     INCARNATION,
     Command,
-    Decision,
+    Connection,
     Keys,
     Nodes,
     RedisUrl,
-    Transactions,
+    ServerError,
+    Write,
+    checked,
     eviction_policies,
     host_port,
     pairs,
+    parse_info,
     require_no_eviction,
-    rights_hint,
 )
 
 LAYOUT_VERSION = "8"
@@ -38,6 +39,8 @@ LAYOUT_VERSION = "8"
 _CREATION_S = 30.0
 _PROMOTION_S, _PROMOTION_PAUSE_S = 2.0, 0.05
 """How long a replica that follows its primary may be about to take over."""
+_CLEAN_UP_S = 2.0
+"""How long a server is waited for that what was created in part is dropped from."""
 
 
 class ModelExistsError(StoreError):
@@ -65,63 +68,61 @@ def open_model(
     the model's keys.
     """
     wanted = {"layout": LAYOUT_VERSION, "partitions": str(layout.partitions.count), **facts}
-    try:
-        require_no_eviction(url, eviction_policies(url, nodes.client()))
-        if create and not url.cluster:
-            _require_primary(url, nodes.client())
-        found: Mapping[bytes, bytes] | None = None
-        with closing(Transactions(nodes, url, patience_s=patience_s, of="the model")) as line:
-            while create:
-                found, own = _begin(line, keys, wanted)
-                if own is not None:
-                    _create(line, nodes.client(), keys, layout, own, restoring=restoring)
-                    return Incarnation(own, url, keys)
-                if not _is_dropped(found):
-                    break
-                # Whoever began to drop it has not come to the end, or is just about to.
-                drop_model(nodes.client(), keys, found[INCARNATION])
-        if found is not None and not join:
-            raise ModelExistsError(_refusal(keys, found))
-        return Incarnation(_join(nodes.client(), keys, wanted), url, keys)
-    except BROKEN as error:
-        raise StoreError(f"{url}: the model could not be opened ({error}){rights_hint(error)}.") from error
+    connection = Connection(nodes, patience_s=patience_s, purpose="the model")
+    require_no_eviction(url, eviction_policies(connection))
+    if not create:
+        return Incarnation(_join(connection, keys, wanted), url, keys)
+    if not url.cluster:
+        _require_primary(connection)
+    meta, own = _begin(connection, keys, wanted)
+    while own is None and _is_dropped(meta):
+        # Whoever began to drop it has not come to the end, or is just about to.
+        drop_model(connection, keys, meta[INCARNATION])
+        meta, own = _begin(connection, keys, wanted)
+    if own is not None:
+        _create(connection, keys, layout, own, restoring=restoring)
+        return Incarnation(own, url, keys)
+    if not join:
+        raise ModelExistsError(_refusal(keys, meta))
+    return Incarnation(_join(connection, keys, wanted), url, keys)
 
 
-def _require_primary(url: RedisUrl, client: Any) -> None:
+def _require_primary(connection: Connection) -> None:
     """Raise StoreError if the server is a replica that follows a live primary, and stays one for a while.
 
     One that has lost its primary may be promoted at any moment: that is waited for as for a server that is
     away.
     """
     deadline = monotonic() + _PROMOTION_S
-    # One that is not a replica tells nothing of a link.
-    while (found := client.info("replication")).get("master_link_status") == "up":
+    while True:
+        ((info,),) = connection.ask_nodes(("INFO", "replication"))
+        facts = parse_info(info)
+        if facts.get("master_link_status") != "up":  # only a replica says anything about a link
+            return
         if monotonic() > deadline:
-            primary = host_port((str(found["master_host"]), int(found["master_port"])))
+            primary = host_port((str(facts["master_host"]), int(facts["master_port"])))
             raise StoreError(
-                f"{url}: this server is a replica, which takes no writes; name its primary, {primary}."
+                f"{connection.nodes.url}: this server is a replica, which takes no writes; name its primary, "
+                f"{primary}."
             )
         sleep(_PROMOTION_PAUSE_S)
 
 
 def _begin(
-    line: Transactions, keys: Keys, wanted: Mapping[str, str]
+    connection: Connection, keys: Keys, wanted: Mapping[str, str]
 ) -> tuple[dict[bytes, bytes], bytes | None]:
     """Take the name; what `meta` was before, and the new incarnation if it was nothing."""
     incarnation = secrets.token_hex(8).encode()
-    words = [word for name, value in wanted.items() for word in (name.encode(), value.encode())]
+    words = [word for fact in wanted.items() for word in fact]
 
-    def decide(found: list[Any]) -> Decision[tuple[dict[bytes, bytes], bytes | None]]:
-        meta = pairs(found[0])
+    def decide(answers: list[Any]) -> Write[tuple[dict[bytes, bytes], bytes | None]]:
+        meta = pairs(answers[0])
         if not meta:
-            return [(b"HSET", keys.meta, INCARNATION, incarnation, CREATING, b"1", *words)], lambda _: (
-                {},
-                incarnation,
-            )
+            return [("HSET", keys.meta, INCARNATION, incarnation, CREATING, 1, *words)], ({}, incarnation)
         # Ours, if the answer to an earlier attempt was lost.
-        return (), lambda _: (meta, incarnation if meta.get(INCARNATION) == incarnation else None)
+        return (), (meta, incarnation if meta.get(INCARNATION) == incarnation else None)
 
-    meta, ours = line.update([keys.meta], [(b"HGETALL", keys.meta)], decide)
+    meta, ours = connection.update([keys.meta], [("HGETALL", keys.meta)], decide)
     if meta and INCARNATION not in meta:
         if b"layout" in meta:
             require_layout(keys, meta)
@@ -137,82 +138,78 @@ def _is_dropped(meta: Mapping[bytes, bytes]) -> bool:
 
 
 def _create(
-    line: Transactions, client: Any, keys: Keys, layout: Layout, incarnation: bytes, *, restoring: bool
+    connection: Connection, keys: Keys, layout: Layout, incarnation: bytes, *, restoring: bool
 ) -> None:
     """Give the partitions of a model whose `meta` is there their incarnation, and call it ready."""
     try:
-        for some in batches(_former_partitions(client, keys, layout)):
-            each(client, [(b"DEL", *partition_keys(keys, p, layout.per_partition)) for p in some])
+        for some in batches(_former_partitions(connection, keys, layout)):
+            connection.ask_each([("DEL", *partition_keys(keys, p, layout.per_partition)) for p in some])
         for some in batches(range(0 if restoring else layout.partitions.count)):
-            each(client, [(b"HSET", keys.facts(p), INCARNATION, incarnation) for p in some])
+            checked(connection.ask_each([("HSET", keys.facts(p), INCARNATION, incarnation) for p in some]))
 
-        def decide(found: list[Any]) -> Decision[bool]:
-            if found[0] != incarnation:
-                return (), lambda _: False
-            changes: list[Command] = [(b"HSET", keys.meta, READY, b"1"), (b"HDEL", keys.meta, CREATING)]
-            return changes, lambda _: True
+        def decide(answers: list[Any]) -> Write[bool]:
+            if answers[0] != incarnation:
+                return (), False
+            return [("HSET", keys.meta, READY, 1), ("HDEL", keys.meta, CREATING)], True
 
-        if not line.update([keys.meta], [(b"HGET", keys.meta, INCARNATION)], decide):
+        if not connection.update([keys.meta], [("HGET", keys.meta, INCARNATION)], decide):
             raise StoreError(f"the model {keys.model!r} was dropped while it was created; start again.")
     except BaseException:
-        with suppress(StoreError, *BROKEN):
-            drop_model(client, keys, incarnation)
+        with suppress(StoreError):
+            drop_model(dropping(connection.nodes, keys, _CLEAN_UP_S), keys, incarnation)
         raise
 
 
-def _former_partitions(client: Any, keys: Keys, layout: Layout) -> list[int]:
+def _former_partitions(connection: Connection, keys: Keys, layout: Layout) -> list[int]:
     """Those of which an earlier model of this name has left something, such as after a failover.
 
     Raises StoreError for keys that belong to no model: without an incarnation, or of another kind.
     """
-    left = []
+    former = []
     for some in batches(range(layout.partitions.count)):
-        asked: list[Command] = []
+        reads: list[Command] = []
         for p in some:
             its_keys = partition_keys(keys, p, layout.per_partition)
-            asked += [(b"HGET", its_keys[0], INCARNATION), (b"EXISTS", *its_keys)]
-        answers = each(client, asked, errors=True)
+            reads += [("HGET", its_keys[0], INCARNATION), ("EXISTS", *its_keys)]
+        answers = connection.ask_each(reads)
         for p, incarnation, count in zip(some, answers[::2], answers[1::2], strict=True):
-            if is_wrong_type(incarnation) or (incarnation is None and count):
+            if isinstance(incarnation, ServerError) or (incarnation is None and count):
                 names = ", ".join(key.decode() for key in partition_keys(keys, p, layout.per_partition))
                 raise StoreError(
                     f"the store holds something that is no part of a model under a name that {keys.model!r} "
                     f"needs (one of {names}); name another model (?model=NAME), or delete it."
                 )
-            for answer in (incarnation, count):
-                if isinstance(answer, Exception):
-                    raise answer
             if incarnation is not None:
-                left.append(p)
-    return left
+                former.append(p)
+    return former
 
 
-def _join(client: Any, keys: Keys, wanted: Mapping[str, str]) -> bytes:
+def _join(connection: Connection, keys: Keys, wanted: Mapping[str, str]) -> bytes:
     """Wait until the model is ready, and check what it is."""
     deadline = monotonic() + _CREATION_S
-    while READY not in (meta := client.hgetall(keys.meta)):
+    while READY not in (meta := pairs(connection.ask(("HGETALL", keys.meta))[0])):
         if not meta:
             raise StoreError(f"there is no model {keys.model!r} in this store (any more): has its job ended?")
         if monotonic() > deadline or CREATING not in meta:
             raise StoreError(_refusal(keys, meta))
         sleep(0.05)
     require_layout(keys, meta)
-    found = {name.decode(): value.decode() for name, value in meta.items()}
+    facts = {name.decode(): value.decode() for name, value in meta.items()}
     for name, value in wanted.items():
-        if found.get(name) != value:
+        if facts.get(name) != value:
             raise StoreError(
-                f"the model {keys.model!r} in this store has {name} {found.get(name)}, this job has {value}; "
+                f"the model {keys.model!r} in this store has {name} {facts.get(name)}, this job has {value}; "
                 "use another model name, or drop the one in the store."
             )
-    return bytes(meta[INCARNATION])
+    return meta[INCARNATION]
 
 
 def require_layout(keys: Keys, meta: Mapping[bytes, bytes]) -> None:
     """Raise StoreError for the `meta` of a model that another version of ctr has created."""
-    found = meta.get(b"layout", b"").decode()
-    if found != LAYOUT_VERSION:
+    layout = meta.get(b"layout", b"").decode()
+    if layout != LAYOUT_VERSION:
         raise StoreError(
-            f"the model {keys.model!r} was created by another version of ctr (layout {found}, this "
+            f"the model {keys.model!r} was created by another version of ctr (layout {layout}, this "
             f"one has layout {LAYOUT_VERSION}); use that version for it and to drop it, or another name "
             "(?model=NAME)."
         )

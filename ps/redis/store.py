@@ -12,7 +12,7 @@ from ctr.ps.fixed_point_kernels import COARSEST_N_BITS, FINEST_Z_BITS, Z_MOST, p
 from ctr.ps.layout import Layout, density_of
 from ctr.ps.partitions import Bools, Float32, Int64, Slots, as_slots
 from ctr.ps.redis.counters import SaturationCount, Saturations, Traffic
-from ctr.ps.redis.drop import drop_model, not_dropped
+from ctr.ps.redis.drop import drop_model, dropping
 from ctr.ps.redis.dumps import Dumps, PartitionDump
 from ctr.ps.redis.log import Logged
 from ctr.ps.redis.model import open_model
@@ -21,7 +21,7 @@ from ctr.ps.redis.pulls import PulledState, Pulls
 from ctr.ps.redis.pushes import Pushes
 from ctr.ps.redis.replication import Replicas
 from ctr.ps.store import Token, check_delta, check_slots
-from ctr.ps.wire import BROKEN, PATIENCE_S, Address, FanOut, Keys, RedisUrl
+from ctr.ps.wire import PATIENCE_S, Address, FanOut, Keys, RedisUrl
 
 _WIDTH = 2
 _ATTEMPT_LINKS = 4  # to each node
@@ -299,10 +299,8 @@ class RedisStore:
     def drop(self) -> None:
         """Delete the model from the store, and close; a later model of that name is left alone."""
         self._reads.require_open()
-        try:
-            drop_model(self._reads.nodes.client(), self.keys, self._incarnation.id)
-        except BROKEN as error:
-            raise not_dropped(self.url, self.keys, error) from error
+        connection = dropping(self._reads.nodes, self.keys, self._reads.patience_s)
+        drop_model(connection, self.keys, self._incarnation.id)
         self.close()
 
     def close(self) -> None:

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ctr.ps.status.links import facts_of, reason
 from ctr.ps.status.status import NodeStatus, Persistence, ReplicaStatus
-from ctr.ps.wire import Address, Primary, host_port, pairs
+from ctr.ps.wire import Address, Primary, ServerError, host_port, pairs, parse_info
 
 Info = Mapping[str, Any]
-"""The answer to INFO, see `facts_of`; empty when there was none."""
+"""The answer to INFO, see `parse_info`; empty when there was none."""
 
 
 @dataclass(slots=True)
@@ -36,8 +35,8 @@ class NodeLook:
     bytes: int = 0
 
     def status(self) -> NodeStatus:
-        """What is told of it."""
-        info = facts_of(self.info) if isinstance(self.info, bytes) else {}
+        """What was seen of it."""
+        info = parse_info(self.info) if isinstance(self.info, bytes) else {}
         problem = self.problem or self.refusal
         return NodeStatus(
             address=host_port(self.primary.address),
@@ -78,12 +77,18 @@ def replicas_of(info: Info, known: Iterable[Address]) -> tuple[ReplicaStatus, ..
     """The replicas that a primary talks to, then those of the `known` ones that it does not."""
     seen: dict[str, ReplicaStatus] = {}
     for number in range(int(info.get("connected_slaves", 0))):
-        told = dict(part.split("=", 1) for part in info.get(f"slave{number}", "").split(",") if part)
-        if not told:
+        facts = dict(part.split("=", 1) for part in info.get(f"slave{number}", "").split(",") if part)
+        if not facts:
             continue
-        at, lag = host_port((told["ip"], int(told["port"]))), None
-        if told["state"] == "online":
-            lag = max(int(info["master_repl_offset"]) - int(told["offset"]), 0)
-        seen[at] = ReplicaStatus(at, told["state"], lag)
+        at, lag = host_port((facts["ip"], int(facts["port"]))), None
+        if facts["state"] == "online":
+            lag = max(int(info["master_repl_offset"]) - int(facts["offset"]), 0)
+        seen[at] = ReplicaStatus(at, facts["state"], lag)
     others = map(host_port, known)
     return (*seen.values(), *(ReplicaStatus(at, "away", None) for at in others if at not in seen))
+
+
+def reason(error: Exception) -> str:
+    """An error in one line, for people."""
+    text = str(error).removeprefix(f"{error.code} " if isinstance(error, ServerError) else "")
+    return " ".join(text.split()) or type(error).__name__

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import chain, islice
 from time import sleep
-from typing import Any
+from typing import Any, TypeVar
+
+from redis.exceptions import ResponseError
 
 from ctr.errors import StoreError
 from ctr.ps.board import JOB_FACTS, job_of, read_reports, view_of, view_reads
 from ctr.ps.redis import Layout, require_layout
-from ctr.ps.status.links import NodeLinks, reason, side_by_side
-from ctr.ps.status.node import NodeLook
+from ctr.ps.status.node import NodeLook, reason
 from ctr.ps.status.status import BoardStatus, ModelStatus, StoreStatus
 from ctr.ps.wire import (
     INCARNATION,
@@ -25,14 +28,22 @@ from ctr.ps.wire import (
     ServerError,
     Topology,
     checked,
+    cluster_topology,
+    host_port,
+    is_login_refused,
+    open_link,
     pairs,
+    parse_info,
     single_server,
 )
+
+T = TypeVar("T")
 
 _PARTITIONS_AT_A_TIME = 1_000  # asked of a node; its other clients come in between
 _LOOKS = 10  # for a model's description that is just moving to another node
 _PAUSE_S = 0.2
 _ELSEWHERE = ("MOVED", "ASK")  # errors for a key that another node has, or is just given
+_NO_ANSWER = ("LOADING", "NOAUTH")  # errors of a node that answers nothing else
 
 
 class StoreObserver:
@@ -47,7 +58,7 @@ class StoreObserver:
         """Connects only when it is asked to look."""
         self._url = url
         self._keys = Keys(url.model or "default")
-        self._nodes = NodeLinks(url, timeout_s)
+        self._timeout_s = timeout_s
         self._known: tuple[Address, ...] = ()
         self._topology = single_server(url.hosts[0])
 
@@ -76,15 +87,15 @@ class StoreObserver:
         updates = {}
         prefix = f"{board.job.launch}:".encode()
         for rank in range(board.job.ranks):
-            found = pairs(self._answer((b"HGETALL", self._keys.rank(rank))))
-            rounds = {int(name[len(prefix) :]): name for name in found if name.startswith(prefix)}
+            blobs = pairs(self._answer(("HGETALL", self._keys.rank(rank))))
+            rounds = {int(name[len(prefix) :]): name for name in blobs if name.startswith(prefix)}
             if rounds:
-                updates[rank] = found[rounds[max(rounds)]]
+                updates[rank] = blobs[rounds[max(rounds)]]
         return updates
 
     def _look(self) -> StoreStatus | None:
         """One look; None when the model's description is not where it was said to be."""
-        topology, dead = self._nodes.find(self._known)
+        topology, dead = self._find_nodes()
         self._topology = topology
         self._known = tuple(primary.address for primary in topology.primaries)
         home = topology.owner_of(self._keys.meta)
@@ -93,10 +104,10 @@ class StoreObserver:
             for each in topology.primaries
         ]
         self._each(nodes, self._look_at_node)
-        found = next((node for node in nodes if node.at_home), None)
-        if found is None:
+        at_home = next((node for node in nodes if node.at_home), None)
+        if at_home is None:
             return self._status(topology, nodes, "no node has the hash slot of the model's description", None)
-        refusal = found.problem or found.meta
+        refusal = at_home.problem or at_home.meta
         if isinstance(refusal, ServerError) and refusal.code in _ELSEWHERE:
             if topology.state is not None:
                 return None
@@ -105,7 +116,7 @@ class StoreObserver:
             problem = f"the model's description cannot be read: {reason(refusal)}"
             return self._status(topology, nodes, problem, None)
         try:
-            model = self._model(found.meta)
+            model = self._model(at_home.meta)
         except StoreError as refusal:
             return self._status(topology, nodes, str(refusal).rstrip("."), None)
         if model is None:
@@ -117,7 +128,7 @@ class StoreObserver:
                     node.partitions.append(partition)
         self._each(nodes, lambda node: self._look_at_partitions(node, model))
         try:
-            board = self._board(found.primary.address)
+            board = self._board(at_home.primary.address)
         except TROUBLE as failure:
             problem = f"the job board cannot be read: {reason(failure)}"
             return self._status(topology, nodes, problem, model)
@@ -132,15 +143,15 @@ class StoreObserver:
             except TROUBLE as error:
                 node.problem = error
 
-        side_by_side(guarded, [node for node in nodes if node.problem is None])
+        _side_by_side(guarded, [node for node in nodes if node.problem is None])
         if not self._url.cluster and nodes[0].problem is not None:
-            raise self._nodes.unreachable(nodes[0].primary.address, nodes[0].problem)
+            raise self._unreachable(nodes[0].primary.address, nodes[0].problem)
 
     def _look_at_node(self, node: NodeLook) -> None:
-        reads: list[Command] = [(b"INFO",), (b"DBSIZE",), (b"CONFIG", b"GET", b"save")]
+        reads: list[Command] = [("INFO",), ("DBSIZE",), ("CONFIG", "GET", "save")]
         if node.at_home:
-            reads.append((b"HGETALL", self._keys.meta))
-        answers = self._nodes.ask(node.primary.address, reads)
+            reads.append(("HGETALL", self._keys.meta))
+        answers = self._ask(node.primary.address, *reads)
         node.info, node.size, node.save, node.meta = (*answers, None)[:4]
         if isinstance(node.info, Exception):  # not everybody may ask for it
             node.refusal = node.info
@@ -149,7 +160,7 @@ class StoreObserver:
         for first in range(0, len(node.partitions), _PARTITIONS_AT_A_TIME):
             some = node.partitions[first : first + _PARTITIONS_AT_A_TIME]
             reads = [self._partition_reads(p, model.bits) for p in some]
-            answers = iter(self._nodes.ask(node.primary.address, chain.from_iterable(reads)))
+            answers = iter(self._ask(node.primary.address, *chain.from_iterable(reads)))
             for p, its_reads in zip(some, reads, strict=True):
                 node.looked_at += 1
                 try:
@@ -174,47 +185,89 @@ class StoreObserver:
         keys, strings = self._keys, range(Layout.of(bits).per_partition)
         sizes = [name(partition, i) for name in (keys.state, keys.last_slots, keys.log) for i in strings]
         return [
-            (b"HGET", keys.facts(partition), INCARNATION),
-            (b"HGET", keys.facts(partition), STATE),
-            *((b"STRLEN", key) for key in sizes),
+            ("HGET", keys.facts(partition), INCARNATION),
+            ("HGET", keys.facts(partition), STATE),
+            *(("STRLEN", key) for key in sizes),
         ]
 
     def _board(self, address: Address) -> BoardStatus | None:
         key = {part: self._keys.board(part) for part in BoardPart}
-        (facts,) = checked(self._nodes.ask(address, [(b"HMGET", key[BoardPart.JOB], *JOB_FACTS)]))
+        (facts,) = checked(self._ask(address, ("HMGET", key[BoardPart.JOB], *JOB_FACTS)))
         if facts[0] is None:
             return None
         job = job_of(facts)
         reads = view_reads(key, job, shards=True)
-        asked = [(b"GET", key[BoardPart.LAUNCH]), *reads.values()]
+        asked: list[Command] = [("GET", key[BoardPart.LAUNCH]), *reads.values()]
         try:
-            *_, found = checked(self._nodes.ask(address, [(b"MULTI",), *asked, (b"EXEC",)]))
+            *_, answers = checked(self._ask(address, ("MULTI",), *asked, ("EXEC",)))
         except ServerError as error:
             if error.code != "OOM":
                 raise
-            found = self._nodes.ask(address, asked)  # there are no transactions, and nobody changes much
-        now, *answers = checked(found)
-        if now != facts[0]:  # it was dropped just now, perhaps for another
+            answers = self._ask(address, *asked)  # there are no transactions, and nobody changes much
+        launch, *rest = checked(answers)
+        if launch != facts[0]:  # it was dropped just now, perhaps for another
             return None
-        return BoardStatus(job, view_of(dict(zip(reads, answers, strict=True))))
+        return BoardStatus(job, view_of(dict(zip(reads, rest, strict=True))))
 
     def _answer(self, command: Command) -> list[bytes]:
         """Of the node that holds the command's key."""
         key = command[1]
+        assert isinstance(key, bytes)
         address = self._topology.owner_of(key)
         if address is None:
             raise StoreError(f"{self._url}: no node holds {key.decode()}.")
         try:
-            (answer,) = checked(self._nodes.ask(address, [command]))
+            (answer,) = checked(self._ask(address, command))
         except TROUBLE as error:
             raise StoreError(f"{self._url}: {key.decode()} cannot be read ({reason(error)}).") from error
         return list(answer)
 
+    def _ask(self, address: Address, *commands: Command) -> list[Any]:
+        """A node's answers, ServerErrors among them; raises what is in `TROUBLE` when nothing is answered."""
+        with closing(open_link(self._url, address, self._timeout_s)) as link:
+            answers = link.ask(*commands)
+        checked([each for each in answers if isinstance(each, ServerError) and each.code in _NO_ANSWER])
+        return answers
+
+    def _find_nodes(self) -> tuple[Topology, dict[Address, Exception]]:
+        """The nodes, and which of those that were asked did not answer: those of the URL and of before."""
+        if not self._url.cluster:
+            return single_server(self._url.hosts[0]), {}
+        hosts = list(dict.fromkeys((*self._url.hosts, *self._known)))
+        answers = dict(zip(hosts, _side_by_side(self._ask_for_nodes, hosts), strict=True))
+        dead = {host: answer for host, answer in answers.items() if isinstance(answer, Exception)}
+        views = [answer for answer in answers.values() if not isinstance(answer, Exception)]
+        if not views:
+            raise self._unreachable(*next(iter(dead.items())))
+        return max(views, key=lambda view: (view[1].state == "ok", view[0]))[1], dead
+
+    def _ask_for_nodes(self, host: Address) -> tuple[int, Topology] | Exception:
+        """The cluster as one of its nodes knows it, and how new that is."""
+        try:
+            info, nodes, slots = checked(
+                self._ask(host, ("CLUSTER", "INFO"), ("CLUSTER", "NODES"), ("CLUSTER", "SLOTS"))
+            )
+        except TROUBLE as error:
+            return error
+        facts = parse_info(info)
+        topology = cluster_topology(host, facts["cluster_state"], nodes.decode(), slots)
+        return facts["cluster_current_epoch"], topology
+
+    def _unreachable(self, host: Address, error: Exception) -> StoreError:
+        """What to raise when a node did not answer, and nothing is known without it."""
+        why = reason(error)
+        if is_login_refused(error):
+            return StoreError(f"{self._url}: user or password was refused ({why}).")
+        if isinstance(error, ResponseError | ServerError):
+            hint = "; it is in no cluster, write redis://" if "cluster support disabled" in why else ""
+            return StoreError(f"{self._url}: {host_port(host)} refused ({why}){hint}.")
+        return StoreError(f"{self._url}: cannot be reached ({why}); is it running, and is the scheme right?")
+
     def _model(self, meta: Any) -> ModelStatus | None:
-        found = pairs(meta)
-        if b"layout" in found:
-            require_layout(self._keys, found)
-        facts = {name.decode(): value.decode() for name, value in found.items()}
+        fields = pairs(meta)
+        if b"layout" in fields:
+            require_layout(self._keys, fields)
+        facts = {name.decode(): value.decode() for name, value in fields.items()}
         incarnation = facts.pop("incarnation", None)
         if incarnation is None:
             return None
@@ -237,7 +290,7 @@ class StoreObserver:
         board: BoardStatus | None = None,
     ) -> StoreStatus:
         owned = {p for node in nodes for p in node.partitions}
-        nobodys = [] if model is None else [p for p in range(model.partitions) if p not in owned]
+        unowned = [] if model is None else [p for p in range(model.partitions) if p not in owned]
         unreachable = [p for node in nodes for p in (*node.refused, *node.partitions[node.looked_at :])]
         return StoreStatus(
             url=str(self._url),
@@ -246,8 +299,14 @@ class StoreObserver:
             nodes=tuple(node.status() for node in nodes),
             problem=problem,
             model=model,
-            unreachable=tuple(sorted(nobodys + unreachable)),
+            unreachable=tuple(sorted(unowned + unreachable)),
             moving=tuple(sorted(p for node in nodes for p in node.moving)),
             lost=tuple(sorted(p for node in nodes for p in node.lost)),
             board=board,
         )
+
+
+def _side_by_side(task: Callable[[Any], T], each: list[Any]) -> list[T]:
+    """What the task returns for each, in order."""
+    with ThreadPoolExecutor(max(len(each), 1), thread_name_prefix="observer") as pool:
+        return list(pool.map(task, each))

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import RLock
 
+from redis.crc import key_slot
+
 from ctr.errors import StoreError
 from ctr.ps.wire.keys import Keys
 from ctr.ps.wire.nodes import Nodes, connect
@@ -26,7 +28,9 @@ class FanOut:
         """Connect; a server that is silent for `timeout_s` counts as broken. Raises StoreError."""
         self.url = url
         self.patience_s = patience_s
-        self.nodes: Nodes = connect(url, keys, timeout_s)
+        self.nodes: Nodes = connect(url, timeout_s)
+        self._keys = keys
+        self._hash_slots: dict[int, int] = {}
         self._lock = RLock()
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="node")
         self._closed = False
@@ -117,7 +121,7 @@ class FanOut:
                 return share  # the watermarks tell what was applied
 
         try:
-            owners = self.nodes.owners(partitions)
+            owners = self._owners(partitions)
         except BROKEN as error:
             return partitions, error
         if len(owners) == 1:
@@ -128,3 +132,13 @@ class FanOut:
         if failures:
             raise failures[0]
         return [partition for part in parts for partition in part.result()], problem
+
+    def _owners(self, partitions: list[int]) -> dict[Address, list[int]]:
+        """These partitions by the address of their primary."""
+        owners: dict[Address, list[int]] = {}
+        for partition in partitions:
+            slot = self._hash_slots.get(partition)
+            if slot is None:
+                slot = self._hash_slots[partition] = key_slot(self._keys.state(partition))
+            owners.setdefault(self.nodes.holder(slot), []).append(partition)
+        return owners

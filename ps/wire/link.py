@@ -1,14 +1,24 @@
-"""`Link`: one open connection to a node."""
+"""`Link`: one open connection to a node, and commands as RESP."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from redis import Redis
 from redis.connection import ConnectionInterface
 
-from ctr.ps.wire.replies import ReplyReader
+from ctr.ps.wire.patience import require_passing
+from ctr.ps.wire.replies import ReplyReader, ServerError
+from ctr.ps.wire.resp_kernels import encode_pull, pull_size
 from ctr.ps.wire.url import Address, RedisUrl
+
+Word = bytes | str | int
+
+Command = tuple[Word, ...]
 
 _LONGEST_JOINED = 1 << 16  # bytes
 
@@ -30,6 +40,11 @@ class Link:
             commands = (b"".join(commands),)
         self.connection.send_packed_command(commands, check_health=False)
 
+    def ask(self, *commands: Command) -> list[Any]:
+        """The answers to commands, in one round trip; among them, errors are ServerErrors."""
+        self.send(b"".join(command(*words) for words in commands))
+        return [self.replies.answer() for _ in commands]
+
     def close(self) -> None:
         """Close the connection."""
         self.connection.disconnect()
@@ -42,3 +57,48 @@ def open_link(url: RedisUrl, address: Address, timeout_s: float) -> Link:
     connection = client.connection_pool.make_connection()
     connection.connect()
     return Link(connection, ReplyReader(connection))
+
+
+def checked(answers: Sequence[Any]) -> list[Any]:
+    """The answers; raises the first error among them."""
+    for answer in answers:
+        if isinstance(answer, ServerError):
+            raise answer
+    return list(answers)
+
+
+def command(*words: Word) -> bytes:
+    """A command, as RESP."""
+    return b"*%d\r\n" % len(words) + b"".join(map(bulk_string, words))
+
+
+def bulk_string(word: Word) -> bytes:
+    """One of its words."""
+    if not isinstance(word, bytes):
+        word = str(word).encode()
+    return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+def bitfield_read(key: bytes, offsets: NDArray[np.uint32]) -> memoryview:
+    """Asks for the integers of a string at these offsets; the answer is an array of them."""
+    raw_key = np.frombuffer(key, np.uint8)
+    buffer = np.empty(pull_size(offsets, raw_key), np.uint8)
+    encode_pull(buffer, 0, raw_key, offsets)
+    return buffer.data
+
+
+def read_queued(replies: ReplyReader, commands: int) -> int | None:
+    """Read a transaction's answers up to the head of EXEC's: its length, -1 when what it watched had changed.
+
+    None when it has to be tried again, perhaps elsewhere; raises StoreError for what will not pass.
+    """
+    problem: ServerError | None = None
+    try:
+        replies.all_of(*[replies.status] * (1 + commands))  # MULTI, and the commands that it queues
+    except ServerError as error:
+        problem = error
+    try:
+        return replies.array()
+    except ServerError as error:
+        require_passing(problem or error)
+        return None

@@ -1,19 +1,19 @@
-"""Which Redis node holds a partition, and connections to it; redis-py does topology, TLS and log-in."""
+"""`Nodes`: which node holds a key, and open links to the nodes; redis-py does topology, TLS and log-in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from redis import Redis
 from redis.cluster import ClusterNode, RedisCluster
 from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, RedisClusterException
 
 from ctr.errors import StoreError
-from ctr.ps.wire.keys import Keys
-from ctr.ps.wire.link import Link, open_link
-from ctr.ps.wire.patience import BROKEN, rights_hint
+from ctr.ps.wire.link import Link, checked, open_link
+from ctr.ps.wire.patience import TROUBLE, rights_hint
 from ctr.ps.wire.replies import ServerError
 from ctr.ps.wire.url import Address, RedisUrl
 
@@ -30,109 +30,127 @@ class _Cluster(RedisCluster):
 
 
 class Nodes:
-    """The primaries that hold a model's partitions: those of a cluster, or the one server of another URL."""
+    """The primaries of a Redis Cluster, or the one server of another URL."""
 
-    def __init__(self, url: RedisUrl, keys: Keys, timeout_s: float) -> None:
-        """Connect; a node that is silent for `timeout_s` counts as broken. Raises redis-py's errors."""
-        self._url, self._keys, self._timeout_s = url, keys, timeout_s
-        self._address = url.hosts[0]
+    def __init__(self, url: RedisUrl, timeout_s: float) -> None:
+        """A node that is silent for `timeout_s` counts as broken. Raises redis-py's errors."""
+        self.url = url
+        self._timeout_s = timeout_s
         self._cluster: RedisCluster | None = None
-        self._single: Redis | None = None
-        options = url.client_options(timeout_s)
-        if not url.cluster:
-            host, port = self._address
-            self._single = Redis(host=host, port=port, db=url.db, **options)
-        elif url.db:
-            raise StoreError(f"{url}: a Redis Cluster has only database 0.")
-        else:
+        if url.cluster:
+            if url.db:
+                raise StoreError(f"{url}: a Redis Cluster has only database 0.")
             startup = [ClusterNode(host, port) for host, port in url.hosts]
-            self._cluster = _Cluster(startup_nodes=startup, **options)
-        self._hash_slots: dict[int, int] = {}
+            self._cluster = _Cluster(startup_nodes=startup, **url.client_options(timeout_s))
         self._links: dict[Address, list[Link]] = {}
+        self._idle: dict[Address, deque[Link]] = {}
         self._sent = self._received = 0  # over links that are closed
 
-    def client(self) -> Any:
-        """A redis-py client for single commands."""
-        return self._cluster or self._single
-
-    def owners(self, partitions: Iterable[int]) -> dict[Address, list[int]]:
-        """These partitions by the address of their primary."""
-        found: dict[Address, list[int]] = {}
-        for partition in partitions:
-            slot = self._hash_slots.get(partition)
-            if slot is None:
-                slot = self._hash_slots[partition] = key_slot(self._keys.state(partition))
-            found.setdefault(self._holder(slot), []).append(partition)
-        return found
+    def primaries(self) -> list[Address]:
+        """All of them."""
+        if self._cluster is None:
+            return [self.url.hosts[0]]
+        return [(node.host, int(node.port)) for node in self._cluster.get_primaries()]
 
     def owner(self, key: bytes) -> Address:
         """The primary that holds a key."""
-        return self._holder(key_slot(key))
+        return self.url.hosts[0] if self._cluster is None else self.holder(key_slot(key))
 
-    def _holder(self, hash_slot: int) -> Address:
+    def holder(self, hash_slot: int) -> Address:
+        """The primary that holds a hash slot."""
         if self._cluster is None:
-            return self._address
+            return self.url.hosts[0]
         node = self._cluster.nodes_manager.get_node_from_slot(hash_slot)
         return node.host, int(node.port)
 
-    def open_link(self, address: Address) -> Link:
-        """A new connection to a node, logged in, for the caller to close."""
-        if self._cluster is not None and self._cluster.get_node(*address) is None:
-            raise RedisClusterException(f"node {address} has left the cluster")
-        return open_link(self._url, address, self._timeout_s)
+    @contextmanager
+    def link(self, address: Address) -> Iterator[Link]:
+        """A link to a node that nobody else uses meanwhile. For any number of threads."""
+        idle = self._idle.setdefault(address, deque())
+        link = _pop(idle) or self._open(address)
+        try:
+            yield link
+        except BaseException:
+            link.close()  # or the next request would read what nobody read here
+            raise
+        idle.append(link)
 
     def links(self, address: Address, count: int) -> list[Link]:
-        """`count` open connections to a node, kept for the next call. Not for two threads at once."""
+        """`count` links to a node, kept for the next call. Not for two threads at once."""
         links = self._links.setdefault(address, [])
         while len(links) < count:
-            links.append(self.open_link(address))
+            links.append(self._open(address))
         return links[:count]
 
     def hang_up(self) -> None:
-        """Close the links; the next request opens new ones."""
+        """Close the links of `links`, and those that are idle; the next request opens new ones."""
         self._sent, self._received = self.traffic()
         opened, self._links = self._links, {}
         for links in opened.values():
             for link in links:
                 link.close()
+        for idle in list(self._idle.values()):
+            while (unused := _pop(idle)) is not None:
+                unused.close()
 
     def refresh(self) -> None:
-        """Hang up, and learn anew where the partitions are."""
+        """Hang up, and learn anew where the keys are."""
         self.hang_up()
         if self._cluster is not None:
             self._cluster.nodes_manager.initialize()
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received over all links, closed ones included."""
+        """Bytes sent and received over the links of `links`, closed ones included."""
         links = self._opened()
         received = sum(link.replies.received for link in links)
         return self._sent + sum(link.sent for link in links), self._received + received
 
     def refused(self) -> ServerError | None:
-        """An error that a node has answered with, over the links that are open."""
+        """An error that a node has answered with, over those of these links that are open."""
         errors = (link.replies.refused for link in self._opened())
         return next((error for error in errors if error is not None), None)
 
     def close(self) -> None:
         """Close all connections."""
         self.hang_up()
-        self.client().close()
+        if self._cluster is not None:
+            self._cluster.close()
+
+    def _open(self, address: Address) -> Link:
+        if self._cluster is not None and self._cluster.get_node(*address) is None:
+            raise RedisClusterException(f"node {address} has left the cluster")
+        return open_link(self.url, address, self._timeout_s)
 
     def _opened(self) -> list[Link]:
         return [link for links in list(self._links.values()) for link in links]
 
 
-def connect(url: RedisUrl, keys: Keys, timeout_s: float) -> Nodes:
+def _pop(links: deque[Link]) -> Link | None:
+    try:
+        return links.pop()  # another thread may have taken the last one
+    except IndexError:
+        return None
+
+
+def connect(url: RedisUrl, timeout_s: float) -> Nodes:
     """Connect to the Redis behind a URL; a node that is silent for `timeout_s` counts as broken.
 
     Raises StoreError when it cannot be reached or refuses.
     """
     try:
-        nodes = Nodes(url, keys, timeout_s)
-        nodes.client().ping()
-    except BROKEN as error:
-        if isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError):
+        nodes = Nodes(url, timeout_s)
+        with nodes.link(nodes.primaries()[0]) as link:
+            checked(link.ask(("PING",)))
+    except TROUBLE as error:
+        if is_login_refused(error) or is_login_refused(error.__cause__):
             raise StoreError(f"{url}: user or password was refused ({error}).") from None
         hint = rights_hint(error) or "; is it running, and is the scheme right?"
         raise StoreError(f"{url}: cannot be reached ({error}){hint}") from None
     return nodes
+
+
+def is_login_refused(error: object) -> bool:
+    """Whether user or password were wrong, or missing."""
+    return isinstance(error, AuthenticationError) or (
+        isinstance(error, ServerError) and error.code == "NOAUTH"
+    )

@@ -28,12 +28,6 @@ TROUBLE = (ServerError, *BROKEN)
 _PAUSE_S = 0.1
 _LONGEST_S = 1.0
 
-# Passing states of a server or a cluster: try again, after looking where the keys are now.
-_PASSING = {
-    *("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"),
-    *("READONLY", "NOREPLICAS", "BUSY"),
-}
-
 
 class Patience:
     """The pauses between one try and the next: of those who meet again and again, none in step."""
@@ -91,7 +85,7 @@ def require_passing(error: Exception, url: object = None) -> None:
     where = "" if url is None else f"{url}: "
     if isinstance(error, AuthenticationError):
         raise StoreError(f"{where}user or password was refused ({error}).") from None
-    if not isinstance(error, ServerError) or error.code in _PASSING:
+    if not isinstance(error, ServerError) or error.passing:
         return
     if error.code == "OOM":
         raise StoreError(

@@ -19,6 +19,12 @@ _CHUNK = 1 << 18  # 256 KiB asked of the socket at a time
 
 _ABORTED = "EXECABORT Transaction discarded because of: "
 
+# Passing states of a server or a cluster: try again, after looking where the keys are now.
+_PASSING = {
+    *("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"),
+    *("READONLY", "NOREPLICAS", "BUSY"),
+}
+
 
 class ServerError(Exception):
     """An error reply, such as `MOVED 42 10.0.0.7:6379`."""
@@ -27,6 +33,11 @@ class ServerError(Exception):
     def code(self) -> str:
         """Its first word, or that of the reason for which EXEC gave a transaction up."""
         return str(self).removeprefix(_ABORTED).split(" ", 1)[0]
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same request may be answered later, perhaps by another node."""
+        return self.code in _PASSING
 
 
 class ReplyReader:
@@ -211,6 +222,12 @@ class ReplyReader:
 def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     """The answer to HGETALL, or to ZRANGE … WITHSCORES, in its order."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def parse_info(text: bytes) -> dict[str, Any]:
+    """The answer to INFO or CLUSTER INFO, lines of `name:value` and headings; whole numbers as int."""
+    lines = (line.partition(":") for line in text.decode().splitlines())
+    return {name: int(value) if value.isdigit() else value for name, colon, value in lines if colon}
 
 
 def _receive(connection: ConnectionInterface, into: memoryview) -> int:

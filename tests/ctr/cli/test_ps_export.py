@@ -22,7 +22,7 @@ from ctr.optimizers.ftrl import Ftrl
 from ctr.ps import parse_redis_url
 from ctr.ps.redis import drop_incarnation
 from ctr.ps.redis.store import RedisStore
-from ctr.ps.wire import INCARNATION, Nodes
+from ctr.ps.wire import INCARNATION, Connection, connect
 from ctr.ps.wire.keys import Keys
 from tests.api.running import run_server
 from tests.command_line import Cli
@@ -148,14 +148,14 @@ class TestExport:
         self, cli: Cli, failed: str, tmp_path: Path, most: int
     ) -> None:
         """Wholly, or by somebody who is still at it: no node has lost its data."""
-        with closing(Nodes(parse_redis_url(failed), Keys("ads"), 5.0)) as nodes:
-            incarnation = nodes.client().hget(Keys("ads").meta, INCARNATION).decode()
+        with closing(Connection(connect(parse_redis_url(failed), 5.0), patience_s=5.0)) as connection:
+            incarnation = connection.ask(("HGET", Keys("ads").meta, INCARNATION))[0].decode()
         left: list[int] = []
 
         def drop(data: bytes) -> None:
             if b"\r\nGET\r\n" in data and b":w0" in data and not left:
                 with cut_line(failed, most) as line, suppress(StoreError):
-                    drop_incarnation(named(line.url), incarnation)
+                    drop_incarnation(named(line.url), incarnation, patience_s=0.1)
                 left.append(keys_in(failed))
 
         before = keys_in(failed)

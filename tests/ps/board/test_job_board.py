@@ -12,8 +12,9 @@ import redis
 
 from ctr.errors import StoreError
 from ctr.ps.board.job_board import JobBoard
-from ctr.ps.redis.model import drop_model
+from ctr.ps.redis.drop import drop_model
 from ctr.ps.status.observer import StoreObserver
+from ctr.ps.wire.connection import Connection
 from ctr.ps.wire.keys import BoardPart, Keys
 from ctr.ps.wire.nodes import connect
 from ctr.ps.wire.url import parse_redis_url
@@ -205,9 +206,9 @@ class TestJob:
         board.report("r", b"")
         board.pause(1)
         parsed = parse_redis_url(url)
-        with closing(connect(parsed, Keys("default"), 5.0)) as nodes:
-            nodes.client().hset(Keys("default").meta, b"incarnation", b"1")
-            drop_model(nodes.client(), Keys("default"), b"1")
+        with closing(Connection(connect(parsed, 5.0), patience_s=5.0)) as connection:
+            connection.ask(("HSET", Keys("default").meta, "incarnation", 1))
+            drop_model(connection, Keys("default"), b"1")
         servers = request.getfixturevalue("shared_redis" if url.startswith("redis:") else "shared_cluster")
         for server in servers.servers:
             with server.connect() as client:

@@ -13,9 +13,9 @@ import pytest
 from ctr.errors import StoreError
 from ctr.ps.board.job_board import JobBoard
 from ctr.ps.servers.embedded import EmbeddedRedis
+from ctr.ps.wire.connection import Connection, Write
 from ctr.ps.wire.keys import BoardPart, Keys
 from ctr.ps.wire.nodes import connect
-from ctr.ps.wire.transactions import Decision, Transactions
 from ctr.ps.wire.url import parse_redis_url
 from tests.ps.job_boards import Boards, at_once, until
 from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
@@ -400,15 +400,15 @@ def test_others_who_are_always_faster(start_redis: StartRedis) -> None:
     """A transaction that never gets through ends with an error."""
     servers, key = start_redis(), Keys("default").board(BoardPart.JOB)
     url = parse_redis_url(servers.url)
-    with closing(connect(url, Keys("default"), 5.0)) as nodes, servers.servers[0].connect() as other:
+    with (
+        closing(Connection(connect(url, 5.0), patience_s=0.5)) as connection,
+        servers.servers[0].connect() as other,
+    ):
 
-        def decide(_: list[object]) -> Decision[None]:
+        def decide(_: list[object]) -> Write[None]:
             other.hincrby(key, "begun", 1)
-            return [(b"HSET", key, b"state", b"mine")], lambda _: None
+            return [("HSET", key, "state", "mine")], None
 
-        with (
-            closing(Transactions(nodes, url, patience_s=0.5)) as line,
-            pytest.raises(StoreError, match=r"again and again for 0\.5 s"),
-        ):
-            line.update([key], [(b"HGET", key, b"begun")], decide)
+        with pytest.raises(StoreError, match=r"again and again for 0\.5 s"):
+            connection.update([key], [("HGET", key, "begun")], decide)
         assert other.hget(key, "state") is None

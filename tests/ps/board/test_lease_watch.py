@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctr.ps.board.lease_watch import LeaseWatch
+from ctr.ps.board.leases import LeaseWatch
 
 NEVER = -float("inf")
 LENGTHS_S = {b"a": 10.0, b"b": 30.0}

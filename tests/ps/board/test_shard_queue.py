@@ -37,17 +37,17 @@ def test_its_own_comes_before_that() -> None:
 
 def test_of_its_own_those_that_it_has_never_heard_of() -> None:
     owners = {3: b"a", 5: b"a"}
-    assert choose_shard(b"a", owners, LIVE, begun=6, shards=9, held=[3]) == 5
-    assert choose_shard(b"a", owners, LIVE, begun=6, shards=9, held=[5, 3]) == 6
-    assert choose_shard(b"a", owners, LIVE, begun=9, shards=9, held=[5], ahead=True) == 3
+    assert choose_shard(b"a", owners, LIVE, begun=6, shards=9, claimed=[3]) == 5
+    assert choose_shard(b"a", owners, LIVE, begun=6, shards=9, claimed=[5, 3]) == 6
+    assert choose_shard(b"a", owners, LIVE, begun=9, shards=9, claimed=[5], ahead=True) == 3
 
 
 def test_ahead_it_leaves_one_for_each_of_the_others() -> None:
     owners = {4: b"b", 5: b"dead", 7: b"a"}
-    assert choose_shard(b"a", owners, LIVE, begun=8, shards=9, held=[7], ahead=True) == 5
-    assert choose_shard(b"a", owners, LIVE, begun=8, shards=8, held=[7], ahead=True) is None
-    assert choose_shard(b"a", owners, LIVE, begun=8, shards=8, held=[7]) == 5
-    assert choose_shard(b"a", {0: b"a"}, [b"a"], begun=1, shards=2, held=[0], ahead=True) == 1, "alone"
+    assert choose_shard(b"a", owners, LIVE, begun=8, shards=9, claimed=[7], ahead=True) == 5
+    assert choose_shard(b"a", owners, LIVE, begun=8, shards=8, claimed=[7], ahead=True) is None
+    assert choose_shard(b"a", owners, LIVE, begun=8, shards=8, claimed=[7]) == 5
+    assert choose_shard(b"a", {0: b"a"}, [b"a"], begun=1, shards=2, claimed=[0], ahead=True) == 1, "alone"
 
 
 def test_none_is_left() -> None:
@@ -77,18 +77,18 @@ def test_each_is_trained_once_and_in_work_with_one_live_worker(
             del owners[shard]
             done.append(shard)
         elif event in ("claim", "ahead"):
-            held = in_work.setdefault(worker, [])
+            claimed = in_work.setdefault(worker, [])
             shard = choose_shard(
-                worker, owners, live, begun, shards, held=held, ahead=event == "ahead" and bool(held)
+                worker, owners, live, begun, shards, claimed=claimed, ahead=event == "ahead" and bool(claimed)
             )
             if shard is not None:
                 assert shard not in done
                 assert all(shard not in others for others in in_work.values())
                 begun = max(begun, shard + 1)
                 owners[shard] = worker
-                held.append(shard)
+                claimed.append(shard)
     assert len(set(done)) == len(done)
-    assert {*done, *(shard for held in in_work.values() for shard in held)} == set(range(shards))
+    assert {*done, *(shard for claimed in in_work.values() for shard in claimed)} == set(range(shards))
 
 
 @needs_redis

@@ -77,7 +77,7 @@ def test_a_drop_that_is_cut_anywhere(redis_url: str) -> None:
     for most in places(total):
         run = trained(redis_url)
         with cut_line(redis_url, most) as line, suppress(StoreError):
-            drop_incarnation(named(line.url), run)
+            drop_incarnation(named(line.url), run, patience_s=0.1)
         found = model(redis_url)
         states.add(None if found is None else found.state)
         if found is not None and found.state == "ready":

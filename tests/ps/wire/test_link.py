@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as BrokenConnection
 
 from ctr.errors import StoreError
 from ctr.ps.servers import EmbeddedRedis
-from ctr.ps.wire import Keys, Link, ServerError, command, connect, parse_redis_url
+from ctr.ps.wire import Connection, Link, ServerError, command, connect, parse_redis_url
 from ctr.ps.wire.patience import patiently
 from tests.ps.redis_servers import needs_redis
 
@@ -19,7 +19,7 @@ from tests.ps.redis_servers import needs_redis
 @pytest.fixture
 def link(redis_url: str) -> Iterator[Link]:
     url = parse_redis_url(redis_url)
-    with closing(connect(url, Keys("links"), 5.0)) as nodes, closing(nodes.open_link(url.hosts[0])) as link:
+    with closing(connect(url, 5.0)) as nodes, nodes.link(url.hosts[0]) as link:
         yield link
 
 
@@ -110,11 +110,10 @@ def test_a_cluster_is_asked_once_what_commands_there_are(
         return sum(each.get("cmdstat_command", {"calls": 0})["calls"] for each in stats)
 
     url = parse_redis_url(cluster_url)
-    connect(url, Keys("first"), 5.0).close()
+    connect(url, 5.0).close()
     before = asked()
-    with closing(connect(url, Keys("second"), 5.0)) as nodes:
-        nodes.client().set("{second}", 1)
-        assert nodes.client().get("{second}") == b"1"
+    with closing(Connection(connect(url, 5.0), patience_s=5.0)) as connection:
+        assert connection.ask(("SET", "{second}", 1), ("GET", "{second}")) == [b"OK", b"1"]
     assert asked() == before
 
 
@@ -124,6 +123,6 @@ def test_a_connection_looks_nothing_up_among_installed_packages(
 ) -> None:
     url = parse_redis_url(redis_url)
     monkeypatch.delattr("importlib.metadata.version")
-    with closing(connect(url, Keys("links"), 5.0)) as nodes, closing(nodes.open_link(url.hosts[0])) as link:
+    with closing(connect(url, 5.0)) as nodes, nodes.link(url.hosts[0]) as link:
         link.send(command(b"ECHO", b"here"))
         assert link.replies.reply() == b"here"

@@ -1,0 +1,182 @@
+"""`Connection`: commands and transactions on the node of a key, sent again for a while when it is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, TypeVar
+
+from ctr.errors import StoreError
+from ctr.ps.wire.link import Command, Link, checked
+from ctr.ps.wire.nodes import Nodes
+from ctr.ps.wire.patience import TROUBLE, Patience, patiently
+from ctr.ps.wire.replies import ServerError
+from ctr.ps.wire.url import Address
+
+T = TypeVar("T")
+
+Write = tuple[Sequence[Command], T]
+"""What a transaction writes, nothing if there are no commands; and its result."""
+
+_PAUSE_S = 0.001
+_LONGEST_PAUSE = 20  # times that
+
+
+class Connection:
+    """Round trips to the nodes of one Redis or a Redis Cluster; follows keys to other nodes. Thread-safe.
+
+    A request whose answer does not come is sent again, for `patience_s`; nobody knows whether the first one
+    was carried out. So whatever is sent must come to the same when it is carried out twice. A request goes to
+    the node that holds the key of its first command, which is that command's second word.
+
+    All methods raise StoreError when that time is over, with conflicts too, and at once when the server
+    refuses.
+    """
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        *,
+        patience_s: float,
+        purpose: str = "the job board",
+        remedy: str = ", then see `ctr ps status`",
+    ) -> None:
+        """`purpose` and `remedy` are for messages: what is read and written, what to do when it is back."""
+        self.nodes = nodes
+        self._url = nodes.url
+        self._purpose, self._remedy = purpose, remedy
+        self._patience_s = patience_s
+        self.slow_s = float("inf")
+        """Seconds for an answer from which it is taken for trouble, and between two tries at most."""
+        self.last_trouble = -float("inf")
+        """When answers last failed to come, or took more than `slow_s`; on `time.monotonic`."""
+
+    def ask(self, *commands: Command, together: bool = False) -> list[Any]:
+        """The answers to `commands`, in one round trip.
+
+        With `together`, as one transaction; else others may come in between.
+        """
+        ask = self._execute if together else self._exchange
+
+        def attempt(link: Link) -> list[Any]:
+            return checked(ask(link, commands) or [])
+
+        return self._retry(_key_of(commands), attempt)
+
+    def ask_each(self, commands: Sequence[Command]) -> list[Any]:
+        """The answers to commands, each from the node of its own key.
+
+        Where a key holds another type than a command expects, the answer is a ServerError.
+        """
+        answers: dict[int, Any] = {}
+
+        def attempt() -> None:
+            by_node: dict[Address, list[int]] = {}
+            for i in (i for i in range(len(commands)) if i not in answers):
+                by_node.setdefault(self.nodes.owner(_key_of([commands[i]])), []).append(i)
+            for address, some in by_node.items():
+                with self.nodes.link(address) as link:
+                    found = self._exchange(link, [commands[i] for i in some])
+                for i, answer in zip(some, found, strict=True):
+                    if isinstance(answer, ServerError) and answer.code != "WRONGTYPE":
+                        raise answer
+                    answers[i] = answer
+
+        self._patiently(attempt)
+        return [answers[i] for i in range(len(commands))]
+
+    def ask_nodes(self, *commands: Command) -> list[list[Any]]:
+        """The answers of every primary to `commands`, which name no keys."""
+
+        def attempt() -> list[list[Any]]:
+            answers = []
+            for address in self.nodes.primaries():
+                with self.nodes.link(address) as link:
+                    answers.append(checked(self._exchange(link, commands)))
+            return answers
+
+        return self._patiently(attempt)
+
+    def update(
+        self, watched: Sequence[bytes], reads: Sequence[Command], decide: Callable[[list[Any]], Write[T]]
+    ) -> T:
+        """Read, decide, write: on the node of the first `watched` key. The result that `decide` gives."""
+        return self.transact(watched, reads, decide)[0]
+
+    def transact(
+        self, watched: Sequence[bytes], reads: Sequence[Command], decide: Callable[[list[Any]], Write[T]]
+    ) -> tuple[T, list[Any]]:
+        """As `update`, and the answers to what was written.
+
+        `decide` is given the answers to `reads`, and may be called again when a watched key changed before
+        its commands were carried out.
+        """
+
+        def attempt(link: Link) -> tuple[T, list[Any]]:
+            patience = Patience(self._patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
+            while True:
+                _, *answers = checked(self._exchange(link, [("WATCH", *watched), *reads]))
+                commands, result = decide(answers)
+                if not commands:
+                    self._exchange(link, [("UNWATCH",)])
+                    return result, []
+                written = self._execute(link, commands)
+                if written is not None:
+                    return result, checked(written)
+                patience.pause(conflicts)  # someone else got through
+
+        def conflicts() -> StoreError:
+            return StoreError(
+                f"{self._url}: others have changed {watched[-1].decode()} again and again for "
+                f"{self._patience_s:g} s, so that nothing could be written; are there too many who write to "
+                f"{self._purpose}, or are leases too short?"
+            )
+
+        return self._retry(watched[0], attempt)
+
+    def close(self) -> None:
+        """Close all links."""
+        self.nodes.close()
+
+    def _retry(self, key: bytes, attempt: Callable[[Link], T]) -> T:
+        def on_link() -> T:
+            with self.nodes.link(self.nodes.owner(key)) as link:
+                return attempt(link)
+
+        return self._patiently(on_link)
+
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        def noting_trouble() -> T:
+            try:
+                return attempt()
+            except TROUBLE:
+                self.last_trouble = monotonic()
+                raise
+
+        def gave_up(problem: Exception) -> StoreError:
+            return StoreError(
+                f"{self._url}: {self._purpose} could not be reached for {self._patience_s:g} s ({problem}); "
+                f"bring the server back, or name its primary{self._remedy}."
+            )
+
+        return patiently(
+            noting_trouble, self.nodes.refresh, self._url, self._patience_s, gave_up, longest_s=self.slow_s
+        )
+
+    def _exchange(self, link: Link, commands: Sequence[Command]) -> list[Any]:
+        began = monotonic()
+        answers = link.ask(*commands)
+        ended = monotonic()
+        if ended - began > self.slow_s:
+            self.last_trouble = ended
+        return answers
+
+    def _execute(self, link: Link, commands: Sequence[Command]) -> list[Any] | None:
+        """The answers of a transaction; None when a watched key had changed."""
+        answers: list[Any] | None = checked(self._exchange(link, [("MULTI",), *commands, ("EXEC",)]))[-1]
+        return answers
+
+
+def _key_of(commands: Sequence[Command]) -> bytes:
+    key = commands[0][1]
+    return key if isinstance(key, bytes) else str(key).encode()
