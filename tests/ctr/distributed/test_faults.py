@@ -377,8 +377,8 @@ class TestServers:
         running.gather()
         with running.board() as board:
             assert running.once(lambda view: pushed(view) > 5)
-            node = board._record._nodes.client().get_node_from_key(board._record.key["job"])
-        (other,) = [server for server in servers.servers if server.port != node.port]
+            _, port = board._record.connection.nodes.owner(board._record.key["job"])
+        (other,) = [server for server in servers.servers if server.port != port]
         with other.connect() as client:
             client.config_set("maxmemory", "1mb")
         began = time.monotonic()

@@ -67,7 +67,7 @@ def snapshot(running: RunningJob, server: RedisServer) -> int:
 def nodes(running: RunningJob, servers: EmbeddedRedis) -> tuple[RedisServer, RedisServer]:
     """Of two, the board's and the other."""
     with running.board() as board:
-        port = board._record._nodes.client().get_node_from_key(board._record.key["job"]).port
+        _, port = board._record.connection.nodes.owner(board._record.key["job"])
     one, two = servers.servers
     return (one, two) if one.port == port else (two, one)
 
@@ -261,8 +261,8 @@ def test_when_everything_is_pushed(start_redis: StartRedis, job_data: Path, cons
             done.append(pushed(board.look()))
             board.pause(None)
             wait_for(lambda: everything(board.look()))
-            node = board._record._nodes.client().get_node_from_key(board._record.key["job"])
-            next(server for server in servers.servers if server.port != node.port).restart()
+            _, port = board._record.connection.nodes.owner(board._record.key["job"])
+            next(server for server in servers.servers if server.port != port).restart()
 
     settings = StoreSettings(servers.url, None, False, LEASE_S)
     with closing(JobBoard(parse_redis_url(servers.url))) as board, pytest.raises(StoreError, match=LOST):
