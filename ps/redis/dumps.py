@@ -25,6 +25,7 @@ from ctr.ps.wire import (
     FanOut,
     ReplyReader,
     Watermark,
+    checked,
     command,
     pairs,
     read_queued,
@@ -90,8 +91,7 @@ class Dumps:
                 before = [read.reply() for _ in known]
                 whole = self._read_strings(read, before, state)
             facts, *marks = map(pairs, before[:-1])
-            incarnation = facts.get(INCARNATION)
-            self._incarnation.check(None if incarnation is None else np.frombuffer(incarnation, np.uint8))
+            self._incarnation.check(facts.get(INCARNATION))
             self._incarnation.check_state(STATE in facts, 1, whole)
             # Not the attempts: they are those of workers that end with this store.
             shards = (
@@ -138,7 +138,6 @@ class Dumps:
         size = self._layout.strings.size * SLOT_BYTES
         if len(dump.state) not in (0, k * size):
             raise StoreError(f"partition {p} was dumped with {len(dump.state)} bytes, not {k * size}.")
-        look = command(b"WATCH", keys.facts(p)) + command(b"HGET", keys.facts(p), INCARNATION)
         commands: list[bytes | memoryview] = [
             command(b"MULTI"),
             command(b"DEL", *partition_keys(keys, p, k)),
@@ -158,9 +157,7 @@ class Dumps:
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._writes.nodes.links(address, 1)
-            link.send(look)
-            link.replies.status()
-            owner = link.replies.bulk()
+            _, owner = checked(link.ask(("WATCH", keys.facts(p)), ("HGET", keys.facts(p), INCARNATION)))
             if owner is not None:  # a new partition has no facts yet
                 self._incarnation.check(owner)
             link.send(*commands)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ctr.errors import StoreError
 from ctr.ps.layout import SLOT_BYTES, body_slots
 from ctr.ps.wire import (
@@ -32,9 +29,9 @@ class Incarnation:
     url: RedisUrl
     keys: Keys
 
-    def check(self, found: NDArray[np.uint8] | None) -> None:
+    def check(self, found: bytes | None) -> None:
         """Raise StoreError unless a partition has this id: a node without it has lost its data."""
-        if found is None or found.tobytes() != self.id:
+        if found != self.id:
             raise StoreError(
                 f"{self.url}: a node has lost the data of {self.keys.model!r} (restarted empty?), or the "
                 "model was dropped. Training stops here; start again, or restore the node."
@@ -79,7 +76,7 @@ def ask_facts(keys: Keys, partition: int) -> bytes:
 def read_facts(replies: ReplyReader, incarnation: Incarnation, strings: int) -> Facts:
     """The answer to `ask_facts` of a partition of so many strings; raises as `Incarnation.check` does."""
     replies.array()
-    incarnation.check(replies.bulk())
+    incarnation.check(replies.text())
     had_state, crowded, folds = replies.bulk() is not None, replies.bulk() is not None, replies.text()
     return Facts(had_state, crowded, read_folds(folds, strings))
 

@@ -138,7 +138,7 @@ class Pulls:
                 return [read_watermark(replies).number for _ in range(replies.array())]
 
             owner, *found = replies.all_of(replies.text, *[read_hash] * len(hashes))
-            self._incarnation.check(np.frombuffer(owner, np.uint8))
+            self._incarnation.check(owner)
             numbers = dict(zip(order, chain.from_iterable(found), strict=True))
             note(p, [numbers[i] for i in range(len(shards))])
 

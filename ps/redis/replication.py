@@ -12,7 +12,8 @@ from ctr.ps.wire import (
     FanOut,
     Link,
     ServerError,
-    command,
+    checked,
+    parse_info,
     require_kept,
     require_passing,
 )
@@ -37,16 +38,15 @@ class Replicas:
         True also for nodes that never had a replica, but not for one that has lost sight of it: that replica
         may take over all the same.
         """
-        wait = command(b"WAIT", b"1", b"%d" % max(1, round(timeout_s * 1000)))
 
         def is_safe(address: Address, link: Link, partition: int) -> bool | None:
-            found = self._look_for_replica(address, link)
-            if found is None:
+            has_replica = self._look_for_replica(address, link)
+            if has_replica is None:
                 return None
-            if not found:
+            if not has_replica:
                 return address not in self._with_replica
             try:
-                while (acknowledged := self._write_and_wait(link, partition, wait)) is None:
+                while (acknowledged := self._write_and_wait(link, partition, timeout_s)) is None:
                     pass  # somebody else has written the facts
             except ServerError as error:
                 require_passing(error)
@@ -63,35 +63,31 @@ class Replicas:
         """The nodes, each with the id of its process."""
 
         def process(address: Address, link: Link, _: int) -> tuple[Address, str]:
-            link.send(command(b"INFO", b"server"))
-            info = link.replies.text().decode()
-            return address, info.partition("run_id:")[2].partition("\r")[0]
+            (info,) = checked(link.ask(("INFO", "server")))
+            return address, parse_info(info)["run_id"]
 
         return frozenset(self._ask_nodes(process))
 
-    def _write_and_wait(self, link: Link, partition: int, wait: bytes) -> int | None:
-        """The answer to `wait` after a write over this link, which changes nothing: WAIT waits for what its
-        connection wrote, and all that the server was told before.
+    def _write_and_wait(self, link: Link, partition: int, timeout_s: float) -> int | None:
+        """The answer to WAIT after a write over this link, which changes nothing: WAIT waits for what its
+        connection wrote, and all that the server was sent before.
 
         None if the facts changed in between, and nothing was written: they may be those of a later model.
         """
-        facts, replies = self._keys.facts(partition), link.replies
-        link.send(command(b"WATCH", facts) + command(b"HGET", facts, INCARNATION))
-        _, found = replies.all_of(replies.status, replies.bulk)
-        self._incarnation.check(found)
-        write = command(b"HSET", facts, INCARNATION, self._incarnation.id)
-        link.send(command(b"MULTI") + write + command(b"EXEC") + wait)
-        *_, written, acknowledged = replies.all_of(
-            replies.status, replies.status, replies.reply, replies.integer
-        )
+        facts = self._keys.facts(partition)
+        _, incarnation = checked(link.ask(("WATCH", facts), ("HGET", facts, INCARNATION)))
+        self._incarnation.check(incarnation)
+        write = ("HSET", facts, INCARNATION, self._incarnation.id)
+        wait = ("WAIT", 1, max(1, round(timeout_s * 1000)))
+        *_, written, acknowledged = checked(link.ask(("MULTI",), write, ("EXEC",), wait))
         return None if written is None else int(acknowledged)
 
     def _ask_nodes(self, ask: Callable[[Address, Link, int], T | None]) -> list[T]:
-        """What `ask` finds at each node, over a link to it; it is also given one of the node's partitions.
+        """What `ask` returns for each node, over a link to it; it is also given one of the node's partitions.
 
         None: it is to be asked again, perhaps elsewhere.
         """
-        found: list[T] = []
+        answers: list[T] = []
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._fan_out.nodes.links(address, 1)
@@ -99,19 +95,18 @@ class Replicas:
             answer = ask(address, link, partitions[0])
             if answer is None:
                 return list(partitions)
-            found.append(answer)
+            answers.append(answer)
             return []
 
         self._fan_out.everywhere(list(range(self._count)), on_node)
-        return found
+        return answers
 
     def _look_for_replica(self, address: Address, link: Link) -> bool | None:
         """Whether a replica follows this primary now; None when the node is a replica itself by now."""
-        link.send(command(b"INFO", b"replication"))
-        info = link.replies.text()
-        if b"role:master" not in info:
+        (info,) = checked(link.ask(("INFO", "replication")))
+        facts = parse_info(info)
+        if facts["role"] != "master":
             return None
-        found = b"connected_slaves:0" not in info
-        if found:
+        if facts["connected_slaves"]:
             self._with_replica.add(address)
-        return found
+        return bool(facts["connected_slaves"])
