@@ -25,7 +25,7 @@ class Job:
     launch: str
     """A random id of its own for each launch of the job: one that was resumed has another."""
     lease_s: float
-    """The coordinator's, and that of every worker that is not told another."""
+    """The coordinator's, and that of every worker without one of its own."""
     description: bytes
     """What a worker needs to know to take part, as the coordinator wrote it."""
     shards: int
@@ -123,7 +123,7 @@ class RankView:
     """A rank."""
 
     owner: str | None
-    """None when it is free: never taken, given up, or its worker is dead."""
+    """None when it is free: never claimed, given up, or its worker is dead."""
     prepared: int
     """The last round whose update is prepared; -1 for none."""
     pushed: int

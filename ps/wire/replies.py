@@ -120,8 +120,8 @@ class ReplyReader:
 
     def text(self) -> bytes:
         """Read a bulk string that is there, as a copy."""
-        found = self.bulk()
-        return b"" if found is None else found.tobytes()
+        text = self.bulk()
+        return b"" if text is None else text.tobytes()
 
     def array(self) -> int:
         """Read the head of an array: its length, -1 for nil."""
@@ -149,8 +149,8 @@ class ReplyReader:
             size = int(line[1:])
             return None if size < 0 else [self.answer() for _ in range(size)]
         if kind == b"$":
-            found = self._bulk(int(line[1:]))
-            return None if found is None else found.tobytes()
+            text = self._bulk(int(line[1:]))
+            return None if text is None else text.tobytes()
         if kind == b"-":
             raise self._refusal(line)
         return int(line[1:]) if kind == b":" else line[1:]
@@ -167,16 +167,16 @@ class ReplyReader:
 
         Each is of one reply, or nothing: so what follows an error is read from its beginning.
         """
-        found: list[Any] = []
+        answers: list[Any] = []
         problem: ServerError | None = None
         for read in reads:
             try:
-                found.append(read())
+                answers.append(read())
             except ServerError as error:
                 problem = problem or error
         if problem is not None:
             raise problem
-        return found
+        return answers
 
     def _header(self, kind: bytes) -> int:
         line = self._line()
@@ -195,10 +195,10 @@ class ReplyReader:
     def _line(self) -> bytes:
         searched = self._at
         while True:
-            found = self._bytes.find(b"\n", searched, self._end)
-            if found >= 0:
-                start, self._at = self._at, found + 1
-                return bytes(self._bytes[start : found - 1])
+            end = self._bytes.find(b"\n", searched, self._end)
+            if end >= 0:
+                start, self._at = self._at, end + 1
+                return bytes(self._bytes[start : end - 1])
             searched = self._end - self._at
             self._fill()
             searched += self._at
@@ -209,9 +209,9 @@ class ReplyReader:
             rest = self._end - self._at
             self._buffer[:rest] = self._buffer[self._at : self._end].copy()
             self._at, self._end = 0, rest
-        room = max(wanted, self._end + _CHUNK)
-        if self._buffer.size < room:
-            grown = bytearray(max(room, 2 * self._buffer.size))
+        capacity = max(wanted, self._end + _CHUNK)
+        if self._buffer.size < capacity:
+            grown = bytearray(max(capacity, 2 * self._buffer.size))
             grown[: self._end] = self._bytes[: self._end]
             self._bytes, self._buffer = grown, np.frombuffer(grown, np.uint8)
         size = _receive(self._connection, self._buffer[self._end :].data)

@@ -67,15 +67,15 @@ class Member:
         return any(first <= hash_slot <= last for first, last in self.hash_slots)
 
 
-def parse_members(told: str, asked: Address) -> list[Member]:
+def parse_members(nodes: str, asked: Address) -> list[Member]:
     """What the node `asked` answers to CLUSTER NODES."""
-    found = []
-    for line in told.splitlines():
+    members = []
+    for line in nodes.splitlines():
         # id address@bus flags primary ping-sent pong-received epoch link ranges ...
         name, address, flags, primary, _, _, _, link, *ranges = line.split()
         host, _, port = address.partition("@")[0].rpartition(":")
         ends = [each.partition("-") for each in ranges if not each.startswith("[")]  # those are moving
-        found.append(
+        members.append(
             Member(
                 name=name,
                 address=(host or asked[0], int(port)),
@@ -85,7 +85,7 @@ def parse_members(told: str, asked: Address) -> list[Member]:
                 hash_slots=tuple((int(first), int(last or first)) for first, _, last in ends),
             )
         )
-    return found
+    return members
 
 
 def cluster_topology(asked: Address, state: str, nodes: str, slots: Sequence[Any]) -> Topology:
@@ -108,7 +108,7 @@ def cluster_topology(asked: Address, state: str, nodes: str, slots: Sequence[Any
         if "master" not in each.flags:
             continue
         place = addresses[each.name]
-        held = [slot for first, last in each.hash_slots for slot in range(first, last + 1)]
-        owners.update(dict.fromkeys(held, place))
-        primaries.append(Primary(place, len(held), tuple(sorted(replicas.get(each.name, ())))))
+        hash_slots = [slot for first, last in each.hash_slots for slot in range(first, last + 1)]
+        owners.update(dict.fromkeys(hash_slots, place))
+        primaries.append(Primary(place, len(hash_slots), tuple(sorted(replicas.get(each.name, ())))))
     return Topology(tuple(sorted(primaries, key=lambda each: each.address)), state, owners)

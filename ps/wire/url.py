@@ -69,8 +69,8 @@ class RedisUrl:
     @property
     def credentials(self) -> dict[str, str]:
         """Environment variables from which `parse_redis_url` takes user and password."""
-        found = {"CTR_REDIS_USER": self.username, "CTR_REDIS_PASSWORD": self.password}
-        return {name: value for name, value in found.items() if value is not None}
+        variables = {"CTR_REDIS_USER": self.username, "CTR_REDIS_PASSWORD": self.password}
+        return {name: value for name, value in variables.items() if value is not None}
 
     def client_options(self, timeout_s: float) -> dict[str, Any]:
         """What every redis-py client of this store is given. Raises StoreError for a missing file."""
