@@ -13,5 +13,7 @@ STALENESS = 2
 STORE = "memory://"
 """Where the parameters are."""
 CHECKPOINT_EVERY_S = 60.0
+MOST_SECONDS = 86_400.0
+"""A day: more than anything here has to wait for, and less than what clocks overflow at."""
 STALL_S = 600.0
 """How long a worker may be without any progress."""

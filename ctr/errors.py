@@ -1,4 +1,9 @@
-"""The error tree. A leaf: it imports nothing, so every package may import it."""
+"""The error tree, and how messages name a setting. A leaf: it imports nothing of ours, so everybody may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class CtrError(Exception):
@@ -19,3 +24,35 @@ class StoreError(CtrError):
 
 class ModelError(CtrError):
     """A model folder is missing, torn, of another format, or does not match its data."""
+
+
+class SettingError(ModelError):
+    """A setting is unknown, has a value that it cannot have, or does not go with another one."""
+
+
+class _Naming:
+    """How this process names settings."""
+
+    as_options = False
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Until the `with` block ends, messages name settings as options: this process is the command line."""
+    before, _Naming.as_options = _Naming.as_options, True  # of the process: any thread may have a message
+    try:
+        yield
+    finally:
+        _Naming.as_options = before
+
+
+def named(setting: str, *values: object) -> str:
+    """A setting as its user writes it, such as `on_bad_rows`, and values that it may have.
+
+    On the command line `--on-bad-rows skip or quarantine`, in Python `on_bad_rows="skip" or "quarantine"`.
+    """
+    if _Naming.as_options:
+        option = f"--{setting.replace('_', '-')}"
+        return f"{option} {' or '.join(map(str, values))}" if values else option
+    shown = [f'"{value}"' if isinstance(value, str) else f"{value}" for value in values]
+    return f"{setting}={' or '.join(shown)}" if shown else setting

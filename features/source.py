@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.errors import DataError, SpecError
+from ctr.errors import DataError, SpecError, named
 from ctr.features.batches import Batch, BatchBuilder
 from ctr.features.block import Block, blocks_of, require_wanted
 from ctr.features.columns import Words
@@ -30,7 +30,6 @@ from ctr.features.preview import (
 )
 from ctr.features.readers import (
     EARLY_ROWS,
-    SKIPPING,
     BadRows,
     Quarantine,
     RowChoice,
@@ -326,7 +325,8 @@ class RawSource:
     def _note_bad(self, start: int, block: Block, bad: NDArray[np.int64], position: int) -> None:
         """Deals with bad rows of a block whose first row has this position."""
         if self._on_bad_rows == "fail":
-            raise DataError(f"{self._describe(block, int(bad[0]))}; fix the row or {SKIPPING}.")
+            skipping = named("on_bad_rows", "skip", "quarantine")
+            raise DataError(f"{self._describe(block, int(bad[0]))}; fix the row or use {skipping}.")
         new = self.bad_rows.add(start, position + bad, lambda i: self._describe(block, int(bad[i])))
         if self._quarantine is not None and new.size:
             self._quarantine.keep(block.origin.raw(int(row)) for row in bad[new])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
@@ -13,7 +14,7 @@ from typer.main import get_command
 
 from ctr.cli.reporting import stopping
 from ctr.compilation import show_compilation
-from ctr.errors import CtrError, SpecError
+from ctr.errors import CtrError, SettingError, SpecError, naming_options
 from ctr.interrupts import interrupt_on_signals
 from ctr.validation import first_problem
 
@@ -47,6 +48,9 @@ _MODULES = {
 }
 """Where in `ctr.cli` each command is, in the order of help: a function of its name, or `app`, of several."""
 
+_SETTINGS = {"train": "TrainJob"}
+"""Commands whose options are these settings, of `ctr.settings`."""
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -65,10 +69,10 @@ def _options(
 
 
 @cache
-def command_line(name: str | None = None) -> Any:
+def command_line(name: str | None = None, *, listed: bool = False) -> Any:
     """The commands with their options: all, or only the one of that name.
 
-    To load them all takes 15 ms, and Typer 20 to put them together.
+    `listed`: as `ctr --help` lists them. It does without the options of settings, which come with pydantic.
     """
     app = typer.Typer(
         name="ctr",
@@ -92,8 +96,22 @@ def command_line(name: str | None = None) -> Any:
         if hasattr(module, "app"):
             app.add_typer(module.app, name=each)
         else:
-            app.command(each)(getattr(module, each))
+            app.command(each)(_command(getattr(module, each), _SETTINGS.get(each), listed))
     return get_command(app)
+
+
+def _command(function: Callable[..., None], settings: str | None, listed: bool) -> Callable[..., None]:
+    if settings is None:
+        return function
+    if listed:
+
+        def command() -> None: ...
+
+        command.__doc__ = function.__doc__
+        return command
+    from ctr.cli.settings import command_of
+
+    return command_of(function, getattr(import_module("ctr.settings"), settings))
 
 
 def run() -> NoReturn:
@@ -102,13 +120,14 @@ def run() -> NoReturn:
         show_compilation()
     try:
         name = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in _MODULES else None
-        sys.exit(command_line(name)(prog_name="ctr", standalone_mode=False))
+        with naming_options():
+            sys.exit(command_line(name, listed=name is None)(prog_name="ctr", standalone_mode=False))
     except _WrongUse as error:
         _fail(_wrong_use(error), 2)
     except typer.Abort:  # an answer of no
         _fail("aborted.", 1)
     except CtrError as error:
-        _fail(str(error), 2 if isinstance(error, SpecError) else 1)
+        _fail(str(error), 2 if isinstance(error, SpecError | SettingError) else 1)
     except MemoryError as error:
         _fail(f"not enough memory ({error}); fewer --bits or a smaller --chunk need less.", 1)
     except OSError as error:  # such as a full disk where no part of ours knew what was being written

@@ -132,7 +132,8 @@ def tune(
     from ctr.features import open_source
     from ctr.features.spec import load_spec
     from ctr.interrupts import stop_requests
-    from ctr.tune import NamedSpec, Settings, require_optuna, require_plot, write_plot, write_settings
+    from ctr.settings import NamedSpec, write_settings
+    from ctr.tune import require_optuna, require_plot, write_plot
     from ctr.tune import tune as find
 
     require_optuna()
@@ -189,7 +190,7 @@ def tune(
             _write_spec(new_spec, suggestion, found.best.crosses)
             used, of_best = str(new_spec), crossed[found.best.crosses]
         named = NamedSpec.of(used, of_best.with_scales(found.best.scales), out)
-        write_settings(out, Settings(found.options, named), found.measured)
+        write_settings(out, found.options, named, found.measured)
         if plot is not None:
             write_plot(found, plot)
     summary = found.to_json() | {

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from ctr.jobs.remains import Remains
     from ctr.jobs.saving import require_places
     from ctr.jobs.setup import require_classes, set_up
-    from ctr.jobs.train import run_train_job
-    from ctr.jobs.train_job import TrainJob, require_batch
+    from ctr.jobs.train import run, run_train_job
     from ctr.jobs.train_memory import learn_in_memory
 
 __getattr__ = lazy_face(__name__, __file__)

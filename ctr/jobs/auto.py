@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -12,7 +11,7 @@ from ctr.errors import ModelError
 from ctr.features import DatasetSource, ExampleSource, is_dataset
 from ctr.jobs.holdout import open_holdout
 from ctr.jobs.setup import open_training, wanted_spec
-from ctr.jobs.train_job import TrainJob
+from ctr.settings import TrainJob
 from ctr.tune import Progress, RawRows, Tuned, tune
 
 AUTO_TRIALS = 30
@@ -41,13 +40,13 @@ def tuned(
 
     Raises ModelError for another optimizer, and the errors of `tune`.
     """
-    fixed = dict(job.optimizer)
+    fixed = job.optimizer_settings
     if (name := fixed.pop("name", "ftrl")) != "ftrl":
         raise ModelError(
             f"settings can be found for the optimizer ftrl, not for {name}: choose them yourself."
         )
     # A pass for the search leaves no bad rows behind; the training itself does.
-    raw = job if job.quarantine is None else replace(job, on_bad_rows="skip")
+    raw = job if job.quarantine is None else job.with_values(on_bad_rows="skip")
     source = open_training(raw)
     holdout = open_holdout(job, source)
     sample = source.sample(_SAMPLED)
@@ -56,7 +55,7 @@ def tuned(
         source,
         scratch,
         raw=_raw_rows(raw, source),
-        scaled=not job.scales and not any(map(is_dataset, job.holdout)),
+        scaled=not job.scale and not any(map(is_dataset, job.holdout)),
         stop_row=None if holdout is None else holdout.training_stops,
         most_rows=max(int(min(_MOST_ROWS, _MOST_FEATURES / width)), _SAMPLED),
         fixed={name: float(value) for name, value in fixed.items()},
@@ -68,14 +67,13 @@ def tuned(
         on_rows=on_rows,
         on_progress=on_progress,
     )
-    return replace(
-        job,
+    job = job.with_optimizer(name, found.best.settings).with_values(
         spec=job.spec if isinstance(source, DatasetSource) else source.spec,  # what it learns, it has learnt
-        optimizer={"name": name, **found.best.settings},
         epochs=found.best.judged.best_pass,
-        scales=found.best.scales,
+        scale=found.best.scales,
         search=found.facts,
-    ), found
+    )
+    return job, found
 
 
 def _raw_rows(job: TrainJob, source: ExampleSource) -> RawRows | None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ctr.errors import DataError, ModelError
 from ctr.features import input_files, is_dataset, open_source
 from ctr.jobs.outcome import TrainOutcome
 from ctr.jobs.train import run_train_job
-from ctr.jobs.train_job import TrainJob
 from ctr.model import load_optimizer
 from ctr.optimizers import choose_optimizer
+from ctr.settings import TrainJob
 
 
 def require_days(job: TrainJob) -> None:
@@ -22,7 +21,7 @@ def require_days(job: TrainJob) -> None:
     if len(job.inputs) < 2:
         raise DataError("one input is one day, with none after it to evaluate on; give two or more.")
     optimizer = choose_optimizer(
-        job.optimizer, None if job.warm_start is None else load_optimizer(job.warm_start)
+        job.optimizer_settings, None if job.warm_start is None else load_optimizer(job.warm_start)
     )
     if not optimizer.online:
         raise ModelError(
@@ -50,11 +49,11 @@ def train_by_days(job: TrainJob) -> Iterator[TrainOutcome]:
     days before. That day's outcome is the last then. Raises the errors of `run_train_job`.
     """
     for number, day in enumerate(job.inputs):
-        of_day = replace(job, inputs=[day], holdout=job.inputs[number + 1 : number + 2])
+        of_day = job.with_values(inputs=[day], holdout=job.inputs[number + 1 : number + 2])
         if number:
-            of_day = replace(of_day, warm_start=job.model, base_rate=None, optimizer={})
+            of_day = of_day.with_optimizer(None, {}).with_values(warm_start=job.model, base_rate=None)
         elif job.warm_start is None:
-            of_day = replace(of_day, forget=0.0)
+            of_day = of_day.with_values(forget=0.0)
         outcome = run_train_job(of_day)
         yield outcome
         if outcome.stopped:

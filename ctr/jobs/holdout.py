@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from ctr.background import Background
-from ctr.errors import DataError, ModelError
+from ctr.errors import DataError
 from ctr.features import ExampleSource, Slots, open_source
-from ctr.jobs.train_job import TrainJob
 from ctr.metrics import MetricSummary
-from ctr.model import LinearModel, Model, evaluate, note_holdout, update_manifest
+from ctr.model import LinearModel, Model, evaluate
 from ctr.optimizers import Float32
-from ctr.progress import progress
+from ctr.progress import Report
+from ctr.settings import TrainJob
 
 if TYPE_CHECKING:
     from ctr.features.inputs import InputFile
@@ -45,43 +46,25 @@ class Holdout:
     training_stops: int | None
     """The row of the training inputs at which the hold-out starts, if it is part of them."""
 
-    def evaluate(self, model: LinearModel, stop: Event) -> MetricSummary | None:
-        """The metrics of a model between two passes; None when the job is stopped."""
+    def evaluate(
+        self, model: Model | LinearModel, stop: Event, report: Report = lambda *_: None
+    ) -> MetricSummary | None:
+        """The metrics of a model; None when the job is stopped."""
         if stop.is_set():
             return None
-        metrics = evaluate(model, self.source, start=self.start, stop=stop)
+        on_rows = partial(self._report, report)
+        metrics = evaluate(model, self.source, start=self.start, on_rows=on_rows, stop=stop)
         return None if stop.is_set() else metrics.summary()
 
-    def evaluate_saved(self, model: Model, folder: Path, stop: Event) -> MetricSummary | None:
-        """The metrics of the model in `folder`, also added to its manifest; None when the job is stopped."""
-        with progress("evaluation") as report:
-            metrics = evaluate(
-                model,
-                self.source,
-                start=self.start,
-                on_rows=lambda rows: report(rows, self.source.fraction_read),
-                stop=stop,
-            )
-        if stop.is_set():
-            return None
-        summary = metrics.summary()
-        note_holdout(model, summary)
-        update_manifest(model, folder)
-        return summary
-
-    def calibrate(self, model: LinearModel, method: Method, stop: Event) -> Calibrated | None:
+    def calibrate(self, model: LinearModel, method: Method, stop: Event, report: Report) -> Calibrated | None:
         """See `ctr.model.calibrate`."""
         from ctr.model import calibrate
 
-        with progress("calibration") as report:
-            return calibrate(
-                model,
-                self.source,
-                method,
-                start=self.start,
-                on_rows=lambda rows: report(rows, self.source.fraction_read),
-                stop=stop,
-            )
+        on_rows = partial(self._report, report)
+        return calibrate(model, self.source, method, start=self.start, on_rows=on_rows, stop=stop)
+
+    def _report(self, report: Report, rows: int) -> None:
+        report(rows, self.source.fraction_read)
 
 
 def open_holdout(job: TrainJob, source: ExampleSource) -> Holdout | None:
@@ -91,11 +74,7 @@ def open_holdout(job: TrainJob, source: ExampleSource) -> Holdout | None:
     """
     holdout = _open(job, source)
     if job.calibrate is not None:
-        if holdout is None:
-            raise ModelError(
-                "calibration is fitted on a hold-out, and none is given: use holdout, holdout_fraction or "
-                "holdout_where."
-            )
+        assert holdout is not None  # as the job's settings were checked
         from ctr.model import require_both_labels
 
         require_both_labels(holdout.source, holdout.start)

@@ -9,13 +9,13 @@ from typing import Any
 
 from ctr.distributed import DistributedFacts
 from ctr.features import BadRows
-from ctr.jobs.train_job import TrainJob
 from ctr.learn import TrainResult, TrainSettings
 from ctr.metrics import MetricSummary
 from ctr.model import Model
 from ctr.optimizers import Optimizer
 from ctr.outputs import printable
 from ctr.ps import without_password
+from ctr.settings import TrainJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class TrainOutcome:
                 "bits": self.model.spec.bits,
             },
             "worker_seconds": timings.to_json(),
-            "inputs": [printable(path) for path in self.job.inputs],
+            "inputs": self.job.named_inputs,
             "holdout_inputs": [printable(path) for path in self.job.holdout]
             or (self.job.holdout_where or self.job.holdout_fraction),
             "spec": self.job.spec_name,

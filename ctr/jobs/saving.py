@@ -9,16 +9,16 @@ from secrets import token_hex
 from ctr.errors import ModelError, StoreError
 from ctr.features import Slots, remove_drafts
 from ctr.jobs.remains import Remains
-from ctr.jobs.train_job import TrainJob
 from ctr.model import Model, require_model_or_nothing, save_model
 from ctr.optimizers import Float32
 from ctr.outputs import require_writable
 from ctr.ps import Store
+from ctr.settings import TrainJob
 
 
 def require_places(job: TrainJob) -> None:
     """Raise unless model and checkpoint can be written."""
-    for place in (job.model, job.interrupted):
+    for place in (job.model, job.interrupted) if job.saved else ():
         require_model_or_nothing(place)
         require_writable(place)
         remove_drafts(place)
@@ -26,7 +26,7 @@ def require_places(job: TrainJob) -> None:
         from ctr.checkpoint import require_checkpoint_or_nothing
 
         require_checkpoint_or_nothing(job.checkpoint)
-        if job.checkpoint.resolve() in (job.model.resolve(), job.interrupted.resolve()):
+        if job.saved and job.checkpoint.resolve() in (job.model.resolve(), job.interrupted.resolve()):
             raise ModelError(
                 f"{job.checkpoint}: the model goes there; give another folder for the checkpoint."
             )

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import numpy as np
 
-from ctr.errors import ModelError, SpecError
+from ctr.errors import ModelError, SettingError, SpecError, named
 from ctr.features import DatasetSource, ExampleSource, FeatureSpec, Slots, is_dataset, load_spec, open_source
 from ctr.features.spec import learnt_from, learnt_of
 from ctr.jobs.holdout import AfterPass, Holdout, open_holdout
-from ctr.jobs.train_job import TrainJob, require_batch
 from ctr.jobs.windows import windows_of_warm_start
 from ctr.learn import (
     Sampling,
@@ -28,8 +27,9 @@ from ctr.learn import (
 from ctr.metrics import MetricSummary
 from ctr.model import DIGESTS, LinearModel, Model, SavedState, input_digests, load_optimizer, load_state
 from ctr.optimizers import NOTHING, Float32, Optimizer, Passes, choose_optimizer
-from ctr.outputs import printable
+from ctr.settings import TrainJob
 
+_LEARNING = [each.name for each in fields(TrainSettings)]
 _LARGE_CHUNK = 1 << 18  # the largest default; counting rows takes time, so only above it
 
 
@@ -92,7 +92,7 @@ class TrainSetup:
         assert self.holdout is not None
         return self.holdout.evaluate(self.linear(after.state, after.passes), stop)
 
-    def model(self, state: tuple[Slots, Float32], result: TrainResult) -> Model:
+    def model(self, state: tuple[Slots, Float32], result: TrainResult, bad_rows: int = 0) -> Model:
         """The trained model.
 
         Raises ModelError where training diverged, and where it has seen one class only; a warm start may, as
@@ -102,34 +102,27 @@ class TrainSetup:
             found = result.progressive.summary()
             require_classes(self.source.spec, found.examples, found.positives)
         require_convergence(result.progressive, pos_weight=self.settings.pos_weight)
-        linear, facts = self.linear(state, result.passes), self._facts(result)
+        linear, facts = self.linear(state, result.passes), self._facts(result, bad_rows)
         if not np.isfinite(linear.weights).all():
             raise ModelError(
                 "training diverged: a weight is not a number. Lower alpha, or scale large values."
             )
         return Model.of(self.source.spec, linear, facts, self.dictionary, self.source.windows, state)
 
-    def _facts(self, result: TrainResult) -> dict[str, Any]:
+    def _facts(self, result: TrainResult, bad_rows: int) -> dict[str, Any]:
         """What the manifest says about training."""
         job, settings = self.job, self.settings
         progressive = result.progressive.summary()
         return {
             "optimizer": {**self.optimizer.to_json(), "passes": result.passes},
             "training": {
-                "inputs": [printable(path) for path in job.inputs],
+                "inputs": job.named_inputs,
                 DIGESTS: list(self.digests),
                 "rows": result.rows,
                 "examples": result.examples,
-                "epochs": settings.epochs,
-                "workers": settings.workers,
-                "chunk": settings.chunk,
-                "admit": settings.admit,
-                "negative_rate": settings.negative_rate,
-                "pos_weight": settings.pos_weight,
+                "bad_rows": bad_rows,
+                **job.manifest(chunk=settings.chunk, base_rate=self.base_rate),
                 "chunks": result.chunks,
-                "base_rate": self.base_rate,
-                "warm_start": None if job.warm_start is None else printable(job.warm_start),
-                "forget": job.forget,
                 "lineage": list(self.lineage),
                 "interrupted": result.interrupted,
                 **({} if job.search is None else {"auto": dict(job.search)}),
@@ -144,11 +137,13 @@ class TrainSetup:
 def set_up(job: TrainJob) -> TrainSetup:
     """Open the inputs, and choose what the job leaves open. Raises the errors of the parts."""
     if job.forget and job.warm_start is None:
-        raise ModelError("forget is of what a warm start has learnt: give one, or leave forget out.")
-    begun = None if job.warm_start is None else load_optimizer(job.warm_start)
-    optimizer = choose_optimizer(job.optimizer, begun)
+        raise SettingError(
+            f"{named('forget')} is for what {named('warm_start')} has learnt; give both, or neither."
+        )
+    before = None if job.warm_start is None else load_optimizer(job.warm_start)
+    optimizer = choose_optimizer(job.optimizer_settings, before)
     if not optimizer.online:
-        require_batch(job)
+        job.require_batch()
     source = open_training(job)
     former = None if job.warm_start is None else load_state(job.warm_start, source.spec)
     if former is None and isinstance(source, DatasetSource):
@@ -160,20 +155,12 @@ def set_up(job: TrainJob) -> TrainSetup:
         return source.count_rows() if stop_row is None else stop_row
 
     rate = _base_rate(job, source, stop_row)
-    settings = TrainSettings(
-        job.workers,
-        _chunk(job, rows),
-        job.epochs,
-        job.safe_adding,
-        job.admit,
-        job.negative_rate,
-        job.pos_weight,
-    )
+    settings = TrainSettings(**job.chosen(_LEARNING) | {"chunk": _chunk(job, rows)})
     dictionary = source.dictionary() if isinstance(source, DatasetSource) else None
     digests = input_digests(source.inputs)
-    before, lineage = _before(job, former)
+    passes, lineage = _before(job, former)
     return TrainSetup(
-        job, source, optimizer, former, holdout, rate, settings, digests, dictionary, before, lineage
+        job, source, optimizer, former, holdout, rate, settings, digests, dictionary, passes, lineage
     )
 
 
@@ -203,9 +190,9 @@ def open_training(job: TrainJob) -> ExampleSource:
         choice=job.rows(held_out=False),
         windows=windows_of_warm_start(job, spec),
     )
-    if job.scales and job.spec is None:
+    if job.scale and job.spec is None:
         spec = source.spec
-        if spec.with_scales(job.scales).fingerprint != spec.fingerprint:
+        if spec.with_scales(job.scale).fingerprint != spec.fingerprint:
             raise SpecError(
                 "in a hashed data set, features have their values already, and not by these scales: train on "
                 "the raw files, or build the data set with a spec that has them as `scales`."
@@ -223,8 +210,8 @@ def wanted_spec(job: TrainJob) -> FeatureSpec | None:
     if spec is None:
         if job.warm_start is None or any(map(is_dataset, job.inputs)):
             return None
-        return load_spec(job.warm_start).with_scales(job.scales)
-    spec = spec.with_scales(job.scales)
+        return load_spec(job.warm_start).with_scales(job.scale)
+    spec = spec.with_scales(job.scale)
     if job.warm_start is None:
         return spec
     try:
@@ -240,7 +227,7 @@ def _base_rate(job: TrainJob, source: ExampleSource, stop_row: int | None) -> fl
     if not source.spec.bias:
         if job.base_rate is not None:
             raise ModelError(
-                "a base rate needs a bias: remove `bias: false` from the spec, or leave out --base-rate."
+                f"{named('base_rate')} needs a bias: remove `bias: false` from the spec, or leave it out."
             )
         return None
     if job.warm_start is not None or job.resume:
@@ -261,7 +248,7 @@ def _before(job: TrainJob, former: SavedState | None) -> tuple[Passes, Sequence[
         if begun["passes_before"] > 0 and not begun.get("lineage"):
             raise ModelError(
                 f"{job.checkpoint}: this checkpoint of a warm start is of an earlier version of ctr, which "
-                "counted passes in another way; start again with --warm-start."
+                f"counted passes in another way; start again with {named('warm_start')}."
             )
         return Passes(begun["passes_before"], begun.get("rows_before", 0)), begun.get("lineage", ())
     return NOTHING, ()

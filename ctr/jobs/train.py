@@ -1,15 +1,17 @@
-"""A training job from its inputs to a saved model: what `ctr train` runs."""
+"""A training job from its inputs to a saved model: what `ctr train` and `ctr.train` run."""
 
 from __future__ import annotations
 
-from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event
 
 from ctr.distributed import DistributedFacts
 from ctr.errors import CtrError, ModelError
+from ctr.features import BadRows
 from ctr.interrupts import stop_requests
 from ctr.jobs.early_stopping import EarlyStopping
 from ctr.jobs.holdout import PassEvaluations
@@ -17,19 +19,29 @@ from ctr.jobs.outcome import TrainOutcome
 from ctr.jobs.remains import Remains
 from ctr.jobs.saving import empty_store, require_places, save_or_rescue
 from ctr.jobs.setup import TrainSetup, set_up
-from ctr.jobs.train_job import TrainJob
 from ctr.jobs.windows import window_warnings
-from ctr.learn import Trained
+from ctr.learn import Trained, TrainProgress
 from ctr.metrics import MetricSummary
-from ctr.model import SEEN, Model, input_digests, seen_rows, too_good
-from ctr.progress import progress
-from ctr.ps import require_store_url
+from ctr.model import SEEN, Model, input_digests, note_holdout, seen_rows, too_good, update_manifest
+from ctr.progress import Report, progress
+from ctr.settings import TrainJob
+
+Show = Callable[[str], AbstractContextManager[Report]]
+"""Shows the progress of a phase of this name until the `with` block ends."""
 
 
 def run_train_job(job: TrainJob) -> TrainOutcome:
-    """Train, save the model, and evaluate it on the hold-out; each phase shows its progress.
+    """`run` for a command: SIGINT and SIGTERM stop it, and each phase shows its progress."""
+    with stop_requests() as stop:
+        return run(job, stop, progress)
 
-    SIGINT or SIGTERM ends training after the running round; what was learnt so far is then saved beside
+
+def run(
+    job: TrainJob, stop: Event, show: Show, on_progress: Callable[[TrainProgress], None] = lambda _: None
+) -> TrainOutcome:
+    """Train, save the model, and evaluate it on the hold-out.
+
+    `stop`, once set, ends training after the running round; what was learnt so far is then saved beside
     `job.model` (suffix `.interrupted`), and a model that was there stays. The model is on disk before it is
     evaluated, and its metrics are added to it; one that is to be calibrated gets there when it is. A store in
     Redis is emptied at the very end.
@@ -38,9 +50,51 @@ def run_train_job(job: TrainJob) -> TrainOutcome:
     left of the job. Raises the errors of the parts; what can be checked is checked before training.
     """
     remains = Remains(job.store, job.model, job.checkpoint, job.resume)
+    with _saying_what_remains(remains):
+        require_places(job)
+        setup = set_up(job)
+        evaluate_pass = partial(setup.evaluate_pass, stop)
+        early = EarlyStopping(evaluate_pass, stop) if job.early_stopping else None
+        passes = PassEvaluations(early or evaluate_pass)
+        trained, cluster = _learn(setup, passes, stop, remains, show, on_progress)
+        if early is not None:
+            trained = early.best_of(setup, trained, passes)
+        with nullcontext() if trained.store is None else closing(trained.store):
+            model = _model(setup, trained, cluster, remains)
+            calibration = _calibrate(setup, trained, model, passes, stop, show)
+            model = calibration.model
+            saved_to = job.model if calibration.whole else job.interrupted
+            if job.saved:
+                save_or_rescue(model, saved_to, trained.state, remains)
+            evaluation = _evaluate(setup, calibration, saved_to, passes, stop, show)
+            left_in_store = empty_store(trained.store, remains)
+    _raise_failure(calibration, evaluation, saved_to if job.saved else None, left_in_store)
+    return TrainOutcome(
+        job=job,
+        optimizer=setup.optimizer,
+        settings=setup.settings,
+        result=trained.result,
+        progressive=trained.result.progressive.summary(),
+        holdout=evaluation.holdout,
+        holdout_uncalibrated=calibration.uncalibrated,
+        holdout_by_pass=evaluation.by_pass,
+        model=model,
+        saved_to=saved_to,
+        bad_rows=_bad_rows(setup, cluster),
+        warnings=_warnings(setup, trained, model, evaluation),
+        holdout_bad_rows=None if setup.holdout is None else setup.holdout.source.bad_rows,
+        stopped=trained.result.interrupted or (setup.holdout is not None and evaluation.holdout is None),
+        distributed=cluster,
+        left_in_store=left_in_store,
+        best_pass=None if early is None else early.best_pass,
+    )
+
+
+@contextmanager
+def _saying_what_remains(remains: Remains) -> Iterator[None]:
+    """Let an interrupt, and an error after which the store still holds the parameters, say how to go on."""
     try:
-        with stop_requests() as stop:
-            return _run(job, stop, remains)
+        yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(str(remains)) from None
     except CtrError as error:
@@ -49,167 +103,149 @@ def run_train_job(job: TrainJob) -> TrainOutcome:
         raise
 
 
-def _run(job: TrainJob, stop: Event, remains: Remains) -> TrainOutcome:
-    require_store_url(job.store)
-    require_places(job)
-    setup = set_up(job)
-    evaluate = partial(setup.evaluate_pass, stop)
-    early = EarlyStopping(evaluate, stop) if job.early_stopping else None
-    after_passes = PassEvaluations(early or evaluate)
-    trained, told = _learn(setup, after_passes, stop, remains)
-    if early is not None:
-        trained = early.best_of(setup, trained, after_passes)
-    with nullcontext() if trained.store is None else closing(trained.store):
-        if trained.result.examples == 0:
-            empty_store(trained.store, remains)
-            remains.began = False
-            raise KeyboardInterrupt
-        model = _model(setup, trained, told, remains)
-        evaluation = _Evaluation()
-        if job.calibrate is not None and not trained.result.interrupted:
-            model = _calibrate(setup, model, evaluation, after_passes, stop)
-        whole = not trained.result.interrupted and evaluation.calibrated is not False
-        saved_to = job.model if whole else job.interrupted
-        save_or_rescue(model, saved_to, trained.state, remains)
-        _evaluate(setup, model, saved_to, evaluation, after_passes, stop)
-        left = empty_store(trained.store, remains)
-    if (failure := evaluation.failure) is not None:
-        failed = "calibration" if evaluation.calibrated is False else "evaluation"
-        raise type(failure)(
-            f"{failure} The model was trained and is in {saved_to}; only its {failed} failed."
-            + (f" {left}" if left else "")
-        ) from failure
-    return _outcome(setup, trained, told, model, saved_to, evaluation, left, early)
-
-
 def _learn(
-    setup: TrainSetup, after_passes: PassEvaluations, stop: Event, remains: Remains
+    setup: TrainSetup,
+    passes: PassEvaluations,
+    stop: Event,
+    remains: Remains,
+    show: Show,
+    on_progress: Callable[[TrainProgress], None],
 ) -> tuple[Trained, DistributedFacts | None]:
-    if setup.job.in_memory:
-        from ctr.jobs.train_memory import learn_in_memory
+    """What was learnt, and of a job through Redis how it went. Raises KeyboardInterrupt if it is nothing."""
+    with show("training") as report:
 
-        with progress("training") as report:
-            trained = learn_in_memory(
-                setup,
-                after_passes,
-                stop,
-                remains,
-                lambda p: report(p.examples, p.fraction, p.logloss, p.later_pass, p.iteration, p.objective),
-            )
-        return trained, None
-    from ctr.jobs.train_distributed import learn_distributed  # with what training in memory does without
+        def shown(p: TrainProgress) -> None:
+            report(p.examples, p.fraction, p.logloss, p.later_pass, p.iteration, p.objective)
+            on_progress(p)
 
-    return learn_distributed(setup, after_passes, stop, remains)
+        cluster = None
+        if setup.job.in_memory:
+            from ctr.jobs.train_memory import learn_in_memory
+
+            trained = learn_in_memory(setup, passes, stop, remains, shown)
+        else:
+            from ctr.jobs.train_distributed import learn_distributed  # with what memory does without
+
+            trained, cluster = learn_distributed(setup, passes, stop, remains, shown)
+    if trained.result.examples == 0:
+        empty_store(trained.store, remains)
+        if trained.store is not None:
+            trained.store.close()
+        remains.began = False
+        raise KeyboardInterrupt
+    return trained, cluster
 
 
-def _model(setup: TrainSetup, trained: Trained, told: DistributedFacts | None, remains: Remains) -> Model:
+def _model(setup: TrainSetup, trained: Trained, cluster: DistributedFacts | None, remains: Remains) -> Model:
     """The trained model; raises ModelError where it would be nonsense, which no store keeps either."""
     try:
-        return setup.model(trained.state, trained.result)
+        return setup.model(trained.state, trained.result, _bad_rows(setup, cluster).count)
     except ModelError as error:
-        left = empty_store(trained.store, remains)
-        advice = "" if told is None else told.report.saturations.advice
-        words = [str(error), "Nothing was saved.", advice and f"Besides, {advice}.", left]
+        left_in_store = empty_store(trained.store, remains)
+        advice = "" if cluster is None else cluster.report.saturations.advice
+        saved = "Nothing was saved." if setup.job.saved else ""
+        words = [str(error), saved, advice and f"Besides, {advice}.", left_in_store]
         raise ModelError(" ".join(word for word in words if word)) from None
 
 
-@dataclass(slots=True)
-class _Evaluation:
-    """What the hold-out says; `failure` is why it says nothing, if something was wrong with it."""
+@dataclass(frozen=True, slots=True)
+class _CalibratedModel:
+    """The model to save, and what its calibration says of it."""
 
-    holdout: MetricSummary | None = None
+    model: Model
+    whole: bool = True
+    """Whether it is what the job was to make; if not, it was interrupted, or its calibration failed."""
+    calibrated: MetricSummary | None = None
     uncalibrated: MetricSummary | None = None
-    by_pass: dict[int, MetricSummary] = field(default_factory=dict)
     failure: CtrError | None = None
-    calibrated: bool | None = None
-    """Whether the model is; None: nobody wants it to be."""
 
 
 def _calibrate(
-    setup: TrainSetup, model: Model, found: _Evaluation, after_passes: PassEvaluations, stop: Event
-) -> Model:
-    """The model calibrated on the hold-out; as it is when that fails, or is stopped."""
-    assert setup.holdout is not None
-    assert setup.job.calibrate is not None
-    after_passes.wait()
-    found.calibrated = False
+    setup: TrainSetup, trained: Trained, model: Model, passes: PassEvaluations, stop: Event, show: Show
+) -> _CalibratedModel:
+    """The model calibrated on the hold-out, if it is to be; as it is when that fails, or is stopped."""
+    method, holdout = setup.job.calibrate, setup.holdout
+    if method is None or holdout is None or trained.result.interrupted:
+        return _CalibratedModel(model, whole=not trained.result.interrupted)
+    passes.wait()
     try:
-        fitted = None if stop.is_set() else setup.holdout.calibrate(model.linear, setup.job.calibrate, stop)
+        with show("calibration") as report:
+            fitted = None if stop.is_set() else holdout.calibrate(model.linear, method, stop, report)
     except CtrError as error:
-        found.failure = error
-        return model
+        return _CalibratedModel(model, whole=False, failure=error)
     if fitted is None:
-        return model
-    found.calibrated = True
-    found.holdout, found.uncalibrated = fitted.after.summary(), fitted.before.summary()
-    return fitted.of(model)
+        return _CalibratedModel(model, whole=False)
+    return _CalibratedModel(
+        fitted.of(model), calibrated=fitted.after.summary(), uncalibrated=fitted.before.summary()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    """What the hold-out says of the model, after the last pass and after those before it."""
+
+    holdout: MetricSummary | None
+    by_pass: Mapping[int, MetricSummary]
+    failure: CtrError | None = None
 
 
 def _evaluate(
     setup: TrainSetup,
-    model: Model,
+    calibration: _CalibratedModel,
     saved_to: Path,
-    found: _Evaluation,
-    after_passes: PassEvaluations,
+    passes: PassEvaluations,
     stop: Event,
-) -> None:
-    """Add what the hold-out says of the saved model to `found`, unless calibration has told already."""
-    if setup.holdout is None or found.failure is not None:
-        return
-    after_passes.wait()  # the rows are read for one evaluation at a time
+    show: Show,
+) -> _Evaluation:
+    """Evaluate the model, unless calibration has done so, and note its metrics in its manifest."""
+    summary = calibration.calibrated
+    if setup.holdout is None or calibration.failure is not None:
+        return _Evaluation(summary, {})
+    passes.wait()  # the rows are read for one evaluation at a time
     try:
-        if found.holdout is None and not stop.is_set():
-            found.holdout = setup.holdout.evaluate_saved(model, saved_to, stop)
-        found.by_pass = after_passes.summaries()
+        if summary is None and not stop.is_set():
+            with show("evaluation") as report:
+                summary = setup.holdout.evaluate(calibration.model, stop, report)
+            if summary is not None:
+                note_holdout(calibration.model, summary)
+                if setup.job.saved:
+                    update_manifest(calibration.model, saved_to)
+        return _Evaluation(summary, passes.summaries())
     except CtrError as error:
-        found.failure = error
+        return _Evaluation(None, {}, error)
 
 
-def _outcome(
-    setup: TrainSetup,
-    trained: Trained,
-    told: DistributedFacts | None,
-    model: Model,
-    saved_to: Path,
-    evaluation: _Evaluation,
-    left: str | None,
-    early: EarlyStopping | None,
-) -> TrainOutcome:
+def _raise_failure(
+    calibration: _CalibratedModel, evaluation: _Evaluation, saved_to: Path | None, left_in_store: str | None
+) -> None:
+    """Raise what went wrong after the model was trained, saying where that is."""
+    failure = calibration.failure or evaluation.failure
+    if failure is None:
+        return
+    if saved_to is None:
+        raise failure
+    failed = "calibration" if calibration.failure else "evaluation"
+    raise type(failure)(
+        f"{failure} The model was trained and is in {saved_to}; only its {failed} failed."
+        + (f" {left_in_store}" if left_in_store else "")
+    ) from failure
+
+
+def _bad_rows(setup: TrainSetup, cluster: DistributedFacts | None) -> BadRows:
+    """Those of training."""
+    return setup.source.bad_rows if cluster is None else cluster.report.bad_rows
+
+
+def _warnings(setup: TrainSetup, trained: Trained, model: Model, evaluation: _Evaluation) -> list[str]:
+    """What the first rows show that the user should know, and metrics that are better than the model is."""
     source, holdout = setup.source, setup.holdout
-    return TrainOutcome(
-        job=setup.job,
-        optimizer=setup.optimizer,
-        settings=setup.settings,
-        result=trained.result,
-        progressive=trained.result.progressive.summary(),
-        holdout=evaluation.holdout,
-        holdout_uncalibrated=evaluation.uncalibrated,
-        holdout_by_pass=evaluation.by_pass,
-        model=model,
-        saved_to=saved_to,
-        bad_rows=source.bad_rows if told is None else told.report.bad_rows,
-        warnings=[
-            *source.warnings(),
-            *window_warnings(setup.job, source),
-            *_suspicious(setup, trained, model, evaluation),
-        ],
-        holdout_bad_rows=None if holdout is None else holdout.source.bad_rows,
-        stopped=trained.result.interrupted or (holdout is not None and evaluation.holdout is None),
-        distributed=told,
-        left_in_store=left,
-        best_pass=None if early is None else early.best_pass,
-    )
-
-
-def _suspicious(setup: TrainSetup, trained: Trained, model: Model, evaluation: _Evaluation) -> list[str]:
-    """Warnings of metrics that are better than the model is."""
-    warnings, holdout = [], setup.holdout
+    warnings = [*source.warnings(), *window_warnings(setup.job, source)]
     digests = input_digests(holdout.source.inputs) if setup.job.holdout and holdout is not None else []
     if seen_rows(model.manifest, digests) == "trained":
         warnings.append(SEEN.format("trained", "the hold-out"))
-    spec, inputs = setup.source.spec, setup.source.inputs
     if evaluation.holdout is not None:
-        return warnings + too_good(evaluation.holdout, spec, inputs, "the hold-out")
+        return warnings + too_good(evaluation.holdout, source.spec, source.inputs, "the hold-out")
     if trained.result.measured == "progressive":
-        return too_good(trained.result.progressive.summary(), spec, inputs, "the rows of training")
+        summary = trained.result.progressive.summary()
+        return warnings + too_good(summary, source.spec, source.inputs, "the rows of training")
     return warnings

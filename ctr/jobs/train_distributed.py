@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Event
 
 from ctr.distributed import CheckpointSettings, DistributedFacts, StoreSettings, train_distributed
@@ -10,10 +11,9 @@ from ctr.features import BLOCK_ROWS, Batch, DatasetSource, ExampleSource, RawSou
 from ctr.jobs.holdout import AfterPass, PassEvaluations, State
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
-from ctr.jobs.train_job import TrainJob
-from ctr.learn import Trained, click_rate, expected_n, first_rows
-from ctr.progress import progress
+from ctr.learn import Trained, TrainProgress, click_rate, expected_n, first_rows
 from ctr.ps import n_fraction_bits
+from ctr.settings import TrainJob
 from ctr.workers import (
     CONSISTENCY,
     JobDescription,
@@ -70,7 +70,7 @@ def describe_job(setup: TrainSetup) -> JobDescription:
         pos_weight=settings.pos_weight,
         consistency=consistency,
         staleness=job.staleness,
-        stall_s=job.stall_s,
+        stall_s=job.stall_timeout,
         optimizer=optimizer,
         z_bits=optimizer.in_pass(max(setup.before.mean, settings.epochs)).z_bits(n_bits),
         n_bits=n_bits,
@@ -98,7 +98,11 @@ def _filters_for_rare(first: Batch) -> dict[str, float]:
 
 
 def learn_distributed(
-    setup: TrainSetup, after_passes: PassEvaluations, stop: Event, remains: Remains
+    setup: TrainSetup,
+    after_passes: PassEvaluations,
+    stop: Event,
+    remains: Remains,
+    on_progress: Callable[[TrainProgress], None],
 ) -> tuple[Trained, DistributedFacts]:
     """Train through Redis; the store is open and still holds everything.
 
@@ -108,34 +112,33 @@ def learn_distributed(
     description = describe_job(setup)
     checkpoints = None
     if job.checkpoint is not None:
-        checkpoints = CheckpointSettings(job.checkpoint, job.checkpoint_every_s)
+        checkpoints = CheckpointSettings(job.checkpoint, job.checkpoint_every)
 
     def evaluate(number: int, state: State) -> None:
         after_passes.add(AfterPass(number, state, description.passes_after(number)))
 
-    with progress("training") as report:
-        trained, told = train_distributed(
-            description,
-            setup.source,
-            StoreSettings(job.store, checkpoints, job.resume, job.lease_s),
-            start=setup.initial_state(),
-            chunks_before=setup.chunks_before,
-            stop=stop,
-            on_start=lambda _: remains.begin(),
-            on_progress=lambda p: report(p.examples, p.fraction, p.logloss, p.later_pass),
-            on_pass=None if setup.holdout is None or job.epochs == 1 else evaluate,
-        )
+    trained, cluster = train_distributed(
+        description,
+        setup.source,
+        StoreSettings(job.store, checkpoints, job.resume, job.lease),
+        start=setup.initial_state(),
+        chunks_before=setup.chunks_before,
+        stop=stop,
+        on_start=lambda _: remains.begin(),
+        on_progress=on_progress,
+        on_pass=None if setup.holdout is None or job.epochs == 1 else evaluate,
+    )
     assert trained.store is not None
     try:
         if trained.result.examples == 0 and not trained.result.interrupted:
             trained.store.drop()
             remains.in_store = False
             raise DataError("the input has no good row to learn from: check the file, or the feature spec.")
-        _collect_bad_rows(job, description.rows, setup.source, trained, told.report, remains)
+        _collect_bad_rows(job, description.rows, setup.source, trained, cluster.report, remains)
     except BaseException:
         trained.store.close()
         raise
-    return trained, told
+    return trained, cluster
 
 
 def _collect_bad_rows(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ctr.features import DatasetSource, ExampleSource, FeatureSpec
 from ctr.features.windows import Windows, load_windows
-from ctr.jobs.train_job import TrainJob
 from ctr.outputs import printable
+from ctr.settings import TrainJob
 
 
 def windows_of_warm_start(job: TrainJob, spec: FeatureSpec | None) -> Windows | None:

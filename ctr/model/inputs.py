@@ -11,32 +11,18 @@ import pyarrow as pa
 
 from ctr.errors import CtrError, DataError
 from ctr.features import FeatureSpec, check_categories
-from ctr.features.readers import SKIPPING
 
 TABLE = "table.arrow"
 
 
 @contextmanager
-def inputs_of(data: object, spec: FeatureSpec | None = None, *, skipping: str = "") -> Iterator[list[str]]:
-    """`data` is a path, folder, pattern or URI, a list of those, or a table that gives itself as Arrow.
+def inputs_of(data: object, spec: FeatureSpec | None = None) -> Iterator[list[str]]:
+    """`data` is a path, folder, pattern or URI, a list of those, or a table: anything that `table_of` takes.
 
     A table is written to a temporary file for the block: so it is read as files are, in bounded memory.
-    `spec`: what it will be read with; see `check_categories` for what is then wrong with its types.
-    `skipping`: how a program says that a bad row is to be left out, which an error about one tells; "": it
-    cannot. Raises DataError for what is none of these, and when there is no room for the file.
+    `spec`: what it will be read with; see `check_categories` for what is then wrong with its types. Raises
+    DataError for what is none of these, and when there is no room for the file.
     """
-    try:
-        with _paths(data, spec) as paths:
-            yield paths
-    except CtrError as error:
-        said = f" or {skipping}" if skipping else ""
-        for flag, argument in ((f" or {SKIPPING}", said), ("--max-bad-fraction", "max_bad_fraction")):
-            error.args = tuple(str(each).replace(flag, argument) for each in error.args)
-        raise
-
-
-@contextmanager
-def _paths(data: object, spec: FeatureSpec | None) -> Iterator[list[str]]:
     if isinstance(data, str | Path):
         yield [str(data)]
     elif isinstance(data, list | tuple) and data and all(isinstance(each, str | Path) for each in data):

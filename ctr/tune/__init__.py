@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from ctr.tune.plot import require_plot, write_plot
     from ctr.tune.raw_rows import RawRows
     from ctr.tune.search import Ended, Progress, Search, Tried, require_optuna
-    from ctr.tune.settings_file import NamedSpec, Settings, read_settings, write_settings
     from ctr.tune.trial import Judged, run_trial
     from ctr.tune.tuning import MOST_EPOCHS, TRIALS, Tuned, described, scales_in_words, tune
 

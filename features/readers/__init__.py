@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ctr.features.readers.bad_rows import EARLY_ROWS, SKIPPING, BadRows, Quarantine, require_few, too_many
+from ctr.features.readers.bad_rows import EARLY_ROWS, BadRows, Quarantine, require_few, too_many
 from ctr.features.readers.opening import format_of, open_reader
 from ctr.lazy import lazy_face
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.errors import DataError
+from ctr.errors import DataError, named
 from ctr.features.folder import remove_drafts, scratch_folder
 
 ALWAYS_ALLOWED = 10
@@ -105,10 +105,6 @@ class BadRows:
         return bad
 
 
-SKIPPING = "use --on-bad-rows skip or quarantine"
-"""What an error about a bad row advises."""
-
-
 def too_many(bad: int, rows: int, most: float) -> bool:
     """Whether more than the fraction `most` of so many rows are bad.
 
@@ -126,9 +122,10 @@ def require_few(reasons: Counter[str], rows: int, most: float, first: str) -> No
     shown = [f"{count:,} with {reason}" for reason, count in reasons.most_common(_REASONS)]
     if len(reasons) > _REASONS:
         shown.append(f"{bad - sum(count for _, count in reasons.most_common(_REASONS)):,} with others")
+    why = f"{', '.join(shown)}; such as {first}. Check data and feature spec, or allow more."
+    allowed = f"{named('max_bad_fraction')} {most:g} allows"
     raise DataError(
-        f"{bad:,} of the {rows:,} rows read are bad ({bad / rows:.1%}), more than --max-bad-fraction {most:g}"
-        f" allows: {', '.join(shown)}; such as {first}. Check data and feature spec, or allow more."
+        f"{bad:,} of the {rows:,} rows read are bad ({bad / rows:.1%}), more than {allowed}: {why}"
     )
 
 

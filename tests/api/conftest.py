@@ -11,9 +11,10 @@ import pytest
 
 from ctr.api.app import create_app
 from ctr.features import FeatureSpec, parse_spec
-from ctr.jobs import TrainJob, run_train_job
+from ctr.jobs import run_train_job
 from ctr.model.artifact import load_model
 from ctr.model.model import Model
+from ctr.settings import TrainJob
 from tests.api.running import Running, run_server
 
 SPEC = r"""

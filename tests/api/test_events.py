@@ -14,8 +14,9 @@ from ctr.api.app import create_app
 from ctr.api.body import Limits
 from ctr.features import DatasetSource, RawSource, parse_spec, write_dataset
 from ctr.features.windows import Windows, load_windows
-from ctr.jobs import TrainJob, run_train_job
+from ctr.jobs import run_train_job
 from ctr.model import Model, load_model
+from ctr.settings import TrainJob
 from tests.api.running import Running, run_server
 
 SPEC = parse_spec(

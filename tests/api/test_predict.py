@@ -16,10 +16,11 @@ import pytest
 import ctr
 from ctr.api.app import INLINE_BYTES, create_app
 from ctr.features import FeatureSpec, open_source
-from ctr.jobs import TrainJob, run_train_job
+from ctr.jobs import run_train_job
 from ctr.model import Method
 from ctr.model.artifact import load_model
 from ctr.model.model import Model
+from ctr.settings import TrainJob
 from tests.api.running import run_server
 
 

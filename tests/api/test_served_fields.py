@@ -13,8 +13,9 @@ from ctr.api.app import create_app
 from ctr.api.schema import example_row
 from ctr.features import DatasetSource, open_source
 from ctr.features.spec import FittedSpec, learnt_of
-from ctr.jobs import TrainJob, run_train_job
+from ctr.jobs import run_train_job
 from ctr.model import load_model
+from ctr.settings import TrainJob
 from tests.api.running import run_server
 from tests.command_line import Cli
 

@@ -15,8 +15,9 @@ import pytest
 
 from ctr.api.server import listen, serve, url_of
 from ctr.errors import CtrError, DataError, ModelError
-from ctr.jobs import TrainJob, run_train_job
+from ctr.jobs import run_train_job
 from ctr.model.model import Model
+from ctr.settings import TrainJob
 from tests.ctr.distributed_jobs import Command, wait_for
 
 

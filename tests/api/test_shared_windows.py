@@ -21,10 +21,11 @@ from ctr.api.shared_windows import SharedWindows
 from ctr.errors import StoreError
 from ctr.features import DatasetSource, Transform, parse_spec
 from ctr.features.windows import Windows, load_windows
-from ctr.jobs import TrainJob, run_train_job
+from ctr.jobs import run_train_job
 from ctr.model import Model, load_model
 from ctr.ps.servers import EmbeddedRedis
 from ctr.ps.wire import parse_redis_url
+from ctr.settings import TrainJob
 from tests.api.running import Running, run_server
 from tests.api.test_events import SPEC, START, build, write_log
 from tests.api.test_server import server_process

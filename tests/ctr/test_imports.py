@@ -50,7 +50,8 @@ def test_building_and_training_in_memory_load_neither_redis_nor_scipy_nor_pandas
     (tmp_path / "log.csv").write_text("click,site\n" + "1,a\n0,b\n" * 300)
     train = """
 from pathlib import Path
-from ctr.jobs import TrainJob, run_train_job
+from ctr.jobs import run_train_job
+from ctr.settings import TrainJob
 from ctr.features import RawSource, load_spec, write_dataset
 spec = load_spec("spec.yaml")
 write_dataset(RawSource(spec, ["log.csv"]).batches(1000), spec, "hashed")

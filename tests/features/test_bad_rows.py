@@ -24,7 +24,7 @@ def test_the_first_bad_row_fails(tmp_path: Path) -> None:
         list(RawSource(SPEC, [path]).batches(10))
     message = str(error.value)
     assert message.startswith(f"{path}:3: column 'y': '2' is ")
-    assert message.endswith("fix the row or use --on-bad-rows skip or quarantine.")
+    assert message.endswith('fix the row or use on_bad_rows="skip" or "quarantine".')
 
 
 def test_bad_rows_are_skipped_and_counted(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_too_many_bad_rows_end_a_pass_with_the_counts_by_reason(tmp_path: Path) 
     with pytest.raises(DataError) as error:
         list(source.batches(100))
     assert str(error.value).startswith(
-        "22 of the 2,010 rows read are bad (1.1%), more than --max-bad-fraction 0.01 allows: 10 with 2"
+        "22 of the 2,010 rows read are bad (1.1%), more than max_bad_fraction 0.01 allows: 10 with 2"
         " columns instead of 3, 6 with column 'y': no label (0 or 1, or -1 or 1), 6 with column 'n': not a"
         f" number; such as {path}:2: column 'y': '7' is no label"
     )

@@ -20,8 +20,9 @@ from ctr.features import (
     write_dataset,
 )
 from ctr.features.spec import FittedSpec, learnt_of
-from ctr.jobs import TrainJob, run_train_job
+from ctr.jobs import run_train_job
 from ctr.model import load_model
+from ctr.settings import TrainJob
 from tests.api.running import run_server
 from tests.command_line import Cli
 from tests.reference import words as reference

@@ -10,27 +10,27 @@ import typer
 
 from ctr.cli.reporting import STOPPED, bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.cli.tables import metric_lines
-from ctr.cli.train.options import TrainOptions
 from ctr.cli.train.outcome import tracked
 from ctr.errors import CtrError, DataError
 from ctr.outputs import printable, replace_file, require_writable
 from ctr.packages import require_packages
 
 if TYPE_CHECKING:
-    from ctr.jobs import TrainJob, TrainOutcome
+    from ctr.jobs import TrainOutcome
+    from ctr.settings import TrainJob
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def train_by_days(job: TrainJob, told: TrainOptions) -> None:
-    """Run the job day by day, and report what each day came to."""
+def train_by_days(job: TrainJob, plot: Path | None, json: Path | None) -> None:
+    """Run the job day by day, and report what each day came to; `plot` and `json`: where, if anywhere."""
     from ctr.jobs import require_days
     from ctr.jobs import train_by_days as run
     from ctr.tracking import open_trackers, run_of_days
 
-    _check(job, told)
+    _check(job, plot)
     require_days(job)
-    trackers = open_trackers(told.track or [])
+    trackers = open_trackers(job.track)
     outcomes: list[TrainOutcome] = []
     try:
         with stopping(f"{job.model} is the model of the days before, if there were any."):
@@ -41,17 +41,17 @@ def train_by_days(job: TrainJob, told: TrainOptions) -> None:
             report(_lines(outcomes, _summary(outcomes)), {}, None)
         raise
     summary = _summary(outcomes)
-    report(_lines(outcomes, summary), summary, told.json)
+    report(_lines(outcomes, summary), summary, json)
     run_as_one = run_of_days(summary["days"], job.forget)
     tracked({**run_as_one, "peak_memory_mb": summary["peak_memory_mb"]}, trackers)
-    if told.report is not None:
-        _plot(outcomes, told.report)
+    if plot is not None:
+        _plot(outcomes, plot)
     if outcomes[-1].stopped:
         raise typer.Exit(STOPPED)
 
 
-def _check(job: TrainJob, told: TrainOptions) -> None:
-    if job.holdout or job.holdout_fraction is not None or job.holdout_where is not None:
+def _check(job: TrainJob, plot: Path | None) -> None:
+    if job.held_out:
         raise typer.BadParameter(
             "with --progressive-days, each day's hold-out is the next; leave out others."
         )
@@ -60,11 +60,11 @@ def _check(job: TrainJob, told: TrainOptions) -> None:
             "--progressive-days is several jobs: --checkpoint, --on-bad-rows quarantine and standard "
             "input (-) are for one."
         )
-    if told.report is None:
+    if plot is None:
         return
-    if told.report.suffix not in _SUFFIXES:
-        raise typer.BadParameter(f"--report {told.report}: give a name that ends in {', '.join(_SUFFIXES)}.")
-    require_writable(told.report, make_folders=False)
+    if plot.suffix not in _SUFFIXES:
+        raise typer.BadParameter(f"--report {plot}: give a name that ends in {', '.join(_SUFFIXES)}.")
+    require_writable(plot, make_folders=False)
     require_packages("--report", {"matplotlib.figure": "matplotlib"})
 
 

@@ -102,7 +102,7 @@ def test_scales_are_not_looked_for_where_the_spec_is_given_by_data(
 
 
 SCALES = [
-    (["--scale", "site"], "--scale 'site': write NAME=NUMBER, such as site=0.5"),
+    (["--scale", "site"], "'--scale': 'site' is no scale: write NAME=NUMBER, such as site=0.5"),
     (["--scale", "site=much"], "write NAME=NUMBER"),
     (["--scale", "sight=2"], "there is no field or cross 'sight' to scale; the spec has site, ad"),
     (["--scale", "site=0"], "'site' is scaled by 0; give a number from 0.001 to 1000"),

@@ -12,9 +12,10 @@ import pytest
 
 import ctr
 from ctr.features import open_source
-from ctr.jobs import PassEvaluations, Remains, TrainJob, learn_in_memory, set_up
+from ctr.jobs import PassEvaluations, Remains, learn_in_memory, set_up
 from ctr.learn import TrainProgress
 from ctr.model import load_model
+from ctr.settings import TrainJob
 from tests.command_line import Cli
 
 
@@ -116,7 +117,7 @@ def test_what_does_not_go_with_it(
 
 
 def test_what_was_learnt_until_a_stop_is_kept(rows: Path, tmp_path: Path) -> None:
-    job = TrainJob([rows], rows.with_suffix(".yaml"), tmp_path / "model", optimizer={"name": "lbfgs"})
+    job = TrainJob(inputs=[rows], spec=rows.with_suffix(".yaml"), model=tmp_path / "model", optimizer="lbfgs")
     setup, stop, seen = set_up(job), Event(), []
 
     def after_two(progress: TrainProgress) -> None:

@@ -13,8 +13,9 @@ import pytest
 from ctr.errors import DataError
 from ctr.features import DatasetSource
 from ctr.features.readable import DICTIONARY, read_dictionary
-from ctr.jobs import TrainJob, run_train_job
+from ctr.jobs import run_train_job
 from ctr.model import load_model
+from ctr.settings import TrainJob
 from tests.command_line import Cli
 from tests.features.readable.test_dictionary import SPEC, log_of, texts_of
 
@@ -76,5 +77,9 @@ def test_from_the_command_to_the_model(tmp_path: Path, cli: Cli) -> None:
     with pytest.raises(DataError, match="dictionary"):
         run_train_job(TrainJob(inputs=[hashed], spec=None, model=model, chunk=100))
     load_model(model)  # serving does without
-    run_train_job(TrainJob(inputs=[log], spec=tmp_path / "spec.yaml", model=model, on_bad_rows="skip"))
+    run_train_job(
+        TrainJob(
+            inputs=[log], spec=tmp_path / "spec.yaml", model=model, on_bad_rows="skip", max_bad_fraction=1
+        )
+    )
     assert not (model / DICTIONARY).exists()

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from ctr.jobs import TrainJob, run_train_job
+from ctr.jobs import run_train_job
 from ctr.model.artifact import load_model
+from ctr.settings import TrainJob
 from tests.command_line import Cli
 
 ROW = b"1\t" + b"\t".join([b"3"] * 13 + [b"68fd1e64"] * 26) + b"\n"

@@ -21,7 +21,6 @@ from ctr.errors import DataError, ModelError, StoreError
 from ctr.features import FeatureSpec
 from ctr.jobs.setup import set_up
 from ctr.jobs.train_distributed import describe_job
-from ctr.jobs.train_job import TrainJob
 from ctr.learn.learner import Learner
 from ctr.optimizers.ftrl import Ftrl
 from ctr.ps import (
@@ -35,6 +34,7 @@ from ctr.ps import (
     parse_redis_url,
 )
 from ctr.ps.status.observer import StoreObserver
+from ctr.settings import TrainJob
 from ctr.workers import Consistency, input_digest
 from ctr.workers.report import Reports
 from ctr.workers.ssp_worker import SspWorker
@@ -330,6 +330,7 @@ def test_a_job_that_is_stopped_counts_no_row_that_is_held_out(
         inputs=[log],
         spec=str(spec),
         model=tmp_path / "model",
+        store=redis_url,
         workers=2,
         chunk=100,
         epochs=500,

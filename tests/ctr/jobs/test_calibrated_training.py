@@ -12,9 +12,10 @@ from pyarrow import parquet
 import ctr
 from ctr.errors import DataError, ModelError
 from ctr.features import open_source
-from ctr.jobs import TrainJob, run_train_job
+from ctr.jobs import run_train_job
 from ctr.metrics import Metrics
 from ctr.model import probabilities_of
+from ctr.settings import TrainJob
 from tests.command_line import Cli
 from tests.ctr.jobs.test_early_stopping import spec
 from tests.ps.redis_servers import needs_redis

@@ -9,7 +9,8 @@ import pytest
 
 import ctr
 from ctr.errors import ModelError
-from ctr.jobs import TrainJob, TrainOutcome, run_train_job
+from ctr.jobs import TrainOutcome, run_train_job
+from ctr.settings import TrainJob
 from tests.command_line import Cli
 from tests.ps.redis_servers import needs_redis
 
@@ -44,7 +45,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def job(log: Path, spec: Path, model: Path, **changes: object) -> TrainOutcome:
-    settings = {"epochs": 8, "holdout_fraction": 0.3, "optimizer": {"alpha": 0.2}, "chunk": 500, **changes}
+    settings = {"epochs": 8, "holdout_fraction": 0.3, "alpha": 0.2, "chunk": 500, **changes}
     return run_train_job(TrainJob(inputs=[log], spec=spec, model=model, **settings))
 
 
@@ -68,11 +69,10 @@ def test_the_model_is_that_of_the_best_pass(log: Path, spec: Path, tmp_path: Pat
 
 
 def test_the_last_pass_may_be_the_best(log: Path, spec: Path, tmp_path: Path) -> None:
-    slow = {"alpha": 0.001}
-    found = job(log, spec, tmp_path / "model", epochs=3, optimizer=slow, early_stopping=True)
+    found = job(log, spec, tmp_path / "model", epochs=3, alpha=0.001, early_stopping=True)
     assert found.best_pass == 3
     assert list(found.holdout_by_pass) == [1, 2, 3]
-    assert found.model.id == job(log, spec, tmp_path / "all", epochs=3, optimizer=slow).model.id
+    assert found.model.id == job(log, spec, tmp_path / "all", epochs=3, alpha=0.001).model.id
 
 
 @needs_redis

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,9 +17,10 @@ from ctr.features.columns import Bag, Column, Words
 from ctr.features.spec import LEARNT, FittedSpec, NumberField, fields, learnt_of, spec_files
 from ctr.features.steps import STEPS, Step, register_step
 from ctr.features.text import hash_bytes
-from ctr.jobs import TrainJob, run_train_job
+from ctr.jobs import run_train_job
 from ctr.jobs.train_distributed import learnt_text
 from ctr.model import load_model
+from ctr.settings import TrainJob
 from ctr.workers.description import _spec
 from tests.api.running import run_server
 from tests.command_line import Cli
@@ -162,7 +162,7 @@ def test_a_fitted_step_through_redis_is_as_in_memory(tmp_path: Path, redis_url: 
     job = TrainJob(inputs=[hashed], spec=None, model=memory, chunk=500, consistency="bsp")
     other = log_of(tmp_path / "other.csv", 400, seed=2)
     exact = run_train_job(job)
-    stored = run_train_job(replace(job, model=tmp_path / "redis", store=store))
+    stored = run_train_job(job.with_values(model=tmp_path / "redis", store=store))
     assert stored.progressive.logloss == pytest.approx(exact.progressive.logloss, abs=2e-4)
     loaded = load_model(tmp_path / "redis")
     assert loaded.spec == spec

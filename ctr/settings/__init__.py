@@ -1,0 +1,13 @@
+"""What a job can be told, described once: for the command line, for files, and for Python programs."""
+
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_face
+
+if TYPE_CHECKING:
+    from ctr.settings.arguments import taking
+    from ctr.settings.file import NamedSpec, read_settings, with_file, write_settings
+    from ctr.settings.setting import Setting, Settings, bounds
+    from ctr.settings.train import TrainJob
+
+__getattr__ = lazy_face(__name__, __file__)

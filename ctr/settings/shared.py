@@ -1,0 +1,136 @@
+"""Settings that several jobs have, and the checks of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from ctr.defaults import MOST_POS_WEIGHT
+from ctr.errors import SpecError, StoreError
+from ctr.settings.setting import Setting
+
+if TYPE_CHECKING:
+    from ctr.features import FeatureSpec
+    from ctr.features.readers import Condition
+else:
+    FeatureSpec = Any  # which loads what help does without
+
+OnBadRows = Literal["fail", "skip", "quarantine"]
+Method = Literal["isotonic", "platt"]
+Consistency = Literal["bsp", "ssp", "asp"]
+
+Inputs = Annotated[
+    Sequence[str | Path],
+    Setting(
+        "Raw files, perhaps compressed: paths, folders, patterns such as `'logs/day=*/*.csv'`, URIs such as "
+        "s3://bucket/logs, or - for standard input. Or one hashed data set.",
+        metavar="INPUT",
+        kind=list[str],
+        argument=True,
+        paths=True,
+    ),
+]
+Spec = Annotated[
+    str | Path | FeatureSpec | None,
+    Setting(
+        "Feature spec: a YAML file, or a shipped one by name (criteo, avazu, libsvm, vw). A hashed data set "
+        "carries its own.",
+        metavar="SPEC",
+        kind=str | None,
+    ),
+]
+BadRows = Annotated[
+    OnBadRows,
+    Setting(
+        "What to do with a row that cannot be read: stop there (fail), count it and leave it out (skip), or "
+        "also write it to a file beside the output (quarantine)."
+    ),
+]
+MaxBadFraction = Annotated[
+    float,
+    Field(ge=0.0, le=1.0),
+    Setting(
+        "With skip or quarantine: fail when more of the rows are bad than this. Up to 10 bad rows are always "
+        "allowed, if they are at most half of the rows."
+    ),
+]
+
+
+def probability(value: float) -> float:
+    """Refuse what is no probability, and 0."""
+    if not 0 < value <= 1:
+        raise ValueError(f"{value:g} is not a probability above 0: give one of at most 1, such as 0.2.")
+    return value
+
+
+def click_weight(value: float) -> float:
+    """Refuse weights of clicks with which all predictions are certainties."""
+    if not 1 / MOST_POS_WEIGHT <= value <= MOST_POS_WEIGHT:
+        raise ValueError(
+            f"{value:g} is no weight of clicks: give a number from {1 / MOST_POS_WEIGHT:g} to "
+            f"{MOST_POS_WEIGHT:,.0f}, such as 5."
+        )
+    return value
+
+
+def store_url(url: str) -> str:
+    """Refuse what names no store."""
+    from ctr.ps import require_store_url
+
+    try:
+        require_store_url(url)
+    except StoreError as error:
+        raise ValueError(str(error)) from None
+    return url
+
+
+def parsed(condition: str) -> Condition:
+    """The condition on rows that this text says. Raises ValueError."""
+    from ctr.features.readers import Condition
+
+    try:
+        return Condition.parse(condition)
+    except SpecError as error:
+        raise ValueError(str(error)) from None
+
+
+def _condition(text: str | None) -> str | None:
+    if text is not None:
+        parsed(text)
+    return text
+
+
+HoldoutWhere = Annotated[str | None, AfterValidator(_condition)]
+"""A condition as `ctr.features.readers.Condition` parses it."""
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds(value: float | str) -> float:
+    """A time such as `60s`, `5m` or `1h`, or a number of seconds. Raises ValueError."""
+    text = str(value)
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
+    try:
+        found = float(number) * _UNITS[unit]
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise ValueError(f"{text!r} is not a time: write one such as 30s, 5m or 1h.")
+    return found
+
+
+def scales(value: Mapping[str, float] | Sequence[str]) -> Mapping[str, float]:
+    """`["site=0.5"]` as `{"site": 0.5}`; the last of a name counts. Raises ValueError."""
+    if isinstance(value, Mapping):
+        return value
+    by_name = {}
+    for text in [value] if isinstance(value, str) else value:
+        name, _, number = str(text).rpartition("=")
+        try:
+            by_name[name] = float(number)
+        except ValueError:
+            raise ValueError(f"{text!r} is no scale: write NAME=NUMBER, such as site=0.5.") from None
+    return by_name

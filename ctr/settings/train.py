@@ -1,0 +1,249 @@
+"""`TrainJob`: what training was told, and which settings go together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import model_validator
+
+from ctr.errors import ModelError, SettingError, named
+from ctr.outputs import beside, printable
+from ctr.settings.shared import parsed
+from ctr.settings.train_fields import TrainFields
+
+if TYPE_CHECKING:
+    from ctr.features.readers import RowChoice
+
+_OF_OPTIMIZERS = ("alpha", "beta", "l1", "l2", "iterations", "tolerance")
+_FILTERS = ("cache", "presence", "defer", "kkt")
+_IN_MANIFEST = (
+    "epochs",
+    "workers",
+    "chunk",
+    "admit",
+    "negative_rate",
+    "pos_weight",
+    "base_rate",
+    "warm_start",
+    "forget",
+)
+_NOT_WITH_AUTO = (
+    "settings",
+    "epochs",
+    "early_stopping",
+    "warm_start",
+    "resume",
+    "negative_rate",
+    "pos_weight",
+)
+
+
+class TrainJob(TrainFields):
+    """What to train, on what, and where the model goes."""
+
+    saved: bool = True
+    """Whether the model is written; if not, it is for this program alone."""
+    spec_name: str | None = None
+    """The spec's name or path as a user gave it; None: it came from a program, a data set or a model."""
+    data_name: str | None = None
+    """What the manifest calls the inputs; None: their paths."""
+    search: Mapping[str, Any] | None = None
+    """What the manifest says of the search that chose the optimizer's settings, if there was one."""
+
+    @property
+    def optimizer_settings(self) -> dict[str, str | float]:
+        """What was chosen for `choose_optimizer`."""
+        chosen = self.chosen(_OF_OPTIMIZERS)
+        return chosen if self.optimizer is None else {"name": self.optimizer, **chosen}
+
+    def with_optimizer(self, name: str | None, settings: Mapping[str, float]) -> Self:
+        """The job with another optimizer and these settings of it, and no others."""
+        return self.with_values(optimizer=name, **{**dict.fromkeys(_OF_OPTIMIZERS), **settings})
+
+    @property
+    def filters(self) -> dict[str, bool | float]:
+        """The settings of `Filters` that were chosen; the others are the defaults."""
+        return self.chosen(_FILTERS)
+
+    def chosen(self, names: Sequence[str]) -> dict[str, Any]:
+        """The settings of these names that are not None."""
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    @property
+    def named_inputs(self) -> list[str]:
+        """What the manifest calls the inputs."""
+        return [printable(path) for path in self.inputs] if self.data_name is None else [self.data_name]
+
+    def manifest(self, **chosen: Any) -> dict[str, Any]:
+        """The settings that a model's manifest has; `chosen`: those that were chosen for the job."""
+        values = {name: getattr(self, name) for name in _IN_MANIFEST} | chosen
+        return {name: printable(each) if isinstance(each, Path) else each for name, each in values.items()}
+
+    @property
+    def held_out(self) -> bool:
+        """Whether there is a hold-out."""
+        return bool(self.holdout) or self.holdout_fraction is not None or self.holdout_where is not None
+
+    def rows(self, *, held_out: bool) -> RowChoice | None:
+        """The rows of the inputs that are kept for evaluation, or the others; None: no condition tells."""
+        if self.holdout_where is None:
+            return None
+        from ctr.features.readers import RowChoice
+
+        return RowChoice(parsed(self.holdout_where), held_out)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the parameters live in this process alone."""
+        return self.store.startswith("memory:")
+
+    @property
+    def reading_threads(self) -> int:
+        """How many threads train in memory and make examples of raw rows: as many as workers, or as cores."""
+        from ctr.features.threads import cores
+
+        return min(self.workers, cores()) if self.in_memory else 1
+
+    @property
+    def quarantine(self) -> Path | None:
+        """Where bad rows of the inputs go, if they are kept."""
+        return self._bad_rows(".bad-rows")
+
+    @property
+    def holdout_quarantine(self) -> Path | None:
+        """The same for the hold-out."""
+        return self._bad_rows(".holdout.bad-rows")
+
+    def _bad_rows(self, suffix: str) -> Path | None:
+        return beside(self.model, suffix) if self.on_bad_rows == "quarantine" else None
+
+    @property
+    def interrupted(self) -> Path:
+        """Where the model of a job goes that was stopped before its end."""
+        return beside(self.model, ".interrupted")
+
+    @model_validator(mode="after")
+    def _go_together(self) -> Self:
+        require_consistent(self)
+        return self
+
+    def require_batch(self) -> None:
+        """Raise SettingError for what means nothing where all examples are learnt from at once."""
+        require_batch(self)
+
+
+def require_consistent(job: TrainJob) -> None:
+    """Raise SettingError for settings that do not go together."""
+    holdouts = ("holdout", "holdout_fraction", "holdout_where")
+    one, other, last = map(named, holdouts)
+    if bool(job.holdout) + len(job.chosen(holdouts[1:])) > 1:
+        raise SettingError(f"give one of {one}, {other} and {last}.")
+    if job.early_stopping and (job.epochs == 1 or not job.held_out):
+        raise SettingError(
+            f"{named('early_stopping')} compares passes on a hold-out: give {named('epochs')} above 1, and "
+            f"one of {one}, {other} and {last}."
+        )
+    if job.calibrate is not None and not job.held_out:
+        raise SettingError(
+            f"{named('calibrate')} is fitted on a hold-out: give one of {one}, {other} and {last}."
+        )
+    if job.on_bad_rows == "quarantine" and not job.saved:
+        raise SettingError(
+            f"{named('on_bad_rows', 'quarantine')} writes bad rows beside the model: give {named('model')}."
+        )
+    _require_one_reading(job)
+    if job.auto:
+        _require_new_model(job)
+    _require_optimizer(job)
+    _require_redis(job)
+    if job.resume and job.checkpoint is None:
+        raise SettingError(f"{named('resume')} goes on from {named('checkpoint')} DIR; name it.")
+    if job.resume and job.warm_start is not None:
+        raise SettingError(f"{named('resume')} has a state already; leave out {named('warm_start')}.")
+    if job.base_rate in (0, 1):
+        raise SettingError(
+            f"{named('base_rate')} {job.base_rate:g} is a certainty; give a number between 0 and 1."
+        )
+    if job.base_rate is not None and (job.resume or job.warm_start is not None):
+        raise SettingError(
+            f"{named('base_rate')} is for a new model; leave it out with {named('warm_start')} and "
+            f"{named('resume')}."
+        )
+
+
+def _require_one_reading(job: TrainJob) -> None:
+    """Raise SettingError if standard input were to be read more than once."""
+    if "-" not in [*job.inputs, *job.holdout]:
+        return
+    again = job.epochs > 1 or job.holdout_fraction is not None or job.holdout_where is not None
+    again = again or not job.in_memory or (job.calibrate is not None and "-" in job.holdout)
+    if again or ("-" in job.inputs and "-" in job.holdout):
+        raise SettingError(
+            "- (standard input) can be read only once: not for several epochs, for a part of it as "
+            "hold-out, for calibration, or by workers through Redis; write it to a file, and give that."
+        )
+
+
+def _require_new_model(job: TrainJob) -> None:
+    """Raise SettingError for what a search does not go with."""
+    defaults = type(job).model_fields
+    for name in _NOT_WITH_AUTO:
+        if getattr(job, name) != defaults[name].default:
+            raise SettingError(
+                f"{named('auto')} is for a new model of all rows, whose settings it chooses: leave out "
+                f"{named(name)}."
+            )
+    if job.optimizer not in (None, "ftrl"):
+        raise SettingError(
+            f"{named('auto')} finds settings of the optimizer ftrl, not of {job.optimizer}: leave out "
+            f"{named('optimizer')}."
+        )
+    if "-" in job.inputs:
+        raise SettingError(
+            f"{named('auto')} reads the rows twice, and - (standard input) can be read only once."
+        )
+
+
+def _require_optimizer(job: TrainJob) -> None:
+    """Raise SettingError for settings that their optimizer cannot have."""
+    if job.warm_start is not None or not job.optimizer_settings:
+        return  # of a warm start, its model says what the settings are for
+    from ctr.optimizers import choose_optimizer
+
+    try:
+        optimizer = choose_optimizer(job.optimizer_settings)
+    except ModelError as error:
+        raise SettingError(str(error)) from None
+    if not optimizer.online:
+        require_batch(job)
+
+
+def require_batch(job: TrainJob) -> None:
+    """Raise SettingError for what means nothing where all examples are learnt from at once."""
+    given = {
+        "store": not job.in_memory,
+        "epochs": job.epochs > 1,
+        "early_stopping": job.early_stopping,
+        "chunk": job.chunk is not None,
+        "admit": job.admit < 1,
+        "forget": job.forget > 0,
+    }
+    if wrong := [named(name) for name, is_given in given.items() if is_given]:
+        raise SettingError(
+            f"lbfgs learns from all examples at once, in the memory of one machine: leave out "
+            f"{', '.join(wrong)} ({named('iterations')} says how long it may take; it uses all cores by "
+            "itself)."
+        )
+
+
+def _require_redis(job: TrainJob) -> None:
+    """Raise SettingError for what needs the parameters in Redis, if they are in memory."""
+    only_in_redis = job.checkpoint or job.resume or job.filters
+    if job.in_memory and (only_in_redis or job.consistency not in (None, "bsp")):
+        raise SettingError(
+            f"{named('checkpoint')}, {named('resume')}, filters and {named('consistency')} ssp and asp need "
+            f"the parameters in Redis; add {named('store')}, such as "
+            f"{named('store', 'embedded://?shards=1')}."
+        )
