@@ -11,7 +11,7 @@ from ctr.errors import StoreError
 from ctr.ps.board.job_record import JobRecord
 from ctr.ps.board.leases import LeaseWatch
 from ctr.ps.board.view import ALL_WITH_SCORES, LEASE_S, TIME, Job
-from ctr.ps.wire import BoardPart, Command, Write, pairs
+from ctr.ps.wire import Command, Write, pairs
 
 _POLL_S = 0.25  # or less, where leases are short
 _POLLS = 10  # in the length of a lease, at least
@@ -44,14 +44,14 @@ def create_job(record: JobRecord, job: str, description: bytes, shards: int, ran
             return (), None
         previous.leases(of_previous)
         return [
-            ("DEL", *key.values()),
-            ("SET", key[BoardPart.LAUNCH], launch),
-            ("HSET", key[BoardPart.JOB], *(word for field in fields.items() for word in field)),
+            ("DEL", *key.all),
+            ("SET", key.launch, launch),
+            ("HSET", key.job, *(word for field in fields.items() for word in field)),
             record.coordinator_lease(time, lease_s),
         ], None
 
-    parts = BoardPart.LAUNCH, BoardPart.JOB, BoardPart.LEASES, BoardPart.COORDINATOR
-    record.connection.update([key[part] for part in parts], [TIME, *previous.reads], decide)
+    watched = key.launch, key.job, key.leases, key.coordinator
+    record.connection.update(watched, [TIME, *previous.reads], decide)
     record.remember(created)
     return created
 
@@ -67,11 +67,11 @@ class _PreviousJob:
         self._record = record
         key = record.key
         self.reads: Sequence[Command] = [
-            ("GET", key[BoardPart.LAUNCH]),
-            ("HMGET", key[BoardPart.JOB], "id", "state", "ranks", "lease"),
-            ("GET", key[BoardPart.COORDINATOR]),
-            ("ZRANGE", key[BoardPart.LEASES], *ALL_WITH_SCORES),
-            ("HGETALL", key[BoardPart.LENGTHS]),
+            ("GET", key.launch),
+            ("HMGET", key.job, "id", "state", "ranks", "lease"),
+            ("GET", key.coordinator),
+            ("ZRANGE", key.leases, *ALL_WITH_SCORES),
+            ("HGETALL", key.lengths),
         ]
         """Asks for what `leases` takes."""
         self.ranks = 0
@@ -112,7 +112,7 @@ class _PreviousJob:
             if state in (b"running", b"stopping"):
                 leases = pairs(workers)
                 if coordinator is not None and state == b"running":
-                    leases[self._record.key[BoardPart.COORDINATOR]] = coordinator
+                    leases[self._record.key.coordinator] = coordinator
         if self._first is None:
             self._first = leases
         if leases.items() - self._first.items():

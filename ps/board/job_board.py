@@ -13,7 +13,7 @@ from ctr.ps.board.leases import Leases
 from ctr.ps.board.ranks import Ranks
 from ctr.ps.board.shard_queue import ShardQueue
 from ctr.ps.board.view import TIME, BoardView, Job, read_reports, view_of, view_reads
-from ctr.ps.wire import BoardPart, Command, RedisUrl, Write
+from ctr.ps.wire import Command, RedisUrl, Write
 
 
 class JobBoard:
@@ -92,7 +92,7 @@ class JobBoard:
 
     def pause(self, at: int | None) -> None:
         """The clock or round that nobody may begin until further notice."""
-        job = self._key[BoardPart.JOB]
+        job = self._key.job
         self._record.write(("HDEL", job, "pause") if at is None else ("HSET", job, "pause", at))
 
     def heartbeat_coordinator(self) -> None:
@@ -113,7 +113,7 @@ class JobBoard:
         """
         begun = max(progress, default=-1) + 1 if begun is None else begun
         key, token = self._key, secrets.token_hex(8).encode()
-        commands: list[Command] = [("HSET", key[BoardPart.JOB], "begun", begun, "restored", token)]
+        commands: list[Command] = [("HSET", key.job, "begun", begun, "restored", token)]
         commands += self.queue.restoration(progress)
         commands += self.ranks.restoration(ranks_pushed)
 
@@ -129,10 +129,10 @@ class JobBoard:
             return commands, None
 
         reads: list[Command] = [
-            ("HMGET", key[BoardPart.JOB], "begun", "restored"),
-            ("ZCARD", key[BoardPart.MARKS]),
+            ("HMGET", key.job, "begun", "restored"),
+            ("ZCARD", key.marks),
         ]
-        self._record.update(reads, decide, BoardPart.JOB, BoardPart.MARKS)
+        self._record.update(reads, decide, key.job, key.marks)
 
     def look(self, *, shards: bool = True) -> BoardView:
         """The whole board at one moment, in one round trip; without `shards`, no table of data shards."""
@@ -150,16 +150,16 @@ class JobBoard:
 
     def report(self, name: str, blob: bytes) -> None:
         """Leave a report for the coordinator, in place of an earlier one of that name."""
-        self._record.write(("HSET", self._key[BoardPart.REPORTS], name, blob))
+        self._record.write(("HSET", self._key.reports, name, blob))
 
     def reports(self, names: Collection[str] | None = None) -> dict[str, bytes]:
         """All reports by name, or those of these `names` that are there."""
-        return read_reports(lambda command: self._record.ask(command)[0], self._key[BoardPart.REPORTS], names)
+        return read_reports(lambda command: self._record.ask(command)[0], self._key.reports, names)
 
     def _change(self, state: str, earlier: Collection[bytes], *facts: str) -> None:
-        job = self._key[BoardPart.JOB]
+        job = self._key.job
 
         def decide(answers: list[Any]) -> Write[None]:
             return [("HSET", job, "state", state, *facts)] if answers[0] in earlier else [], None
 
-        self._record.update([("HGET", job, "state")], decide, BoardPart.JOB)
+        self._record.update([("HGET", job, "state")], decide, job)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ctr.errors import StoreError
 from ctr.ps.board.view import JOB_FACTS, Job, job_of, milliseconds
-from ctr.ps.wire import BoardPart, Command, Connection, Keys, RedisUrl, Write, connect
+from ctr.ps.wire import Command, Connection, Keys, RedisUrl, Write, connect
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class JobRecord:
         self.own_lease_s = lease_s
         self.names = Keys(url.model or "default")
         self.connection = Connection(connect(url, timeout_s), patience_s=patience_s)
-        self.key = {part: self.names.board(part) for part in BoardPart}
+        self.key = self.names.board
         self._job: Job | None = None
         self._launch = b""
 
@@ -54,7 +54,7 @@ class JobRecord:
 
     def coordinator_lease(self, time: Sequence[bytes], lease_s: float) -> Command:
         """Begins or renews the coordinator's own, now."""
-        return ("SET", self.key[BoardPart.COORDINATOR], milliseconds(time) + int(lease_s * 1_000))
+        return ("SET", self.key.coordinator, milliseconds(time) + int(lease_s * 1_000))
 
     def remember(self, job: Job) -> None:
         """From now on this process belongs to a job."""
@@ -64,7 +64,7 @@ class JobRecord:
 
     def find(self, name: str | None = None, launch: str | None = None) -> Job | None:
         """See `JobBoard.job`."""
-        (facts,) = self.connection.ask(("HMGET", self.key[BoardPart.JOB], *JOB_FACTS))
+        (facts,) = self.connection.ask(("HMGET", self.key.job, *JOB_FACTS))
         if facts[0] is None:
             if self._job is not None:
                 raise self._gone()
@@ -91,19 +91,17 @@ class JobRecord:
         self._known()
         return self._checked(self.connection.ask(self._get_launch(), *commands, together=together))
 
-    def update(
-        self, reads: Sequence[Command], decide: Callable[[list[Any]], Write[T]], *watched: BoardPart
-    ) -> T:
+    def update(self, reads: Sequence[Command], decide: Callable[[list[Any]], Write[T]], *watched: bytes) -> T:
         """See `Connection.update`."""
         return self.transact(reads, decide, *watched)[0]
 
     def transact(
-        self, reads: Sequence[Command], decide: Callable[[list[Any]], Write[T]], *watched: BoardPart
+        self, reads: Sequence[Command], decide: Callable[[list[Any]], Write[T]], *watched: bytes
     ) -> tuple[T, list[Any]]:
         """See `Connection.transact`."""
         self._known()
         return self.connection.transact(
-            [self.key[part] for part in (BoardPart.LAUNCH, *watched)],
+            [self.key.launch, *watched],
             [self._get_launch(), *reads],
             lambda answers: decide(self._checked(answers)),
         )
@@ -117,7 +115,7 @@ class JobRecord:
         self.connection.close()
 
     def _get_launch(self) -> Command:
-        return ("GET", self.key[BoardPart.LAUNCH])
+        return ("GET", self.key.launch)
 
     def _known(self) -> bytes:
         """The launch of the job that this process belongs to."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from ctr.ps.board.job_record import JobRecord
 from ctr.ps.board.view import ALL_WITH_SCORES, TIME, milliseconds
-from ctr.ps.wire import BoardPart, Command, Write, pairs
+from ctr.ps.wire import Command, Write, pairs
 
 _MOST_EXPIRED = 64  # in one transaction
 _LOOKS = 3  # in the length of a lease, at least
@@ -24,8 +24,8 @@ class Leases:
 
     def __init__(self, record: JobRecord) -> None:
         self._record = record
-        self._leases = record.key[BoardPart.LEASES]
-        self._lengths = record.key[BoardPart.LENGTHS]
+        self._leases = record.key.leases
+        self._lengths = record.key.lengths
         self._known: LeaseWatch | None = None
         self._looks_again = 0.0
 
@@ -37,7 +37,7 @@ class Leases:
             return [
                 ("ZADD", self._leases, self._until(answers[0]), worker),
                 ("HSET", self._lengths, worker, self._record.lease_ms),
-                ("HSET", self._record.key[BoardPart.HOSTS], worker, host),
+                ("HSET", self._record.key.hosts, worker, host),
             ], None
 
         self._record.update([TIME], decide)
@@ -58,7 +58,7 @@ class Leases:
                 ("ZSCORE", self._leases, me),  # it may expire just now
             ]
             if report is not None:
-                commands.append(("HSET", self._record.key[BoardPart.REPORTS], *report))
+                commands.append(("HSET", self._record.key.reports, *report))
             return commands, None
 
         _, written = self._record.transact([TIME, *self.reads()], decide)
@@ -102,7 +102,7 @@ class Leases:
             return
         self._looks_again = now + self._record.lease_s / _LOOKS
         # Clocks without a lease, should there ever be one: all would wait for it.
-        stray: Command = ("ZDIFF", 2, self._record.key[BoardPart.CLOCKS], self._leases)
+        stray: Command = ("ZDIFF", 2, self._record.key.clocks, self._leases)
         reads: list[Command] = [*self.reads(), stray]
 
         def decide(answers: list[Any]) -> Write[bool]:
@@ -113,7 +113,7 @@ class Leases:
 
         commands, _ = decide(self._record.ask(*reads))
         if commands:
-            while self._record.update(reads, decide, BoardPart.LEASES):
+            while self._record.update(reads, decide, self._leases):
                 pass
 
     @property
@@ -128,8 +128,8 @@ class Leases:
         key = self._record.key
         return [
             ("ZREM", self._leases, *workers),
-            ("ZREM", key[BoardPart.CLOCKS], *workers),
-            ("HDEL", key[BoardPart.HOSTS], *workers),
+            ("ZREM", key.clocks, *workers),
+            ("HDEL", key.hosts, *workers),
             ("HDEL", self._lengths, *workers),
         ]
 

@@ -10,7 +10,7 @@ from typing import Any
 from ctr.ps.board.job_record import JobRecord
 from ctr.ps.board.leases import Leases
 from ctr.ps.board.view import RankGate, job_state, marks, number, rounds
-from ctr.ps.wire import BoardPart, Command, Write, pairs
+from ctr.ps.wire import Command, Write, pairs
 
 
 class Ranks:
@@ -26,11 +26,11 @@ class Ranks:
         self._leases.expire_overdue()
         key, ranks = self._record.key, self._record.job.ranks
         reads: list[Command] = [
-            ("ZSCORE", key[BoardPart.LEASES], worker),
-            ("GET", key[BoardPart.COORDINATOR]),
-            ("HMGET", key[BoardPart.JOB], "state", "pause"),
-            marks(key[BoardPart.MARKS], "s", ranks),
-            marks(key[BoardPart.MARKS], "p", ranks),
+            ("ZSCORE", key.leases, worker),
+            ("GET", key.coordinator),
+            ("HMGET", key.job, "state", "pause"),
+            marks(key.marks, "s", ranks),
+            marks(key.marks, "p", ranks),
         ]
         lease, coordinator, (state, pause), prepared, pushed = self._record.ask(*reads)
         return RankGate(
@@ -61,14 +61,14 @@ class Ranks:
             share = share_ranks(worker, owners, ranks, live, reserve_untouched=early)
             owned = {rank for rank, owner in owners.items() if owner == worker} if worker in live else set()
             changes = dict.fromkeys(share.take, worker) | dict.fromkeys(share.give, "")
-            commands = [("HSET", key[BoardPart.RANK_OWNERS], rank, owner) for rank, owner in changes.items()]
+            commands = [("HSET", key.rank_owners, rank, owner) for rank, owner in changes.items()]
             return commands, sorted((owned | set(share.take)) - set(share.give))
 
         reads: list[Command] = [
-            ("HGETALL", key[BoardPart.RANK_OWNERS]),
-            ("ZRANGE", key[BoardPart.LEASES], 0, -1),
+            ("HGETALL", key.rank_owners),
+            ("ZRANGE", key.leases, 0, -1),
         ]
-        return self._record.update(reads, decide, BoardPart.RANK_OWNERS)
+        return self._record.update(reads, decide, key.rank_owners)
 
     def prepare(self, rank: int, round_: int, blob: bytes) -> bytes | None:
         """Keep a round's update of a rank; returns the one that counts, which is the first that was prepared.
@@ -110,11 +110,11 @@ class Ranks:
 
     def _mark(self, round_: int, *members: str) -> None:
         marks = (word for member in members for word in (round_, member))
-        self._record.write(("ZADD", self._record.key[BoardPart.MARKS], "GT", *marks))
+        self._record.write(("ZADD", self._record.key.marks, "GT", *marks))
 
     def restoration(self, pushed: Sequence[int]) -> list[Command]:
         """Makes these the last rounds of the ranks, which have none yet."""
-        key = self._record.key[BoardPart.MARKS]
+        key = self._record.key.marks
         return [("ZADD", key, round_, f"{kind}{rank}") for rank, round_ in enumerate(pushed) for kind in "sp"]
 
 

@@ -17,7 +17,7 @@ from ctr.ps.board.view import (
     number,
     progress_of,
 )
-from ctr.ps.wire import BoardPart, Command, Write, pairs
+from ctr.ps.wire import Command, Write, pairs
 
 
 class ShardQueue:
@@ -44,13 +44,13 @@ class ShardQueue:
         self._leases.expire_overdue()
         key = self._record.key
         reads: list[Command] = [
-            ("ZSCORE", key[BoardPart.LEASES], worker),
-            ("GET", key[BoardPart.COORDINATOR]),
-            ("HMGET", key[BoardPart.JOB], "state", "pause", "begun"),
-            ("ZCARD", key[BoardPart.LEASES]),
-            ("ZCARD", key[BoardPart.CLOCKS]),
-            ("ZRANGE", key[BoardPart.CLOCKS], 0, 0, "WITHSCORES"),
-            ("HLEN", key[BoardPart.OWNERS]),  # after `begun`: so `finished` is never too high
+            ("ZSCORE", key.leases, worker),
+            ("GET", key.coordinator),
+            ("HMGET", key.job, "state", "pause", "begun"),
+            ("ZCARD", key.leases),
+            ("ZCARD", key.clocks),
+            ("ZRANGE", key.clocks, 0, 0, "WITHSCORES"),
+            ("HLEN", key.owners),  # after `begun`: so `finished` is never too high
         ]
         answers = self._record.ask(*commands, *reads)
         of_reads = answers[len(commands) :]
@@ -85,38 +85,37 @@ class ShardQueue:
             owners = {int(shard): owner for shard, owner in pairs(its_owners).items()}
             chosen = choose_shard(me, owners, leases, begun, shards, claimed=claimed, ahead=ahead)
             if chosen is None:
-                over = [("ZREM", key[BoardPart.CLOCKS], me)] if me in clocks and not claimed else []
+                over = [("ZREM", key.clocks, me)] if me in clocks and not claimed else []
                 return over, None
             owner = owners.get(chosen, b"")
             pushed = number(pairs(its_progress).get(progress_of(chosen, owner))) or 0
             others = [int(float(clock)) for other, clock in clocks.items() if other in leases]
             clock = min(others, default=number(highest) or 0)
             commands: list[Command] = [
-                ("ZADD", key[BoardPart.CLOCKS], "NX", clock, me),
-                ("ZSCORE", key[BoardPart.CLOCKS], me),
-                ("ZADD", key[BoardPart.MARKS], "GT", clock, highest_clock(self._record.job.launch)),
-                ("HSET", key[BoardPart.OWNERS], chosen, me),
-                ("ZADD", key[BoardPart.PROGRESS], "GT", pushed, progress_of(chosen, me)),
+                ("ZADD", key.clocks, "NX", clock, me),
+                ("ZSCORE", key.clocks, me),
+                ("ZADD", key.marks, "GT", clock, highest_clock(self._record.job.launch)),
+                ("HSET", key.owners, chosen, me),
+                ("ZADD", key.progress, "GT", pushed, progress_of(chosen, me)),
             ]
             if owner != me:
-                commands.append(("ZREM", key[BoardPart.PROGRESS], progress_of(chosen, owner)))
+                commands.append(("ZREM", key.progress, progress_of(chosen, owner)))
             if chosen == begun:
-                commands.append(("HSET", key[BoardPart.JOB], "begun", begun + 1))
+                commands.append(("HSET", key.job, "begun", begun + 1))
             return commands, (chosen, pushed)
 
         reads: list[Command] = [
             *self._leases.reads(),
-            ("HMGET", key[BoardPart.JOB], "state", "begun"),
-            ("HGETALL", key[BoardPart.OWNERS]),
-            ("ZRANGE", key[BoardPart.CLOCKS], *ALL_WITH_SCORES),
-            ("ZRANGE", key[BoardPart.PROGRESS], *ALL_WITH_SCORES),
-            ("ZSCORE", key[BoardPart.MARKS], highest_clock(self._record.job.launch)),
+            ("HMGET", key.job, "state", "begun"),
+            ("HGETALL", key.owners),
+            ("ZRANGE", key.clocks, *ALL_WITH_SCORES),
+            ("ZRANGE", key.progress, *ALL_WITH_SCORES),
+            ("ZSCORE", key.marks, highest_clock(self._record.job.launch)),
         ]
         # The leases are watched, too: a worker that is frozen here until it expired must not leave a clock
         # behind, for which everybody would wait. Not so progress, which changes with every chunk of anybody:
         # of one that has expired the last may be missed, and the partitions know better.
-        watched = BoardPart.JOB, BoardPart.OWNERS, BoardPart.LEASES
-        chosen, answers = self._record.transact(reads, decide, *watched)
+        chosen, answers = self._record.transact(reads, decide, key.job, key.owners, key.leases)
         return None if chosen is None else Claim(*chosen, number(answers[1]) or 0)
 
     def advance(self, worker: str, shard: int, progress: int, clock: int) -> ClockGate | None:
@@ -132,10 +131,10 @@ class ShardQueue:
         gate, answers = self._gate_after(
             worker,
             # Also by an expired worker: what is pushed is pushed, and the next need not do it again.
-            ("ZADD", key[BoardPart.PROGRESS], "XX", "GT", progress, mine),
-            ("ZADD", key[BoardPart.CLOCKS], "XX", "GT", clock, me),
-            ("ZADD", key[BoardPart.MARKS], "XX", "GT", clock, highest_clock(self._record.job.launch)),
-            ("ZSCORE", key[BoardPart.PROGRESS], mine),
+            ("ZADD", key.progress, "XX", "GT", progress, mine),
+            ("ZADD", key.clocks, "XX", "GT", clock, me),
+            ("ZADD", key.marks, "XX", "GT", clock, highest_clock(self._record.job.launch)),
+            ("ZSCORE", key.progress, mine),
         )
         return gate if gate.live and answers[-1] is not None else None
 
@@ -150,15 +149,15 @@ class ShardQueue:
             if owner != me:
                 return (), False
             return [
-                ("HDEL", key[BoardPart.OWNERS], shard),
-                ("ZREM", key[BoardPart.PROGRESS], progress_of(shard, me)),
+                ("HDEL", key.owners, shard),
+                ("ZREM", key.progress, progress_of(shard, me)),
             ], True
 
         reads: list[Command] = [
-            ("HGET", key[BoardPart.OWNERS], shard),
-            ("HGET", key[BoardPart.JOB], "begun"),
+            ("HGET", key.owners, shard),
+            ("HGET", key.job, "begun"),
         ]
-        return self._record.update(reads, decide, BoardPart.OWNERS)
+        return self._record.update(reads, decide, key.owners)
 
     def release(self, worker: str, shard: int) -> None:
         """Give the shard back unfinished, with its progress; nothing when it is no longer this worker's."""
@@ -169,23 +168,23 @@ class ShardQueue:
             if owner != me:
                 return (), None
             return [
-                ("HSET", key[BoardPart.OWNERS], shard, ""),
-                ("ZADD", key[BoardPart.PROGRESS], pushed or 0, progress_of(shard, b"")),
-                ("ZREM", key[BoardPart.PROGRESS], progress_of(shard, me)),
+                ("HSET", key.owners, shard, ""),
+                ("ZADD", key.progress, pushed or 0, progress_of(shard, b"")),
+                ("ZREM", key.progress, progress_of(shard, me)),
             ], None
 
         reads: list[Command] = [
-            ("HGET", key[BoardPart.OWNERS], shard),
-            ("ZSCORE", key[BoardPart.PROGRESS], progress_of(shard, me)),
+            ("HGET", key.owners, shard),
+            ("ZSCORE", key.progress, progress_of(shard, me)),
         ]
-        self._record.update(reads, decide, BoardPart.OWNERS)
+        self._record.update(reads, decide, key.owners)
 
     def restoration(self, progress: Mapping[int, int]) -> list[Command]:
         """Makes these data shards claimed, unfinished and free, with so many chunks pushed."""
-        owners, chunks = (self._record.key[part] for part in (BoardPart.OWNERS, BoardPart.PROGRESS))
+        key = self._record.key
         return [
-            *(("HSET", owners, shard, "") for shard in progress),
-            *(("ZADD", chunks, count, progress_of(shard, b"")) for shard, count in progress.items()),
+            *(("HSET", key.owners, shard, "") for shard in progress),
+            *(("ZADD", key.progress, count, progress_of(shard, b"")) for shard, count in progress.items()),
         ]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from ctr.errors import StoreError
-from ctr.ps.wire import BoardPart, Command, pairs
+from ctr.ps.wire import BoardKeys, Command, pairs
 
 JobState = Literal["running", "stopping", "finished", "failed"]
 """`stopping`: the workers are asked to leave; the job can be resumed. The last two are for good."""
@@ -244,26 +244,26 @@ def progress_of(shard: int, owner: bytes) -> bytes:
     return b"%d:%b" % (shard, owner)
 
 
-def view_reads(key: Mapping[BoardPart, bytes], job: Job, *, shards: bool) -> dict[str, Command]:
+def view_reads(key: BoardKeys, job: Job, *, shards: bool) -> dict[str, Command]:
     """What to ask, all at one moment, for `view_of`."""
     reads: dict[str, Command] = {
-        "job": ("HMGET", key[BoardPart.JOB], "state", "message", "pause", "shards", "begun"),
+        "job": ("HMGET", key.job, "state", "message", "pause", "shards", "begun"),
         "time": TIME,
-        "coordinator": ("GET", key[BoardPart.COORDINATOR]),
-        "clock": ("ZSCORE", key[BoardPart.MARKS], highest_clock(job.launch)),
-        "leases": ("ZRANGE", key[BoardPart.LEASES], *ALL_WITH_SCORES),
-        "lengths": ("HGETALL", key[BoardPart.LENGTHS]),
-        "clocks": ("ZRANGE", key[BoardPart.CLOCKS], *ALL_WITH_SCORES),
-        "hosts": ("HGETALL", key[BoardPart.HOSTS]),
-        "unfinished": ("HLEN", key[BoardPart.OWNERS]),
+        "coordinator": ("GET", key.coordinator),
+        "clock": ("ZSCORE", key.marks, highest_clock(job.launch)),
+        "leases": ("ZRANGE", key.leases, *ALL_WITH_SCORES),
+        "lengths": ("HGETALL", key.lengths),
+        "clocks": ("ZRANGE", key.clocks, *ALL_WITH_SCORES),
+        "hosts": ("HGETALL", key.hosts),
+        "unfinished": ("HLEN", key.owners),
     }
     if shards:
-        reads["owners"] = ("HGETALL", key[BoardPart.OWNERS])
-        reads["progress"] = ("ZRANGE", key[BoardPart.PROGRESS], *ALL_WITH_SCORES)
+        reads["owners"] = ("HGETALL", key.owners)
+        reads["progress"] = ("ZRANGE", key.progress, *ALL_WITH_SCORES)
     if job.ranks:
-        reads["rank_owners"] = ("HGETALL", key[BoardPart.RANK_OWNERS])
-        reads["prepared"] = marks(key[BoardPart.MARKS], "s", job.ranks)
-        reads["pushed"] = marks(key[BoardPart.MARKS], "p", job.ranks)
+        reads["rank_owners"] = ("HGETALL", key.rank_owners)
+        reads["prepared"] = marks(key.marks, "s", job.ranks)
+        reads["pushed"] = marks(key.marks, "p", job.ranks)
     return reads
 
 

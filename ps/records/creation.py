@@ -10,7 +10,7 @@ from time import sleep
 from typing import Any
 
 from ctr.errors import StoreError
-from ctr.ps.wire import INCARNATION, Command, Connection, Keys, RecordsPart, RedisUrl, Write, pairs
+from ctr.ps.wire import INCARNATION, Command, Connection, Keys, RedisUrl, Write, pairs
 
 LAYOUT, LAYOUT_VERSION = "layout", "2"
 _LEASE_MS, _PAUSE_S = 30_000, 0.05
@@ -50,7 +50,7 @@ def open_records(
     wait. Raises StoreError when the facts there are others: `differ` tells of a fact, and its two values.
     """
     wanted = {LAYOUT: LAYOUT_VERSION, **facts}
-    creator, own = keys.of_windows(RecordsPart.CREATOR), secrets.token_hex(8).encode()
+    creator, own = keys.windows.creator, secrets.token_hex(8).encode()
     claim: Command = ("SET", creator, own, "NX", "PX", _LEASE_MS)
     while not (stored := _facts(connection, keys)):
         if connection.ask(claim, ("GET", creator))[1] != own:
@@ -64,13 +64,13 @@ def open_records(
             raise StoreError(
                 f"{url}: the windows {keys.model!r} there cannot be used: {differ(name, other, value)}. Give "
                 f"others a name of their own (?model=NAME), or delete these: redis-cli unlink "
-                f"'{keys.windows.decode()}' '{records_key(keys, incarnation).decode()}'."
+                f"'{keys.windows.facts.decode()}' '{keys.windows.records(incarnation).decode()}'."
             )
     return incarnation, False
 
 
 def _facts(connection: Connection, keys: Keys) -> dict[str, str]:
-    (facts,) = connection.ask(("HGETALL", keys.windows))
+    (facts,) = connection.ask(("HGETALL", keys.windows.facts))
     return {name.decode(): value.decode() for name, value in pairs(facts).items()}
 
 
@@ -78,7 +78,7 @@ def _create(
     connection: Connection, keys: Keys, facts: Mapping[str, str], own: bytes, beginning: Beginning
 ) -> bool:
     """Write everything; False when somebody else was faster."""
-    creator, key, count = keys.of_windows(RecordsPart.CREATOR), records_key(keys, own), 0
+    creator, key, count = keys.windows.creator, keys.windows.records(own), 0
     records = iter(beginning.records)
     while some := list(islice(records, _AT_A_TIME)):
         connection.ask(write(key, some), ("EXPIRE", key, _LEFT_S), ("PEXPIRE", creator, _LEASE_MS))
@@ -94,19 +94,20 @@ def _create(
                 "again."
             )
         return [
-            ("HSET", keys.windows, INCARNATION, own, *(word for fact in facts.items() for word in fact)),
+            (
+                "HSET",
+                keys.windows.facts,
+                INCARNATION,
+                own,
+                *(word for fact in facts.items() for word in fact),
+            ),
             write(key, [(HEAD, beginning.head)]),
             ("PERSIST", key),
             ("DEL", creator),
         ], True
 
-    reads: list[Command] = [("HGET", keys.windows, INCARNATION), ("HLEN", key)]
-    return connection.update([keys.windows, key], reads, decide)
-
-
-def records_key(keys: Keys, incarnation: bytes) -> bytes:
-    """The hash of the records of this incarnation."""
-    return keys.of_windows(RecordsPart.RECORDS) + incarnation
+    reads: list[Command] = [("HGET", keys.windows.facts, INCARNATION), ("HLEN", key)]
+    return connection.update([keys.windows.facts, key], reads, decide)
 
 
 def write(key: bytes, records: Iterable[Record]) -> Command:

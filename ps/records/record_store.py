@@ -12,14 +12,13 @@ from time import monotonic
 from typing import Any
 
 from ctr.errors import StoreError
-from ctr.ps.records.creation import HEAD, Beginning, Record, open_records, records_key, write
+from ctr.ps.records.creation import HEAD, Beginning, Record, open_records, write
 from ctr.ps.wire import (
     INCARNATION,
     Command,
     Connection,
     Keys,
     Patience,
-    RecordsPart,
     RedisUrl,
     ServerError,
     Write,
@@ -77,14 +76,14 @@ class RecordStore:
     ) -> None:
         """Open what is there, or create it with what `begin` gives; see `open_records`. Raises StoreError."""
         self.url, self._keys = url, Keys(url.model or "default")
-        self._turn = self._keys.of_windows(RecordsPart.TURN)
+        self._turn = self._keys.windows.turn
         with closing(self._connect(_CREATING_TIMEOUT_S, _CREATING_PATIENCE_S)) as patient:
             self._require_no_eviction(patient)
             self._incarnation, self.created = open_records(patient, url, self._keys, facts, begin, differ)
-        self._records = records_key(self._keys, self._incarnation)
+        self._records = self._keys.windows.records(self._incarnation)
         self._connection = self._connect(TIMEOUT_S, PATIENCE_S)
         self._id = secrets.token_hex(8).encode()
-        self._writers = self._keys.of_windows(RecordsPart.WRITERS)
+        self._writers = self._keys.windows.writers
         self._number = 0
         self._cursor = b"%d" % secrets.randbits(32)
         """Where the other records begin that the next change looks at."""
@@ -134,7 +133,7 @@ class RecordStore:
             )
 
     def _get(self, names: Sequence[bytes]) -> list[Command]:
-        return [("HGET", self._keys.windows, INCARNATION), ("HMGET", self._records, HEAD, *names)]
+        return [("HGET", self._keys.windows.facts, INCARNATION), ("HMGET", self._records, HEAD, *names)]
 
     def _checked(
         self, incarnation: bytes | None, records: list[bytes | None]
@@ -150,7 +149,7 @@ class RecordStore:
 
     def _try(self, attempt: _Attempt) -> bool:
         with self._outage.guard():
-            watched = [self._records, self._keys.windows]
+            watched = [self._records, self._keys.windows.facts]
             return self._connection.update(watched, attempt.reads, attempt.decide)
 
     def _take_turn(self) -> None:

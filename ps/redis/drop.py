@@ -10,7 +10,6 @@ from ctr.ps.wire import (
     INCARNATION,
     PATIENCE_S,
     WATERMARK_HASHES,
-    BoardPart,
     Connection,
     Keys,
     Nodes,
@@ -61,9 +60,9 @@ def drop_model(connection: Connection, keys: Keys, incarnation: bytes) -> None:
         return
     connection.ask(
         ("HDEL", keys.meta, READY),  # from now on it is dropped, if it was created
-        ("DEL", keys.board(BoardPart.LAUNCH)),  # which tells the workers
+        ("DEL", keys.board.launch),  # which tells the workers
     )
-    (ranks,) = connection.ask_each([("HGET", keys.board(BoardPart.JOB), "ranks")])
+    (ranks,) = connection.ask_each([("HGET", keys.board.job, "ranks")])
     count = 0 if isinstance(ranks, ServerError) else int(ranks or 0)
     connection.ask_each([("DEL", keys.rank(rank)) for rank in range(count)])
     strings = Layout.of(int(bits or 1)).per_partition
@@ -79,7 +78,7 @@ def drop_model(connection: Connection, keys: Keys, incarnation: bytes) -> None:
             ]
         )
     if connection.ask(("HGET", keys.meta, INCARNATION)) == [incarnation]:
-        connection.ask(("DEL", *(keys.board(part) for part in BoardPart), keys.meta))
+        connection.ask(("DEL", *keys.board.all, keys.meta))
 
 
 def partition_keys(keys: Keys, partition: int, strings: int) -> tuple[bytes, ...]:

@@ -88,7 +88,7 @@ class EmbeddedRedis:
             self._folder.rmdir()
             raise
         try:
-            self.servers = tuple(self._server(number) for number in range(shards * (1 + replicas)))
+            self.servers = tuple(self.new_server(number) for number in range(shards * (1 + replicas)))
             self.shards = tuple(self.servers[shard::shards] for shard in range(shards))
             start_all(self.servers, bus=cluster)
             if cluster:
@@ -128,34 +128,8 @@ class EmbeddedRedis:
         self._watchdog.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def add_node(self) -> RedisServer:
-        """Starts a primary without hash slots, joins it to the cluster, and adds it as another shard.
-
-        The cluster must be whole. Raises StoreError for a single Redis, and when the server does not start or
-        does not find the others.
-        """
-        if len(self.shards) == 1:
-            raise StoreError("a single embedded Redis takes no further node: start it with more shards")
-        others = [server for server in self.servers if server.alive]
-        node = self._server(len(self.servers))
-        self.servers += (node,)  # so that it ends with the others, whatever happens
-
-        def meet() -> None:
-            for other in others:
-                other.call("CLUSTER", "MEET", node.host, node.port)
-
-        try:
-            start_all([node], bus=True)
-            name = node.call("CLUSTER", "MYID")
-            meet()
-            _wait(others, lambda other: _is_connected(other, name), again=meet)
-            _wait([node], _is_whole, again=meet)
-        except (redis.RedisError, OSError) as error:
-            raise StoreError(f"a node cannot be added to the redis-servers: {error}") from error
-        self.shards += ((node,),)
-        return node
-
-    def _server(self, number: int) -> RedisServer:
+    def new_server(self, number: int) -> RedisServer:
+        """A server like the others, which is neither started nor among `servers`; it ends with this process."""
         folder = self._folder / str(number)
         folder.mkdir()
         return RedisServer(
@@ -188,7 +162,7 @@ def _follow(shards: Sequence[Sequence[RedisServer]]) -> None:
     for primary, *replicas in shards:
         for replica in replicas:
             replica.call("REPLICAOF", primary.host, primary.port)
-        _wait(replicas, _follows)
+        wait_for(replicas, _follows)
 
 
 def _join(shards: Sequence[Sequence[RedisServer]], node_timeout_ms: str) -> None:
@@ -201,14 +175,14 @@ def _join(shards: Sequence[Sequence[RedisServer]], node_timeout_ms: str) -> None
         first, end = s * HASH_SLOTS // len(shards), (s + 1) * HASH_SLOTS // len(shards)
         primary.call("CLUSTER", "ADDSLOTS", *range(first, end))
     _meet(servers)
-    _wait(servers, lambda server: _knows(server, len(servers), 0), again=lambda: _meet(servers))
+    wait_for(servers, lambda server: _knows(server, len(servers), 0), again=lambda: _meet(servers))
     for primary, *replicas in shards:
         name = primary.call("CLUSTER", "MYID")
         for replica in replicas:
             replica.call("CLUSTER", "REPLICATE", name)
     count = len(servers) - len(shards)
-    _wait(servers, lambda server: _knows(server, len(servers), count) and _is_whole(server))
-    _wait([replica for shard in shards for replica in shard[1:]], _follows)
+    wait_for(servers, lambda server: _knows(server, len(servers), count) and is_whole(server))
+    wait_for([replica for shard in shards for replica in shard[1:]], _follows)
     for server in servers:
         server.call("CONFIG", "SET", NODE_TIMEOUT, node_timeout_ms)
 
@@ -219,7 +193,7 @@ def _meet(servers: Sequence[RedisServer]) -> None:
             server.call("CLUSTER", "MEET", other.host, other.port)
 
 
-def _wait(
+def wait_for(
     servers: Sequence[RedisServer],
     ready: Callable[[RedisServer], bool],
     again: Callable[[], None] = lambda: None,
@@ -254,12 +228,8 @@ def _knows(server: RedisServer, nodes: int, replicas: int) -> bool:
     )
 
 
-def _is_connected(server: RedisServer, name: str) -> bool:
-    """Whether it has a link to the node of this name."""
-    return any(each.name == name and each.flags == {"master"} and each.connected for each in server.members())
-
-
-def _is_whole(server: RedisServer) -> bool:
+def is_whole(server: RedisServer) -> bool:
+    """Whether it says that all hash slots of its cluster are served."""
     state = str(server.call("CLUSTER", "INFO")).split()
     return {"cluster_state:ok", f"cluster_slots_ok:{HASH_SLOTS}"} <= set(state)
 

@@ -21,7 +21,6 @@ from ctr.ps.wire import (
     STATE,
     TROUBLE,
     Address,
-    BoardPart,
     Command,
     Keys,
     RedisUrl,
@@ -80,7 +79,7 @@ class StoreObserver:
 
         To be called after `look`, as `prepared_updates`. Raises StoreError when they cannot be read.
         """
-        return read_reports(self._answer, self._keys.board(BoardPart.REPORTS), names)
+        return read_reports(self._answer, self._keys.board.reports, names)
 
     def prepared_updates(self, board: BoardStatus) -> dict[int, bytes]:
         """By rank: the update that was prepared last, if there is one. Raises as `reports` does."""
@@ -191,13 +190,13 @@ class StoreObserver:
         ]
 
     def _board(self, address: Address) -> BoardStatus | None:
-        key = {part: self._keys.board(part) for part in BoardPart}
-        (facts,) = checked(self._ask(address, ("HMGET", key[BoardPart.JOB], *JOB_FACTS)))
+        key = self._keys.board
+        (facts,) = checked(self._ask(address, ("HMGET", key.job, *JOB_FACTS)))
         if facts[0] is None:
             return None
         job = job_of(facts)
         reads = view_reads(key, job, shards=True)
-        asked: list[Command] = [("GET", key[BoardPart.LAUNCH]), *reads.values()]
+        asked: list[Command] = [("GET", key.launch), *reads.values()]
         try:
             *_, answers = checked(self._ask(address, ("MULTI",), *asked, ("EXEC",)))
         except ServerError as error:

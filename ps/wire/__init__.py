@@ -9,9 +9,8 @@ from ctr.ps.wire.keys import (
     INCARNATION,
     STATE,
     WATERMARK_HASHES,
-    BoardPart,
+    BoardKeys,
     Keys,
-    RecordsPart,
     Watermark,
     watermark_field,
 )

@@ -7,59 +7,80 @@ has a contiguous range of hash slots, and partitions' tags are chosen so that eq
 from __future__ import annotations
 
 from binascii import crc_hqx
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, fields
 from functools import cache
 from itertools import count
 
 
-class BoardPart(StrEnum):
-    """What a job board consists of."""
+@dataclass(frozen=True, slots=True)
+class BoardKeys:
+    """The keys of a model's job board; all of them, and `meta`, live on one node."""
 
-    LAUNCH = "launch"
+    launch: bytes
     """A string: the random id of the job's launch. Every write to the board watches it."""
-    JOB = "job"
+    job: bytes
     """A hash: launch, id, lease (ms), description, shards, ranks, and what changes: state, message, pause,
     begun, restored."""
-    LEASES = "leases"
+    leases: bytes
     """A sorted set: until when each live worker's lease lasts, in ms of the server's clock.
 
     That clock may be stepped, so this is what people are shown; processes go by whether it changes.
     """
-    LENGTHS = "lengths"
+    lengths: bytes
     """A hash: how long each live worker's lease lasts, in ms."""
-    HOSTS = "hosts"
+    hosts: bytes
     """A hash: the host of each live worker."""
-    CLOCKS = "clocks"
+    clocks: bytes
     """A sorted set: the clock of each live worker that has data shards in work."""
-    OWNERS = "owners"
-    """A hash: the worker of each data shard that is begun and unfinished; empty when it was given back."""
-    PROGRESS = "progress"
-    """A sorted set: the chunks pushed of each data shard that is begun and unfinished, by `<shard>:<worker>`:
-    whoever has lost the data shard has no member there to change."""
-    MARKS = "marks"
+    owners: bytes
+    """A hash: the worker of each data shard that is claimed and unfinished; empty when it was released."""
+    progress: bytes
+    """A sorted set: the chunks pushed of each data shard that is claimed and unfinished, by
+    `<shard>:<worker>`: whoever has lost the data shard has no member there to change."""
+    marks: bytes
     """A sorted set of numbers that only grow: `clock:<launch>`, the highest of all, `s<rank>` and
     `p<rank>`."""
-    RANK_OWNERS = "rank_owners"
+    rank_owners: bytes
     """A hash: the worker of each rank that ever had one; empty when it was given up."""
-    REPORTS = "reports"
+    reports: bytes
     """A hash: what workers report at their end, by name."""
-    COORDINATOR = "coordinator"
-    """A string: until when the coordinator's lease lasts, as in `LEASES`."""
+    coordinator: bytes
+    """A string: until when the coordinator's lease lasts, as in `leases`."""
+
+    @property
+    def all(self) -> tuple[bytes, ...]:
+        """Every key."""
+        return tuple(getattr(self, field.name) for field in fields(self))
 
 
-class RecordsPart(StrEnum):
-    """What the windows of servers consist of."""
+@dataclass(frozen=True, slots=True)
+class WindowKeys:
+    """The keys of a model's windows; all of them live on one node."""
 
-    TURN = "turn"
-    """A string: who alone may change them for a moment."""
-    CREATOR = "creator"
-    """A string: who is about to create them."""
-    WRITERS = "writers"
-    """A hash: the number of each writer's last change."""
-    RECORDS = "r:"
-    """Begins the name of a hash, which the incarnation ends: the records by name, and under an empty name the
-    head, what is known of all keys together. One key that never expires, so nobody loses a part of them."""
+    facts: bytes
+    """A hash: what the windows of servers are (see `ps/records`)."""
+
+    @property
+    def turn(self) -> bytes:
+        """A string: who alone may change them for a moment."""
+        return self.facts + b":turn"
+
+    @property
+    def creator(self) -> bytes:
+        """A string: who is about to create them."""
+        return self.facts + b":creator"
+
+    @property
+    def writers(self) -> bytes:
+        """A hash: the number of each writer's last change."""
+        return self.facts + b":writers"
+
+    def records(self, incarnation: bytes) -> bytes:
+        """A hash: the records by name, and under an empty name the head, what is known of all keys together.
+
+        One key that never expires, so nobody loses a part of them.
+        """
+        return b"%b:r:%b" % (self.facts, incarnation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +113,19 @@ class Keys:
         """A hash: what the model is (see `ps/redis/model.py`)."""
         return f"ctr:{{{self.model}:meta}}".encode()
 
-    def board(self, what: BoardPart) -> bytes:
-        """A part of the job board (see `JobBoard`); all of them, and `meta`, live on one node."""
-        return f"ctr:{{{self.model}:meta}}:{what}".encode()
+    @property
+    def board(self) -> BoardKeys:
+        """Those of the job board, see `JobBoard`."""
+        return BoardKeys(*(b"%b:%b" % (self.meta, field.name.encode()) for field in fields(BoardKeys)))
 
     def rank(self, rank: int) -> bytes:
         """A hash: the prepared update of a rank, by round. Each rank on a node of its own choice."""
         return f"ctr:{{{self.model}:rank:{rank}}}".encode()
 
     @property
-    def windows(self) -> bytes:
-        """A hash: what the windows of servers are (see `ps/records`); all keys of them live on one node."""
-        return f"ctr:{{{self.model}:windows}}".encode()
-
-    def of_windows(self, what: RecordsPart) -> bytes:
-        """A part of them."""
-        return b"%b:%b" % (self.windows, what.encode())
+    def windows(self) -> WindowKeys:
+        """Those of the windows of servers."""
+        return WindowKeys(f"ctr:{{{self.model}:windows}}".encode())
 
     def facts(self, partition: int) -> bytes:
         """A hash: the incarnation, and what else is known of a partition: STATE, FOLDS, CROWDED."""

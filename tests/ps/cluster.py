@@ -12,7 +12,8 @@ from redis.crc import key_slot
 
 from ctr.errors import StoreError
 from ctr.ps.servers import EmbeddedRedis, RedisServer
-from ctr.ps.servers.embedded import HASH_SLOTS
+from ctr.ps.servers.embedded import HASH_SLOTS, is_whole, wait_for
+from ctr.ps.servers.redis_server import start_all
 from ctr.ps.wire import Keys, Member
 
 _ANSWER_S = 2.0
@@ -94,7 +95,7 @@ class Cluster:
 
     def add_node(self) -> RedisServer:
         """A new primary without partitions."""
-        return self._servers.add_node()
+        return add_node(self._servers)
 
     def move(self, partitions: Sequence[int], source: RedisServer, target: RedisServer) -> None:
         """Move partitions to another primary while clients go on. Raises StoreError."""
@@ -207,3 +208,29 @@ def move_hash_slots(
             for server in others:
                 with server.connect() as other:
                     other.execute_command("CLUSTER SETSLOT", number, "NODE", taker_name)
+
+
+def add_node(servers: EmbeddedRedis) -> RedisServer:
+    """Start a primary without hash slots, join it to the cluster, and add it as another shard.
+
+    The cluster must be whole.
+    """
+    others = [server for server in servers.servers if server.alive]
+    node = servers.new_server(len(servers.servers))
+    servers.servers += (node,)  # so that it ends with the others, whatever happens
+
+    def meet() -> None:
+        for other in others:
+            other.call("CLUSTER", "MEET", node.host, node.port)
+
+    def knows_it(server: RedisServer) -> bool:
+        members = {each.name: each for each in server.members()}
+        return name in members and members[name].flags == {"master"} and members[name].connected
+
+    start_all([node], bus=True)
+    name = node.call("CLUSTER", "MYID")
+    meet()
+    wait_for(others, knows_it, again=meet)
+    wait_for([node], is_whole, again=meet)
+    servers.shards += ((node,),)
+    return node

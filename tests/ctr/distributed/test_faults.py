@@ -377,7 +377,7 @@ class TestServers:
         running.gather()
         with running.board() as board:
             assert running.once(lambda view: pushed(view) > 5)
-            _, port = board._record.connection.nodes.owner(board._record.key["job"])
+            _, port = board._record.connection.nodes.owner(board._record.key.job)
         (other,) = [server for server in servers.servers if server.port != port]
         with other.connect() as client:
             client.config_set("maxmemory", "1mb")

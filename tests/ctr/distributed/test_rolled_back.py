@@ -67,7 +67,7 @@ def snapshot(running: RunningJob, server: RedisServer) -> int:
 def nodes(running: RunningJob, servers: EmbeddedRedis) -> tuple[RedisServer, RedisServer]:
     """Of two, the board's and the other."""
     with running.board() as board:
-        _, port = board._record.connection.nodes.owner(board._record.key["job"])
+        _, port = board._record.connection.nodes.owner(board._record.key.job)
     one, two = servers.servers
     return (one, two) if one.port == port else (two, one)
 
@@ -261,7 +261,7 @@ def test_when_everything_is_pushed(start_redis: StartRedis, job_data: Path, cons
             done.append(pushed(board.look()))
             board.pause(None)
             wait_for(lambda: everything(board.look()))
-            _, port = board._record.connection.nodes.owner(board._record.key["job"])
+            _, port = board._record.connection.nodes.owner(board._record.key.job)
             next(server for server in servers.servers if server.port != port).restart()
 
     settings = StoreSettings(servers.url, None, False, LEASE_S)

@@ -14,7 +14,7 @@ from ctr.errors import StoreError
 from ctr.ps.board.job_board import JobBoard
 from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.wire.connection import Connection, Write
-from ctr.ps.wire.keys import BoardPart, Keys
+from ctr.ps.wire.keys import Keys
 from ctr.ps.wire.nodes import connect
 from ctr.ps.wire.url import parse_redis_url
 from tests.ps.job_boards import Boards, at_once, until
@@ -387,7 +387,7 @@ def test_a_clock_without_a_lease_is_removed(start_redis: StartRedis, boards: Boa
     board.queue.claim(worker)
     board.queue.advance(worker, 0, 5, 5)
     with servers.servers[0].connect() as client:
-        client.zadd(Keys("default").board(BoardPart.CLOCKS), {"dead": 0})
+        client.zadd(Keys("default").board.clocks, {"dead": 0})
 
     def gone() -> bool:
         assert board.leases.heartbeat(worker)
@@ -398,7 +398,7 @@ def test_a_clock_without_a_lease_is_removed(start_redis: StartRedis, boards: Boa
 
 def test_others_who_are_always_faster(start_redis: StartRedis) -> None:
     """A transaction that never gets through ends with an error."""
-    servers, key = start_redis(), Keys("default").board(BoardPart.JOB)
+    servers, key = start_redis(), Keys("default").board.job
     url = parse_redis_url(servers.url)
     with (
         closing(Connection(connect(url, 5.0), patience_s=0.5)) as connection,

@@ -11,7 +11,7 @@ import pytest
 
 from ctr.errors import StoreError
 from ctr.ps.board.job_board import JobBoard
-from ctr.ps.wire import BoardPart, Keys
+from ctr.ps.wire import Keys
 from ctr.workers.heartbeat import Heartbeat
 from tests.ps.job_boards import Boards, until
 from tests.ps.redis_servers import StartRedis, needs_faketime, needs_redis, timing_sensitive
@@ -79,7 +79,7 @@ def test_a_dead_worker_is_noticed_within_its_lease(
         assert (gate.live, gate.workers) == (True, 2)
     died = monotonic()
 
-    leases = Keys("default").board(BoardPart.LEASES)
+    leases = Keys("default").board.leases
 
     def is_noticed() -> bool:
         look(board, worker)

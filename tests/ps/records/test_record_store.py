@@ -14,7 +14,7 @@ import pytest
 from ctr.errors import StoreError
 from ctr.ps.records import Beginning, Change, Record, RecordStore, record_store
 from ctr.ps.servers.embedded import EmbeddedRedis
-from ctr.ps.wire import Keys, RecordsPart, parse_redis_url
+from ctr.ps.wire import Keys, parse_redis_url
 from tests.ps.cut_lines import CutLine
 from tests.ps.redis_servers import StartRedis, needs_faketime, needs_redis, timing_sensitive
 from tests.ps.stepped_clock import SteppedClock
@@ -75,7 +75,7 @@ def test_no_change_is_lost_among_many_writers(url: str) -> None:
 
 
 def test_a_writer_whom_others_forestall_takes_a_turn(redis_url: str, shared_redis: EmbeddedRedis) -> None:
-    store, other, turn = opened(redis_url), opened(redis_url), KEYS.of_windows(RecordsPart.TURN)
+    store, other, turn = opened(redis_url), opened(redis_url), KEYS.windows.turn
     turns = []
     with shared_redis.servers[0].connect() as client:
 
@@ -101,11 +101,11 @@ def test_who_gets_no_turn_keeps_nobody_from_reading(
     monkeypatch.setattr(record_store, "_TURN_S", 0.05)
     store = opened(redis_url)
     with shared_redis.servers[0].connect() as client:
-        client.set(KEYS.of_windows(RecordsPart.TURN), b"of another", px=60_000)
+        client.set(KEYS.windows.turn, b"of another", px=60_000)
         with pytest.raises(StoreError, match="others have changed the windows"):
             add(store, b"a")
         assert store.read([b"a"]) == (b"0", [None])
-        client.delete(KEYS.of_windows(RecordsPart.TURN))
+        client.delete(KEYS.windows.turn)
     add(store, b"a")
     assert store.read([b"a"]) == (b"1", [b"1"])
 
@@ -123,9 +123,9 @@ def test_nothing_expires_by_itself(redis_url: str, shared_redis: EmbeddedRedis) 
     add(store, b"a")
     with shared_redis.servers[0].connect() as client:
         assert {client.ttl(key) for key in client.keys("*")} == {-1}
-        assert client.exists(KEYS.of_windows(RecordsPart.WRITERS))
+        assert client.exists(KEYS.windows.writers)
         store.close()
-        assert not client.exists(KEYS.of_windows(RecordsPart.WRITERS))
+        assert not client.exists(KEYS.windows.writers)
 
 
 def test_every_record_is_looked_at_now_and_then_and_can_be_deleted(redis_url: str) -> None:
@@ -169,7 +169,7 @@ def test_what_others_say_differently_is_refused_with_both_values(redis_url: str)
 def test_another_layout_is_refused(redis_url: str, shared_redis: EmbeddedRedis) -> None:
     opened(redis_url)
     with shared_redis.servers[0].connect() as client:
-        client.hset(KEYS.windows, "layout", "0")
+        client.hset(KEYS.windows.facts, "layout", "0")
     with pytest.raises(StoreError, match=r"layout: '0' is not '2'"):
         opened(redis_url)
 
@@ -185,11 +185,11 @@ def test_what_a_killed_creator_left_is_not_seen_and_expires(
     with pytest.raises(KeyboardInterrupt):
         RecordStore(parse_redis_url(redis_url), {}, lambda: Beginning(b"", killed()), lambda *_: "")
     with shared_redis.servers[0].connect() as client:
-        client.pexpire(KEYS.of_windows(RecordsPart.CREATOR), 200)  # as after its lease
+        client.pexpire(KEYS.windows.creator, 200)  # as after its lease
         store = opened(redis_url, b"7")
         assert store.created
         assert store.read([b"first"]) == (b"7", [b"7"])
-        lives = [client.ttl(key) for key in client.keys(KEYS.of_windows(RecordsPart.RECORDS) + b"*")]
+        lives = [client.ttl(key) for key in client.keys(KEYS.windows.records(b"*"))]
         assert sorted(life > 0 for life in lives) == [False, True]
 
 

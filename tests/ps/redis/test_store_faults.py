@@ -14,7 +14,7 @@ from ctr.errors import StoreError
 from ctr.ps import Filters, RedisStore, Token, WorkerStore, parse_redis_url
 from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.servers.redis_server import RedisServer
-from tests.ps.cluster import hash_slot_of, move_hash_slots
+from tests.ps.cluster import add_node, hash_slot_of, move_hash_slots
 from tests.ps.contract import scanned
 from tests.ps.expected_sums import ExpectedSums, chunks_of, filter_updates
 from tests.ps.redis_servers import StartRedis, eventually, needs_redis, timing_sensitive
@@ -141,7 +141,7 @@ class TestResharding:
     def test_moved_while_a_worker_trains(self, start_redis: StartRedis, redis_url: str) -> None:
         bits, moved = 16, 6
         servers = start_redis(shards=2)
-        node = servers.add_node()
+        node = add_node(servers)
         chunks = chunks_of(bits, [2000, 300, 1500, 700], 2)
         store, expected = opened(servers.url, bits), ExpectedSums(bits)
         source = servers.shards[0][0]
@@ -196,10 +196,6 @@ class TestResharding:
         other.close()
         store.close()
         undisturbed.drop()
-
-    def test_a_single_server_takes_no_node(self, start_redis: StartRedis) -> None:
-        with pytest.raises(StoreError, match="more shards"):
-            start_redis().add_node()
 
 
 @pytest.mark.parametrize(("shards", "filters"), [(1, Filters()), (1, ALL), (2, ALL)])

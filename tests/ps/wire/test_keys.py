@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from redis.crc import key_slot
 
-from ctr.ps.wire.keys import BoardPart, Keys
+from ctr.ps.wire.keys import Keys
 
 _KEYS = Keys("ads")
 
@@ -33,7 +33,7 @@ def test_all_keys_of_a_partition_lie_together() -> None:
             _KEYS.present(p, 1),
         )
         assert {key_slot(key) for key in keys} == {key_slot(_KEYS.state(p))}
-    board = {key_slot(_KEYS.board(part)) for part in BoardPart}
+    board = {key_slot(key) for key in _KEYS.board.all}
     assert board == {key_slot(_KEYS.meta)}
 
 
