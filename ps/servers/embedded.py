@@ -129,7 +129,7 @@ class EmbeddedRedis:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def new_server(self, number: int) -> RedisServer:
-        """A server like the others, which is neither started nor among `servers`; it ends with this process."""
+        """A server like the others, neither started nor among `servers`; it ends with this process."""
         folder = self._folder / str(number)
         folder.mkdir()
         return RedisServer(
