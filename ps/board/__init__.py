@@ -1,4 +1,4 @@
-"""What the workers of a job tell each other: leases, clocks, the queue of data shards, ranks."""
+"""What coordinator and workers of a job share in Redis: leases, clocks, the queue of data shards, ranks."""
 
 from typing import TYPE_CHECKING
 

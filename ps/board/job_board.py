@@ -1,4 +1,4 @@
-"""`JobBoard`: what the coordinator and the workers of one job tell each other, in Redis."""
+"""`JobBoard`: what the coordinator and the workers of one job share in Redis."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from ctr.ps.wire import Command, RedisUrl, Write
 
 
 class JobBoard:
-    """The job of the model `url.model` (default: `default`): its state and reports, and for its workers the
-    `leases` that they live by, the `queue` of data shards, and the `ranks` of a BSP job.
+    """The job of the model `url.model` (default: `default`): its state and reports, the `leases` of its
+    workers, the `queue` of data shards, and the `ranks` of a BSP job.
 
-    Leases are judged by each process's monotonic clock, so neither the machines' times of day nor a step of
-    the server's matter. Every method may be called by several threads, and is safe to repeat: a request
-    whose answer was lost is sent again, for `patience_s`. All raise StoreError when the server cannot be
-    reached for that long or refuses, when there is no job, when it is gone (a node restarted empty) and when
-    another job has taken its place.
+    Each process measures leases with its own monotonic clock, so times of day do not matter, on any machine.
+    All methods are thread-safe and safe to repeat: a request without an answer is sent again for
+    `patience_s`. All raise StoreError when the server cannot be reached for that long or refuses, when there
+    is no job, when it is gone (a node restarted empty), and when another job has taken its place.
 
-    A worker lives as long as it renews its lease: `leases.heartbeat` at least three times in `lease_s`. One
-    that did not for so long is expired by the first process that has seen it, and never lives again: it has
-    to register anew. A process that got no answers for a while itself, as the server was frozen or failing
-    over, expires nobody for half a lease, so that the others can renew theirs first.
+    A worker must renew its lease with `leases.heartbeat`, at least three times in `lease_s`. The first
+    process that sees a lease unchanged for its whole length expires the worker, for good: it has to register
+    anew. A process that got no answers itself, because the server was frozen or failing over, expires nobody
+    for half a lease, so that the others can renew theirs first.
     """
 
     def __init__(
@@ -42,9 +41,8 @@ class JobBoard:
     ) -> None:
         """Connect; a server that is silent for `timeout_s` counts as broken, and is asked again.
 
-        `lease_s` is how long the leases last that this process takes. By default they are as long as the
-        coordinator's, which its job tells, and those of a job that is created here `LEASE_S`. Raises
-        StoreError when the server cannot be reached or refuses.
+        `lease_s` is the length of this process's leases. The default is that of the job, and `LEASE_S` for a
+        job that is created here. Raises StoreError when the server cannot be reached or refuses.
         """
         self._record = JobRecord(url, lease_s=lease_s, timeout_s=timeout_s, patience_s=patience_s)
         self._key = self._record.key
@@ -53,25 +51,22 @@ class JobBoard:
         self.ranks = Ranks(self._record, self.leases)
 
     def create(self, job: str, description: bytes, *, shards: int, ranks: int = 0) -> Job:
-        """Put a new job on the board, running, with the coordinator's lease begun; return it.
+        """Put a new, running job on the board, with `shards` data shards in its queue, and return it.
 
-        `shards` data shards are in the queue; with `ranks` it is a BSP job. Raises
-        StoreError when a job is there that is not over. One is over when it has finished or failed, and when
-        no worker is alive and either it was stopped or its coordinator is dead. Where leases are left, this
-        waits for the length of a lease whether anybody renews them.
+        The coordinator's lease begins. With `ranks` it is a BSP job. Raises StoreError if the board has a job
+        that is not over. A job is over when it has finished or failed, and when none of its workers is alive
+        and it was stopped or its coordinator is dead. If there are leases on the board, this waits for the
+        length of a lease to see whether anybody renews them.
         """
         return create_job(self._record, job, description, shards, ranks)
 
     @property
     def lease_s(self) -> float:
-        """How long a lease lasts that this process takes."""
+        """The length of this process's leases."""
         return self._record.lease_s
 
     def job(self, name: str | None = None, launch: str | None = None) -> Job | None:
-        """The job on the board; raises StoreError when `name` is given and it is none or another.
-
-        With `launch`, also when it is another launch of that job: one that was resumed since.
-        """
+        """The job on the board. Raises StoreError if it is not the one with this `name`, or this `launch`."""
         return self._record.find(name, launch)
 
     def close(self) -> None:
@@ -79,19 +74,19 @@ class JobBoard:
         self._record.close()
 
     def stop(self) -> None:
-        """Ask the workers to leave; the job can be resumed."""
+        """Ask the workers to leave. The job can be resumed."""
         self._change("stopping", (b"running",))
 
     def fail(self, message: str) -> None:
-        """The job is over. Of several who say how it ended, the first counts."""
+        """End the job as failed, unless it has ended already."""
         self._change("failed", (b"running", b"stopping"), "message", message)
 
     def finish(self) -> None:
-        """The job is over. Of several who say how it ended, the first counts."""
+        """End the job as finished, unless it has ended already."""
         self._change("finished", (b"running", b"stopping"))
 
     def pause(self, at: int | None) -> None:
-        """The clock or round that nobody may begin until further notice."""
+        """Let nobody begin this clock or round, nor a later one; None ends the pause."""
         job = self._key.job
         self._record.write(("HDEL", job, "pause") if at is None else ("HSET", job, "pause", at))
 
@@ -105,11 +100,11 @@ class JobBoard:
     def restore(
         self, progress: Mapping[int, int], ranks_pushed: Sequence[int] = (), *, begun: int | None = None
     ) -> None:
-        """Set a job that was just created to where an earlier one had come.
+        """Set a job that was just created to the position of an earlier one.
 
-        `progress` has the chunks pushed of each data shard that was begun and is unfinished; of the first
-        `begun` data shards (default: up to the last of those) the others are finished. `ranks_pushed` has the
-        last round pushed of each rank, or -1. Raises StoreError when the job's workers have begun already.
+        `progress` has the pushed chunks of each unfinished data shard. The others of the first `begun` data
+        shards (default: up to the last unfinished one) are finished. `ranks_pushed` has the last round that
+        each rank pushed, or -1. Raises StoreError if the job's workers have already claimed something.
         """
         begun = max(progress, default=-1) + 1 if begun is None else begun
         key, token = self._key, secrets.token_hex(8).encode()
@@ -149,11 +144,11 @@ class JobBoard:
         return view_of(answers)
 
     def report(self, name: str, blob: bytes) -> None:
-        """Leave a report for the coordinator, in place of an earlier one of that name."""
+        """Store a report for the coordinator; it replaces an earlier one of that name."""
         self._record.write(("HSET", self._key.reports, name, blob))
 
     def reports(self, names: Collection[str] | None = None) -> dict[str, bytes]:
-        """All reports by name, or those of these `names` that are there."""
+        """The reports by name: all, or those with these `names`."""
         return read_reports(lambda command: self._record.ask(command)[0], self._key.reports, names)
 
     def _change(self, state: str, earlier: Collection[bytes], *facts: str) -> None:

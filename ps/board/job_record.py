@@ -1,4 +1,4 @@
-"""`JobRecord`: the one job on a board: how it is found, and requests to it and no other."""
+"""`JobRecord`: the job on a board that this process belongs to, and requests to it and no other."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class JobRecord:
-    """The job that this process created or found on the board of `url.model`.
+    """The job that this process created or joined on the board of `url.model`.
 
-    Every request checks the random id of the job's launch, and every transaction watches it. So nobody
-    writes into a later job of the same name, nor into a node that has restarted empty. Thread-safe.
+    Every request checks the random id of the job's launch, and every transaction watches it. So no process
+    writes to a later job of the same name, or to a node that has restarted empty. Thread-safe.
     """
 
     def __init__(self, url: RedisUrl, *, lease_s: float | None, timeout_s: float, patience_s: float) -> None:
@@ -31,7 +31,7 @@ class JobRecord:
 
     @property
     def job(self) -> Job:
-        """The job that is known, or else found now. Raises StoreError when there is none."""
+        """The job, which is looked up on first use. Raises StoreError if there is none."""
         if self._job is None:
             self.find()
         if self._job is None:
@@ -40,7 +40,7 @@ class JobRecord:
 
     @property
     def lease_s(self) -> float:
-        """How long a lease lasts that this process takes."""
+        """The length of this process's leases."""
         return self.job.lease_s if self.own_lease_s is None else self.own_lease_s
 
     @property
@@ -49,11 +49,11 @@ class JobRecord:
         return int(self.lease_s * 1_000)
 
     def round_field(self, round_: int) -> bytes:
-        """The field of a round's update in its rank's hash; updates of earlier jobs have others."""
+        """The field of a round's update in its rank's hash; other launches have other fields."""
         return b"%b:%d" % (self._known(), round_)
 
     def coordinator_lease(self, time: Sequence[bytes], lease_s: float) -> Command:
-        """Begins or renews the coordinator's own, now."""
+        """The command that begins or renews the coordinator's lease, at this time."""
         return ("SET", self.key.coordinator, milliseconds(time) + int(lease_s * 1_000))
 
     def remember(self, job: Job) -> None:
@@ -83,10 +83,10 @@ class JobRecord:
         return job
 
     def ask(self, *commands: Command, together: bool = False) -> list[Any]:
-        """The answers to commands in one round trip; `together`: all of one moment.
+        """The answers to commands, in one round trip; with `together`, as one transaction.
 
-        They are carried out before it is known whether the job is still there. So they must change nothing,
-        or nothing of another job's.
+        They are carried out before this process knows whether the job is still there. So they must change
+        nothing, or nothing of another job.
         """
         self._known()
         return self._checked(self.connection.ask(self._get_launch(), *commands, together=together))

@@ -1,4 +1,4 @@
-"""`Leases`: which workers of a job are alive; `LeaseWatch`: what one process may conclude of them."""
+"""`Leases`: which workers of a job are alive; `LeaseWatch`: which leases one process considers overdue."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LOOKS = 3  # in the length of a lease, at least
 
 
 class Leases:
-    """The live workers of a job, each until it has not renewed its lease in time and somebody notices.
+    """The live workers of a job. A worker dies when some process notices that its lease is overdue.
 
-    An id that has expired never lives again, so whatever it owned is free for good.
+    Its id is never alive again, so whatever it owned is free for good.
     """
 
     def __init__(self, record: JobRecord) -> None:
@@ -30,7 +30,7 @@ class Leases:
         self._looks_again = 0.0
 
     def register(self, host: str) -> str:
-        """The id of a new worker, alive. Its clock begins when it claims its first data shard."""
+        """The id of a new worker. Its clock begins when it claims its first data shard."""
         worker = secrets.token_hex(6)
 
         def decide(answers: list[Any]) -> Write[None]:
@@ -44,8 +44,9 @@ class Leases:
         return worker
 
     def heartbeat(self, worker: str, report: tuple[str, bytes] | None = None) -> bool:
-        """Renew the worker's lease, and leave a report, by name. False when the worker has expired: it has to
-        register anew. Also looks at the leases of the others.
+        """Renew the worker's lease, and store a report by its name. Also looks at the leases of the others.
+
+        False if the worker has expired: it has to register anew.
         """
         me = worker.encode()
 
@@ -65,17 +66,17 @@ class Leases:
         return bool(written) and written[1] is not None
 
     def expire(self, worker: str) -> None:
-        """End the lease of a worker that leaves or is known to be dead: its data shards and ranks are free at
-        once, their progress is kept.
+        """End the lease of a worker that leaves or is known to be dead. Its data shards and ranks are free at
+        once; their progress is kept.
         """
         self._record.write(*self._expiry([worker.encode()]))
 
     def reads(self) -> list[Command]:
-        """Asks for what `see` takes: the leases of all workers, and how long they last."""
+        """The commands for `see`: all leases, and their lengths."""
         return [("ZRANGE", self._leases, *ALL_WITH_SCORES), ("HGETALL", self._lengths)]
 
     def see(self, leases: Sequence[bytes], lengths: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        """Note which leases have been renewed, from the answers to `reads`; the workers with a lease."""
+        """Note the leases, from the answers to `reads`; returns their values by worker."""
         values, lengths_ms = pairs(leases), pairs(lengths)
         default = self._record.lease_ms
         lengths_s = {worker: int(lengths_ms.get(worker, default)) / 1_000 for worker in values}
@@ -83,25 +84,25 @@ class Leases:
         return values
 
     def overdue(self) -> list[bytes]:
-        """The workers that have not renewed their leases in time, by what was seen last."""
+        """The workers whose leases are overdue, as they were seen last."""
         return self._watch.overdue(monotonic(), self._record.connection.last_trouble)
 
     def has_run_out(self, worker: bytes) -> bool:
-        """Whether this one has expired, or has not renewed its lease in time as far as this process saw: that
-        is reason enough to claim nothing, but not to expire it.
+        """True if this worker has expired, or this process saw no renewal in time. Such a worker must not
+        claim anything, but that alone does not expire it.
         """
         return self._watch.is_unchanged(worker)
 
     def expire_overdue(self) -> None:
-        """Expire the workers that have not renewed their leases in time.
+        """Expire the workers whose leases are overdue.
 
-        Asks the server when one of them may be so late, and a few times in the length of a lease.
+        Asks the server only when a lease may be overdue, and a few times in the length of a lease.
         """
         now = monotonic()
         if now < self._looks_again and not self._watch.is_due(now, self._record.connection.last_trouble):
             return
         self._looks_again = now + self._record.lease_s / _LOOKS
-        # Clocks without a lease, should there ever be one: all would wait for it.
+        # A clock without a lease, should there ever be one: everybody would wait for it.
         stray: Command = ("ZDIFF", 2, self._record.key.clocks, self._leases)
         reads: list[Command] = [*self.reads(), stray]
 
@@ -139,11 +140,11 @@ class Leases:
 
 
 class LeaseWatch:
-    """What was seen of each worker's lease, and when: on this process's monotonic clock, which nobody steps.
+    """When this process saw each lease change, on its monotonic clock.
 
-    A lease is renewed by any change of its value. It is overdue when it was seen unchanged for as long as it
-    lasts, and when this process has been able to see, for half a lease: one that was frozen, or got no
-    answers, lets the others renew theirs first. Thread-safe; times are in seconds.
+    Any change of its value renews a lease. It is overdue when it was seen unchanged for its whole length, and
+    this process got answers for the last half of a lease: after a freeze or an outage, it lets the others
+    renew theirs first. Thread-safe; times are in seconds.
     """
 
     def __init__(self, lease_s: float) -> None:
@@ -151,11 +152,11 @@ class LeaseWatch:
         self._lease_s = lease_s
         self._lock = Lock()
         self._since: dict[bytes, tuple[bytes, float]] = {}
-        """By worker: the value of its lease, and when it was first seen."""
+        """By worker: the value of its lease, and when this value was first seen."""
         self._lengths_s: Mapping[bytes, float] = {}
         self._seen = -float("inf")
         self._blind = -float("inf")
-        """When this process last was without sight for too long."""
+        """The end of the last time in which this process saw nothing for too long."""
         self._end = float("inf")
         """When the first lease is overdue, unless it is renewed."""
 
@@ -173,9 +174,9 @@ class LeaseWatch:
             self._end = min(ends, default=float("inf"))
 
     def is_due(self, now: float, trouble: float) -> bool:
-        """Whether some lease is overdue if it was not renewed since the leases were seen last.
+        """True if a lease is overdue, unless it was renewed since `see` was called last.
 
-        `trouble` is when the server last did not answer in time.
+        `trouble` is when the server last failed to answer in time.
         """
         with self._lock:
             return now > self._end and self._sees(now, trouble)
@@ -186,7 +187,7 @@ class LeaseWatch:
             return [*filter(self._is_unchanged, self._since)] if self._sees(now, trouble) else []
 
     def is_unchanged(self, worker: bytes) -> bool:
-        """Whether a worker's lease is gone, or was seen unchanged for as long as it lasts, if with gaps."""
+        """True if a worker has no lease, or its lease was unchanged for its whole length, even with gaps."""
         with self._lock:
             return worker not in self._since or self._is_unchanged(worker)
 

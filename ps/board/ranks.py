@@ -22,7 +22,7 @@ class Ranks:
         self._began = monotonic()
 
     def gate(self, worker: str) -> RankGate:
-        """What decides whether a worker may go on with a rank; cheap enough to ask every few ms."""
+        """Whether a worker may go on with a rank; cheap enough to ask every few ms."""
         self._leases.expire_overdue()
         key, ranks = self._record.key, self._record.job.ranks
         reads: list[Command] = [
@@ -43,12 +43,12 @@ class Ranks:
         )
 
     def claim(self, worker: str) -> list[int]:
-        """The ranks that the worker owns from now on, after taking free ones or giving one up.
+        """The ranks that the worker owns from now on, after claiming free ones or giving one up.
 
-        To be called again while waiting for others: each time, whoever has the fewest takes of the ranks
-        that are free, and whoever has two more than another gives one up (see `share_ranks`). Ranks that
-        never had an owner are kept for workers without one until this process has been there for `lease_s`.
-        Empty for a worker that has expired.
+        Call it again while waiting for others: each time, a worker with the fewest ranks claims free ones,
+        and a worker with two more than another gives one up (see `share_ranks`). For the first
+        `lease_s` of this process, ranks that never had an owner are reserved for workers without one. Empty
+        for a worker that has expired.
         """
         self._leases.expire_overdue()
         key, ranks = self._record.key, self._record.job.ranks
@@ -71,10 +71,10 @@ class Ranks:
         return self._record.update(reads, decide, key.rank_owners)
 
     def prepare(self, rank: int, round_: int, blob: bytes) -> bytes | None:
-        """Keep a round's update of a rank; returns the one that counts, which is the first that was prepared.
+        """Store a round's update of a rank; returns the one that counts, the first that was prepared.
 
-        Updates of the rank's earlier rounds are deleted. None when a later round is prepared already: this
-        one was wholly pushed long ago, and must not be pushed again.
+        Updates of the rank's earlier rounds are deleted. None if a later round is prepared already: this one
+        was wholly pushed long ago, and must not be pushed again.
         """
         key, field = self._record.names.rank(rank), self._record.round_field(round_)
         ours = self._record.round_field(0)[:-1]
@@ -92,7 +92,7 @@ class Ranks:
         return blob if first else self.prepared(rank, round_)
 
     def prepared(self, rank: int, round_: int) -> bytes | None:
-        """The update that is prepared for a round of a rank; None when there is none, or a later one."""
+        """The prepared update for a round of a rank; None if there is none, or a later one."""
         key = self._record.names.rank(rank)
         (blob,) = self._record.connection.ask(("HGET", key, self._record.round_field(round_)))
         return None if blob is None else bytes(blob)
@@ -104,7 +104,7 @@ class Ranks:
     def announce_pushed(self, rank: int, round_: int) -> None:
         """Publish that the rank's update of this round, and so of all before, is wholly pushed.
 
-        It was prepared, too, which a board that came back with an old snapshot does not know.
+        It was prepared, too; a board that came back with an old snapshot may not know that.
         """
         self._mark(round_, f"p{rank}", f"s{rank}")
 
@@ -113,7 +113,7 @@ class Ranks:
         self._record.write(("ZADD", self._record.key.marks, "GT", *marks))
 
     def restoration(self, pushed: Sequence[int]) -> list[Command]:
-        """Makes these the last rounds of the ranks, which have none yet."""
+        """The commands that set the last rounds of ranks which have none yet."""
         key = self._record.key.marks
         return [("ZADD", key, round_, f"{kind}{rank}") for rank, round_ in enumerate(pushed) for kind in "sp"]
 

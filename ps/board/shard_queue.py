@@ -1,4 +1,4 @@
-"""`ShardQueue`: which data shards of a job are begun, by whom, and how far they are."""
+"""`ShardQueue`: which data shards of a job are claimed, by whom, and how far they are."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ctr.ps.wire import Command, Write, pairs
 
 
 class ShardQueue:
-    """The data shards of a job: first in, first out, but for those that are to be gone on with.
+    """The data shards of a job, first in, first out; those that a worker left unfinished come first.
 
-    Only those that are begun and unfinished have entries, so that a long queue costs nothing. A data shard is
-    free when its owner is no live worker.
+    Only data shards that are claimed and unfinished have entries, so a long queue costs nothing. A data shard
+    is free if its owner is not alive.
     """
 
     def __init__(self, record: JobRecord, leases: Leases) -> None:
@@ -32,14 +32,14 @@ class ShardQueue:
         self._leases = leases
 
     def gate(self, worker: str) -> ClockGate:
-        """What decides whether a worker may begin its next chunk; cheap enough to ask every few ms."""
+        """Whether a worker may begin its next chunk; cheap enough to ask every few ms."""
         gate, _ = self._gate_after(worker)
         return gate
 
     def _gate_after(self, worker: str, *commands: Command) -> tuple[ClockGate, list[Any]]:
-        """What decides whether a worker may go on, after these commands; and the answers to them.
+        """Carry out these commands, then read the gate; returns both, after one round trip.
 
-        In one round trip, unless it is time to look at the leases of all.
+        Every now and then it looks at all leases first.
         """
         self._leases.expire_overdue()
         key = self._record.key
@@ -68,11 +68,11 @@ class ShardQueue:
         return gate, answers[: len(commands)]
 
     def claim(self, worker: str, claimed: Collection[int] = (), *, ahead: bool = False) -> Claim | None:
-        """The next data shard for a worker that has `claimed` these: see `choose_shard`, also for `ahead`.
+        """The next data shard for a worker that has `claimed` these before; see `choose_shard`.
 
-        None: nothing to claim now, as all are in work or finished, or the worker has expired or its lease has
-        run out, or the job is to stop. Nobody waits for a worker that has nothing in work then: its clock
-        ends, and its next claim gives it the least clock of the others, as the first claim does.
+        None if all are in work or finished, if the worker has expired or its lease has run out, and if the
+        job is to stop. Nobody waits for a worker that has no data shard then: its clock ends, and its next
+        claim gives it the least clock of the others, as its first claim did.
         """
         self._leases.expire_overdue()
         key, shards, me = self._record.key, self._record.job.shards, worker.encode()
@@ -112,25 +112,25 @@ class ShardQueue:
             ("ZRANGE", key.progress, *ALL_WITH_SCORES),
             ("ZSCORE", key.marks, highest_clock(self._record.job.launch)),
         ]
-        # The leases are watched, too: a worker that is frozen here until it expired must not leave a clock
-        # behind, for which everybody would wait. Not so progress, which changes with every chunk of anybody:
-        # of one that has expired the last may be missed, and the partitions know better.
+        # Leases are watched, too: a worker that is frozen here until it has expired must not leave a clock
+        # behind, for which everybody would wait. Progress is not, as it changes with every chunk: the last
+        # chunks of an expired worker may be missed, and the partitions know better.
         chosen, answers = self._record.transact(reads, decide, key.job, key.owners, key.leases)
         return None if chosen is None else Claim(*chosen, number(answers[1]) or 0)
 
     def advance(self, worker: str, shard: int, progress: int, clock: int) -> ClockGate | None:
-        """Publish that `progress` chunks of the shard are wholly pushed, and the worker's clock; in one round
-        trip with what `gate` tells.
+        """Publish that `progress` chunks of the shard are wholly pushed, and the worker's clock; then the
+        `gate`, in one round trip.
 
-        None when the shard is no longer this worker's, or the worker has expired.
+        None if the shard is no longer this worker's, or the worker has expired.
         """
         key, me = self._record.key, worker.encode()
         mine = progress_of(shard, me)
-        # Nothing here needs to be watched: all numbers grow only, and each has a member that is gone as soon
-        # as this worker is not to change it any more.
+        # Nothing needs to be watched: numbers only grow, and the member of each is removed when this worker
+        # must not change it any more.
         gate, answers = self._gate_after(
             worker,
-            # Also by an expired worker: what is pushed is pushed, and the next need not do it again.
+            # Even if the worker has expired: what is pushed is pushed, and the next worker can skip it.
             ("ZADD", key.progress, "XX", "GT", progress, mine),
             ("ZADD", key.clocks, "XX", "GT", clock, me),
             ("ZADD", key.marks, "XX", "GT", clock, highest_clock(self._record.job.launch)),
@@ -139,7 +139,7 @@ class ShardQueue:
         return gate if gate.live and answers[-1] is not None else None
 
     def done(self, worker: str, shard: int) -> bool:
-        """The shard is wholly pushed. False when it is no longer this worker's, nor finished."""
+        """Note that the shard is wholly pushed. False if it is neither this worker's nor finished."""
         key, me = self._record.key, worker.encode()
 
         def decide(answers: list[Any]) -> Write[bool]:
@@ -160,7 +160,7 @@ class ShardQueue:
         return self._record.update(reads, decide, key.owners)
 
     def release(self, worker: str, shard: int) -> None:
-        """Give the shard back unfinished, with its progress; nothing when it is no longer this worker's."""
+        """Give the shard back unfinished, with its progress, if it is still this worker's."""
         key, me = self._record.key, worker.encode()
 
         def decide(answers: list[Any]) -> Write[None]:
@@ -180,7 +180,7 @@ class ShardQueue:
         self._record.update(reads, decide, key.owners)
 
     def restoration(self, progress: Mapping[int, int]) -> list[Command]:
-        """Makes these data shards claimed, unfinished and free, with so many chunks pushed."""
+        """The commands that make data shards claimed, unfinished and free, with so many chunks pushed."""
         key = self._record.key
         return [
             *(("HSET", key.owners, shard, "") for shard in progress),
@@ -198,14 +198,14 @@ def choose_shard(
     claimed: Collection[int] = (),
     ahead: bool = False,
 ) -> int | None:
-    """The data shard that a live worker claims; `begun` for the next of the queue; None: there is none now.
+    """The data shard that a live worker claims, which is `begun` for the next of the queue; None for none.
 
-    `owners` names the worker that last claimed each of the first `begun` data shards that is unfinished, or
-    nobody for one that was released; it is free when that worker is not `live`. If the worker owns one that
-    is not among those that it has `claimed`, the answer to an earlier claim was lost.
+    `owners` has the worker that last claimed each unfinished one of the first `begun` data shards, or nobody
+    if it was released. It is free if that worker is not `live`. If the worker owns one that it does not know
+    to have `claimed`, the answer to an earlier claim was lost: it gets that one.
 
-    What is claimed `ahead`, while the worker trains another, waits for it, however slow it is. So then it
-    leaves one for each of the other workers, who may be done earlier.
+    A data shard that is claimed `ahead`, while the worker trains another, waits for this worker, however slow
+    it is. So it leaves one for each of the other workers, who may be done earlier.
     """
     own = (shard for shard, owner in owners.items() if owner == worker and shard not in claimed)
     free = [shard for shard, owner in owners.items() if owner not in live]

@@ -1,4 +1,4 @@
-"""What the job board says, and how it is read from its keys."""
+"""What the job board says, and how it is read."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from ctr.errors import StoreError
 from ctr.ps.wire import BoardKeys, Command, pairs
 
 JobState = Literal["running", "stopping", "finished", "failed"]
-"""`stopping`: the workers are asked to leave; the job can be resumed. The last two are for good."""
+"""`stopping`: the workers are asked to leave, and the job can be resumed. The last two are final."""
 
 LEASE_S = 10.0
-"""How long a lease lasts, unless a job says otherwise."""
+"""The default length of a lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What was created."""
+    """A job as it was created."""
 
     id: str
-    """A resumed job keeps its own."""
+    """A resumed job keeps its id."""
     launch: str
-    """A random id of its own for each launch of the job: one that was resumed has another."""
+    """A random id of this launch; a resumed job gets another."""
     lease_s: float
-    """The coordinator's, and that of every worker without one of its own."""
+    """The length of the coordinator's lease, and of a worker's, unless that has its own."""
     description: bytes
-    """What a worker needs to know to take part, as the coordinator wrote it."""
+    """What the coordinator wrote for workers that take part."""
     shards: int
     """Data shards in the queue."""
     ranks: int
@@ -40,24 +40,24 @@ class Claim:
 
     shard: int
     progress: int
-    """Its chunks that are wholly pushed already: go on with the chunk of this number."""
+    """How many of its chunks are wholly pushed; the worker goes on with the next."""
     clock: int
-    """The worker's clock from here on. One that had nothing in work gets the least clock of the others."""
+    """The worker's clock from now on. A worker without data shards gets the least clock of the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockGate:
-    """What a worker must know before it begins its next chunk."""
+    """Decides whether a worker may begin its next chunk."""
 
     state: JobState
     pause: int | None
     """The clock that nobody may begin."""
     live: bool
-    """Whether the asking worker is; if not, its data shards are free, and it has to register anew."""
+    """False if the worker has expired: its data shards are free, and it has to register anew."""
     coordinator: bytes | None
     """Changes whenever the coordinator renews its lease."""
     least_clock: int | None
-    """Of the workers that have data shards in work; None when no worker has."""
+    """Of the workers with data shards in work; None if there are none."""
     workers: int
     """Live ones."""
     working: int
@@ -66,19 +66,19 @@ class ClockGate:
     """Data shards."""
 
     def awaited(self, *, paused: bool) -> object:
-        """What changes while those get on whom a worker waits for; see `_awaited`."""
+        """A value that changes while those make progress for whom a worker waits."""
         return _awaited(self, paused)
 
 
 @dataclass(frozen=True, slots=True)
 class RankGate:
-    """What a worker must know before it begins a round of a rank, or pushes one."""
+    """Decides whether a worker may begin or push a round of a rank."""
 
     state: JobState
     pause: int | None
     """The round that nobody may begin."""
     live: bool
-    """Whether the asking worker is; if not, its ranks are free for others, and it has to register anew."""
+    """False if the worker has expired: its ranks are free, and it has to register anew."""
     coordinator: bytes | None
     """Changes whenever the coordinator renews its lease."""
     prepared: tuple[int, ...]
@@ -87,12 +87,12 @@ class RankGate:
     """By rank: the last round that is wholly pushed; -1 for none."""
 
     def awaited(self, *, paused: bool) -> object:
-        """What changes while those get on whom a worker waits for; see `_awaited`."""
+        """A value that changes while those make progress for whom a worker waits."""
         return _awaited(self, paused)
 
 
 def _awaited(gate: ClockGate | RankGate, paused: bool) -> object:
-    """The gate: it changes with the work of the others; where they are all `paused`, while somebody leads."""
+    """The gate, which changes with the work of others; if all are `paused`, with the coordinator's lease."""
     return gate if paused else replace(gate, coordinator=None)
 
 
@@ -105,15 +105,15 @@ class WorkerView:
     clock: int | None
     """None while it has no data shard in work."""
     lease_left_s: float
-    """By the server's clock; below 0 for one that is late and not yet expired."""
+    """By the server's clock; below 0 if it is overdue and the worker is not expired yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardView:
-    """A data shard that is begun and unfinished."""
+    """A data shard that was claimed and is unfinished."""
 
     owner: str | None
-    """None when it is free: given back, or its worker is dead."""
+    """None if it is free: it was released, or its worker is dead."""
     progress: int
     """Chunks wholly pushed."""
 
@@ -123,7 +123,7 @@ class RankView:
     """A rank."""
 
     owner: str | None
-    """None when it is free: never claimed, given up, or its worker is dead."""
+    """None if it is free: never claimed, given up, or its worker is dead."""
     prepared: int
     """The last round whose update is prepared; -1 for none."""
     pushed: int
@@ -150,22 +150,22 @@ class BoardView:
     shards: int
     """Data shards in all."""
     begun: int
-    """The first so many data shards of the queue were claimed at least once."""
+    """How many data shards, from the first of the queue, were claimed at least once."""
     finished: int
-    """So many of those are finished."""
+    """How many of those are finished."""
     unfinished: Mapping[int, ShardView]
-    """The others of those, in ascending order; empty when they were not asked for."""
+    """The others of those, in ascending order; empty if they were not asked for."""
     ranks: tuple[RankView, ...]
     """Empty for an SSP job."""
 
     @property
     def coordinator_alive(self) -> bool:
-        """Whether the coordinator's own lease lasts."""
+        """True while the coordinator's lease lasts."""
         return self.coordinator_lease_left_s > 0
 
     @property
     def least_clock(self) -> int | None:
-        """Of the workers that have data shards in work; None when no worker has."""
+        """Of the workers with data shards in work; None if there are none."""
         return min((worker.clock for worker in self.workers if worker.clock is not None), default=None)
 
 
@@ -186,7 +186,7 @@ def number(score: bytes | None) -> int | None:
 
 
 def rounds(scores: Iterable[bytes | None]) -> tuple[int, ...]:
-    """The marks of all ranks; -1 for none."""
+    """The last rounds of all ranks; -1 for none."""
     return tuple(-1 if score is None else int(float(score)) for score in scores)
 
 
@@ -218,14 +218,14 @@ def job_of(facts: Sequence[Any]) -> Job:
 
 
 def marks(key: bytes, kind: str, ranks: int) -> Command:
-    """Asks for the last round of every rank that is prepared (`kind` "s") or pushed ("p")."""
+    """Reads the last round of every rank that is prepared (`kind` "s") or pushed ("p")."""
     return ("ZMSCORE", key, *(f"{kind}{rank}" for rank in range(ranks)))
 
 
 def read_reports(
     ask: Callable[[Command], Any], key: bytes, names: Collection[str] | None
 ) -> dict[str, bytes]:
-    """All reports by name, or those of these `names` that are there; `ask` gives the answer to a command."""
+    """The reports by name: all, or those with these `names`; `ask` returns the answer to a command."""
     if names is None:
         return {name.decode(): blob for name, blob in pairs(ask(("HGETALL", key))).items()}
     if not names:
@@ -235,17 +235,17 @@ def read_reports(
 
 
 def highest_clock(launch: str) -> bytes:
-    """The member of `MARKS` for the highest clock of a job: what is written late by one of before is lost."""
+    """The member of `marks` for the highest clock of a launch, so that earlier launches cannot change it."""
     return b"clock:" + launch.encode()
 
 
 def progress_of(shard: int, owner: bytes) -> bytes:
-    """The member of `PROGRESS` for a data shard that this worker has in work, or nobody."""
+    """The member of `progress` for a data shard of this worker, or of nobody."""
     return b"%d:%b" % (shard, owner)
 
 
 def view_reads(key: BoardKeys, job: Job, *, shards: bool) -> dict[str, Command]:
-    """What to ask, all at one moment, for `view_of`."""
+    """The commands for `view_of`, by name, for one transaction."""
     reads: dict[str, Command] = {
         "job": ("HMGET", key.job, "state", "message", "pause", "shards", "begun"),
         "time": TIME,

@@ -1,4 +1,4 @@
-"""`Connection`: commands and transactions on the node of a key, sent again for a while when it is away."""
+"""`Connection`: commands and transactions on the node that holds a key, with retries and redirection."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from ctr.ps.wire.url import Address
 T = TypeVar("T")
 
 Write = tuple[Sequence[Command], T]
-"""What a transaction writes, nothing if there are no commands; and its result."""
+"""The commands of a transaction, perhaps none, and its result."""
 
 _PAUSE_S = 0.001
 _LONGEST_PAUSE = 20  # times that
 
 
 class Connection:
-    """Round trips to the nodes of one Redis or a Redis Cluster; follows keys to other nodes. Thread-safe.
+    """Requests to one Redis or a Redis Cluster. Thread-safe.
 
-    A request whose answer does not come is sent again, for `patience_s`; nobody knows whether the first one
-    was carried out. So whatever is sent must come to the same when it is carried out twice. A request goes to
-    the node that holds the key of its first command, which is that command's second word.
+    A request goes to the node that holds the key of its first command, which is that command's second word.
+    Without an answer, it is sent again for `patience_s`, wherever the key is by then. The first one may have
+    been carried out, so every request must have the same effect when it is carried out twice.
 
-    All methods raise StoreError when that time is over, with conflicts too, and at once when the server
-    refuses.
+    All methods raise StoreError after `patience_s`, and at once when the server refuses.
     """
 
     def __init__(
@@ -41,7 +40,7 @@ class Connection:
         purpose: str = "the job board",
         remedy: str = ", then see `ctr ps status`",
     ) -> None:
-        """`purpose` and `remedy` are for messages: what is read and written, what to do when it is back."""
+        """Error messages say with `purpose` what is stored there, and with `remedy` what to do next."""
         self.nodes = nodes
         self._url = nodes.url
         self._purpose, self._remedy = purpose, remedy
@@ -49,13 +48,10 @@ class Connection:
         self.slow_s = float("inf")
         """An answer that takes longer counts as trouble; also the longest pause between two tries."""
         self.last_trouble = -float("inf")
-        """When answers last failed to come, or took more than `slow_s`; on `time.monotonic`."""
+        """When an answer last failed to come, or took more than `slow_s`; on `time.monotonic`."""
 
     def ask(self, *commands: Command, together: bool = False) -> list[Any]:
-        """The answers to `commands`, in one round trip.
-
-        With `together`, as one transaction; else others may come in between.
-        """
+        """The answers to `commands`, in one round trip; with `together`, as one transaction."""
         ask = self._execute if together else self._exchange
 
         def attempt(link: Link) -> list[Any]:
@@ -86,7 +82,7 @@ class Connection:
         return [answers[i] for i in range(len(commands))]
 
     def ask_nodes(self, *commands: Command) -> list[list[Any]]:
-        """The answers of every primary to `commands`, which name no keys."""
+        """The answers of every primary to `commands`, which have no keys."""
 
         def attempt() -> list[list[Any]]:
             answers = []
@@ -100,16 +96,16 @@ class Connection:
     def update(
         self, watched: Sequence[bytes], reads: Sequence[Command], decide: Callable[[list[Any]], Write[T]]
     ) -> T:
-        """Read, decide, write: on the node of the first `watched` key. The result that `decide` gives."""
+        """Read, decide and write, on the node of the first `watched` key; the result of `decide`."""
         return self.transact(watched, reads, decide)[0]
 
     def transact(
         self, watched: Sequence[bytes], reads: Sequence[Command], decide: Callable[[list[Any]], Write[T]]
     ) -> tuple[T, list[Any]]:
-        """As `update`, and the answers to what was written.
+        """As `update`, and the answers to the commands that were written.
 
-        `decide` is given the answers to `reads`, and may be called again when a watched key changed before
-        its commands were carried out.
+        `decide` gets the answers to `reads`. It is called again if a watched key changed before its commands
+        were carried out.
         """
 
         def attempt(link: Link) -> tuple[T, list[Any]]:
@@ -123,7 +119,7 @@ class Connection:
                 written = self._execute(link, commands)
                 if written is not None:
                     return result, checked(written)
-                patience.pause(conflicts)  # someone else got through
+                patience.pause(conflicts)
 
         def conflicts() -> StoreError:
             return StoreError(

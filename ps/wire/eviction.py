@@ -12,7 +12,7 @@ _ASK = ("INFO", "memory")  # CONFIG GET is often forbidden, INFO seldom
 
 
 def eviction_policies(connection: Connection) -> set[str]:
-    """The maxmemory-policy of each primary; empty for one that tells none."""
+    """The maxmemory-policy of each primary; empty if a server does not say."""
     return {parse_info(info).get("maxmemory_policy", "") for (info,) in connection.ask_nodes(_ASK)}
 
 

@@ -1,4 +1,4 @@
-"""`FanOut`: one request at a time to the nodes of its partitions, repeated while what is wrong may pass."""
+"""`FanOut`: sends one request to all nodes that hold its partitions, and retries what failed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ctr.ps.wire.url import Address, RedisUrl
 _CHANGING = ServerError("TRYAGAIN the cluster is changing")
 
 OnNode = Callable[[Address, Sequence[int]], list[int]]
-"""Does a request's part on one node, for some partitions; returns those to try again, perhaps elsewhere."""
+"""Handles some partitions on one node; returns those to retry, perhaps on another node."""
 
 
 class FanOut:
-    """Connections to all nodes of a store. Several threads may use it, one after the other."""
+    """Links to all nodes of a store, for one request at a time. Threads wait for each other."""
 
     def __init__(self, url: RedisUrl, keys: Keys, timeout_s: float, patience_s: float) -> None:
         """Connect; a server that is silent for `timeout_s` counts as broken. Raises StoreError."""
@@ -38,9 +38,9 @@ class FanOut:
         """How often a request met a broken connection or a changing cluster."""
 
     def everywhere(self, partitions: list[int], on_node: OnNode) -> None:
-        """Run `on_node` on every node, with its share of the partitions, until none is left to do.
+        """Call `on_node` for every node with its partitions, side by side, until all partitions are done.
 
-        What is broken or passing is tried for `patience_s`. Raises StoreError, also when it is closed.
+        Retries for `patience_s`; then raises StoreError, as it does when the fan-out is closed.
         """
         with self._lock:
             self.require_open()
@@ -73,9 +73,9 @@ class FanOut:
         ask: Callable[[int], bytes],
         read: Callable[[int, ReplyReader], object],
     ) -> None:
-        """Send what is to be asked of each partition, and read the answers.
+        """Send the commands that `ask` returns for each partition, and call `read` for its answers.
 
-        `read` may be called again for a partition when its answer was an error that may pass.
+        `read` is called again for a partition that has to be retried.
         """
 
         def on_node(address: Address, share: Sequence[int]) -> list[int]:
@@ -93,13 +93,13 @@ class FanOut:
         self.everywhere(list(partitions), on_node)
 
     def require_open(self) -> None:
-        """Raise StoreError when it is closed."""
+        """Raise StoreError if it is closed."""
         with self._lock:
             if self._closed:
                 raise StoreError(f"{self.url}: the store is closed.")
 
     def close(self) -> bool:
-        """Close all connections; False when that was done before."""
+        """Close all links; False if it was closed before."""
         with self._lock:
             if self._closed:
                 return False
@@ -118,7 +118,7 @@ class FanOut:
             except TROUBLE as error:
                 require_passing(error, self.url)
                 problem = error
-                return share  # the watermarks tell what was applied
+                return share  # watermarks say what was applied
 
         try:
             owners = self._owners(partitions)
@@ -134,7 +134,7 @@ class FanOut:
         return [partition for part in parts for partition in part.result()], problem
 
     def _owners(self, partitions: list[int]) -> dict[Address, list[int]]:
-        """These partitions by the address of their primary."""
+        """The partitions by the address of their primary."""
         owners: dict[Address, list[int]] = {}
         for partition in partitions:
             slot = self._hash_slots.get(partition)

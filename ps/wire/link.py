@@ -33,7 +33,7 @@ class Link:
     """Bytes so far."""
 
     def send(self, *commands: bytes | memoryview) -> None:
-        """Write commands as they are, small ones at once: each write takes the system and the server time."""
+        """Send encoded commands, small ones in a single write: every write costs time on both sides."""
         size = sum(map(len, commands))
         self.sent += size
         if len(commands) > 1 and size <= _LONGEST_JOINED:
@@ -73,14 +73,14 @@ def command(*words: Word) -> bytes:
 
 
 def bulk_string(word: Word) -> bytes:
-    """One of its words."""
+    """One word of a command."""
     if not isinstance(word, bytes):
         word = str(word).encode()
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
 def bitfield_read(key: bytes, offsets: NDArray[np.uint32]) -> memoryview:
-    """Asks for the integers of a string at these offsets; the answer is an array of them."""
+    """The command that reads the integers of a string at these offsets; it answers an array."""
     raw_key = np.frombuffer(key, np.uint8)
     buffer = np.empty(pull_size(offsets, raw_key), np.uint8)
     encode_pull(buffer, 0, raw_key, offsets)
@@ -88,9 +88,9 @@ def bitfield_read(key: bytes, offsets: NDArray[np.uint32]) -> memoryview:
 
 
 def read_queued(replies: ReplyReader, commands: int) -> int | None:
-    """Read a transaction's answers up to the head of EXEC's: its length, -1 when what it watched had changed.
+    """Read a transaction's answers up to the head of EXEC's: its length, -1 if a watched key had changed.
 
-    None when it has to be tried again, perhaps elsewhere; raises StoreError for what will not pass.
+    None if it has to be retried, perhaps on another node; raises StoreError for an error that will not pass.
     """
     problem: ServerError | None = None
     try:

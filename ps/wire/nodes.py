@@ -65,7 +65,7 @@ class Nodes:
 
     @contextmanager
     def link(self, address: Address) -> Iterator[Link]:
-        """A link to a node that nobody else uses meanwhile. For any number of threads."""
+        """A link to a node, for the caller alone. Thread-safe."""
         idle = self._idle.setdefault(address, deque())
         link = _pop(idle) or self._open(address)
         try:
@@ -83,7 +83,7 @@ class Nodes:
         return links[:count]
 
     def hang_up(self) -> None:
-        """Close the links of `links`, and those that are idle; the next request opens new ones."""
+        """Close all links that are not in use by `link`; the next request opens new ones."""
         self._sent, self._received = self.traffic()
         opened, self._links = self._links, {}
         for links in opened.values():
@@ -94,19 +94,19 @@ class Nodes:
                 unused.close()
 
     def refresh(self) -> None:
-        """Hang up, and learn anew where the keys are."""
+        """Hang up, and ask the cluster again where its hash slots are."""
         self.hang_up()
         if self._cluster is not None:
             self._cluster.nodes_manager.initialize()
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received over the links of `links`, closed ones included."""
+        """Bytes sent and received so far over the links that `links` opened."""
         links = self._opened()
         received = sum(link.replies.received for link in links)
         return self._sent + sum(link.sent for link in links), self._received + received
 
     def refused(self) -> ServerError | None:
-        """An error that a node has answered with, over those of these links that are open."""
+        """The last error reply over one of the links that `links` opened, if there was any."""
         errors = (link.replies.refused for link in self._opened())
         return next((error for error in errors if error is not None), None)
 

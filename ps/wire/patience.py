@@ -1,4 +1,4 @@
-"""What may pass, and how long it is tried again."""
+"""Which errors may pass, and how a request is retried until they do."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from ctr.ps.wire.replies import ServerError
 T = TypeVar("T")
 
 PATIENCE_S = 30.0
-"""How long what is broken or passing is tried."""
+"""How long a request is retried while a server is away."""
 
 BROKEN = (RedisError, RedisClusterException, OSError)  # redis-py's second is none of its first
-"""A connection that broke, and what redis-py raises."""
+"""Errors of connections, and those of redis-py."""
 
 TROUBLE = (ServerError, *BROKEN)
-"""The same, and error replies."""
+"""These, and error replies."""
 
 _PAUSE_S = 0.1
 _LONGEST_S = 1.0
 
 
 class Patience:
-    """The pauses between one try and the next: of those who meet again and again, none in step."""
+    """Random pauses between tries, so that clients that failed together do not retry together."""
 
     def __init__(self, seconds: float, pause_s: float, *, longest: int = 1) -> None:
-        """To go on for `seconds` from the first pause on. A pause is a random one of up to `pause_s`, which
-        grows with every try, up to `longest` times that.
+        """Retry for `seconds` after the first pause. A pause lasts a random time of at most `pause_s`; this
+        limit grows with every try, to `longest` times `pause_s`.
         """
         self._seconds = seconds
         self._pause_s = pause_s
@@ -43,7 +43,7 @@ class Patience:
         self._deadline: float | None = None
 
     def pause(self, gave_up: Callable[[], StoreError]) -> None:
-        """Wait before the next try; raises what `gave_up` returns when the time is over."""
+        """Wait before the next try; when the time is over, raise what `gave_up` returns."""
         now = monotonic()
         if self._deadline is None:
             self._deadline = now + self._seconds
@@ -62,11 +62,11 @@ def patiently(
     *,
     longest_s: float = _LONGEST_S,
 ) -> T:
-    """What `attempt` returns, which is tried again while what it raises may pass; `refresh` comes between.
+    """What `attempt` returns. Retries while its error may pass, and calls `refresh` before every retry.
 
-    The pauses grow to as much as `longest_s`, or a second: what comes back is not to meet everybody at once.
-    After `seconds` of trouble, raises what `gave_up` makes of the last one; StoreError at once for what will
-    not pass.
+    Pauses grow to `longest_s`, or to a second, so that a server that returns does not meet all clients at
+    once. After `seconds`, raises what `gave_up` makes of the last error; for an error that will not pass,
+    StoreError at once.
     """
     patience = Patience(seconds, _PAUSE_S, longest=max(round(min(longest_s, _LONGEST_S) / _PAUSE_S), 1))
     while True:
@@ -81,7 +81,7 @@ def patiently(
 
 
 def require_passing(error: Exception, url: object = None) -> None:
-    """Raise StoreError for what a server will answer again, however often it is asked."""
+    """Raise StoreError for an error that a retry will not cure."""
     where = "" if url is None else f"{url}: "
     if isinstance(error, AuthenticationError):
         raise StoreError(f"{where}user or password was refused ({error}).") from None
@@ -96,7 +96,7 @@ def require_passing(error: Exception, url: object = None) -> None:
 
 
 def rights_hint(error: Exception) -> str:
-    """What to do about a command that the user may not use."""
+    """A hint for messages, if the user may not use a command."""
     text = str(error)
     if isinstance(error, NoPermissionError) or "NOPERM" in text or "no permissions" in text:
         return "; docs/redis.md has a list of the commands that a user needs"

@@ -1,4 +1,4 @@
-"""`Topology`: which primaries a Redis has, without asking those that may be dead."""
+"""`Topology`: the primaries of a Redis, as one node that answers knows them."""
 
 from __future__ import annotations
 
