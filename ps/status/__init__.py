@@ -1,4 +1,6 @@
 """What a store looks like from outside."""
 
+from ctr.ps.status.check import VERDICTS, Finding, Verdict, check_servers
+from ctr.ps.status.measure import measure_store
 from ctr.ps.status.observer import StoreObserver
 from ctr.ps.status.status import BoardStatus, ModelStatus, NodeStatus, StoreStatus

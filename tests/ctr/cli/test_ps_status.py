@@ -272,9 +272,9 @@ def numbers_of(text: str) -> list[int]:
     return [number for pair in ends for number in range(int(pair[0]), int(pair[-1]) + 1)]
 
 
-@pytest.mark.parametrize("command", ["", "plan", "status", "export", "drop"])
+@pytest.mark.parametrize("command", ["", "plan", "check", "status", "export", "drop"])
 def test_help(cli: Cli, command: str) -> None:
     shown = cli("ps", *command.split(), "--help")
     assert shown.code == 0
-    for name in (command,) if command else ("plan", "status", "export", "drop"):
+    for name in (command,) if command else ("plan", "check", "status", "export", "drop"):
         assert name in shown.out

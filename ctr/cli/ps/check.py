@@ -1,0 +1,92 @@
+"""`ctr ps check`: whether a store's servers can be trusted with a model, and how fast they are."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ctr.cli.options import JsonOption, store_url
+from ctr.cli.reporting import report, stopping
+from ctr.cli.tables import some
+from ctr.table import table
+
+if TYPE_CHECKING:
+    from ctr.ps.status import Finding
+
+
+def check(
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            callback=store_url,
+            help="Store URL: redis://, rediss://, redis+cluster://, rediss+cluster:// or embedded://.",
+            show_default=False,
+        ),
+    ],
+    json: JsonOption = None,
+) -> None:
+    """Check the servers of a store: settings that lose data, memory, replicas, clocks, and speed.
+
+    Takes some seconds. Pulls and pushes are measured with a small model of its own, which is removed
+    afterwards; other models are not touched. Every line has a verdict and, unless it is ok, a remedy. Exit
+    code 1 when there is a problem; warnings do not count.
+
+    Examples:
+
+    - `ctr ps check --store redis://localhost:6379/0`
+    - `ctr ps check --store redis+cluster://10.0.0.7:6379,10.0.0.8:6379 --json check.json`
+    """
+    with ExitStack() as opened:
+        opened.enter_context(stopping("The model of the check was removed."))
+        findings = _findings(store, opened)
+    problems = [each for each in findings if each.verdict == "problem"]
+    summary = {"passed": not problems, "findings": [asdict(each) for each in findings]}
+    report(_lines(findings), summary, json)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _findings(store: str, opened: ExitStack) -> list[Finding]:
+    from ctr.interrupts import stop_requests
+    from ctr.ps import parse_redis_url
+    from ctr.ps.status import check_servers, measure_store
+
+    scheme, _, rest = store.partition("://")
+    if scheme == "memory":
+        raise typer.BadParameter("memory:// has no servers to check; name a store in Redis.")
+    stop = opened.enter_context(stop_requests())
+    if scheme == "embedded":
+        from ctr.ps.servers import EmbeddedRedis, embedded_nodes
+
+        store = opened.enter_context(EmbeddedRedis(embedded_nodes(rest))).url
+    url = parse_redis_url(store)
+    findings = check_servers(url)
+    if not stop.is_set():
+        findings += measure_store(url, stop)
+    if stop.is_set():
+        raise KeyboardInterrupt
+    return findings
+
+
+def _lines(findings: list[Finding]) -> list[str]:
+    """One line for each check: of the nodes with the worst verdict, the first."""
+    from ctr.ps.status import VERDICTS
+
+    checks: dict[str, list[Finding]] = {}
+    for each in findings:
+        checks.setdefault(each.check, []).append(each)
+    rows = []
+    for name, of_nodes in checks.items():
+        worst = max(of_nodes, key=lambda each: VERDICTS.index(each.verdict))
+        alike = sum(each.verdict == worst.verdict for each in of_nodes)
+        where = "" if worst.node is None or alike == len(of_nodes) else f"{worst.node}: "
+        if where and alike > 1:
+            where = f"{alike} nodes, such as {where}"
+        rows.append((worst.verdict, name, where + worst.value, worst.remedy))
+    counts = {kind: sum(row[0] == kind for row in rows) for kind in VERDICTS}
+    total = f"{some(counts['problem'], 'problem')}, {some(counts['warning'], 'warning')}, {counts['ok']} ok"
+    return [*table(rows, "<<<<"), total]
