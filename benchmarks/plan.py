@@ -103,15 +103,12 @@ def _print(
 ) -> None:
     rounds = max(map(len, cases.values()))
     print(f"\nctr ps plan, {rows:,} synthetic rows, medians of {rounds}")
-    print(f"  {'':24} {'training':>9} {'requests':>9} {'servers':>9}   strings  waiting  others had")
+    print(f"  {'':24} {'training':>9} {'requests':>9} {'servers':>9}  waiting  others had")
     for case, some in cases.items():
         all_ = Yardsticks.between(*(each.yardsticks for each in some))
         longer = (all_.longer.training, all_.longer.requests, all_.longer.servers)
         factors = " ".join(f"{each:7.2f} x" for each in longer)
-        print(
-            f"  {_name(*case):24} {factors} "
-            f"{all_.strings_ns:4.2f} ns/B {all_.queued:8.0%} {max(each.others for each in some):11.0%}"
-        )
+        print(f"  {_name(*case):24} {factors} {all_.queued:8.0%} {max(each.others for each in some):11.0%}")
     print(f"  {'':24} {'predicted':>12} {'measured':>12} examples/s   ratio (asked 0.8 to 1.2)")
     for case, some in cases.items():
         job = jobs[case]

@@ -60,8 +60,6 @@ class Yardsticks:
 
     longer: Spent
     """How many times as long as by `Costs` work takes."""
-    strings_ns: float
-    """A Redis's time for each byte of a new model's strings, which the kernel's pages decide."""
     queued: float
     """How long a thread that trains waits for a core, over how long it works: beside what the model takes it
     to, as it tells more of others than of the job where they are at work."""
@@ -70,14 +68,13 @@ class Yardsticks:
         """Those of the cost model, on this machine, where others have this share of all cores."""
         longer = self.longer
         slower = Costs().slower(training=longer.training, requests=longer.requests, servers=longer.servers)
-        return replace(slower, allocate_ns=self.strings_ns, cores_busy=slower.cores_busy * (1 - others))
+        return replace(slower, cores_busy=slower.cores_busy * (1 - others))
 
     @staticmethod
     def between(*some: Yardsticks) -> Yardsticks:
         """The means of several."""
         return Yardsticks(
             longer=Spent.mean(*(each.longer for each in some)),
-            strings_ns=mean(each.strings_ns for each in some),
             queued=mean(each.queued for each in some),
         )
 
@@ -94,12 +91,10 @@ def _measure(data: Path, chunk: int) -> Yardsticks:
         EmbeddedRedis() as server,  # a new one: its memory comes from the kernel, as in a job
         closing(RedisStore(parse_redis_url(server.url), bits=source.spec.bits, width=2)) as store,
     ):
-        began = _server_s(server)
         store.make_strings()
-        strings_s = _server_s(server) - began
         count = min(CHUNKS, -(-source.count_rows() // chunk))
         longer, queued = _play(server, store, map(localize, islice(source.batches(chunk), count)), count)
-    return Yardsticks(longer, 1e9 * strings_s / (8 << source.spec.bits), queued)
+    return Yardsticks(longer, queued)
 
 
 def _server_s(server: EmbeddedRedis) -> float:
@@ -157,8 +152,6 @@ def _expected(bits: int, rows: int, chunks: int, ranged: bool, counts: FilterCou
     found = ChunkSlots(
         unique=counts.wanted / chunks,
         ranged=ranged,
-        cached=counts.from_cache / chunks,
-        absent=counts.absent / chunks,
         pulled=counts.pulled / chunks,
         added=counts.pushed / chunks,
         logged=(counts.deferred_small + counts.named) / chunks,

@@ -86,7 +86,7 @@ def test_every_benchmark_runs(
 def test_a_case_of_the_plan_is_measured_again_while_others_are_at_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    yardsticks = Yardsticks(longer=Spent(1, 1, 1), strings_ns=0.5, queued=0.1)
+    yardsticks = Yardsticks(longer=Spent(1, 1, 1), queued=0.1)
     shares = iter([0.5, 0.2, 0.02, 0.9, 0.4, 0.6, 0.0])
     monkeypatch.setattr(plan, "_measure", lambda *_: plan._Measured(1e6, yardsticks, next(shares)))
     job = Workload(features=1, examples=1, workers=1, nodes=1, bits=22)

@@ -1,0 +1,321 @@
+"""What a training job through Redis will cost, before it is started: its dominant terms, nothing is measured.
+
+A chunk has unique slots (`chunk_slots`). Where they lie close together, whole ranges of the store travel;
+where they do not, few are pulled and added one by one, and the changes of the others are appended to logs. A
+worker's training, its requests, the servers and the network work at the same time, so the slowest of them
+sets the pace (`estimate`), or all cores together, where one machine has fewer of them than threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from math import ceil, exp, expm1, log1p
+from typing import Any, Final
+
+from ctr.ps.layout import (
+    FAR_DENSITY,
+    FOLD_DENSITY,
+    LOG_ENTRY_BYTES,
+    NEAR_DENSITY,
+    SLOT_BYTES,
+    Layout,
+)
+
+LEAST_ROUNDS: Final = 12
+"""Chunks per worker and pass below which several lose accuracy; see `ctr.learn.default_chunk`."""
+_MOST_BITS = 40
+_CHUNK, _FEATURES, _SLOTS = 65_536, 39, 180_000
+"""The chunk, its features per example and its unique slots at which most of `Costs` were measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What is to be trained, and on what."""
+
+    features: int
+    """Distinct features in the data."""
+    examples: int
+    """Per pass."""
+    workers: int
+    """Processes of one training thread each; without `cores`, on a machine each."""
+    nodes: int
+    """Redis primaries; without `cores`, on a machine each."""
+    bits: int
+    chunk: int = _CHUNK
+    features_per_example: int = _FEATURES
+    network_gbit: float = 10.0
+    """Gbit/s of each machine, in each direction at the same time."""
+    passes: int = 1
+    cores: int | None = None
+    """All on one machine of so many cores, so that no network is used; None: a machine each."""
+
+    @property
+    def slots(self) -> int:
+        """Of the model."""
+        return 1 << self.bits
+
+    @property
+    def colliding(self) -> float:
+        """Share of the features that share their slot with another, expected."""
+        return -expm1((self.features - 1) * log1p(-1 / self.slots))
+
+    @property
+    def layout(self) -> Layout:
+        """How the store divides the slots."""
+        return Layout.of(self.bits)
+
+    @property
+    def active_workers(self) -> int:
+        """Workers that find a chunk to train."""
+        return min(self.workers, ceil(self.examples / self.chunk))
+
+    @property
+    def busiest_share(self) -> float:
+        """The share of partitions on the node that has most, as their hash tags spread them evenly."""
+        partitions = self.layout.partitions.count
+        return ceil(partitions / self.nodes) / partitions
+
+
+def default_bits(features: int) -> int:
+    """The least bits with `2**bits >= 4 * features`, 1 to 40: at most 22% of the features share a slot."""
+    return min(max((4 * max(features, 1) - 1).bit_length(), 1), _MOST_BITS)
+
+
+def _cost(default: float, unit: str, meaning: str) -> Any:
+    return field(default=default, metadata={"unit": unit, "meaning": meaning})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """The measured figures that an estimate rests on; each field's metadata has its `unit` and `meaning`.
+
+    Times are from a shared machine with Redis 6.2 and 7.0 over loopback: good for ratios and for orders of
+    magnitude. Slots are those of synthetic rows of the Criteo spec, 39 features each.
+    """
+
+    recurring: float = _cost(1.72, "per example", "features of a chunk of 65,536 that other chunks have, too")
+    cached: float = _cost(0.5, "of known slots", "that a lone worker has in its cache")
+    cached_beside: float = _cost(0.08, "of known slots", "that one of several workers has in its cache")
+    added: float = _cost(0.107, "per example", "slots of a chunk of 65,536 whose changes are not deferred")
+    train_us: float = _cost(0.15, "us per example", "learning, where a chunk has 180,000 unique slots")
+    train_slot_us: float = _cost(0.17, "us per unique slot", "completing what was pulled, preparing the push")
+    train_ranged_us: float = _cost(0.04, "us per unique slot", "the same where whole ranges travel")
+    train_read_us: float = _cost(0.13, "us per example", "reading and joining blocks of a data set")
+    request_slot_us: float = _cost(0.1, "us per unique slot", "a worker's time of finding and logging it")
+    request_moved_us: float = _cost(0.15, "us per slot", "a worker's time of a pull or push one by one")
+    request_read_us: float = _cost(0.012, "us per entry", "a worker's time of reading all workers' logs")
+    request_fold_us: float = _cost(0.08, "us per entry", "a worker's time of folding it into the state")
+    request_range_ns: float = _cost(1.25, "ns per byte", "a worker's time, pull and push of whole ranges")
+    request_string_us: float = _cost(40, "us per string", "a worker's time, fixed part of a pull and a push")
+    server_moved_us: float = _cost(0.8, "us per slot", "a Redis's time of a pull or push one by one")
+    server_log_us: float = _cost(0.015, "us per entry", "a Redis's time of appending to a log")
+    server_read_us: float = _cost(0.002, "us per entry", "a Redis's time of sending it to one worker")
+    server_fold_us: float = _cost(0.05, "us per entry", "a Redis's time of folding it into the state")
+    server_range_ns: float = _cost(1.15, "ns per byte", "a Redis's time, pull and push of whole ranges")
+    server_string_us: float = _cost(8, "us per string", "a Redis's time, fixed part of a pull and a push")
+    cores_busy: float = _cost(0.9, "of the cores", "in use when they set the pace")
+    queued: float = _cost(0.2, "of its time", "that a busy thread waits for a core, where threads are more")
+    startup_s: float = _cost(2, "s", "start of processes and loading of compiled code, roughly")
+    slot_ram: float = _cost(8.15, "bytes per slot", "in Redis: state, and which slots folded logs have named")
+    entry_ram: float = _cost(10, "bytes per entry", "in Redis: logs, which are allocated ahead")
+    node_ram: float = _cost(10e6, "bytes per Redis", "an empty server")
+    range_ram: float = _cost(1.25, "bytes per byte in flight", "in Redis: requests as whole ranges")
+    worker_ram: float = _cost(320e6, "bytes per worker", "a worker process before its chunks")
+    feature_ram: float = _cost(32, "bytes per feature of a chunk", "in the four chunks that a worker holds")
+    unique_ram: float = _cost(320, "bytes per unique slot of a chunk", "the same")
+    own_log_ram: float = _cost(20, "bytes per entry", "what a worker has in logs that are not folded yet")
+    moved_bytes: int = _cost(42, "bytes per slot", "on the wire, a pull or push one by one")
+    reply_bytes: int = _cost(19, "bytes per slot", "on the wire, the reply")
+
+    def slower(self, *, training: float, requests: float, servers: float) -> Costs:
+        """The costs where reading and training, workers' requests, and servers take so many times as long."""
+        times = {"train": training, "request": requests, "server": servers}
+        timed = [f.name for f in fields(self) if f.metadata["unit"].startswith(("us ", "ns "))]
+        changes = {name: getattr(self, name) * times[name.partition("_")[0]] for name in timed}
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSlots:
+    """Slots of one chunk, expected, on average over the job."""
+
+    unique: float
+    ranged: bool
+    """Whether they travel as whole ranges; then all are pulled and added."""
+    pulled: float
+    added: float
+    """Whose changes are added to the state at once."""
+    logged: float = 0.0
+    """Whose changes go to logs."""
+
+
+def unique_features(workload: Workload, chunk: int, costs: Costs) -> float:
+    """Distinct features that `chunk` examples have together, expected: all examples together have all."""
+    rest = max(_recurring(workload, chunk, costs) - _recurring(workload, workload.examples, costs), 0.0)
+    per_example = min(workload.features / workload.examples + rest, workload.features_per_example)
+    return min(per_example * chunk, workload.features)
+
+
+def _recurring(workload: Workload, chunk: int, costs: Costs) -> float:
+    """Features per example of a chunk that other chunks have, too.
+
+    They follow a power law of the chunk (Heaps' law; 0.28 from 256 to 65,536 rows, and 0.276 of Criteo's own
+    log from 1,000 to 60,000) until it has nearly all of them, from 142,000 rows on.
+    """
+
+    def law(examples: float) -> float:
+        return float(examples**-0.28 * (1 + examples / 142_000) ** -0.72)
+
+    return costs.recurring * law(chunk) / law(_CHUNK) * workload.features_per_example / _FEATURES
+
+
+def chunk_slots(workload: Workload, chunk: int, costs: Costs) -> ChunkSlots:
+    """The slots of `chunk` examples, and what becomes of them."""
+    # Hashing throws features into slots at random.
+    unique = -workload.slots * expm1(unique_features(workload, chunk, costs) * log1p(-1 / workload.slots))
+    density = FAR_DENSITY if workload.cores is None else NEAR_DENSITY
+    if unique * density >= workload.slots:
+        return ChunkSlots(unique, True, unique, unique)
+    workers, chunks = workload.active_workers, workload.examples / chunk
+    share = workload.features_per_example / _FEATURES
+    # Few changes are added at once; the others go to logs.
+    added = min(costs.added * (_CHUNK / chunk) ** 0.28 * chunk * share, 0.5 * unique)
+    # A chunk pulls what was known before the last one, is not in the cache, and has a state: until logs are
+    # folded, only what was ever added has. Nothing is known in the first two chunks.
+    recurring = min(_recurring(workload, chunk, costs) * chunk, unique)
+    known = recurring * exp(-((chunk / 598_000) ** 1.3)) * max(1 - 2 * workers / chunks, 0.0)
+    folded = _folded(workload, (unique - added) * chunks)
+    cached = costs.cached if workers == 1 else costs.cached_beside
+    pulled = (1 - cached) * (folded * known + (1 - folded) * min(2 * added, known))
+    return ChunkSlots(unique, False, pulled, added, unique - added)
+
+
+def _folded(workload: Workload, entries: float) -> float:
+    """The share of a job that comes after logs are first folded, at 3/4 of their length."""
+    return max(1 - 0.75 * workload.slots / FOLD_DENSITY / max(entries * workload.passes, 1.0), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCosts:
+    """What one chunk takes, in seconds and bytes."""
+
+    train_s: float
+    """Of the worker's training thread."""
+    read_s: float
+    """Of its reading thread."""
+    requests_s: float
+    """Of its threads that pull and push, which are Python and do not run at the same time."""
+    store_s: float
+    """Of all servers, together."""
+    out_bytes: float
+    """From the worker to servers."""
+    in_bytes: float
+
+
+def chunk_costs(workload: Workload, chunk: int, slots: ChunkSlots, costs: Costs) -> ChunkCosts:
+    """What a chunk with these slots costs, on average over the job."""
+    share = workload.features_per_example / _FEATURES
+    train_us = chunk * costs.train_us * share * max(slots.unique / _SLOTS, 0.1) ** 0.6
+    train_us += slots.unique * (costs.train_ranged_us if slots.ranged else costs.train_slot_us)
+    read_us = chunk * costs.train_read_us * share
+    strings, chunks = workload.layout.strings.count, workload.examples / chunk
+    worker_us, store_us = strings * costs.request_string_us, strings * costs.server_string_us
+    if slots.ranged:
+        span = workload.slots * SLOT_BYTES
+        worker_us += span * costs.request_range_ns / 1e3
+        store_us += span * costs.server_range_ns / 1e3
+        out_bytes, in_bytes = 1.0 * span, 2.0 * span  # a push reads its ranges and then writes them
+    else:
+        moved, folded = slots.pulled + slots.added, slots.logged * _folded(workload, slots.logged * chunks)
+        read = slots.logged * workload.active_workers  # every worker reads what all have logged
+        worker_us += slots.unique * costs.request_slot_us + moved * costs.request_moved_us
+        worker_us += read * costs.request_read_us + folded * costs.request_fold_us
+        store_us += moved * costs.server_moved_us + slots.logged * costs.server_log_us
+        store_us += read * costs.server_read_us + folded * costs.server_fold_us
+        fold_bytes = folded * FOLD_DENSITY * SLOT_BYTES
+        out_bytes = moved * costs.moved_bytes + slots.logged * LOG_ENTRY_BYTES + fold_bytes
+        in_bytes = moved * costs.reply_bytes + read * LOG_ENTRY_BYTES + fold_bytes
+    return ChunkCosts(train_us / 1e6, read_us / 1e6, worker_us / 1e6, store_us / 1e6, out_bytes, in_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a workload will take. Memory in bytes, times in seconds."""
+
+    slots: ChunkSlots
+    chunk: ChunkCosts
+    node_ram: float
+    """Of the busiest node: the slots' state, logs at their fullest, and requests."""
+    worker_ram: float
+    """Of each worker process."""
+    busy_s: Mapping[str, float]
+    """Per pass: how long the busiest one of each kind works; the longest sets the pace."""
+    bound: str
+    """Which one that is."""
+    examples_per_second: float
+    """While training: without start-up and reading out the model."""
+    total_s: float
+    """From the start of the job to the model that was read out."""
+    rounds: float
+    """Chunks per worker and pass: how often it sees the others' updates."""
+
+
+def estimate(workload: Workload, costs: Costs | None = None) -> Estimate:
+    """What the job will take, with the default filters and without conflicts, restarts or checkpoints."""
+    costs = costs or Costs()
+    chunk = min(workload.chunk, workload.examples)
+    slots = chunk_slots(workload, chunk, costs)
+    one = chunk_costs(workload, chunk, slots, costs)
+    share = workload.busiest_share
+    busy_s = _busy_s(workload, chunk, one, costs)
+    bound = max(busy_s, key=busy_s.__getitem__)
+    # Of the first chunk, only what sets the pace overlaps with others.
+    first_s = one.read_s + one.train_s + one.requests_s + one.store_s * share
+    paced_s = {
+        "workers' training": max(one.train_s, one.read_s),
+        "workers' requests": one.requests_s,
+        "all cores": first_s,
+    }
+    training_s = workload.passes * busy_s[bound] + first_s - paced_s.get(bound, one.store_s * share)
+    span = workload.slots * SLOT_BYTES
+    unfolded = min(slots.logged * workload.examples / chunk * workload.passes, workload.slots / FOLD_DENSITY)
+    node_ram = workload.slots * costs.slot_ram + unfolded * costs.entry_ram
+    node_ram += span * costs.range_ram * workload.active_workers if slots.ranged else 0.0
+    worker_ram = costs.worker_ram + unfolded / workload.active_workers * costs.own_log_ram
+    worker_ram += chunk * workload.features_per_example * costs.feature_ram + slots.unique * costs.unique_ram
+    return Estimate(
+        slots=slots,
+        chunk=one,
+        node_ram=costs.node_ram + node_ram * share,
+        worker_ram=worker_ram,
+        busy_s=busy_s,
+        bound=bound,
+        examples_per_second=workload.passes * workload.examples / training_s,
+        total_s=costs.startup_s + training_s + span * (costs.server_range_ns / 1e9 + _byte_s(workload)),
+        rounds=workload.examples / chunk / workload.active_workers,
+    )
+
+
+def _busy_s(workload: Workload, chunk: int, one: ChunkCosts, costs: Costs) -> dict[str, float]:
+    """How long each part works in a pass."""
+    chunks, share = workload.examples / chunk, workload.busiest_share
+    of_worker = min(ceil(chunks / workload.active_workers), chunks)  # of the one that has most
+    threads = 3 * workload.active_workers + workload.nodes
+    scarce = workload.cores is not None and workload.cores < threads
+    waiting = 1 + costs.queued if scarce else 1.0
+    busy_s = {
+        "servers": chunks * one.store_s * share * waiting,
+        "network": max(chunks * share, of_worker) * max(one.out_bytes, one.in_bytes) * _byte_s(workload),
+        "workers' training": of_worker * max(one.train_s, one.read_s) * waiting,
+        "workers' requests": of_worker * one.requests_s * waiting,
+    }
+    if scarce and workload.cores is not None:
+        work_s = chunks * (one.train_s + one.read_s + one.requests_s + one.store_s)
+        busy_s["all cores"] = work_s / (workload.cores * costs.cores_busy)
+    return busy_s
+
+
+def _byte_s(workload: Workload) -> float:
+    """A link's time for one byte; 0 on one machine."""
+    return 0.0 if workload.cores is not None else 8 / (workload.network_gbit * 1e9)
