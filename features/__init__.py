@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from ctr.features.first_pass import fit
     from ctr.features.pipeline import Pipeline, batch_of, spec_of
     from ctr.features.preview import absent_columns
-    from ctr.features.reading import read_table
-    from ctr.features.row_texts import RowTexts, batches_with_texts
+    from ctr.features.row_texts import RowTexts, batches_with_texts, read_table
     from ctr.features.source import RawSource
     from ctr.features.tables import check_categories
 

@@ -1,24 +1,27 @@
-"""`batches_with_texts`: batches, each with what stands in other columns of the same raw rows."""
+"""Raw rows as text: `read_table`, and `batches_with_texts`: batches beside other columns of their rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ctr.errors import DataError, SpecError
 from ctr.features.batches import Batch, Chunk
-from ctr.features.block import blocks_of, require_wanted
+from ctr.features.block import Reader, blocks_of, require_wanted
 from ctr.features.dataset import DatasetSource
-from ctr.features.inputs import InputFile
+from ctr.features.inputs import InputFile, input_files
 from ctr.features.lines import Labels
-from ctr.features.readers import open_reader
+from ctr.features.readers import format_of, open_reader
 from ctr.features.source import RawSource
-from ctr.features.text import Cells, RowStatus
+from ctr.features.spec import FeatureSpec, columns_of
+from ctr.features.text import BETWEEN_ELEMENTS, Cells, RowStatus
 
 _SPLIT = np.isin(np.arange(256), [status for status in RowStatus if status.is_split])
 """By status: whether a row has cells. In others, such as one with a cell too few, they may be anything."""
@@ -149,3 +152,70 @@ def bytes_of(cells: Cells, has_cells: NDArray[np.bool_], column: int) -> pa.Bina
     there = np.packbits(lengths > 0, bitorder="little")
     buffers = [pa.py_buffer(each) for each in (there, offsets, content)]
     return pa.BinaryArray.from_buffers(pa.binary(), lengths.size, buffers)
+
+
+def read_table(inputs: Sequence[str | Path | InputFile], spec: FeatureSpec) -> pa.Table:
+    """All rows of these inputs (see `input_files`), with the columns that the spec names and the files have.
+
+    A column holds the texts of its cells, null where a value is missing: strings, or bytes where some are not
+    UTF-8. Of JSON lines and typed files, columns that may hold lists are lists of them. Raises DataError for
+    a column that a field needs and that is not there, and for a row that cannot be split into cells;
+    SpecError for a spec without fields.
+    """
+    if not spec.fields:
+        raise SpecError(f"{spec.source.format} data carries its own features: its rows have no columns.")
+    tables, names = [], set()
+    for file in input_files(inputs):
+        with closing(open_reader(file, spec, "ignored")) as reader:
+            tables.append(_table_of(reader, spec))
+        kind = format_of(file)
+        names.add(spec.source.format if kind is None else kind.name)
+    table = pa.concat_tables(tables, promote_options="default").combine_chunks()
+    lists = frozenset[str]() if "delimited" in names else spec.list_columns
+    return pa.table({name: _column(table[name], name in lists) for name in table.column_names})
+
+
+def _table_of(reader: Reader, spec: FeatureSpec) -> pa.Table:
+    names = _columns_of(reader, spec)
+    schema = pa.schema([(name, pa.binary()) for name in names])
+    batches = []
+    for block in blocks_of(reader, names):
+        if block.status.any():
+            row = int(np.flatnonzero(block.status)[0])
+            problem = block.origin.misread(int(block.status[row]), int(block.column[row]))
+            assert problem is not None
+            raise DataError(f"{block.origin.place(row)}: {problem[0]}; fix or remove the row.")
+        cells, every = block.cells.kept(), np.ones(len(block.cells), np.bool_)
+        columns = [bytes_of(cells, every, j) for j in range(len(names))]
+        batches.append(pa.record_batch(columns, schema=schema))
+    return pa.Table.from_batches(batches, schema)
+
+
+def _columns_of(reader: Reader, spec: FeatureSpec) -> list[str]:
+    """What of the file is read, in its order; columns of JSON lines that its first rows lack come last."""
+    needed = [column for field in spec.all_fields for column in columns_of(field)]
+    needed += [column for window in spec.windows for column in (window.time, *window.key)]
+    reader.require(list(dict.fromkeys(needed)))
+    needed += [name for name in (spec.label, spec.weight) if name is not None and _has(reader, name)]
+    named = {*needed, *spec.source.columns, *spec.source.ignore}
+    return list(dict.fromkeys([*(name for name in reader.columns if name in named), *needed]))
+
+
+def _has(reader: Reader, name: str) -> bool:
+    try:
+        reader.require([name])
+    except DataError:
+        return False
+    return True
+
+
+def _column(found: pa.ChunkedArray, is_list: bool) -> pa.ChunkedArray:
+    try:
+        texts = found.cast(pa.string())
+    except pa.ArrowInvalid:  # not UTF-8
+        texts = found
+    if not is_list:
+        return texts
+    from pyarrow import compute  # 30 ms that nothing else here needs
+
+    return compute.split_pattern(texts, BETWEEN_ELEMENTS.decode())

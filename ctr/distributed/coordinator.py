@@ -13,10 +13,8 @@ from uuid import uuid4
 from ctr.checkpoint import Checkpoint
 from ctr.distributed.checkpointing import CheckpointSettings, CheckpointTaker
 from ctr.distributed.lost_pushes import LostPushes
-from ctr.distributed.pass_ends import PassEnds
-from ctr.distributed.pause import JobPause
-from ctr.distributed.position import JobPosition
-from ctr.distributed.progress import progress_of
+from ctr.distributed.pause import JobPause, PassEnds
+from ctr.distributed.position import JobPosition, progress_of
 from ctr.distributed.result import DistributedFacts
 from ctr.errors import StoreError
 from ctr.learn import TrainProgress, TrainResult

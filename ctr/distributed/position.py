@@ -1,13 +1,16 @@
-"""`JobPosition`: which chunks of a job are in the store, and how many examples that comes to."""
+"""`JobPosition`: which chunks of a job are in the store; what a running job shows of its progress."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from ctr.features import BadRows
-from ctr.ps import BoardView
+from ctr.learn import TrainProgress
+from ctr.ps import BoardView, JobBoard
 from ctr.workers import DataPlan
 
 
@@ -85,3 +88,29 @@ class JobPosition:
                 first = plan.rounds_before(rank, pass_ * plan.shards_in_pass)
                 end = plan.rounds_before(rank, (pass_ + 1) * plan.shards_in_pass)
                 yield pass_, max(min(pushed + 1, end) - first, 0)
+
+
+LIFE = "life:"
+"""Begins the name of a worker's progress report."""
+
+
+def progress_of(board: JobBoard, plan: DataPlan, resumed: int) -> TrainProgress:
+    """Of the job on the board; `resumed` examples are those of before."""
+    view = board.look()
+    done = sum(JobPosition.of(view).examples(plan))
+    told = board.reports([LIFE + worker.id for worker in view.workers])
+    logloss, later = loss_of([orjson.loads(blob) for blob in told.values()])
+    fraction = min(done / max((plan.rows - plan.held_out) * plan.passes, 1), 1.0)
+    return TrainProgress(done - resumed, fraction, float("nan") if logloss is None else logloss, later)
+
+
+def loss_of(reports: Collection[Mapping[str, Any]]) -> tuple[float | None, bool]:
+    """The log loss that progress reports tell, None before any; and whether it is that of a later pass.
+
+    Workers that are in a pass before the latest have no say.
+    """
+    later = any(report["later_pass"] for report in reports)
+    latest = [report for report in reports if report["evaluated"] and report["later_pass"] == later]
+    total = sum(report["evaluated"] for report in latest)
+    losses = sum(report["evaluated"] * report["logloss"] for report in latest)
+    return losses / total if total else None, later

@@ -9,8 +9,7 @@ from typing import Any
 
 import orjson
 
-from ctr.distributed.position import JobPosition
-from ctr.distributed.progress import LIFE, loss_of
+from ctr.distributed.position import LIFE, JobPosition, loss_of
 from ctr.errors import StoreError
 from ctr.ps import BoardView, Job, Saturations
 from ctr.ps.board import WorkerView

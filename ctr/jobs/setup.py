@@ -53,7 +53,7 @@ class TrainSetup:
     before: Passes
     """Over the rows of the state that the job begins with, or began with if it goes on."""
     lineage: Sequence[Mapping[str, Any]]
-    """Of the model that this state is of, see `ctr.model.manifest.lineage`; empty: of none."""
+    """Of the model that this state is of, see `ctr.model.folder.lineage`; empty: of none."""
 
     @property
     def chunks_before(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from ctr.features import Chunk, slot_counts
-from ctr.learn.admission_kernels import leave_out
+from ctr.learn.row_kernels import leave_out
 from ctr.optimizers import Float32
 
 

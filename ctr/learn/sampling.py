@@ -14,7 +14,7 @@ from ctr.features import Batch, Chunk, ExampleSource
 from ctr.features.readers import BadRows
 from ctr.features.spec import FeatureSpec
 from ctr.features.windows import Windows
-from ctr.learn import sampling_kernels as kernels
+from ctr.learn import row_kernels as kernels
 from ctr.optimizers import Float32
 
 if TYPE_CHECKING:

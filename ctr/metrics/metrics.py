@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import CtrError
 from ctr.metrics import kernels
-from ctr.metrics.curves import Curves, curves_of
-from ctr.metrics.reliability import ReliabilityRow, reliability_rows, without_nan
+from ctr.metrics.curves import Curves, ReliabilityRow, curves_of, reliability_rows, without_nan
 
 _FORMAT, _VERSION, _SUMS = b"ctr metrics", b"2", b"sums"
 _BINS = pa.schema(

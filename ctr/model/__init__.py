@@ -23,16 +23,14 @@ if TYPE_CHECKING:
         require_method,
         require_uncalibrated,
     )
-    from ctr.model.comparison import Compared, compare
+    from ctr.model.comparison import VALUES_KEPT, Compared, Slices, compare
     from ctr.model.evaluation import evaluate, note_holdout
     from ctr.model.explanation import Contribution, Explanation, explain, explain_row
+    from ctr.model.folder import load_optimizer
     from ctr.model.inputs import inputs_of
-    from ctr.model.known_inputs import DIGESTS, SEEN, input_digests, seen_rows
+    from ctr.model.leakage import DIGESTS, SEEN, input_digests, seen_rows, too_good
     from ctr.model.linear import LinearModel, chunk_margins, probabilities_of
-    from ctr.model.manifest import load_optimizer
     from ctr.model.model import Model
     from ctr.model.scoring import predict_file, require_predictable
-    from ctr.model.slices import VALUES_KEPT, Slices
-    from ctr.model.suspicion import too_good
 
 __getattr__ = lazy_face(__name__, __file__)

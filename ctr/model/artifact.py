@@ -40,15 +40,16 @@ from ctr.features.readable import DICTIONARY
 from ctr.features.spec import LEARNT, SPEC, spec_files, spec_of_files
 from ctr.features.windows import WINDOW_FILE, Windows, read_windows, sha256_of, write_windows
 from ctr.model.calibration import Calibration
-from ctr.model.folder import ModelFolder, load_whole
-from ctr.model.linear import LinearModel
-from ctr.model.manifest import (
+from ctr.model.folder import (
     FORMAT,
     MANIFEST,
     ManifestEntries,
+    ModelFolder,
     lineage,
+    load_whole,
     manifest_text,
 )
+from ctr.model.linear import LinearModel
 from ctr.model.model import Model, model_id
 from ctr.optimizers import Float32, Optimizer
 
@@ -240,7 +241,7 @@ class SavedState:
     chunks: int
     """That went into it, in all passes; 0 where that was not written down. Rounding goes on from there."""
     lineage: Sequence[Mapping[str, Any]] = ()
-    """See `ctr.model.manifest.lineage`."""
+    """See `ctr.model.folder.lineage`."""
 
 
 def load_state(path: Path, spec: FeatureSpec) -> SavedState:

@@ -1,4 +1,4 @@
-"""`ModelFolder`: the files of one model, also while another takes its place."""
+"""The folder of a model: its manifest, and its other files as they belong to it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,115 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ctr.errors import ModelError
-from ctr.model.manifest import read_manifest
+from ctr.model.leakage import DIGESTS
+from ctr.optimizers import Optimizer, optimizer_from_json
+from ctr.validation import first_problem
+
+MANIFEST: Final = "manifest.json"
+FORMAT: Final = "ctr model"
+FORMAT_VERSION: Final = 1
+"""Of the model folder; a program reads the version it writes and no other."""
+
+
+class OptimizerEntry(BaseModel):
+    """An optimizer's `to_json`, and the passes that it made."""
+
+    model_config = ConfigDict(extra="allow", strict=True, defer_build=True)
+
+    passes: Annotated[float, Field(ge=1)]
+
+    @property
+    def optimizer(self) -> Optimizer:
+        return optimizer_from_json(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _is_known(self) -> Self:
+        try:
+            optimizer_from_json(self.model_extra or {})
+        except ModelError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+
+class TrainingEntry(BaseModel):
+    """What of its training a model's state goes on with."""
+
+    model_config = ConfigDict(strict=True, defer_build=True)
+
+    chunks: Annotated[int, Field(ge=0, lt=1 << 62)] = 0
+    lineage: list[dict[str, Any]] = []
+
+
+class ManifestEntries(BaseModel):
+    """What a manifest must say to be used; it says more."""
+
+    model_config = ConfigDict(strict=True, defer_build=True)
+
+    id: str
+    spec_fingerprint: str
+    optimizer: OptimizerEntry
+    training: TrainingEntry = TrainingEntry()
+    sha256: dict[str, str]
+
+
+def lineage(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a model that goes on from this one comes from, oldest first: its own lineage, and this model."""
+    training = manifest.get("training", {})
+    named = {key: training.get(key) for key in ("inputs", DIGESTS, "rows", "forget")}
+    mine = {"id": manifest["id"], "created": manifest.get("created"), **named}
+    return [*training.get("lineage", ()), {**mine, "optimizer": dict(manifest["optimizer"])}]
+
+
+def load_optimizer(path: Path) -> Optimizer:
+    """With which the model in the folder `path` was trained. Raises what `read_manifest` does."""
+    return ManifestEntries.model_validate(read_manifest(path)).optimizer.optimizer
+
+
+def manifest_text(manifest: Mapping[str, Any]) -> bytes:
+    """As it is written."""
+    return orjson.dumps(manifest, option=orjson.OPT_INDENT_2)
+
+
+def read_manifest(path: Path, folder: int | None = None) -> dict[str, Any]:
+    """The manifest in the model folder `path`, with all that it says; `folder`: a descriptor, if it is open.
+
+    Raises ModelError when there is none, or one of something else, of another format version, or damaged.
+    """
+    if folder is None and not path.exists():
+        raise ModelError(f"{path}: there is no such model folder; `ctr train … --model {path}` makes one.")
+    try:
+        place, opener = (
+            (path / MANIFEST, None) if folder is None else (MANIFEST, partial(os.open, dir_fd=folder))
+        )
+        with open(place, "rb", opener=opener) as file:
+            manifest = orjson.loads(file.read())
+        kind, version = manifest["format"], manifest["format_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"{path}: {MANIFEST} is missing or torn, so this is not a whole model; train it again."
+        ) from error
+    if kind != FORMAT:
+        raise ModelError(f"{path}: is a {kind}, not a model; `ctr train … --model` makes one.")
+    if version != FORMAT_VERSION:
+        raise ModelError(
+            f"{path}: the model has format version {version}, this program reads version {FORMAT_VERSION}; "
+            "use the version of ctr that wrote it, or train again."
+        )
+    try:
+        ManifestEntries.model_validate(manifest)
+    except ValidationError as error:
+        place, problem = first_problem(error)
+        raise ModelError(
+            f"{path}: {MANIFEST} is damaged at {place} ({problem}); train the model again."
+        ) from error
+    return dict(manifest)
+
 
 _TRIES = 20
 _Loaded = TypeVar("_Loaded")

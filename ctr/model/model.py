@@ -14,8 +14,8 @@ from ctr.features import Batch, Chunk, FeatureSpec, Slots, Transform, batch_of, 
 from ctr.features.windows import ServedHistory, Windows
 from ctr.metrics import MetricSummary
 from ctr.model.calibration import Calibration, Method
+from ctr.model.folder import FORMAT, FORMAT_VERSION
 from ctr.model.linear import LinearModel, probabilities_of
-from ctr.model.manifest import FORMAT, FORMAT_VERSION
 from ctr.optimizers import Float32
 from ctr.outputs import printable
 

@@ -14,10 +14,10 @@ from pyarrow import csv, parquet
 
 from ctr.errors import DataError
 from ctr.features import ExampleSource
+from ctr.model.aligned import Positions, RowNumbers
 from ctr.model.evaluation import batches_beside
 from ctr.model.linear import probabilities_of
 from ctr.model.model import Model
-from ctr.model.row_numbers import Positions, RowNumbers
 from ctr.optimizers import Float32
 from ctr.outputs import replace_file, require_writable
 from ctr.prefetch import Prefetch

@@ -5,7 +5,7 @@ Method: Duchi, Hazan, Singer, "Adaptive Subgradient Methods for Online Learning 
 for the sum of squared gradients, which includes that of the step.
 
 Scratch rows, `error_model="numpy"`, and what becomes of a slot that occurs twice in an example are as in
-FTRL's kernels; the dither is that of `dither_kernels.py`.
+FTRL's kernels; the dither is that of `state_kernels.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import FAST_MATH, njit
-from ctr.optimizers.dither_kernels import GOLDEN, LAST_PLACE, unit
-from ctr.optimizers.pair_kernels import add_pair, gather_pairs
+from ctr.optimizers.state_kernels import GOLDEN, LAST_PLACE, add_pair, gather_pairs, unit
 
 SCRATCH_ROWS = 1
 

@@ -14,7 +14,7 @@ training loop takes 0.66 of the time.
 All features of an example start from the same state, so a slot that occurs twice in it is two
 features that share one weight: both changes are added.
 
-Sums of `z` are rounded with a dither, see `dither_kernels.py`.
+Sums of `z` are rounded with a dither, see `state_kernels.py`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.numba_cache import FAST_MATH, njit
-from ctr.optimizers.dither_kernels import GOLDEN, LAST_PLACE, unit
-from ctr.optimizers.pair_kernels import add_pair, gather_pairs
+from ctr.optimizers.state_kernels import GOLDEN, LAST_PLACE, add_pair, gather_pairs, unit
 
 SCRATCH_ROWS = 3
 

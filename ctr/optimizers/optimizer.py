@@ -1,4 +1,4 @@
-"""`Optimizer`: how examples become weights, whatever store holds the state between one chunk and the next."""
+"""`Optimizer`: how examples become weights, whatever store holds the state between two chunks; `Passes`."""
 
 from __future__ import annotations
 
@@ -148,3 +148,33 @@ def dither_of(state: Float32, number: int) -> np.uint32:
     """
     seed = blake2b(state[:_DITHERED_BY].tobytes(), digest_size=4, key=number.to_bytes(8, "little"))
     return np.uint32(int.from_bytes(seed.digest(), "little"))
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The rows that a state was learnt from, and the passes over them: what `Optimizer.in_pass` goes by.
+
+    A warm start learns new rows, so its passes count for these rows alone. Jobs of k passes each, one after
+    the other, end with the penalties of one job of k passes over all their rows.
+    """
+
+    mean: float = 0.0
+    """Passes over a row, on average; 0 if nothing was learnt."""
+    rows: int = 0
+
+    def after(self, own: int, rows: int) -> float:
+        """The mean once a job has made its pass `own` (from 1) over `rows` others."""
+        learnt = self.rows + rows
+        return (self.mean * self.rows + own * rows) / learnt if learnt else float(own)
+
+    def during(self, own: int, rows: int) -> float:
+        """The mean that counts in a job's pass `own`, where a pass has `rows`.
+
+        The first goes on with what the state was learnt with, as its rows are not counted before they are
+        read. So a warm start begins with the weights of its model.
+        """
+        return max(self.mean, 1.0) if own == 1 else self.after(own, rows)
+
+
+NOTHING = Passes()
+"""Of a new model."""

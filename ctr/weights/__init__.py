@@ -5,12 +5,9 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from ctr.weights.comparison import WeightDifference, difference, same_slots
-    from ctr.weights.exported import Exported
+    from ctr.weights.comparison import WeightDifference, difference, same_slots, spec_changes
     from ctr.weights.formats import export, format_of, require_exportable
     from ctr.weights.names import names_of_values, with_names
-    from ctr.weights.ranking import largest
-    from ctr.weights.specs import spec_changes
-    from ctr.weights.table import BIAS, FeatureTexts, weight_table
+    from ctr.weights.table import BIAS, Exported, FeatureTexts, largest, weight_table
 
 __getattr__ = lazy_face(__name__, __file__)

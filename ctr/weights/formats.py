@@ -1,4 +1,4 @@
-"""`export`: weights as a file that other programs read."""
+"""`export`: the weights of a model as a file that other programs read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from ctr.errors import DataError
 from ctr.features import FeatureSpec
 from ctr.outputs import replace_file
-from ctr.weights.exported import Calibration, Exported
+from ctr.weights.table import Calibration, Exported
 
 
 def format_of(out: Path, wanted: str | None) -> str:

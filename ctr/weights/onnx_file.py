@@ -11,7 +11,7 @@ from ctr.features import FeatureSpec
 from ctr.packages import require_packages
 
 if TYPE_CHECKING:
-    from ctr.weights.exported import Calibration, Exported
+    from ctr.weights.table import Calibration, Exported
 
 _OPSET, _ML_OPSET, _IR = 17, 4, 9
 """What onnxruntime 1.17 and later run."""

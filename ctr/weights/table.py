@@ -1,15 +1,17 @@
-"""`weight_table`: the weights of a model, each with the text of its feature where that is known."""
+"""The weights of a model as a table, each with the text of its feature where that is known; the largest."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from ctr.features import Slots
+from ctr.errors import DataError
+from ctr.features import FeatureSpec, Slots
 
 BIAS = "(bias)"
 """The text of slot 0, which every example has."""
@@ -48,6 +50,29 @@ class FeatureTexts:
         return self.texts.take(taken), self.counts.take(taken)
 
 
+class Calibration(Protocol):
+    """A map of log-odds: linear between its points, and with `slope` beyond them."""
+
+    @property
+    def margins(self) -> NDArray[np.float64]: ...
+    @property
+    def log_odds(self) -> NDArray[np.float64]: ...
+    @property
+    def slope(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What of a model goes into a file."""
+
+    model: str
+    """Its id."""
+    spec: FeatureSpec
+    weights: pa.Table
+    """See `weight_table`."""
+    calibration: Calibration | None = None
+
+
 def weight_table(
     slots: Slots, weights: NDArray[np.float32], names: pa.Table | None, *, bias: bool
 ) -> pa.Table:
@@ -69,3 +94,32 @@ def weight_table(
             "count": counts,
         }
     )
+
+
+def largest(weights: pa.Table, rows: int, *, field: str | None = None, negative: bool = False) -> pa.Table:
+    """At most so many rows of a `weight_table`, the largest weights first, whatever their sign.
+
+    `field`: those of features of this field or cross only, as far as their texts are known. `negative`: those
+    below 0 only. Raises DataError when no feature of the field is known by its text.
+    """
+    if field is not None:
+        weights = weights.filter(_is_of(field, weights["feature"]))
+        if not weights.num_rows:
+            raise DataError(
+                f"there is no weight whose feature is known to be one of {field!r}: name features with a "
+                "dictionary (`ctr features build --dictionary N`) or with values (--values FILE)."
+            )
+    w = weights["weight"].to_numpy()
+    if negative:
+        weights = weights.filter(pa.array(w < 0))
+        w = w[w < 0]
+    order = np.argsort(-np.abs(w), kind="stable")[:rows]
+    return weights.take(pa.array(order))
+
+
+def _is_of(field: str, texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Which texts have a feature of the field, such as `site=example.com`; never null."""
+    start = f"{field}="
+    first = compute.starts_with(texts, start)
+    found = compute.or_(first, compute.match_substring(texts, BETWEEN + start))
+    return compute.fill_null(found, fill_value=False)

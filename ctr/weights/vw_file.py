@@ -12,7 +12,7 @@ from ctr.errors import DataError
 from ctr.features import FeatureSpec
 
 if TYPE_CHECKING:
-    from ctr.weights.exported import Calibration, Exported
+    from ctr.weights.table import Calibration, Exported
 
 Slots64 = NDArray[np.uint64]
 Float64 = NDArray[np.float64]

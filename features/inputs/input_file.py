@@ -1,18 +1,50 @@
-"""`InputFile`: one raw file, wherever it lies; `LocalFile`: one on this machine's disks."""
+"""`InputFile`: one raw file, wherever it lies; `LocalFile`: on a disk; `FileRows`: some of its rows."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 from urllib.parse import unquote
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ctr.errors import DataError
-from ctr.features.inputs.file_state import FileState
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """What differs as soon as a file is replaced, written to, or cut short."""
+
+    device: int
+    inode: int
+    """With `device`: which file it is; 0 where files have no such number, as behind URIs."""
+    size: int
+    """In bytes."""
+    modified_ns: int
+    """Nanoseconds since 1970; 0 if it is not known."""
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> FileState:
+        """That of a file on a disk."""
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+    def change(self, now: FileState) -> str | None:
+        """What has happened since, for users; None if nothing has."""
+        if self == now:
+            return None
+        sizes = f"{self.size:,} bytes before, {now.size:,} now"
+        if (self.device, self.inode) != (now.device, now.inode):
+            return f"another file has taken its place ({sizes})"
+        if self.size != now.size:
+            return f"it has {'grown' if now.size > self.size else 'shrunk'} ({sizes})"
+        return f"it was written to ({now.size:,} bytes as before, but modified since)"
+
 
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
@@ -136,3 +168,52 @@ def partition_columns(file: InputFile) -> Mapping[str, bytes]:
         if equals and name:
             columns[unquote(name)] = b"" if value == _NO_VALUE else os.fsencode(unquote(value))
     return columns
+
+
+_STEP = 1 << 20  # rows that are counted at a time
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """An `InputFile` whose reader (see `open_reader`) gives the chosen rows alone."""
+
+    file: InputFile
+    rows: int
+    """How many data rows the file has, chosen or not."""
+    chosen: Callable[[int, int], NDArray[np.bool_]]
+    """Which of the file's rows `first..last-1` are chosen."""
+    chosen_by: str
+    """Who knows the file to have so many rows, for messages."""
+
+    def count(self) -> int:
+        """How many rows are chosen."""
+        starts = range(0, self.rows, _STEP)
+        return sum(int(np.count_nonzero(self.chosen(at, min(at + _STEP, self.rows)))) for at in starts)
+
+    def __str__(self) -> str:
+        return str(self.file)
+
+    @property
+    def location(self) -> str:
+        return self.file.location
+
+    @property
+    def size(self) -> int:
+        return self.file.size
+
+    @property
+    def state(self) -> FileState:
+        return self.file.state
+
+    @property
+    def is_remote(self) -> bool:
+        return self.file.is_remote
+
+    def open(self) -> io.BufferedReader:
+        return self.file.open()
+
+    def seekable(self) -> Any:
+        return self.file.seekable()
+
+    def require_unchanged(self, opened: io.BufferedReader | None = None) -> None:
+        self.file.require_unchanged(opened)

@@ -1,7 +1,8 @@
-"""`input_files`: the files that the inputs of a command stand for: paths, folders, globs, URIs, or a pipe."""
+"""`input_files`: the files that paths, folders, globs, URIs or a pipe stand for; their digests."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -10,8 +11,7 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from ctr.errors import DataError
-from ctr.features.inputs.file_state import FileState
-from ctr.features.inputs.input_file import InputFile, LocalFile
+from ctr.features.inputs.input_file import FileState, InputFile, LocalFile
 from ctr.features.inputs.remote import RemoteFile, is_uri, list_remote
 from ctr.features.inputs.standard_input import NAME, StandardInput
 
@@ -116,3 +116,29 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     if pattern[0] == "**":
         return _fits(parts[1:], pattern)
     return fnmatchcase(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])
+
+
+MOST_FILES = 1_000
+"""Of one command's inputs that have a digest: the first."""
+_END_BYTES = 1 << 20  # 1 MiB
+
+
+def file_digests(files: Sequence[InputFile]) -> list[str]:
+    """12 hex digits for each of the first `MOST_FILES` files; none for standard input. Raises DataError.
+
+    Those of a file on a disk are of its size and the MiB at either end; those of one behind a URI, of
+    which nothing is read for it, of its URI, size and time of modification.
+    """
+    return [_digest(file) for file in files[:MOST_FILES] if not isinstance(file, StandardInput)]
+
+
+def _digest(file: InputFile) -> str:
+    found = hashlib.sha256(f"{file.size} ".encode())
+    if file.is_remote:
+        found.update(f"{file.state.modified_ns} {file.location}".encode())
+        return found.hexdigest()[:12]
+    with file.open() as opened:
+        found.update(opened.read(_END_BYTES))
+        opened.seek(max(file.size - _END_BYTES, 0), os.SEEK_SET)
+        found.update(opened.read(_END_BYTES))
+    return found.hexdigest()[:12]

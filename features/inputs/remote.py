@@ -16,8 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from ctr.errors import DataError
-from ctr.features.inputs.file_state import FileState
-from ctr.features.inputs.input_file import require_same
+from ctr.features.inputs.input_file import FileState, require_same
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _GCS = ("gs://", "gcs://")

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from ctr.errors import DataError
-from ctr.features.inputs.file_state import FileState
+from ctr.features.inputs.input_file import FileState
 
 NAME = "-"
 _READ_BYTES = 1 << 20  # 1 MiB

@@ -9,8 +9,7 @@ from ctr.lazy import lazy_face
 if TYPE_CHECKING:
     from ctr.features.lines.delimited import DelimitedReader, DelimitedRows, Labels
     from ctr.features.lines.json_lines import JsonLinesReader
-    from ctr.features.lines.libsvm import LibsvmReader
-    from ctr.features.lines.vw import VwReader
+    from ctr.features.lines.line_reader import LibsvmReader, VwReader
 
 # Each has kernels that only its format needs.
 __getattr__ = lazy_face(__name__, __file__)

@@ -1,4 +1,4 @@
-"""Lines of text that are rows."""
+"""Lines of text that are rows: counting them, and splitting those of libsvm and Vowpal Wabbit."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ctr.features.text.byte_masks import equal_bytes, lowest_bit
 from ctr.numba_cache import njit
 
 _U1 = np.uint64(1)
-_SPACE, _TAB, _NEWLINE, _RETURN = (np.uint8(ord(c)) for c in " \t\n\r")
+_SPACE, _TAB, _NEWLINE, _RETURN, _HASH, _COLON, _BAR, _TAG = (np.uint8(ord(c)) for c in " \t\n\r#:|'")
 
-HASH_COMMENT, NO_COMMENT = np.uint8(ord("#")), _NEWLINE
+HASH_COMMENT, NO_COMMENT = _HASH, _NEWLINE
 
 
 @njit(nogil=True, cache=True)
@@ -30,6 +30,103 @@ def count_rows(buffer: NDArray[np.uint8], begin: int, end: int, comment: np.uint
 @njit(nogil=True, cache=True, forceinline=True)
 def _is_row(buffer: NDArray[np.uint8], at: np.uint64, comment: np.uint8) -> bool:
     """Whether the line at `at` is neither blank nor all comment."""
+    at = _space(buffer, at)
+    return bool(buffer[at] != _NEWLINE and buffer[at] != comment)
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def _space(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
+    """Where the white space at `at` ends; a newline is none."""
     while buffer[at] == _SPACE or buffer[at] == _TAB or buffer[at] == _RETURN:
         at += _U1
-    return bool(buffer[at] != _NEWLINE and buffer[at] != comment)
+    return at
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def _ends_token(byte: np.uint8, stop: np.uint8) -> bool:
+    """Whether it is white space, a newline, or the character that ends tokens in this format."""
+    return bool(byte in (_SPACE, _TAB, _RETURN, _NEWLINE, stop))
+
+
+@njit(nogil=True, cache=True)
+def split_libsvm(
+    buffer: NDArray[np.uint8],
+    begin: int,
+    end: int,
+    labelled: int,
+    starts: NDArray[np.int32],
+    ends: NDArray[np.int32],
+    bounds: NDArray[np.int32],
+) -> tuple[np.intp, np.intp]:
+    """Finds up to `starts.shape[0]` data rows: the lines that are neither blank nor all comment.
+
+    `buffer[begin:end]` is whole lines. Of row `i`, `starts[i]` and `ends[i]` get where its label is (the
+    first token; empty if not `labelled`) and its features, `bounds[:, i]` where its line is, newline
+    included. If not `labelled`, the first token is skipped unless it has a colon. Returns the number of rows
+    and where to go on.
+    """
+    rows = 0
+    at = np.uint64(begin)
+    while at < np.uint64(end) and rows < starts.shape[0]:
+        start = at
+        at = first = _space(buffer, at)
+        colon = False
+        while not _ends_token(buffer[at], _HASH):
+            colon |= buffer[at] == _COLON
+            at += _U1
+        features = first if colon and not labelled else at
+        is_row = at != first
+        starts[rows, 0], ends[rows, 0] = first, at if labelled else first
+        while buffer[at] != _NEWLINE and buffer[at] != _HASH:
+            at += _U1
+        starts[rows, 1], ends[rows, 1] = features, at
+        while buffer[at] != _NEWLINE:
+            at += _U1
+        at += _U1
+        bounds[0, rows], bounds[1, rows] = start, at
+        rows += is_row
+    return np.intp(rows), np.intp(at)
+
+
+@njit(nogil=True, cache=True)
+def split_vw(
+    buffer: NDArray[np.uint8],
+    begin: int,
+    end: int,
+    one: int,
+    starts: NDArray[np.int32],
+    ends: NDArray[np.int32],
+    bounds: NDArray[np.int32],
+) -> tuple[np.intp, np.intp]:
+    """Finds up to `starts.shape[0]` data rows in `buffer[begin:end]`, which is whole lines, some blank.
+
+    Of row `i`, `starts[i]` and `ends[i]` get where its label is, its weight (`buffer[one]` where it has none)
+    and its features, from the first bar on; `bounds[:, i]` where its line is, newline included. Before it
+    stand label, weight and a base that is not read; a token that begins with an apostrophe, or that touches
+    the bar, is a tag. Returns the number of rows and where to go on.
+    """
+    rows = 0
+    at = np.uint64(begin)
+    while at < np.uint64(end) and rows < starts.shape[0]:
+        start = at
+        at = _space(buffer, at)
+        is_row = buffer[at] != _NEWLINE
+        starts[rows, 0] = ends[rows, 0] = at
+        starts[rows, 1], ends[rows, 1] = one, one + 1
+        token = 0
+        while buffer[at] != _BAR and buffer[at] != _NEWLINE:
+            first = at
+            while not _ends_token(buffer[at], _BAR):
+                at += _U1
+            if buffer[first] != _TAG and buffer[at] != _BAR and token < 2:
+                starts[rows, token], ends[rows, token] = first, at
+            token += 1
+            at = _space(buffer, at)
+        starts[rows, 2] = at
+        while buffer[at] != _NEWLINE:
+            at += _U1
+        ends[rows, 2] = at
+        at += _U1
+        bounds[0, rows], bounds[1, rows] = start, at
+        rows += is_row
+    return np.intp(rows), np.intp(at)

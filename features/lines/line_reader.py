@@ -1,17 +1,21 @@
-"""`LineReader`: what all readers have in common of whose files each line is a row."""
+"""`LineReader`: files whose lines are rows; `LibsvmReader`, `VwReader`: those with features of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from ctr.errors import DataError
-from ctr.features.block import Piece, require_columns
+from ctr.features.block import Block, Piece, TextRows, require_columns
 from ctr.features.inputs import InputFile
-from ctr.features.lines.line_kernels import NO_COMMENT, count_rows
-from ctr.features.text import READ_BYTES, Lines, TextFile
+from ctr.features.lines.line_kernels import HASH_COMMENT, NO_COMMENT, count_rows, split_libsvm, split_vw
+from ctr.features.spec import FEATURES, LABEL, WEIGHT
+from ctr.features.text import READ_BYTES, Cells, Lines, TextFile
+
+_ROWS = 2048  # of a block
 
 
 class LineReader:
@@ -60,3 +64,59 @@ class LineReader:
         while file.begin < file.end or file.fill():
             lines = file.take(file.end)
             yield lines, int(count_rows(lines.buffer, lines.begin, lines.end, self._comment))
+
+
+@dataclass(frozen=True, slots=True)
+class LinesPiece:
+    """Lines of a file whose rows carry their own features: a kernel splits them."""
+
+    lines: Lines
+    rows: int
+    split: Callable[..., tuple[np.intp, np.intp]]
+    """`split_libsvm` or `split_vw`."""
+    option: int
+    """What the kernel takes besides the lines."""
+    columns: int
+    """How many cells it finds in a row."""
+    wanted: Sequence[int]
+    """The places of those that are asked for."""
+
+    def blocks(self) -> Iterator[Block]:
+        lines, begin = self.lines, self.lines.begin
+        while begin < lines.end:
+            starts, ends = np.empty((2, _ROWS, self.columns), np.int32)
+            bounds = np.empty((2, _ROWS), np.int32)
+            rows, begin = map(
+                int, self.split(lines.buffer, begin, lines.end, self.option, starts, ends, bounds)
+            )
+            if rows:
+                cells = Cells(lines.buffer, starts[:rows, self.wanted], ends[:rows, self.wanted])
+                status, column = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)
+                yield Block(cells, status, column, TextRows(lines, bounds[0, :rows], bounds[1, :rows]))
+
+
+class LibsvmReader(LineReader):
+    """Splits rows of `label index:value index:value ...`, the format of libsvm and svmlight.
+
+    Everything from the first `#` of a line on is no data. A row whose label is not asked for may be without
+    one: its first token is then its first feature if it has a colon.
+    """
+
+    columns = (LABEL, FEATURES)
+    _comment = HASH_COMMENT
+    _blank = "comments"
+
+    def _piece(self, lines: Lines, rows: int, columns: Sequence[str]) -> LinesPiece:
+        wanted = [self.columns.index(name) for name in columns]
+        return LinesPiece(lines, rows, split_libsvm, int(LABEL in columns), len(self.columns), wanted)
+
+
+class VwReader(LineReader):
+    """Splits rows of `label weight 'tag|namespace feature:value ...`, the text of Vowpal Wabbit."""
+
+    columns = (LABEL, WEIGHT, FEATURES)
+
+    def _piece(self, lines: Lines, rows: int, columns: Sequence[str]) -> LinesPiece:
+        wanted = [self.columns.index(name) for name in columns]
+        lines.buffer[lines.spare] = ord("1")  # the weight of rows that have none
+        return LinesPiece(lines, rows, split_vw, lines.spare, len(self.columns), wanted)

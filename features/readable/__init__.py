@@ -1,7 +1,12 @@
 """Features in words: which text is behind a slot, how often it occurs, and which share a slot."""
 
 from ctr.features.readable.collisions import CollisionCounter, Collisions, bits_for, share_colliding
-from ctr.features.readable.dictionary import Dictionary
-from ctr.features.readable.file import DICTIONARY, dictionary_bytes, read_dictionary, read_dictionary_bytes
+from ctr.features.readable.dictionary import (
+    DICTIONARY,
+    Dictionary,
+    dictionary_bytes,
+    read_dictionary,
+    read_dictionary_bytes,
+)
 from ctr.features.readable.naming import Naming
 from ctr.features.readable.window_names import window_names

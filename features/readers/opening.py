@@ -121,11 +121,11 @@ def open_reader(
     reader: Reader = found.open(path, spec, labels)
     values = partition_columns(path)
     if values:
-        from ctr.features.readers.partitioned import PartitionedReader
+        from ctr.features.readers.wrapped import PartitionedReader
 
         reader = PartitionedReader(reader, values)
     if isinstance(path, FileRows):
-        from ctr.features.readers.some_rows import SomeRowsReader
+        from ctr.features.readers.wrapped import SomeRowsReader
 
         reader = SomeRowsReader(path, reader)
     if choice is not None:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from pydantic_core import PydanticCustomError
 
 from ctr.features.spec.fields import FROZEN, InputField, Name, check_distinct, misfit
-from ctr.features.spec.time_format import check_format
+from ctr.features.spec.time_fields import check_format
 from ctr.features.spec.yaml_text import Place
 
 PARTS = 16

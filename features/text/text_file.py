@@ -70,7 +70,7 @@ class TextFile:
         self.keeps_empty = False
         self._filled = 0
         self._taken = False  # whether somebody has lines of the buffer
-        # At the end of every buffer, for readers that need them as cells: `ctr.features.readers.partitioned`.
+        # At the end of every buffer, for readers that need them as cells: `ctr.features.readers.wrapped`.
         self._constants = np.frombuffer(b"".join(partition_columns(path).values()), np.uint8)
         self._allocate(read_bytes)
         self._raw = path.open()

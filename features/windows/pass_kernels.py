@@ -8,8 +8,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.features.windows.cell_kernels import NO_KEY, UNKNOWN
-from ctr.features.windows.feature_kernels import is_other_part, keep_share, write_features
 from ctr.features.windows.record_kernels import add_to, is_full, move_back, move_on
 from ctr.features.windows.ring_kernels import (
     KEY,
@@ -25,6 +23,7 @@ from ctr.features.windows.ring_kernels import (
     sum_wide,
     tick,
 )
+from ctr.features.windows.row_kernels import NO_KEY, UNKNOWN, is_other_part, keep_share, write_features
 from ctr.features.windows.table_kernels import (
     copy_narrow,
     copy_row,

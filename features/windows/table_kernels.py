@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.features.windows.cell_kernels import NO_KEY
 from ctr.features.windows.ring_kernels import KEY, LAST, LOOKED, Numbers
+from ctr.features.windows.row_kernels import NO_KEY
 from ctr.numba_cache import njit
 
 _U1 = np.uint64(1)

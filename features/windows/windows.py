@@ -14,8 +14,8 @@ from ctr.features.columns import Column, Words
 from ctr.features.spec import FeatureSpec, Window
 from ctr.features.text import Cells, RowStatus, Times
 from ctr.features.transform import History, seed_of
-from ctr.features.windows.cell_kernels import NO_KEY, hash_key_part, read_clicks
 from ctr.features.windows.pass_kernels import add_clicks, look, pass_by
+from ctr.features.windows.row_kernels import NO_KEY, hash_key_part, read_clicks
 from ctr.features.windows.table import WindowTable, layout_of
 
 

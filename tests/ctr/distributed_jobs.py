@@ -38,8 +38,7 @@ from ctr.learn.rounds import Rounds, TrainSettings, read_out
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model
 from ctr.optimizers.ftrl import Ftrl
-from ctr.optimizers.optimizer import Float32
-from ctr.optimizers.passes import Passes
+from ctr.optimizers.optimizer import Float32, Passes
 from ctr.ps import BoardView, Filters, JobBoard, MemoryStore, RedisStore, Token, parse_redis_url
 from ctr.synth.log import write_click_log
 from ctr.workers.description import JobDescription, absolute, input_bytes

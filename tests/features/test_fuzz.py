@@ -28,8 +28,7 @@ from ctr.features.block import Reader, blocks_of
 from ctr.features.inputs import LocalFile
 from ctr.features.lines.delimited import DelimitedReader
 from ctr.features.lines.json_lines import JsonLinesReader
-from ctr.features.lines.libsvm import LibsvmReader
-from ctr.features.lines.vw import VwReader
+from ctr.features.lines.line_reader import LibsvmReader, VwReader
 from ctr.features.source import RawSource
 
 pytestmark = [pytest.mark.kernel, pytest.mark.large]

@@ -16,7 +16,7 @@ from ctr.checkpoint.checkpoint import read_checkpoint
 from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.position import JobPosition
 from ctr.errors import CtrError, ModelError, StoreError
-from ctr.learn.base_rate import base_rate, starting_state
+from ctr.learn.first_rows import base_rate, starting_state
 from ctr.model.artifact import load_model
 from ctr.optimizers.ftrl import Ftrl
 from ctr.ps import Filters, Job, JobBoard, RedisStore, parse_redis_url

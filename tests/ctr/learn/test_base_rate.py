@@ -13,7 +13,7 @@ import pytest
 
 from ctr.errors import ModelError
 from ctr.features import RawSource, load_spec, parse_spec
-from ctr.learn.base_rate import FIRST_ROWS, base_rate, starting_state
+from ctr.learn.first_rows import FIRST_ROWS, base_rate, starting_state
 from ctr.model.artifact import load_model, load_state
 from ctr.optimizers.ftrl import Ftrl
 from tests.command_line import Cli

@@ -7,8 +7,8 @@ import pytest
 
 from ctr.features import Batch
 from ctr.features.batches import localize
+from ctr.learn.first_rows import expected_n
 from ctr.learn.learner import Learner
-from ctr.learn.n_range import expected_n
 from ctr.learn.sampling import ALL_ROWS, Sampling
 from ctr.optimizers.adagrad import AdaGrad
 from ctr.optimizers.ftrl import Ftrl

@@ -18,8 +18,7 @@ from ctr.features import Batch, open_source, parse_spec
 from ctr.metrics import Metrics
 from ctr.model import calibrate
 from ctr.model.calibration import Method
-from ctr.model.calibration_fit import MarginHistogram, fit_calibration, halves_of
-from ctr.model.kept_margins import KeptMargins
+from ctr.model.calibration_fit import KeptMargins, MarginHistogram, fit_calibration, halves_of
 from ctr.optimizers import Float32
 from tests.command_line import Cli
 from tests.ctr.model.test_calibration import drawn

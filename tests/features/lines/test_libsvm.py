@@ -16,8 +16,8 @@ from ctr.features.batches.batch import Batch
 from ctr.features.batches.builder import BatchBuilder
 from ctr.features.block import blocks_of
 from ctr.features.inputs import LocalFile
-from ctr.features.lines.libsvm import LibsvmReader
 from ctr.features.lines.line_kernels import HASH_COMMENT, count_rows
+from ctr.features.lines.line_reader import LibsvmReader
 from ctr.features.spec import FeatureSpec, parse_spec
 from ctr.features.transform.transform import Transform
 from tests.reference.libsvm import parse_row

@@ -1,4 +1,4 @@
-"""Numba loops that choose rows of a batch, and copy them."""
+"""Numba loops that choose rows of a batch to learn from, and slots of a chunk to store."""
 
 from __future__ import annotations
 
@@ -9,6 +9,43 @@ from numpy.typing import NDArray
 
 from ctr.numba_cache import njit
 from ctr.ps.fixed_point_kernels import mix
+
+_UNIT = np.float64(2.0**-53)
+
+
+@njit(nogil=True, cache=True)
+def leave_out(
+    slots: NDArray[Any],
+    counts: NDArray[np.uint32],
+    before: NDArray[np.float32],
+    seed: np.uint64,
+    number: np.uint64,
+    probability: np.float64,
+    delta: NDArray[np.float32],
+) -> tuple[int, int]:
+    """Sets rows of `delta`, float32[u, width], to zeros, where a slot was drawn for and lost.
+
+    That is done for slots that occur once in the chunk and whose state `before`, float32[u, width], is all
+    zeros. Each wins with this `probability`, by random bits that belong to the `seed`, the chunk's `number`
+    and the slot. Returns how many slots were drawn for, and how many of them lost.
+    """
+    bits = mix(seed, number)
+    drawn = left_out = 0
+    for i in range(slots.size):
+        if counts[i] != 1:
+            continue
+        new = True
+        for j in range(before.shape[1]):
+            new &= before[i, j] == 0
+        if not new:
+            continue
+        drawn += 1
+        if np.float64(mix(bits, np.uint64(slots[i])) >> np.uint64(11)) * _UNIT >= probability:
+            left_out += 1
+            for j in range(delta.shape[1]):
+                delta[i, j] = 0
+    return drawn, left_out
+
 
 _UNIT = np.float64(2.0**-53)
 

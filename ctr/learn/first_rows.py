@@ -1,8 +1,4 @@
-"""The base rate: the click rate at which a new model's bias starts.
-
-Started at one half instead, the first thousands of examples of a rare click only teach that it is rare, and
-the weights of their features share in that.
-"""
+"""What the first rows of the data decide: the rate at which the bias starts, and the range of a store."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import ModelError
 from ctr.features import Batch, ExampleSource, Slots, slot_dtype
+from ctr.learn.sampling import Sampling
 from ctr.optimizers import Float32, Optimizer
 
 FIRST_ROWS = 16_384
@@ -53,3 +50,31 @@ def starting_state(optimizer: Optimizer, rate: float, bits: int) -> tuple[Slots,
         raise ModelError(f"the base rate is {rate}: give a number above 0 and below 1, such as 0.01.")
     slots: Slots = np.zeros(1, slot_dtype(bits))
     return slots, optimizer.state_of(np.array([log(rate / (1 - rate))]))
+
+
+_ROWS = 50e6
+
+
+def expected_n(rows: Batch, sampling: Sampling) -> float:
+    """What a feature that 50 million rows have sums up, by the first rows; above 0.
+
+    The rarer clicks are, the smaller are squared gradients, and so they are where values are: then the sums
+    need finer steps, and less room. A value above 1 asks for the room of the largest. Without labels: 0.25 a
+    row.
+    """
+    if rows.labels is None or len(rows) == 0:
+        return 0.25 * _ROWS
+    weighted = sampling.weighted(rows, 1.0)
+    weights = np.ones(len(rows)) if weighted.weights is None else weighted.weights.astype(np.float64)
+    slopes = weights * (rows.labels - click_rate(rows.labels, weights))
+    # Of rows without a click, few are kept, each in the place of several.
+    per_row = np.mean(slopes**2 / np.where(rows.labels == 1, 1.0, sampling.negative_rate))
+    return _ROWS * max(float(per_row) * _squared_value(rows), 1e-12)
+
+
+def _squared_value(rows: Batch) -> float:
+    """That of a typical feature, and more where there are values above 1."""
+    used = np.empty(0) if rows.values is None else np.abs(rows.values[rows.values != 0].astype(np.float64))
+    if used.size == 0:
+        return 1.0
+    return float(np.exp(2 * np.log(used).mean()) * max(used.max(), 1.0) ** 2)

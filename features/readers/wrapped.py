@@ -1,0 +1,173 @@
+"""Readers around another reader: with the columns of folders, or with some rows of the file only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import DataError
+from ctr.features.block import Block, Origin, Piece, Reader
+from ctr.features.inputs import FileRows
+from ctr.features.text import Cells
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionedPiece:
+    """The rows of a piece, with the columns of the folders."""
+
+    piece: Piece
+    places: Sequence[int]
+    """For each column, which one of the file it is, or -1."""
+    texts: Sequence[bytes]
+    """For each column, its value where it is none of the file."""
+    constants: bytes
+    """All values of the folders: readers have them at the end of their buffers."""
+
+    @property
+    def rows(self) -> int:
+        return self.piece.rows
+
+    def blocks(self) -> Iterator[Block]:
+        for block in self.piece.blocks():
+            yield replace(block, cells=self._widened(block.cells))
+
+    def _widened(self, cells: Cells) -> Cells:
+        buffer = cells.buffer
+        begin = buffer.size - len(self.constants)
+        if begin < 0 or buffer[begin:].tobytes() != self.constants:  # a reader that does without
+            begin = buffer.size
+            buffer = np.concatenate([buffer, np.frombuffer(self.constants, np.uint8)])
+        shape = (len(cells), len(self.places))
+        starts, ends = np.empty(shape, np.int32), np.empty(shape, np.int32)
+        for j, (place, text) in enumerate(zip(self.places, self.texts, strict=True)):
+            start = begin + self.constants.index(text)
+            starts[:, j] = start if place < 0 else cells.starts[:, place]
+            ends[:, j] = start + len(text) if place < 0 else cells.ends[:, place]
+        return Cells(buffer, starts, ends)
+
+
+class PartitionedReader:
+    """Another reader's rows; a column that the file itself has is the file's."""
+
+    def __init__(self, reader: Reader, values: Mapping[str, bytes]) -> None:
+        """`values`: of the folders above the file, by column (see `partition_columns`)."""
+        self._reader = reader
+        self._values = values
+        self._own = {name for name in values if name not in reader.columns}
+        self.columns: Sequence[str] = [*reader.columns, *self._own]
+
+    def close(self) -> None:
+        self._reader.close()
+
+    @property
+    def fraction(self) -> float:
+        return self._reader.fraction
+
+    def require(self, columns: Sequence[str]) -> None:
+        self._reader.require([name for name in columns if name not in self._own])
+
+    def count_rows(self) -> int:
+        return self._reader.count_rows()
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+        if self._own.isdisjoint(columns):
+            yield from self._reader.pieces(columns)
+            return
+        of_file = [name for name in columns if name not in self._own]
+        places = [-1 if name in self._own else of_file.index(name) for name in columns]
+        texts = [self._values[name] if name in self._own else b"" for name in columns]
+        constants = b"".join(self._values.values())
+        for piece in self._reader.pieces(of_file):
+            yield _PartitionedPiece(piece, places, texts, constants)
+
+
+@dataclass(frozen=True, slots=True)
+class _SomeRows:
+    """The `Origin` of some rows of a block."""
+
+    origin: Origin
+    numbers: NDArray[np.int64]
+    """Of the rows, in the block."""
+
+    def place(self, row: int) -> str:
+        return self.origin.place(int(self.numbers[row]))
+
+    def raw(self, row: int) -> bytes:
+        return self.origin.raw(int(self.numbers[row]))
+
+    def misread(self, status: int, column: int) -> tuple[str, str] | None:
+        return self.origin.misread(status, column)
+
+
+@dataclass(frozen=True, slots=True)
+class _SomeRowsPiece:
+    piece: Piece
+    chosen: NDArray[np.bool_]
+    rows: int
+
+    def blocks(self) -> Iterator[Block]:
+        at = 0
+        for block in self.piece.blocks():
+            chosen = self.chosen[at : at + block.status.size]
+            at += block.status.size
+            if chosen.all():
+                yield block
+            elif chosen.any():
+                yield _part_of(block, np.flatnonzero(chosen))
+
+
+def _part_of(block: Block, rows: NDArray[np.int64]) -> Block:
+    cells = block.cells.kept()
+    return Block(
+        Cells(cells.buffer, cells.starts[rows], cells.ends[rows]),
+        block.status[rows],
+        block.column[rows],
+        _SomeRows(block.origin, rows),
+    )
+
+
+class SomeRowsReader:
+    """Another reader's rows without those that are not chosen.
+
+    Reading raises DataError when the file, as its spec splits it, has not as many rows as it should.
+    """
+
+    def __init__(self, file: FileRows, reader: Reader) -> None:
+        self._file, self._reader = file, reader
+        self.columns = reader.columns
+
+    def close(self) -> None:
+        self._reader.close()
+
+    @property
+    def fraction(self) -> float:
+        return self._reader.fraction
+
+    def require(self, columns: Sequence[str]) -> None:
+        self._reader.require(columns)
+
+    def count_rows(self) -> int:
+        self._require_rows(self._reader.count_rows())
+        return self._file.count()
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+        at = 0
+        for piece in self._reader.pieces(columns):
+            first, at = at, at + piece.rows
+            if at > self._file.rows:
+                self._require_rows(at)
+            chosen = self._file.chosen(first, at)
+            if rows := int(np.count_nonzero(chosen)):
+                yield _SomeRowsPiece(piece, chosen, rows)
+        self._require_rows(at)
+
+    def _require_rows(self, rows: int) -> None:
+        if rows != self._file.rows:
+            more = "more than" if rows > self._file.rows else f"{rows:,}, not"
+            raise DataError(
+                f"{self._file}: has {more} the {self._file.rows:,} rows that {self._file.chosen_by} was built"
+                " from; use a spec that splits the file into the same rows, or build the data set again."
+            )
