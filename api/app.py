@@ -15,8 +15,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
 from ctr.api.body import Limits, RequestError, check_content, containers_at_most, parse_rows, read_body
-from ctr.api.events import Act, Events, add_event_routes, describe_events
-from ctr.api.schema import NOT_NOW, Alive, Predictions, Problem, Ready, example_row, request_schema
+from ctr.api.events import EVENT_PATHS, Act, Events, add_event_routes
+from ctr.api.schema import NOT_NOW, REFUSALS, Alive, Predictions, Problem, Ready, describe_rows, example_row
 from ctr.errors import DataError, StoreError
 from ctr.model import Model
 
@@ -58,13 +58,13 @@ def create_app(
 ) -> FastAPI:
     """An application that answers with the predictions of `model`.
 
-    What its windows know is in this process, or in Redis: then `windows` are what `model.with_shared` was
-    given. They are closed in the end.
+    `windows`: the windows in Redis that `model.with_shared` was given, which are closed in the end; None:
+    windows, if any, are in this process.
 
     When it starts up, it predicts one example in a thread, which compiles the kernels or loads them from
-    their cache; until then `/healthz` answers, and `/readyz` and `/v1/predict` say 503. `on_warm` is then
-    called once, in the event loop, with None or with the exception that the example raised; without it,
-    the exception is logged.
+    their cache; until then `/healthz` answers, and `/readyz` and `/v1/predict` return 503. Then `on_warm` is
+    called once, in the event loop, with None or with the exception that the example raised; without it, the
+    exception is logged.
     """
     service = Service(model, limits, windows)
 
@@ -79,8 +79,9 @@ def create_app(
     add_routes(app, service)
     if service.events is not None:
         add_event_routes(app, service.events, service.respond)
-        describe_events(app, model, limits)
-    _describe_rows(app, service)
+        for path in EVENT_PATHS:
+            describe_rows(app, model.spec, limits.rows, path)
+    describe_rows(app, model.spec, limits.rows, "/v1/predict")
     for route in app.routes:  # after the description, which would list each endpoint twice
         if isinstance(route, APIRoute) and route.methods and "GET" in route.methods:
             route.methods.add("HEAD")
@@ -114,11 +115,10 @@ class Service:
         """Predict an example and then many, so that no request has to wait for a compiler."""
         spec = self.model.spec
         times = {window.time for window in spec.windows}
-        # Without the times of windows, which may know rows that are later than the clock.
+        # Without the times of windows: these may have rows that are later than the clock.
         row = {name: value for name, value in example_row(spec).items() if name not in times}
         try:
-            # Many rows may take another path through the model than few, with kernels of its own; so may a
-            # request that has to be refused.
+            # Many rows take another path through the model, with other kernels; so does a refused request.
             bodies = [orjson.dumps({"rows": n * [row]}) for n in (1, min(WARM_UP_ROWS, self.limits.rows))]
             for body in (*bodies, b"[" * (self.limits.rows + 1)):
                 with suppress(RequestError):
@@ -141,7 +141,7 @@ class Service:
             raise RequestError(503, "the model is warming up; try again when /readyz answers 200")
 
     async def check_windows(self) -> None:
-        """`RequestError` (503) when Redis, which has the windows, does not answer."""
+        """`RequestError` (503) when the windows are in Redis and it does not answer."""
         if self._windows is not None:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._waiting, self._windows.check)
@@ -150,20 +150,20 @@ class Service:
 
     @asynccontextmanager
     async def body_of(self, request: Request) -> AsyncIterator[bytes]:
-        """The request's body, with room for it in memory until the block ends.
+        """The request's body; only so many large ones are in memory at a time.
 
-        `RequestError` as `check_content` and `read_body`, and 503 when there was no room for too long.
+        `RequestError` as `check_content` and `read_body`, and 503 when other large requests last too long.
         """
         check_content(request)
         large = int(request.headers.get("content-length", INLINE_BYTES + 1)) > INLINE_BYTES
         try:
-            async with self._room_for_large() if large else nullcontext():
+            async with self._large_body() if large else nullcontext():
                 yield await read_body(request, self.limits)
         except asyncio.CancelledError:  # uvicorn would log a traceback
             raise RequestError(503, "the server stops before the request could be answered") from None
 
     @asynccontextmanager
-    async def _room_for_large(self) -> AsyncIterator[None]:
+    async def _large_body(self) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(self.limits.body_s):
                 await self._large_bodies.acquire()
@@ -175,7 +175,7 @@ class Service:
             self._large_bodies.release()
 
     async def respond(self, request: Request, act: Act) -> Response:
-        """The response to a request with rows: what `act` says to its body."""
+        """The response to a request with rows: what `act` returns for its body."""
         self.check_ready()
         async with self.body_of(request) as body:
             try:
@@ -190,7 +190,7 @@ class Service:
                 return _problem(500, "the server failed on this request; its log says why")
 
     async def _answer(self, body: bytes, act: Act) -> bytes:
-        """What `act` says, from a thread if it could keep the event loop from its other clients."""
+        """The result of `act`, in a thread if it could block the event loop for other clients."""
         if (
             self._lists_crossed
             or len(body) > INLINE_BYTES
@@ -230,11 +230,9 @@ def add_routes(app: FastAPI, service: Service) -> None:
         response_model=Predictions,
         responses={
             408: {"model": Problem, "description": "The body took too long to arrive"},
-            413: {"model": Problem, "description": "Too many rows, or too large a body"},
             415: {"model": Problem, "description": "A body of another type than JSON, or an encoded one"},
-            422: {"model": Problem, "description": "Malformed JSON or rows, or rows that come too late"},
             500: {"model": Problem, "description": "The server failed"},
-            503: {"model": Problem, "description": NOT_NOW},
+            **REFUSALS,
         },
     )
     async def predict(request: Request) -> Response:
@@ -261,19 +259,6 @@ def add_routes(app: FastAPI, service: Service) -> None:
         service.check_ready()
         await service.check_windows()
         return Ready(status="ready", model=service.model.id)
-
-
-def _describe_rows(app: FastAPI, service: Service) -> None:
-    """Put the schema of a request into the OpenAPI document, which FastAPI makes once and keeps.
-
-    Not by a route's `openapi_extra`: that turns the bounds of whole numbers into floats, which are not exact.
-    """
-    content = {
-        "schema": request_schema(service.model.spec, service.limits.rows),
-        "example": {"rows": [example_row(service.model.spec)]},
-    }
-    operation = app.openapi()["paths"]["/v1/predict"]["post"]
-    operation["requestBody"] = {"required": True, "content": {"application/json": content}}
 
 
 def _json(body: bytes, status: int = 200) -> Response:

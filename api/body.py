@@ -109,12 +109,14 @@ def parse_rows(body: bytes, limits: Limits, lists: int = 0) -> list[dict[str, An
     values of a row as `lists` says may be lists.
     """
     if containers_at_most(body) > limits.rows:
-        found, total = count_containers(np.frombuffer(body, np.uint8), ROW_DEPTH)
-        if found > limits.rows:
-            raise _too_many(found, limits)
-        if total - found > (limits.rows * lists + ROW_DEPTH if lists else limits.rows):
+        rows_at_most, total = count_containers(np.frombuffer(body, np.uint8), ROW_DEPTH)
+        if rows_at_most > limits.rows:
+            raise _too_many(rows_at_most, limits)
+        if total - rows_at_most > (limits.rows * lists + ROW_DEPTH if lists else limits.rows):
             value = "text, a number or null" + (", or in some fields a list" if lists else "")
-            raise RequestError(422, f"{total - found:,} lists and objects in the rows; a value is {value}")
+            raise RequestError(
+                422, f"{total - rows_at_most:,} lists and objects in the rows; a value is {value}"
+            )
     try:
         request = orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -1,22 +1,23 @@
-"""Events: what has happened since the model was trained, for its windows."""
+"""Events since the model was trained, for its windows."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from time import time
-from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, Field
 
 from ctr.api.body import Limits, parse_rows
-from ctr.api.schema import NOT_NOW, Problem, example_row, request_schema
+from ctr.api.schema import REFUSALS, example_row
 from ctr.features.windows import Windows
 from ctr.model import Model
 
 AHEAD_S = 3600
 """How much later than the server's clock an event may be: one of the year 3017 would make all keys expire."""
+
+EVENT_PATHS = "/v1/events/impressions", "/v1/events/clicks"
 
 Act = Callable[[bytes], bytes]
 """The response body to a request body."""
@@ -46,7 +47,7 @@ class Events:
         return orjson.dumps({"taken": self._model.add_clicks(parse_rows(body, self._limits, self._lists))})
 
     def warm(self) -> None:
-        """Have the kernels compiled; the windows stay as they are."""
+        """Compile the kernels; the model's windows do not change."""
         transform, windows = self._model.transform, Windows(self._model.spec)
         cells = transform.cells_of([example_row(self._model.spec)])
         windows.take_in(cells, transform.columns)
@@ -57,15 +58,9 @@ def add_event_routes(
     app: FastAPI, events: Events, respond: Callable[[Request, Act], Awaitable[Response]]
 ) -> None:
     """The two endpoints of a model with windows."""
-    responses: dict[int | str, dict[str, Any]] = {
-        413: {"model": Problem, "description": "Too many rows, or too large a body"},
-        422: {"model": Problem, "description": "Malformed JSON or rows, or rows that come too late"},
-        503: {"model": Problem, "description": NOT_NOW},
-    }
+    impressions_path, clicks_path = EVENT_PATHS
 
-    @app.post(
-        "/v1/events/impressions", summary="Tell what was shown", response_model=Taken, responses=responses
-    )
+    @app.post(impressions_path, summary="Tell what was shown", response_model=Taken, responses=REFUSALS)
     async def impressions(request: Request) -> Response:
         """Rows with key columns and time, in the order of time. They count for later predictions.
 
@@ -73,18 +68,7 @@ def add_event_routes(
         """
         return await respond(request, events.impressions)
 
-    @app.post("/v1/events/clicks", summary="Tell what was clicked", response_model=Taken, responses=responses)
+    @app.post(clicks_path, summary="Tell what was clicked", response_model=Taken, responses=REFUSALS)
     async def clicks(request: Request) -> Response:
         """Rows that were sent as impressions and have been clicked, with the time of the impression."""
         return await respond(request, events.clicks)
-
-
-def describe_events(app: FastAPI, model: Model, limits: Limits) -> None:
-    """Put the schema of requests into the OpenAPI document."""
-    content = {
-        "schema": request_schema(model.spec, limits.rows),
-        "example": {"rows": [example_row(model.spec)]},
-    }
-    for path in ("/v1/events/impressions", "/v1/events/clicks"):
-        operation = app.openapi()["paths"][path]["post"]
-        operation["requestBody"] = {"required": True, "content": {"application/json": content}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
 from ctr.features import FeatureSpec
@@ -72,6 +73,14 @@ class Problem(BaseModel):
     detail: str = Field(description="What was wrong, where, the value it got, and the remedy.")
 
 
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    413: {"model": Problem, "description": "Too many rows, or too large a body"},
+    422: {"model": Problem, "description": "Malformed JSON or rows, or rows that come too late"},
+    503: {"model": Problem, "description": NOT_NOW},
+}
+"""Why requests with rows may be refused, by status."""
+
+
 class Alive(BaseModel):
     """The process lives."""
 
@@ -109,6 +118,16 @@ def _example_time(time_format: str | None) -> int | str:
     if time_format in (UNIX, UNIX_MS):
         return int(now.timestamp()) * (1 if time_format == UNIX else 1_000)
     return now.strftime(time_format) if time_format else now.isoformat()
+
+
+def describe_rows(app: FastAPI, spec: FeatureSpec, max_rows: int, path: str) -> None:
+    """Put the schema of a request to `path` into the OpenAPI document, which FastAPI makes once and keeps.
+
+    Not by a route's `openapi_extra`: that turns the bounds of whole numbers into floats, which are not exact.
+    """
+    content = {"schema": request_schema(spec, max_rows), "example": {"rows": [example_row(spec)]}}
+    operation = app.openapi()["paths"][path]["post"]
+    operation["requestBody"] = {"required": True, "content": {"application/json": content}}
 
 
 def request_schema(spec: FeatureSpec, max_rows: int) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def serve(model_dir: Path, host: str = "127.0.0.1", port: int = 8000, *, windows
 
     def on_warm(failure: Exception | None) -> None:
         if failure is None:
-            sys.stdout.write(f"serving model {model.id} on {url_of(listener)}{_told(shared)}\n")
+            sys.stdout.write(f"serving model {model.id} on {url_of(listener)}{_windows_line(shared)}\n")
             sys.stdout.flush()
         else:
             failures.append(failure)
@@ -87,7 +87,7 @@ def _with_windows(url: str, model_dir: Path) -> tuple[Model, SharedWindows]:
     return model.with_shared(shared), shared
 
 
-def _told(shared: SharedWindows | None) -> str:
+def _windows_line(shared: SharedWindows | None) -> str:
     if shared is None:
         return ""
     return f", windows in {shared.url} ({'as the model has them' if shared.created else 'as they are there'})"
@@ -135,10 +135,10 @@ def listen(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65_535:
         raise CtrError(f"port {port} does not exist; give one from 1 to 65535, or 0 for a free one")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise CtrError(f"host {host!r} is not known here ({error}); try 127.0.0.1 or 0.0.0.0") from None
-    family, kind, protocol, _, address = found[0]
+    family, kind, protocol, _, address = addresses[0]
     # The protocol has to be named: asyncio turns Nagle's algorithm off only on sockets that say TCP, and
     # with it on, a response whose head and body are two writes waits for a delayed acknowledgement (40 ms).
     listener = socket.socket(family, kind, protocol)

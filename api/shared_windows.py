@@ -1,4 +1,4 @@
-"""`SharedWindows`: what windows know, kept in Redis, where several servers read it and add to it."""
+"""`SharedWindows`: windows in Redis, which several servers read and add to."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _IDENTITY = "windows"
 class SharedWindows:
     """The windows of `spec` in Redis, as `ctr.features.windows.Windows` would have them in memory.
 
-    A request fetches the records of its keys, and all keys' totals, in one round trip, makes `Windows` of
-    them and asks these: so features are the same to the bit. Events that arrive while others are written are
-    written together. Any number of threads may use it. All methods raise StoreError when Redis is away.
+    A request reads the records of its keys, and the totals of all keys, in one round trip and makes `Windows`
+    of them, so features are bit-identical. Events that arrive while others are written are written together.
+    Any number of threads may use it. All methods raise StoreError when Redis cannot be reached.
     """
 
     def __init__(self, url: RedisUrl, spec: FeatureSpec, known: Windows) -> None:
-        """Open the windows that `url` names, or create them, of what is `known`.
+        """Open the windows at `url`, or create them from what is `known`.
 
-        Raises StoreError when those that are there are of another spec, or Redis refuses.
+        Raises StoreError when the windows there are of another spec, or Redis refuses.
         """
         self._records = WindowRecords(spec)
 
@@ -45,13 +45,13 @@ class SharedWindows:
 
     @property
     def created(self) -> bool:
-        """Whether they were not there before."""
+        """Whether they were created just now."""
         return self._store.created
 
     def words(
         self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
     ) -> list[Words]:
-        """The features of these rows; see `Windows.words`. Rows are not taken in here."""
+        """The features of these rows; see `Windows.words`. Rows are never added here."""
         assert not take_in
         names = self._records.names_in(cells, status, columns, rows)
         windows, _ = self._windows(names, *self._store.read(names))
@@ -77,7 +77,7 @@ class SharedWindows:
         status = np.zeros(len(cells), np.uint8)
         event = _Event(self._records.names_in(cells, status, columns, slice(None)), act)
         self._waiting.append(event)
-        with self._writing:  # whoever waited for this may find that its event has been written
+        with self._writing:  # while this waited, another thread may have written its event
             if not event.is_done:
                 self._write([self._waiting.popleft() for _ in range(len(self._waiting))])
         return event.result()
@@ -108,10 +108,10 @@ class SharedWindows:
     def _windows(
         self, names: Sequence[bytes], head: bytes, values: Sequence[bytes | None]
     ) -> tuple[Windows, dict[bytes, bytes]]:
-        """Windows that know these keys, and the records that they were made of."""
-        found = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+        """Windows of these keys, and the records that they were made from."""
+        records = {name: value for name, value in zip(names, values, strict=True) if value is not None}
         try:
-            return self._records.windows(head, found), found
+            return self._records.windows(head, records), records
         except ValueError as error:
             raise StoreError(
                 f"{self.url}: what is there of the windows was not written by this version ({error}); "
@@ -127,13 +127,13 @@ class _Event:
         self.is_done = False
         self.problem: BaseException | None = None
         self._act = act
-        self._taken = 0
+        self._counted = 0
 
     def try_on(self, windows: Windows) -> None:
-        """Do it; what is wrong with it is the `problem`, and changes nothing."""
+        """Apply it; an error becomes its `problem`, and leaves the windows unchanged."""
         self.problem = None
         try:
-            self._taken = self._act(windows)
+            self._counted = self._act(windows)
         except DataError as error:
             self.problem = error
 
@@ -141,7 +141,7 @@ class _Event:
         """How many rows count. Raises the problem."""
         if self.problem is not None:
             raise self.problem
-        return self._taken
+        return self._counted
 
 
 def _differ(fact: str, there: str, here: str) -> str:

@@ -99,9 +99,9 @@ class Manifest(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint whose files were found to be those that were written.
+    """A checkpoint whose files have been verified.
 
-    It goes on reading these files when another checkpoint takes the folder's place.
+    It goes on reading these files when another checkpoint replaces the folder.
     """
 
     folder: Path
@@ -110,7 +110,7 @@ class Checkpoint:
     store: StoreFacts
     job: dict[str, Any]
     position: dict[str, Any]
-    """What was trained for sure; partitions may hold more, with its tokens."""
+    """What has been trained at least; partitions may hold later pushes, with their tokens."""
     reports: dict[str, bytes]
     _partitions: pa.Buffer
 
@@ -145,12 +145,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def restore_checkpoint(checkpoint: Checkpoint, store: RedisStore) -> None:
-    """Give a model that was just created, on any number of nodes, the state and the watermarks.
+    """Restore the state and the watermarks into a new model, on any number of nodes.
 
-    Until this returns, the model is not to be used; should it fail, the model is to be dropped.
-
-    Raises ModelError when the store is made otherwise than the checkpoint's, StoreError as
-    `RedisStore.restore` does.
+    Do not use the model before this returns, and drop it if this fails. Raises ModelError when the store has
+    other settings than the checkpoint's, StoreError as `RedisStore.restore` does.
     """
     for name, here in (
         ("bits", store.bits),
@@ -178,8 +176,8 @@ def _read_manifest(folder: Path) -> Manifest:
     if not folder.exists():
         raise ModelError(f"{folder}: there is no checkpoint{_aside(folder)}; start without resuming.")
     try:
-        found = orjson.loads((folder / MANIFEST).read_bytes())
-        kind, version = found["format"], found["format_version"]
+        manifest = orjson.loads((folder / MANIFEST).read_bytes())
+        kind, version = manifest["format"], manifest["format_version"]
     except (FileNotFoundError, NotADirectoryError):
         raise ModelError(
             f"{folder}: has no {MANIFEST}, so it is no checkpoint; give another folder."
@@ -194,7 +192,7 @@ def _read_manifest(folder: Path) -> Manifest:
             f"{FORMAT_VERSION}; use the version of ctr that wrote it."
         )
     try:
-        return Manifest.model_validate(found)
+        return Manifest.model_validate(manifest)
     except ValidationError as error:
         place, problem = first_problem(error)
         raise ModelError(f"{folder}: {MANIFEST} is damaged at {place} ({problem}); {_REMEDY}.") from error
@@ -204,8 +202,8 @@ def _aside(folder: Path) -> str:
     """Where the checkpoint is if its writer was killed while it was replaced without an atomic swap."""
     place = folder.resolve()
     name = re.compile(rf"\.{re.escape(place.name)}\.[0-9a-f]{{8}}\.replaced")
-    found = [path.name for path in place.parent.glob(".*") if name.fullmatch(path.name)]
-    return f", but {found[0]} beside it is one: rename that to {place.name}" if found else ""
+    replaced = [path.name for path in place.parent.glob(".*") if name.fullmatch(path.name)]
+    return f", but {replaced[0]} beside it is one: rename that to {place.name}" if replaced else ""
 
 
 def _verified(path: Path, entry: FileEntry) -> pa.Buffer:
@@ -215,13 +213,13 @@ def _verified(path: Path, entry: FileEntry) -> pa.Buffer:
             size = os.fstat(file.fileno()).st_size
             if size != entry.bytes:
                 raise ModelError(f"{path}: is torn ({size} bytes instead of {entry.bytes}); {_REMEDY}.")
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error}); {_REMEDY}.") from error
-    if found != entry.sha256:
+    if digest != entry.sha256:
         raise ModelError(
-            f"{path}: is not the file that was written (SHA-256 {found[:12]} instead of "
+            f"{path}: is not the file that was written (SHA-256 {digest[:12]} instead of "
             f"{entry.sha256[:12]}); {_REMEDY}."
         )
     return pa.py_buffer(mapped)
@@ -229,7 +227,7 @@ def _verified(path: Path, entry: FileEntry) -> pa.Buffer:
 
 @contextmanager
 def _damage(path: Path) -> Iterator[None]:
-    """What Arrow finds wrong in a file, as ModelError."""
+    """Raise errors of Arrow about a damaged file as ModelError."""
     try:
         yield
     except pa.ArrowException as error:

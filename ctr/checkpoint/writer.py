@@ -1,4 +1,4 @@
-"""Writing checkpoints: the store is read while training is paused, the rest is done when it goes on."""
+"""Writing checkpoints: the store is read while training is paused; everything else happens afterwards."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from ctr.ps import PartitionDump, RedisStore
 
 
 class CheckpointDraft:
-    """A checkpoint that was read from the store, see `draft_checkpoint`, and is not in its place yet.
+    """A checkpoint that was read from the store, but is not in its place yet: see `draft_checkpoint`.
 
-    A context manager: what is not committed when it ends leaves nothing behind.
+    A context manager, which removes the draft in the end unless it was committed.
     """
 
     def __init__(self, folder: Path, path: Path, opened: ExitStack, manifest: dict[str, Any]) -> None:
@@ -125,10 +125,10 @@ def draft_checkpoint(
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[bool]:
-    """Yield whether no other process that is alive is in such a block for `folder`.
+    """Yield whether no other live process is in such a block for `folder`.
 
-    What tells is a lock on a hidden file beside it, which is removed in the end. Where the file system has no
-    locks, nobody is told of others. Raises ModelError when the disk refuses.
+    It locks a hidden file beside the folder, which is removed in the end. Without locks in the file system,
+    it always yields True. Raises ModelError when the disk refuses.
     """
     place = folder.resolve()
     path = place.with_name(f".{place.name}.lock")
@@ -161,7 +161,7 @@ def _locked(path: Path) -> int | None:
 
 
 def _require_all(folder: Path, dump: PartitionDump, pushed: Mapping[str, int]) -> None:
-    """Raise ModelError unless a partition has what every one should have."""
+    """Raise ModelError if a partition lacks a push that every one should have."""
     if any(dump.applied.get(name, -1) < last for name, last in pushed.items()):
         raise ModelError(
             f"{folder}: the store has just lost pushes, which may be sent again; the checkpoint before stays."
@@ -181,7 +181,7 @@ def require_checkpoint_or_nothing(folder: Path) -> None:
 
 @contextmanager
 def _refusals(folder: Path) -> Iterator[None]:
-    """What the disk refuses, as ModelError."""
+    """Raise errors of the disk as ModelError."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:

@@ -153,8 +153,7 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
     def predict(self, X: Matrix) -> NDArray[Any]:
         """The likelier class of each row."""
         second = self.decision_function(X) > 0
-        found: NDArray[Any] = self.classes_[second.astype(np.intp)]
-        return found
+        return np.asarray(self.classes_[second.astype(np.intp)])
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_state")
@@ -187,7 +186,7 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
         numbers = np.float64, np.float32
         X = sound(X)
         unclear = not only_ones(X)  # whether they are finite
-        found, labels = validate_data(
+        matrix, labels = validate_data(
             self, X, y, accept_sparse="csr", dtype=numbers, reset=reset, ensure_all_finite=unclear
         )
         few = _without_repeats(labels)
@@ -211,8 +210,8 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
             )
         weights = None
         if sample_weight is not None:
-            weights = _check_sample_weight(sample_weight, found, dtype=np.float64, ensure_non_negative=True)
-        return Rows(sparse.csr_matrix(found), labels, weights, ones=not unclear), named
+            weights = _check_sample_weight(sample_weight, matrix, dtype=np.float64, ensure_non_negative=True)
+        return Rows(sparse.csr_matrix(matrix), labels, weights, ones=not unclear), named
 
     def _forget(self) -> None:
         self._state = np.zeros((self.n_features_in_ + 1, 2), np.float32)
@@ -227,7 +226,7 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
         if blocks == 0 and self.fit_intercept:
             rate = click_rate(labels[:ROWS], None if weights is None else weights[:ROWS])
             state[-1] = starting_state(optimizer, rate, 1)[1][0]
-        judged = None
+        last = None
         try:
             for those, chunk in rows.chunks(labels, self.fit_intercept):
                 margins = optimizer.train(chunk, state, number=blocks)
@@ -238,9 +237,9 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
                     )
                 blocks += 1
                 if margins.size >= _ENOUGH:
-                    judged = those, margins
-            if judged is not None:
-                those, margins = judged
+                    last = those, margins
+            if last is not None:
+                those, margins = last
                 _require_convergence(margins, labels[those], None if weights is None else weights[those])
         except (ModelError, ValueError):
             if self._blocks == 0:

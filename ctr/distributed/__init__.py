@@ -6,9 +6,8 @@ from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
     from ctr.distributed.checkpointing import CheckpointSettings
-    from ctr.distributed.coordinator import Coordinator
+    from ctr.distributed.coordinator import ClusterSummary, Coordinator
     from ctr.distributed.position import JobPosition
-    from ctr.distributed.result import DistributedFacts
     from ctr.distributed.run import StoreSettings, train_distributed
     from ctr.distributed.status import JobStatus, WorkerStatus, job_status, needed_reports, status_to_json
 

@@ -1,4 +1,4 @@
-"""`CheckpointTaker`: takes the checkpoints of a running job, now and then and at its end."""
+"""`CheckpointTaker`: writes the checkpoints of a running job, at intervals and at its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CheckpointSettings:
 
 
 class CheckpointTaker:
-    """Writes to one place, on a thread of its own; does nothing without settings."""
+    """Writes checkpoints to one folder, on a thread of its own; without settings, it does nothing."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class CheckpointTaker:
         pause: JobPause,
         earlier: WorkerReport,
     ) -> None:
-        """`earlier` is what was reported before the job was resumed."""
+        """`earlier`: the report of workers from before a resumption."""
         self.taken = 0
         self.failures: list[str] = []
-        """Why some could not be written: better a job without them than none."""
+        """Why some could not be written; the job goes on without them."""
         self.problem: BaseException | None = None
-        """What went wrong on the thread besides."""
+        """Any other error of the thread."""
         self._settings = settings
         self._job = job
         self._job_id = job_id
@@ -56,11 +56,11 @@ class CheckpointTaker:
         self._earlier = earlier.to_bytes()
         self._thread: Thread | None = None
         self._last = perf_counter()
-        # Otherwise the store may be read while it changes: what is ahead of the position has its tokens.
+        # Other jobs need no pause: pushes after the position are recognised by their tokens on resuming.
         self._exact = bool(job.ranks) or job.workers == 1
 
     def begin(self) -> None:
-        """The time to the first checkpoint begins."""
+        """Start the interval to the first checkpoint."""
         self._last = perf_counter()
 
     def take_if_due(self, seconds: float, anyone: Callable[[], bool]) -> None:
@@ -73,17 +73,17 @@ class CheckpointTaker:
             self._thread.start()
 
     def take(self, seconds: float) -> None:
-        """Take one of a job that is at rest."""
+        """Write a checkpoint of a job that is at rest."""
         if self._settings is not None:
             self._write(lambda: self._draft(seconds))
 
     def join(self, longest_s: float | None = None) -> None:
-        """Wait until the thread has ended, or for so long."""
+        """Wait until the thread has ended, at most `longest_s`."""
         if self._thread is not None:
             self._thread.join(longest_s)
 
     def _take(self, seconds: float, anyone: Callable[[], bool]) -> None:
-        """While training goes on, but for the time that it takes to read the store, if it must not change."""
+        """Write a checkpoint; training goes on unless the store must not change while it is read."""
 
         def drafted() -> CheckpointDraft | None:
             if not self._exact:
@@ -95,7 +95,7 @@ class CheckpointTaker:
 
         try:
             self._write(drafted)
-        except BaseException as error:  # noqa: BLE001  (raised by the thread that looks after the job)
+        except BaseException as error:  # noqa: BLE001  (the coordinator raises it)
             self.problem = error
 
     def _write(self, drafted: Callable[[], CheckpointDraft | None]) -> None:
@@ -103,7 +103,7 @@ class CheckpointTaker:
             draft = drafted()
             if draft is not None:
                 with draft:
-                    # While this process was frozen, the job may have been resumed, and have newer ones.
+                    # Raises if the job was resumed elsewhere while this process was frozen.
                     self._board.look(shards=False)
                     draft.commit()
                 self.taken += 1
@@ -112,7 +112,7 @@ class CheckpointTaker:
             sys.stderr.write(f"\nno checkpoint was written: {error}\n")
 
     def _draft(self, seconds: float) -> CheckpointDraft | None:
-        """What the store holds now; None when that is nothing, which is not to replace a checkpoint."""
+        """A draft of the store as it is now; None if nothing was learnt yet."""
         assert self._settings is not None
         view = self._board.look()  # before the store is read
         position = JobPosition.of(view)

@@ -15,7 +15,6 @@ from ctr.distributed.checkpointing import CheckpointSettings, CheckpointTaker
 from ctr.distributed.lost_pushes import LostPushes
 from ctr.distributed.pause import JobPause, PassEnds
 from ctr.distributed.position import JobPosition, progress_of
-from ctr.distributed.result import DistributedFacts
 from ctr.errors import StoreError
 from ctr.learn import TrainProgress, TrainResult
 from ctr.ps import BoardView, JobBoard, RedisStore
@@ -34,7 +33,7 @@ from ctr.workers import (
 T = TypeVar("T")
 
 _POLL_S = 0.02
-_LIVES_EVERY_S = 0.3
+_PROGRESS_EVERY_S = 0.3
 _BEATS = 5  # in the time of a lease
 _SERVERS_EVERY_S = 1.0
 _LEASES_TO_REPAIR = 3  # workers may take to send again what a failover has lost
@@ -42,22 +41,36 @@ _LONGEST_END_S = 60.0
 _REJOIN_S = 2.0  # a worker that has lost the board looks for it at least once a second
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterSummary:
+    """What a job through Redis reports of its cluster, besides its `TrainResult`."""
+
+    report: WorkerReport
+    """Of all workers together, without the last seconds of workers that died."""
+    workers_seen: int
+    dead_workers: list[str]
+    """Why workers died, as far as that is known."""
+    checkpoints: int
+    failed_checkpoints: list[str]
+    """Why some could not be written."""
+
+
 @dataclass(slots=True)
 class _Watch:
-    """What was seen of a job."""
+    """The course of a job, as its board has shown it."""
 
     earlier_s: float
-    """What it took before a resumption."""
+    """Seconds of training before a resumption."""
     started: float = field(default_factory=perf_counter)
     began: float | None = None
-    """When the first data shard was."""
+    """When the first data shard was begun."""
     workers: set[str] = field(default_factory=set)
     idle_since: float | None = None
-    """Since when nobody has been at work any more."""
+    """Since when there has been no worker; None while there is one, and before the first."""
     dead: list[str] = field(default_factory=list)
 
     def see(self, view: BoardView) -> None:
-        """Note what the board says."""
+        """Update from a view of the board."""
         self.workers |= {worker.host for worker in view.workers}
         at_work = any(worker.clock is not None for worker in view.workers)
         if view.workers or not self.workers:
@@ -68,11 +81,11 @@ class _Watch:
             self.began = perf_counter()
 
     def idle_s(self) -> float:
-        """How long nobody has been at work any more."""
+        """For how long there has been no worker."""
         return 0.0 if self.idle_since is None else perf_counter() - self.idle_since
 
     def seconds(self) -> float:
-        """Since the first data shard; a short job may be over before it was seen to begin."""
+        """Since the first data shard was begun, or since the start if that was not seen."""
         return self.earlier_s + perf_counter() - (self.started if self.began is None else self.began)
 
 
@@ -137,8 +150,8 @@ class Coordinator:
         stop: Event,
         on_progress: Callable[[TrainProgress], None] = lambda _: None,
         on_start: Callable[[WorkerProcesses], None] = lambda _: None,
-    ) -> tuple[TrainResult, DistributedFacts]:
-        """Start the workers, and look after them until the job is done, or `stop` is set and they have left.
+    ) -> tuple[TrainResult, ClusterSummary]:
+        """Start the workers, and supervise them until the job is done, or `stop` is set and they have left.
 
         Raises the error that ended the job, and StoreError when no worker is left.
         """
@@ -150,9 +163,9 @@ class Coordinator:
                 Heartbeat(_SERVERS_EVERY_S, self._lost.look) as watch,
             ):
                 on_start(workers)
-                result = self._look_after(workers, (heart, watch), stop, on_progress)
+                result = self._supervise(workers, (heart, watch), stop, on_progress)
         except BaseException as error:
-            self._give_up()
+            self._report_failure()
             at_once = isinstance(error, KeyboardInterrupt)  # somebody has asked twice
             workers.close(at_once=at_once)
             self._checkpoints.join(0 if at_once else None)
@@ -162,38 +175,38 @@ class Coordinator:
         return result
 
     def whole(self, result: TrainResult, read: Callable[[], T]) -> T:
-        """What `read` finds in the store after the job; raises StoreError when pushes have been lost."""
-        end = JobPosition.at_end(self._plan, self._job.ranks)  # the board may have lost it with the pushes
+        """What `read` reads from the store after the job. Raises StoreError when pushes have been lost."""
+        end = JobPosition.at_end(self._plan, self._job.ranks)  # the board may have lost it, too
         if result.interrupted:
             end = JobPosition.of(self.board.look())
         while True:
             servers = self._store.servers()
-            self._lost.require_none(end.watermarks(self._plan))  # before: some may be sent again yet
-            found = read()
+            self._lost.require_none(end.watermarks(self._plan))  # only now: some may have been sent again
+            content = read()
             if self._store.servers() == servers:
-                return found
+                return content
 
     def _finished(self) -> dict[int, int]:
-        """The last push of each data shard that no worker has in work any more."""
-        if self._job.ranks:  # where every round finds out what was lost of those before
+        """The last push of each data shard that no worker is training."""
+        if self._job.ranks:  # every round checks for itself that those before are complete
             return {}
         return JobPosition.of(self.board.look()).watermarks(self._plan)
 
     def close(self) -> None:
-        """Leave the board; the job stays on it until it is dropped."""
+        """Close the board; the job stays on it until it is dropped."""
         self.board.close()
 
-    def _look_after(
+    def _supervise(
         self,
         workers: WorkerProcesses,
         hearts: Sequence[Heartbeat],
         stop: Event,
         on_progress: Callable[[TrainProgress], None],
-    ) -> tuple[TrainResult, DistributedFacts]:
+    ) -> tuple[TrainResult, ClusterSummary]:
         watch = _Watch(self._earlier_s)
-        told = watch.started
+        reported = watch.started
         while True:
-            any_alive = workers.alive()  # asked first: who leaves in between has seen the job to its end
+            any_alive = workers.alive()  # before the view: a worker that leaves in between has finished
             view = self.board.look(shards=False)
             watch.see(view)
             self._expire_dead(workers, view, watch)
@@ -212,23 +225,23 @@ class Coordinator:
             # A worker of another machine whose lease has run out registers again as soon as it knows.
             awaited = watch.workers - workers.hosts and watch.idle_s() < self.board.lease_s + _REJOIN_S
             if not any_alive and not view.workers and not awaited:
-                told_last = "; ".join(watch.dead) or "all have ended"
-                raise workers.failure() or StoreError(f"no worker is left ({told_last}).")
+                reasons = "; ".join(watch.dead) or "all have ended"
+                raise workers.failure() or StoreError(f"no worker is left ({reasons}).")
             if watch.idle_s() > self.board.lease_s:
                 self._raise_for_stalls(watch)
             for problem in (*(heart.failure for heart in hearts), self._checkpoints.problem):
                 if problem is not None:
                     raise problem
-            if watch.began is not None and perf_counter() - told > _LIVES_EVERY_S:
+            if watch.began is not None and perf_counter() - reported > _PROGRESS_EVERY_S:
                 on_progress(progress_of(self.board, self._plan, self._resumed))
-                told = perf_counter()
+                reported = perf_counter()
             self._checkpoints.take_if_due(watch.seconds(), workers.alive)
             sleep(_POLL_S)
 
     def _expire_dead(self, workers: WorkerProcesses, view: BoardView, watch: _Watch) -> None:
-        """What a process had in work is free at once when it is known to be dead."""
+        """Expire the leases of worker processes that have died, so that others take over at once."""
         for dead in workers.newly_dead():
-            # When the job is over, those that only come now find nothing to join.
+            # Once the job is over, workers that start only now end with an error that means nothing.
             if view.state == "running" or dead.killed:
                 watch.dead.append(f"{dead.host}: {dead.said}")
             for worker in view.workers:
@@ -236,7 +249,7 @@ class Coordinator:
                     self.board.leases.expire(worker.id)
 
     def _raise_for_stalls(self, watch: _Watch) -> None:
-        """There are processes, but none of them works; raise if that is because they do not get on."""
+        """Raise StoreError if worker processes are alive but stalled."""
         stalls = read_stalls(self.board, watch.workers)
         if stalls:
             raise StoreError(
@@ -245,7 +258,7 @@ class Coordinator:
             )
 
     def _stop_workers(self, workers: WorkerProcesses, watch: _Watch) -> None:
-        """End the job between chunks, and where rounds matter, between rounds; with a last checkpoint."""
+        """End the job between chunks, or for BSP between rounds, with a last checkpoint."""
         self._checkpoints.join(_LONGEST_END_S)
         at_rest = not self._job.ranks or self._pause.close(workers.alive, _LONGEST_END_S)
         self.board.stop()
@@ -261,8 +274,8 @@ class Coordinator:
             sleep(_POLL_S / 4)
         self._expire_dead(workers, view, watch)
 
-    def _give_up(self) -> None:
-        """The job ends with an error here: tell the workers, if the store is there to be told."""
+    def _report_failure(self) -> None:
+        """Report to the workers that the job has failed, if the store can be reached."""
         url, ours = self._store.url, self._launch
         with (
             suppress(StoreError),  # also when the job was resumed elsewhere while this process was frozen
@@ -273,7 +286,7 @@ class Coordinator:
 
     def _result(
         self, watch: _Watch, seconds: float, *, interrupted: bool
-    ) -> tuple[TrainResult, DistributedFacts]:
+    ) -> tuple[TrainResult, ClusterSummary]:
         view = self.board.look()
         report = self._earlier
         for blob in collect(self.board, view, self._store.bits).values():
@@ -292,7 +305,7 @@ class Coordinator:
             interrupted=interrupted,
             resumed_from=self._resumed_from,
         )
-        return result, DistributedFacts(
+        return result, ClusterSummary(
             report=report,
             workers_seen=len(watch.workers),
             dead_workers=watch.dead + read_stalls(self.board, watch.workers),

@@ -10,18 +10,18 @@ from ctr.ps.client import LostPushesError
 
 
 class LostPushes:
-    """Of one job. Workers look after the data shards that they have in work; this, after those finished.
+    """Checks the finished data shards of one job; workers check those that they are training.
 
-    A primary that came back with an old snapshot is another process than before, and so is a replica that has
-    taken over. So the watermarks need to be read only when that has changed, and at the end.
+    A primary that restarts from an old snapshot is another process than before, as is a replica that takes
+    over. So watermarks are read only when a process has changed, and at the end.
     """
 
     def __init__(
         self, store: RedisStore, job_id: str, pushed: Callable[[], Mapping[int, int]], wait_s: float
     ) -> None:
-        """`pushed` tells the last chunk of each data shard that every partition should have by now.
+        """`pushed` returns, by data shard, the last chunk that every partition should have.
 
-        Workers have `wait_s` to send again what they keep. Raises as `look` does.
+        Workers have `wait_s` to resend the pushes that they keep. Raises as `look` does.
         """
         self._store = store
         self._job_id = job_id
@@ -31,23 +31,23 @@ class LostPushes:
         self._deadline: float | None = None
 
     def look(self) -> None:
-        """Raise LostPushesError when another process serves a partition, and has lost pushes for good."""
+        """Raise LostPushesError if a new process serves a partition and nobody resends what it lacks."""
         servers = self._store.servers()
         if servers != self._servers:
             self._servers, self._deadline = servers, monotonic() + self._wait_s
         if self._deadline is None:
             return
         overdue = monotonic() > self._deadline
-        if self._all_there(self._pushed()):
+        if self._complete(self._pushed()):
             self._deadline = None
         elif overdue:
             raise LostPushesError(self._store.url)
 
     def require_none(self, pushed: Mapping[int, int]) -> None:
-        """Raise LostPushesError when a partition lacks any of what was `pushed`."""
-        if not self._all_there(pushed):
+        """Raise LostPushesError if a partition lacks any of these pushes."""
+        if not self._complete(pushed):
             raise LostPushesError(self._store.url)
 
-    def _all_there(self, pushed: Mapping[int, int]) -> bool:
-        found = self._store.applied_everywhere(self._job_id, list(pushed))
-        return all(have >= last for have, last in zip(found.tolist(), pushed.values(), strict=True))
+    def _complete(self, pushed: Mapping[int, int]) -> bool:
+        applied = self._store.applied_everywhere(self._job_id, list(pushed))
+        return all(last >= due for last, due in zip(applied.tolist(), pushed.values(), strict=True))

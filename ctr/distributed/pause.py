@@ -17,7 +17,7 @@ _LONGEST_S = 300.0
 
 
 class JobPause:
-    """The pause of one job's board. One thread closes and opens it at a time; another may set the limit."""
+    """Pauses one job. One thread at a time closes and opens the pause; another may set the limit."""
 
     def __init__(self, board: JobBoard, plan: DataPlan, ranks: int) -> None:
         """`ranks` is 0 for an SSP job."""
@@ -27,21 +27,21 @@ class JobPause:
         self._lock = Lock()
         self._closed = False
         self._limit: int | None = None
-        """The round that nobody may begin while it is open, if there is one."""
+        """The round that no rank may begin while the pause is open; None: no limit."""
 
     def is_over(self, view: BoardView) -> bool:
-        """Whether everything has been trained."""
+        """Whether all data has been trained."""
         if self._rounds:
             ranks = zip(view.ranks, self._rounds, strict=True)
             return all(rank.pushed + 1 >= rounds for rank, rounds in ranks)
         return view.finished == view.shards
 
     def close(self, anyone: Callable[[], bool], longest_s: float = _LONGEST_S) -> bool:
-        """Wait until every worker has put everything into the store, has reported, and goes no further.
+        """Wait until every worker has pushed everything, has reported, and is paused.
 
-        SSP workers stop before their next chunk, BSP workers all before the same round. `anyone` tells if
-        there are processes that may become workers yet. False: it will not come to rest, as the job is over,
-        or as its last worker has gone in the middle of a round; or it has not within `longest_s`.
+        SSP workers pause before their next chunk, BSP workers all before the same round. `anyone` tells
+        whether processes exist that may still become workers. Returns False if the job is over, if its last
+        worker has left in the middle of a round, or after `longest_s`.
         """
         deadline = monotonic() + longest_s
         with self._lock:
@@ -56,27 +56,27 @@ class JobPause:
                 return True
             if not expected and not view.workers:
                 return False
-            if view.pause != at or (self.have_come(view, at) and monotonic() > since + _AGAIN_S):
-                # A failover may have lost the pause, or what a worker has said.
+            if view.pause != at or (self.have_reached(view, at) and monotonic() > since + _AGAIN_S):
+                # A failover may have lost the pause, or a worker's answer to it.
                 at, since = self._set(), monotonic()
             sleep(_POLL_S)
         return False
 
     def open(self) -> None:
-        """Let the workers go on, up to the limit."""
+        """Let the workers continue, up to the limit."""
         with self._lock:
             self._closed = False
             self._board.pause(self._limit)
 
     def limit(self, at: int) -> None:
-        """For a BSP job: let nobody begin this round until another limit is set."""
+        """Of a BSP job: let no rank begin this round until another limit is set."""
         with self._lock:
             self._limit = at
             if not self._closed:
                 self._board.pause(at)
 
     def keep(self, view: BoardView) -> None:
-        """Set the limit again if a failover has lost it, or has brought an earlier one back."""
+        """Set the limit again if a failover has lost it, or has restored an earlier one."""
         with self._lock:
             if self._limit is not None and view.pause != self._limit and not self._closed:
                 self._board.pause(self._limit)
@@ -93,7 +93,7 @@ class JobPause:
                 self._board.pause(self._limit)
                 return self._limit
             self._board.pause(at)
-            # Who saw the board without the pause was at most one round ahead of what is pushed now.
+            # A rank that read the board before the pause is at most one round ahead of the pushes seen now.
             if self._furthest() + 1 < at:
                 return at
             ahead *= 2
@@ -102,24 +102,26 @@ class JobPause:
         """The last round that any rank has pushed."""
         return max(rank.pushed for rank in self._board.look(shards=False).ranks)
 
-    def have_come(self, view: BoardView, at: int) -> bool:
-        """Whether all ranks have come as far as they may."""
+    def have_reached(self, view: BoardView, at: int) -> bool:
+        """Whether all ranks have finished the rounds before `at`."""
         ranks = zip(view.ranks, self._rounds, strict=True)
         return all(rank.pushed + 1 >= min(at, rounds) for rank, rounds in ranks)
 
     def _at_rest(self, view: BoardView, at: int) -> bool:
-        if not self.have_come(view, at):
+        if not self.have_reached(view, at):
             return False
         busy = [f"paused:{w.id}" for w in view.workers if self._rounds or w.clock is not None]
-        paused = self._board.reports(busy)  # after the view: a worker takes its word back before it goes on
+        paused = self._board.reports(
+            busy
+        )  # after the view: a worker withdraws its answer before it continues
         return all(paused.get(name) == b"%d" % at for name in busy)
 
 
 class PassEnds:
-    """Of one job, for whoever wants to see its store then.
+    """Calls a function at the end of each pass of one job but the last.
 
-    In a BSP job, nobody begins the next pass until it was seen: the store then holds the passes before and
-    nothing else. SSP workers do not wait: some are a few chunks into the next pass.
+    In a BSP job, no rank begins the next pass before the call returns, so the store holds complete passes
+    only. SSP workers do not wait: some are a few chunks into the next pass.
     """
 
     def __init__(
@@ -130,7 +132,7 @@ class PassEnds:
         pause: JobPause,
         on_end: Callable[[int], None] | None,
     ) -> None:
-        """`on_end` gets the number of a pass, from 1; None: nobody wants to know, and nobody waits."""
+        """`on_end` gets the number of a pass, from 1; None: passes do not wait."""
         self._board = board
         self._plan = plan
         self._ranks = ranks
@@ -139,11 +141,11 @@ class PassEnds:
         self._next = plan.passes if on_end is None else 1
 
     def begin(self, position: JobPosition) -> None:
-        """The job goes on from there; passes that it is beyond are not told."""
-        self._pass_by(lambda pass_: self._is_passed(pass_, position))
+        """Start from this position; passes that are over already are not reported."""
+        self._skip(lambda pass_: self._is_passed(pass_, position))
 
     def look(self, view: BoardView) -> None:
-        """Tell of a pass that is over; of several at once, only of the last."""
+        """Report a pass that is over; if several are, only the last."""
         self._pause.keep(view)
         if self._on_end is None or self._next == self._plan.passes or not self._is_over(self._next, view):
             return
@@ -151,9 +153,9 @@ class PassEnds:
             self._next += 1
         self._on_end(self._next)
         done = self._next
-        self._pass_by(lambda pass_: pass_ <= done)
+        self._skip(lambda pass_: pass_ <= done)
 
-    def _pass_by(self, is_passed: Callable[[int], bool]) -> None:
+    def _skip(self, is_passed: Callable[[int], bool]) -> None:
         while self._next < self._plan.passes and is_passed(self._next):
             self._next += 1
         if self._ranks and self._on_end is not None:
@@ -161,7 +163,7 @@ class PassEnds:
 
     def _is_over(self, pass_: int, view: BoardView) -> bool:
         if self._ranks:
-            return self._pause.have_come(view, self._round(pass_))
+            return self._pause.have_reached(view, self._round(pass_))
         shards = self._shards(pass_)
         if view.finished < shards:
             return False
@@ -175,9 +177,9 @@ class PassEnds:
         return position.begun > shards and not any(shard < shards for shard in position.progress)
 
     def _shards(self, pass_: int) -> int:
-        """Data shards of all passes up to this one."""
+        """The number of data shards in all passes up to this one."""
         return pass_ * self._plan.shards_in_pass
 
     def _round(self, pass_: int) -> int:
-        """The first round that has nothing of this pass; a round may have the end of one and the next's."""
+        """The first round without data of this pass; a round may span the end of a pass."""
         return -(-self._shards(pass_) // self._ranks)

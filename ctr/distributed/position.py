@@ -16,14 +16,14 @@ from ctr.workers import DataPlan
 
 @dataclass(frozen=True, slots=True)
 class JobPosition:
-    """How far a job has come; what a checkpoint keeps of its board."""
+    """How far a job has been trained; checkpoints keep it."""
 
     begun: int
-    """So many data shards, from the first, were claimed at least once."""
+    """How many data shards, from the first on, were claimed at least once."""
     progress: Mapping[int, int]
-    """Of those that are unfinished: the chunks that are wholly in the store."""
+    """By unfinished data shard, its chunks that are completely in the store."""
     ranks: tuple[int, ...]
-    """The last round of each rank that is in the store, or -1; empty for an SSP job."""
+    """By rank, its last round in the store, or -1; empty for an SSP job."""
 
     @classmethod
     def of(cls, view: BoardView) -> JobPosition:
@@ -33,14 +33,14 @@ class JobPosition:
 
     @classmethod
     def at_end(cls, plan: DataPlan, ranks: int) -> JobPosition:
-        """That of a job that is done; `ranks` is 0 for an SSP job."""
+        """The position of a finished job; `ranks` is 0 for an SSP job."""
         return cls(plan.shards, {}, tuple(plan.rounds_of(rank) - 1 for rank in range(ranks)))
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> JobPosition:
-        """What `to_json` gave."""
-        progress = {int(shard): chunks for shard, chunks in found["progress"].items()}
-        return cls(found["begun"], progress, tuple(found["ranks"]))
+    def from_json(cls, entry: Mapping[str, Any]) -> JobPosition:
+        """The position that `to_json` gave."""
+        progress = {int(shard): chunks for shard, chunks in entry["progress"].items()}
+        return cls(entry["begun"], progress, tuple(entry["ranks"]))
 
     def to_json(self) -> dict[str, Any]:
         """As a checkpoint keeps it."""
@@ -48,13 +48,13 @@ class JobPosition:
         return {"begun": self.begun, "progress": progress, "ranks": list(self.ranks)}
 
     def watermarks(self, plan: DataPlan) -> dict[int, int]:
-        """The last push of each rank, or of each data shard that is finished: every partition has these."""
+        """The last push of each rank, or of each finished data shard: every partition should have these."""
         if self.ranks:
             return {rank: pushed for rank, pushed in enumerate(self.ranks) if pushed >= 0}
         return {shard: plan.end_of(shard) for shard in range(self.begun) if shard not in self.progress}
 
     def examples(self, plan: DataPlan, bad: BadRows | None = None) -> list[int]:
-        """Examples that were learnt, by pass; `bad` are the rows that workers skipped."""
+        """Examples learnt, by pass; `bad`: the rows that workers skipped."""
         bad = bad or BadRows()
         counts = [0] * plan.passes
         for pass_, rows in self._of_shards(plan, bad):
@@ -65,12 +65,12 @@ class JobPosition:
         return [min(count, good) for count in counts]
 
     def passes(self, plan: DataPlan) -> int:
-        """Passes of which anything was learnt; at least 1."""
+        """Passes that were begun; at least 1."""
         counts = self.examples(plan)
         return max((pass_ + 1 for pass_, count in enumerate(counts) if count), default=1)
 
     def _of_shards(self, plan: DataPlan, bad: BadRows) -> Iterator[tuple[int, int]]:
-        """The pass of each data shard, and how many examples of it were learnt."""
+        """For each data shard, its pass and how many of its examples were learnt."""
         if self.ranks:
             return
         for shard in range(self.begun):
@@ -82,7 +82,7 @@ class JobPosition:
             yield plan.pass_of(shard), rows
 
     def _of_ranks(self, plan: DataPlan) -> Iterator[tuple[int, int]]:
-        """A pass, and how many of its chunks a rank has learnt: for each of both."""
+        """For each rank and pass, the pass and how many of its chunks the rank has learnt."""
         for rank, pushed in enumerate(self.ranks):
             for pass_ in range(plan.passes):
                 first = plan.rounds_before(rank, pass_ * plan.shards_in_pass)
@@ -95,19 +95,19 @@ LIFE = "life:"
 
 
 def progress_of(board: JobBoard, plan: DataPlan, resumed: int) -> TrainProgress:
-    """Of the job on the board; `resumed` examples are those of before."""
+    """The progress of the job on the board; `resumed`: examples that were learnt before a resumption."""
     view = board.look()
     done = sum(JobPosition.of(view).examples(plan))
-    told = board.reports([LIFE + worker.id for worker in view.workers])
-    logloss, later = loss_of([orjson.loads(blob) for blob in told.values()])
+    reports = board.reports([LIFE + worker.id for worker in view.workers])
+    logloss, later = loss_of([orjson.loads(blob) for blob in reports.values()])
     fraction = min(done / max((plan.rows - plan.held_out) * plan.passes, 1), 1.0)
     return TrainProgress(done - resumed, fraction, float("nan") if logloss is None else logloss, later)
 
 
 def loss_of(reports: Collection[Mapping[str, Any]]) -> tuple[float | None, bool]:
-    """The log loss that progress reports tell, None before any; and whether it is that of a later pass.
+    """The mean log loss of progress reports, None before any; and whether it is that of a later pass.
 
-    Workers that are in a pass before the latest have no say.
+    Workers that are still in the first pass do not count once others are in a later one.
     """
     later = any(report["later_pass"] for report in reports)
     latest = [report for report in reports if report["evaluated"] and report["later_pass"] == later]

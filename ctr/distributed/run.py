@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -19,8 +19,7 @@ import numpy as np
 from ctr.background import Background
 from ctr.checkpoint import Checkpoint, read_checkpoint, read_job, restore_checkpoint, sole_writer
 from ctr.distributed.checkpointing import CheckpointSettings
-from ctr.distributed.coordinator import Coordinator
-from ctr.distributed.result import DistributedFacts
+from ctr.distributed.coordinator import ClusterSummary, Coordinator
 from ctr.errors import ModelError, StoreError
 from ctr.features import ExampleSource, Slots
 from ctr.learn import WARM_UP_ROWS, Trained, TrainProgress, read_out, warm_up
@@ -40,7 +39,7 @@ from ctr.ps.redis import drop_incarnation
 from ctr.workers import JobDescription, WorkerProcesses, fork_server
 
 _OF_INPUTS = ("input_bytes", "input_digest", "dataset")
-"""What of a job's description says which rows it learns."""
+"""Entries of a job's description that say which rows it learns from."""
 _POLL_S = 0.1
 _REPLICAS_WAIT_S = 30.0
 _ADOPTIONS = 64  # increments that a state may need, as each adds only so much to one number
@@ -69,53 +68,30 @@ def train_distributed(
     on_progress: Callable[[TrainProgress], None] = lambda _: None,
     on_start: Callable[[WorkerProcesses], None] = lambda _: None,
     on_pass: Callable[[int, tuple[Slots, Float32]], None] | None = None,
-) -> tuple[Trained, DistributedFacts]:
+) -> tuple[Trained, ClusterSummary]:
     """Train from `start`, which `chunks_before` chunks went into, or from a checkpoint.
 
-    What it returns first has the store, open; it still holds everything.
-
-    `on_pass` gets the number of each pass, from 1, that is over while another follows, and everything that
-    the store holds then, see `PassEnds`; training waits for it, so it should not take long.
-
-    Raises the errors of the parts; what was trained is then still in the store.
+    The store of the result is open and still holds everything. `on_pass` gets the number of each pass, from
+    1, that is over while another follows, and everything that the store holds then, see `PassEnds`; training
+    waits for it, so it should not take long. Raises the errors of the parts; what was trained is then still
+    in the store.
     """
-    with _own_checkpoints(settings):
-        return _train(
-            description, source, settings, start, chunks_before, stop, on_progress, on_start, on_pass
-        )
-
-
-def _train(
-    description: JobDescription,
-    source: ExampleSource,
-    settings: StoreSettings,
-    start: tuple[Slots, Float32] | None,
-    chunks_before: int,
-    stop: Event,
-    on_progress: Callable[[TrainProgress], None],
-    on_start: Callable[[WorkerProcesses], None],
-    on_pass: Callable[[int, tuple[Slots, Float32]], None] | None,
-) -> tuple[Trained, DistributedFacts]:
-    if description.workers > 1:
-        fork_server()  # so that it loads meanwhile
-    checkpoint = _checkpoint(description, settings) if settings.resume else None
-    job = uuid4().hex[:12]
-    if checkpoint is not None:
-        job = str(checkpoint.position["job"])
-        description = description.model_copy(update=_kept_of(checkpoint))
-        _require_over(settings, job, stop)
-        drop_incarnation(settings.url, checkpoint.store.incarnation, job)
-    store = _open_store(description, settings, job, restoring=checkpoint is not None or start is not None)
-    too_large = Saturations()
-    try:
-        try:
-            if checkpoint is not None:
-                restore_checkpoint(checkpoint, store)
-            elif start is not None:
-                too_large = adopt(store, *start, description.optimizer_in(0))
-            _await_replicas(store, stop)
-            first, sample = description.optimizer_in(0), description.sampling.of(source).sample(WARM_UP_ROWS)
-            warm_up(sample, store.bits, first, description.safe_adding, description.admission)
+    with ExitStack() as opened:
+        opened.enter_context(_own_checkpoints(settings))
+        if description.workers > 1:
+            fork_server()  # so that it loads meanwhile
+        checkpoint = _checkpoint(description, settings) if settings.resume else None
+        job = uuid4().hex[:12]
+        if checkpoint is not None:
+            job = str(checkpoint.position["job"])
+            description = description.model_copy(update=_kept_of(checkpoint))
+            _require_over(settings, job, stop)
+            drop_incarnation(settings.url, checkpoint.store.incarnation, job)
+        store = _open_store(description, settings, job, restoring=checkpoint is not None or start is not None)
+        close_store = opened.enter_context(ExitStack())
+        close_store.callback(store.close)
+        cut_off = _fill(store, checkpoint, start, description, source, stop)
+        with _drop_on_error(store):
             coordinator = Coordinator(
                 description,
                 store,
@@ -126,27 +102,51 @@ def _train(
                 lease_s=settings.lease_s,
                 on_pass=None if on_pass is None else lambda number: on_pass(number, read_out(store)),
             )
-        except BaseException:
-            # Nobody has trained yet, and nobody should go on from what may be half a model.
-            with suppress(StoreError):
-                store.drop()
-            raise
         with closing(coordinator), Background("strings") as meanwhile:
             # While workers start and read their first chunk. If it fails, so do the pushes, which tell why.
             meanwhile.submit(store.make_strings)
-            result, told = coordinator.run(stop=stop, on_progress=on_progress, on_start=on_start)
-            told.report.saturated_z += too_large.z
-            told.report.saturated_n += too_large.n
+            result, cluster = coordinator.run(stop=stop, on_progress=on_progress, on_start=on_start)
+            cluster.report.saturated_z += cut_off.z
+            cluster.report.saturated_n += cut_off.n
             state = coordinator.whole(result, partial(read_out, store))
+        close_store.pop_all()
+        return Trained(result, state, store), cluster
+
+
+def _fill(
+    store: RedisStore,
+    checkpoint: Checkpoint | None,
+    start: tuple[Slots, Float32] | None,
+    description: JobDescription,
+    source: ExampleSource,
+    stop: Event,
+) -> Saturations:
+    """Give a new store its first state, on replicas too, and compile meanwhile; numbers that were cut off."""
+    cut_off, first = Saturations(), description.optimizer_in(0)
+    with _drop_on_error(store):
+        if checkpoint is not None:
+            restore_checkpoint(checkpoint, store)
+        elif start is not None:
+            cut_off = adopt(store, *start, first)
+        _await_replicas(store, stop)
+        sample = description.sampling.of(source).sample(WARM_UP_ROWS)
+        warm_up(sample, store.bits, first, description.safe_adding, description.admission)
+    return cut_off
+
+
+@contextmanager
+def _drop_on_error(store: RedisStore) -> Iterator[None]:
+    """Drop the model if the block fails: nobody has trained yet, nor should go on from half a model."""
+    try:
+        yield
     except BaseException:
-        store.close()
+        with suppress(StoreError):
+            store.drop()
         raise
-    return Trained(result, state, store), told
 
 
 def _kept_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What of a job stays as it was: a data shard's chunks are numbered in it, whoever works on it now,
-    and the state is kept with the same bits."""
+    """Settings that a resumed job keeps: the numbers of chunks in a data shard, and the bits of the state."""
     return {
         "shard_chunks": checkpoint.job["shard_chunks"],
         "held_out_of_shards": tuple(checkpoint.job.get("held_out_of_shards", ())),
@@ -183,7 +183,7 @@ def _own_checkpoints(settings: StoreSettings) -> Iterator[None]:
         return
     folder = settings.checkpoints.folder
     with sole_writer(folder) as alone:
-        # A former command of the same job may be there, frozen: what becomes of it, the job's lease decides.
+        # It may be an earlier command of this job that is frozen: the job's lease decides about that.
         if not alone and (not settings.resume or settings.url.startswith("embedded:")):
             raise ModelError(
                 f"{folder}: another `ctr train` writes its checkpoints there; stop it first, or give another "
@@ -193,32 +193,32 @@ def _own_checkpoints(settings: StoreSettings) -> Iterator[None]:
 
 
 def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpoint:
-    """The checkpoint to go on from, taken of the same job."""
+    """The checkpoint to resume from. Raises ModelError unless it is of the same job."""
     if settings.checkpoints is None:
         raise ModelError("there is nothing to resume without --checkpoint DIR.")
     folder: Path = settings.checkpoints.folder
-    found = read_checkpoint(folder)
+    checkpoint = read_checkpoint(folder)
     now: Mapping[str, Any] = description.model_dump(mode="json")
     free = {"inputs", "input_digests", "on_bad_rows", "filters", "stall_s", "z_bits", "n_bits"}
     if not description.ranks:
         free |= {"workers", "staleness", "shard_chunks", "held_out_of_shards"}
-    if any(found.job.get(name) not in (None, now[name]) for name in _OF_INPUTS):
+    if any(checkpoint.job.get(name) not in (None, now[name]) for name in _OF_INPUTS):
         raise ModelError(
             f"{folder}: {', '.join(description.inputs)}: the input has changed since this checkpoint; resume "
             "with the same rows, or start again."
         )
-    for name, then in found.job.items():
+    for name, then in checkpoint.job.items():
         if name not in free and now.get(name) != then:
             setting, before, here = _difference(name, then, now.get(name))
             raise ModelError(
                 f"{folder}: the checkpoint's job has {setting} {before}, this one {here}; resume with the "
                 "settings that the job was started with."
             )
-    return found
+    return checkpoint
 
 
 def _difference(name: str, then: Any, now: Any) -> tuple[str, str, str]:
-    """What of a job differs: its name down to the first part that does, and both values."""
+    """The first difference between two values of a setting: its full name, and both values."""
     while isinstance(then, Mapping) and isinstance(now, Mapping):
         part = next(key for key in [*then, *now] if then.get(key) != now.get(key))
         name, then, now = f"{name} {part}", then.get(part), now.get(part)
@@ -229,7 +229,7 @@ def _difference(name: str, then: Any, now: Any) -> tuple[str, str, str]:
 
 
 def _refusal(error: ModelExistsError, settings: StoreSettings) -> StoreError:
-    """Why no job begins on this store; if there is a checkpoint, that is what to go on from."""
+    """The error for a store that is in use; if there is a checkpoint, it advises to resume."""
     if settings.checkpoints is None:
         return error
     folder = settings.checkpoints.folder
@@ -241,23 +241,23 @@ def _refusal(error: ModelExistsError, settings: StoreSettings) -> StoreError:
 
 
 def _require_over(settings: StoreSettings, job: str, stop: Event) -> None:
-    """Wait for the length of a lease whether the command that led the job so far renews its own.
+    """Wait for the length of a lease, to see whether the command that led the job so far is still alive.
 
-    Raises StoreError when it does, and KeyboardInterrupt when `stop` is set meanwhile.
+    Raises StoreError when it renews its lease, and KeyboardInterrupt when `stop` is set meanwhile.
     """
     if settings.url.startswith("embedded:"):
         return
     with closing(JobBoard(parse_redis_url(settings.url))) as board:
-        found = board.job()
-        if found is None or found.id != job:
+        known = board.job()
+        if known is None or known.id != job:
             return
         first = board.look(shards=False)
         if first.state != "running" or first.coordinator is None:
             return
         sys.stderr.write(
-            f"waiting {found.lease_s:g} s to see whether the previous `ctr train` is still running\n"
+            f"waiting {known.lease_s:g} s to see whether the previous `ctr train` is still running\n"
         )
-        over = monotonic() + found.lease_s
+        over = monotonic() + known.lease_s
         while monotonic() < over:
             if stop.wait(_POLL_S):
                 raise KeyboardInterrupt
@@ -272,7 +272,7 @@ def _require_over(settings: StoreSettings, job: str, stop: Event) -> None:
 
 
 def _await_replicas(store: RedisStore, stop: Event) -> None:
-    """Wait until replicas have the model, for a while: one that takes over without it ends the job.
+    """Wait up to half a minute until replicas have the model: a replica without it would end the job.
 
     Raises KeyboardInterrupt when `stop` is set meanwhile.
     """
@@ -283,22 +283,22 @@ def _await_replicas(store: RedisStore, stop: Event) -> None:
 
 
 def adopt(store: RedisStore, slots: Slots, state: Float32, optimizer: Optimizer) -> Saturations:
-    """Give a new model this state; return how many of its numbers are beyond what the store can keep.
+    """Give a new model this state; return how many of its numbers are too large for the store.
 
-    An increment is only so large, so it may take the sum of several. Where `n` is cut off, the weight stays.
+    An increment is limited, so a number may take several. Where `n` is cut off, the weight stays the same.
     """
     n = np.minimum(state[:, 1], np.float32(largest_n(store.n_bits)))
     cut = n < state[:, 1]
     too_large = Saturations(z=int((np.abs(state[:, 0]) > store.largest_z).sum()), n=int(cut.sum()))
     state = np.stack([np.where(cut, optimizer.first_at(state, n), state[:, 0]), state[:, 1]], axis=1)
-    packed, wanted = np.zeros(slots.size, np.int64), np.ones(slots.size, np.bool_)
+    packed, incomplete = np.zeros(slots.size, np.int64), np.ones(slots.size, np.bool_)
     for number in range(_ADOPTIONS):
         reached = store.unpacked(packed)
         token = Token("warm-start", 0, number)
-        increments = np.where(wanted, store.increments(slots, state - reached, token, reached), 0)
+        increments = np.where(incomplete, store.increments(slots, state - reached, token, reached), 0)
         packed += increments
-        wanted &= state[:, 1] - store.unpacked(packed)[:, 1] > 1
-        if not (wanted & (increments != 0)).any():
+        incomplete &= state[:, 1] - store.unpacked(packed)[:, 1] > 1
+        if not (incomplete & (increments != 0)).any():
             break
     cuts, size = store.partitions.cuts(slots), store.partitions.size
     for partition in range(store.partitions.count):

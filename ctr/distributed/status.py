@@ -1,4 +1,4 @@
-"""Where a job through Redis is, read from its board: what `ctr ps status` shows and `ctr ps export` notes."""
+"""The status of a job through Redis, read from its board: for `ctr ps status` and `ctr ps export`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ctr.workers import DataPlan, JobDescription, skipped_rows
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """A worker that is alive, or whose lease has run out since anybody looked."""
+    """A worker whose lease has not run out, or only since the board was last read."""
 
     view: WorkerView
     lag: int | None
-    """Chunks that it is behind the furthest of the live ones; None while it has no clock."""
+    """Chunks that it is behind the fastest live worker; None while it has no clock."""
     examples: int | None
-    """That it has trained, as of its last progress report; None before the first."""
+    """Trained by it, as of its last progress report; None before the first."""
     logloss: float | None
     later_pass: bool
-    """Whether it learns examples again: then that is training loss."""
+    """Whether it is in a later pass: `logloss` is then training loss."""
 
     def to_json(self) -> dict[str, Any]:
         facts = asdict(self)
@@ -37,9 +37,9 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job: what its board shows, and what its workers report.
+    """A job, as its board and its workers report it.
 
-    What only its description tells is None when `problem` says why it cannot be read.
+    What needs the job's description is None if that cannot be read; `problem` says why.
     """
 
     facts: Job
@@ -47,9 +47,9 @@ class JobStatus:
     plan: DataPlan | None
     problem: str | None
     coordinator_heard_s: float | None
-    """Seconds since the coordinator has renewed its lease; None when that has run out."""
+    """Seconds since the coordinator renewed its lease; None when that has run out."""
     coordinator_alive: bool
-    """Whether it was heard from when it was due: one that was killed shows long before its lease ends."""
+    """Whether it renewed its lease when due: a killed one shows long before the lease ends."""
     consistency: str | None
     staleness: int | None
     """None but for `ssp`."""
@@ -69,14 +69,14 @@ class JobStatus:
 
     @property
     def at_work(self) -> bool:
-        """Whether it goes on, for all that the others may know: leases last."""
+        """Whether anybody who takes part may still be alive, by their leases."""
         return self.view.state in ("running", "stopping") and (
             self.coordinator_heard_s is not None or bool(self.live_workers)
         )
 
     @property
     def live_workers(self) -> list[WorkerStatus]:
-        """Those whose lease lasts."""
+        """The workers whose lease has not run out."""
         return [worker for worker in self.workers if worker.view.lease_left_s > 0]
 
     @property
@@ -132,7 +132,7 @@ _JSON = (
 
 
 def needed_reports(board: BoardStatus) -> list[str] | None:
-    """The names of the reports that `job_status` needs; None: all, as workers that left skipped rows, too."""
+    """The reports that `job_status` needs; None: all, as workers that have left may have skipped rows."""
     with suppress(StoreError):
         if JobDescription.from_bytes(board.job.description).on_bad_rows != "fail":
             return None
@@ -140,13 +140,15 @@ def needed_reports(board: BoardStatus) -> list[str] | None:
 
 
 def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
-    """What the board says, and those of the `reports` that `needed_reports` asks for."""
+    """The status of a job from its board, and from the reports that `needed_reports` names."""
     job, view, position = board.job, board.view, JobPosition.of(board.view)
-    heard_s = job.lease_s - view.coordinator_lease_left_s if view.coordinator_alive else None
+    silent_s = job.lease_s - view.coordinator_lease_left_s if view.coordinator_alive else None
     live = [worker.id for worker in view.workers]
-    told = {id_: orjson.loads(reports[LIFE + id_]) for id_ in live if LIFE + id_ in reports}
-    logloss, later = loss_of(told.values())
-    saturations = sum((Saturations(**each.get("saturations", {})) for each in told.values()), Saturations())
+    progress = {id_: orjson.loads(reports[LIFE + id_]) for id_ in live if LIFE + id_ in reports}
+    logloss, later = loss_of(progress.values())
+    saturations = sum(
+        (Saturations(**each.get("saturations", {})) for each in progress.values()), Saturations()
+    )
     skipped = skipped_rows(reports)
     description, plan, problem = None, None, None
     try:
@@ -159,8 +161,8 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
         view=view,
         plan=plan,
         problem=problem,
-        coordinator_heard_s=heard_s,
-        coordinator_alive=heard_s is not None and heard_s < job.lease_s / 2,  # it is due every fifth
+        coordinator_heard_s=silent_s,
+        coordinator_alive=silent_s is not None and silent_s < job.lease_s / 2,  # it is due every fifth
         consistency=None if description is None else description.consistency,
         staleness=None if description is None or description.consistency != "ssp" else description.staleness,
         examples=None if plan is None else sum(position.examples(plan, skipped)),
@@ -169,30 +171,28 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
         logloss=logloss,
         later_pass=later,
         saturations=saturations,
-        workers=_workers(view, told),
+        workers=_workers(view, progress),
     )
 
 
-def _workers(view: BoardView, told: Mapping[str, Any]) -> tuple[WorkerStatus, ...]:
+def _workers(view: BoardView, progress: Mapping[str, Any]) -> tuple[WorkerStatus, ...]:
     furthest = max((worker.clock for worker in view.workers if worker.clock is not None), default=0)
     return tuple(
         WorkerStatus(
             view=worker,
             lag=None if worker.clock is None else furthest - worker.clock,
-            examples=told.get(worker.id, {}).get("examples"),
-            logloss=told.get(worker.id, {}).get("logloss"),
-            later_pass=told.get(worker.id, {}).get("later_pass", False),
+            examples=progress.get(worker.id, {}).get("examples"),
+            logloss=progress.get(worker.id, {}).get("logloss"),
+            later_pass=progress.get(worker.id, {}).get("later_pass", False),
         )
         for worker in view.workers
     )
 
 
 def status_to_json(store: StoreStatus, job: JobStatus | None) -> dict[str, Any]:
-    """All of it as JSON values."""
-    facts = asdict(store)
-    del facts["board"]
+    """Both as JSON values."""
     return {
-        **facts,
+        **{name: value for name, value in asdict(store).items() if name != "board"},
         "partition_balance": store.partition_balance,
         "byte_balance": store.byte_balance,
         "job": None if job is None else job.to_json(),

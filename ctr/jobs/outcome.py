@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ctr.distributed import DistributedFacts
+from ctr.distributed import ClusterSummary
 from ctr.features import BadRows
 from ctr.learn import TrainResult, TrainSettings
 from ctr.metrics import MetricSummary
@@ -43,7 +43,7 @@ class TrainOutcome:
     """What the first rows show that the user should know, see `RawSource.warnings`."""
     stopped: bool
     """Whether SIGINT or SIGTERM ended training or evaluation."""
-    distributed: DistributedFacts | None = None
+    distributed: ClusterSummary | None = None
     left_in_store: str | None = None
     """Why Redis still holds the parameters, if it does."""
     best_pass: int | None = None
@@ -57,7 +57,7 @@ class TrainOutcome:
             return others
         return None if self.job.consistency == "asp" else others * (self.job.staleness + 1)
 
-    def _moved(self, did: DistributedFacts) -> dict[str, Any]:
+    def _moved(self, did: ClusterSummary) -> dict[str, Any]:
         """What went between workers and store."""
         report, examples = did.report, max(self.result.examples, 1)
         return {

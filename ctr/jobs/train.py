@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 
-from ctr.distributed import DistributedFacts
+from ctr.distributed import ClusterSummary
 from ctr.errors import CtrError, ModelError
 from ctr.features import BadRows
 from ctr.interrupts import stop_requests
@@ -110,7 +110,7 @@ def _learn(
     remains: Remains,
     show: Show,
     on_progress: Callable[[TrainProgress], None],
-) -> tuple[Trained, DistributedFacts | None]:
+) -> tuple[Trained, ClusterSummary | None]:
     """What was learnt, and of a job through Redis how it went. Raises KeyboardInterrupt if it is nothing."""
     with show("training") as report:
 
@@ -136,7 +136,7 @@ def _learn(
     return trained, cluster
 
 
-def _model(setup: TrainSetup, trained: Trained, cluster: DistributedFacts | None, remains: Remains) -> Model:
+def _model(setup: TrainSetup, trained: Trained, cluster: ClusterSummary | None, remains: Remains) -> Model:
     """The trained model; raises ModelError where it would be nonsense, which no store keeps either."""
     try:
         return setup.model(trained.state, trained.result, _bad_rows(setup, cluster).count)
@@ -231,7 +231,7 @@ def _raise_failure(
     ) from failure
 
 
-def _bad_rows(setup: TrainSetup, cluster: DistributedFacts | None) -> BadRows:
+def _bad_rows(setup: TrainSetup, cluster: ClusterSummary | None) -> BadRows:
     """Those of training."""
     return setup.source.bad_rows if cluster is None else cluster.report.bad_rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Event
 
-from ctr.distributed import CheckpointSettings, DistributedFacts, StoreSettings, train_distributed
+from ctr.distributed import CheckpointSettings, ClusterSummary, StoreSettings, train_distributed
 from ctr.errors import DataError
 from ctr.features import BLOCK_ROWS, Batch, DatasetSource, ExampleSource, RawSource, too_many
 from ctr.jobs.holdout import AfterPass, PassEvaluations, State
@@ -103,7 +103,7 @@ def learn_distributed(
     stop: Event,
     remains: Remains,
     on_progress: Callable[[TrainProgress], None],
-) -> tuple[Trained, DistributedFacts]:
+) -> tuple[Trained, ClusterSummary]:
     """Train through Redis; the store is open and still holds everything.
 
     Raises DataError when there was nothing to learn from, and as `train_distributed` does.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import CtrError, DataError
 from ctr.features import BadRows, Batch, Chunk, ExampleSource
-from ctr.model.evaluation import batches_beside
+from ctr.model.evaluation import batches_beside, labels_of
 from ctr.model.model import Model
 from ctr.optimizers import Float32
 from ctr.prefetch import Prefetch
@@ -27,43 +27,43 @@ Positions = NDArray[np.int64]
 
 
 class RowNumbers:
-    """Follows a pass over all rows of a source, and numbers its examples: from 0, bad rows among them.
+    """Numbers the examples of a pass over all rows of a source, from 0; bad rows count.
 
-    To be made before the pass begins. Of a source that was opened for some rows only it knows nothing.
+    Create it before the pass begins. It does not know which rows a source was opened for.
     """
 
     def __init__(self, bad_rows: BadRows) -> None:
         """`bad_rows`: the source's."""
         self.next = 0
-        """The number of the row behind the last example."""
-        self._found = bad_rows.follow()
-        self._bad = np.empty(0, np.int64)  # those that no example has come behind yet
+        """The number of the row after the last example."""
+        self._reported = bad_rows.follow()
+        self._bad = np.empty(0, np.int64)  # those after the last example so far
 
     def of(self, count: int) -> Positions:
         """The row numbers, int64[count], of the next examples that the source has given."""
-        self._take_in()
+        self._collect()
         # Of the bad rows ahead, the i-th has i others and `bad[i] - next - i` examples before it.
-        among = int(np.searchsorted(self._bad - self.next - np.arange(self._bad.size), count))
-        good = np.ones(count + among, np.bool_)
-        good[self._bad[:among] - self.next] = False
+        bad = int(np.searchsorted(self._bad - self.next - np.arange(self._bad.size), count))
+        good = np.ones(count + bad, np.bool_)
+        good[self._bad[:bad] - self.next] = False
         numbers = np.flatnonzero(good) + self.next
         self.next += good.size
-        self._bad = self._bad[among:]
+        self._bad = self._bad[bad:]
         return numbers
 
     def rest(self) -> int:
-        """How many bad rows are behind the last example, once the pass has ended."""
-        self._take_in()
+        """How many bad rows follow the last example, once the pass has ended."""
+        self._collect()
         return self._bad.size
 
-    def _take_in(self) -> None:
-        found = [self._found.popleft() for _ in range(len(self._found))]
-        self._bad = np.concatenate([self._bad, *found])
+    def _collect(self) -> None:
+        reported = [self._reported.popleft() for _ in range(len(self._reported))]
+        self._bad = np.concatenate([self._bad, *reported])
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredRows:
-    """What a model says of some rows."""
+    """Some rows, as one model scores them."""
 
     rows: Positions
     """int64[n], ascending: their numbers among all rows of the input."""
@@ -71,7 +71,7 @@ class ScoredRows:
     labels: Float32
     weights: Float32 | None
     texts: Mapping[str, pa.StringArray]
-    """By column, what stands there in these rows; those of the first model alone."""
+    """The texts of these rows by column; only those of the first model."""
 
     def __len__(self) -> int:
         return self.rows.size
@@ -81,7 +81,7 @@ class ScoredRows:
         return self._of(slice(first, last), {name: each[first:last] for name, each in self.texts.items()})
 
     def of(self, rows: Positions) -> ScoredRows:
-        """Of these rows, those with the given numbers."""
+        """Only the rows with these numbers."""
         if rows.size == self.rows.size:
             return self
         places = np.searchsorted(self.rows, rows)
@@ -94,7 +94,7 @@ class ScoredRows:
 
 @contextmanager
 def naming(model: Model, *, others: bool) -> Iterator[None]:
-    """Let an error about what `model` reads say which model that is, where there are others."""
+    """Have errors about what `model` reads name the model, if there are others."""
     try:
         yield
     except CtrError as error:
@@ -106,7 +106,7 @@ def naming(model: Model, *, others: bool) -> Iterator[None]:
 def aligned(
     models: Sequence[Model], sources: Sequence[ExampleSource], by: Sequence[str], *, weighted: bool
 ) -> Iterator[list[ScoredRows]]:
-    """For each model the rows that are good for all, some at a time; see `compare`.
+    """Batches of the rows that are good for all models, as each model scores them; see `compare`.
 
     Raises DataError where rows have no labels, or not the same ones for all models.
     """
@@ -116,20 +116,20 @@ def aligned(
             numbers = RowNumbers(source.bad_rows)
             batches = _batches(model, source, () if i else by, weighted, others=len(models) > 1)
             ahead.append(_Ahead(model, opened.enter_context(Prefetch(batches, depth=2)), numbers))
-        while rest := [each for each in ahead if each.fill()]:
-            until = min(int(each.waiting.rows[-1]) for each in rest)
-            parts = [each.take(until) for each in rest]
-            if len(rest) < len(ahead):
-                continue  # the others have left these rows out
-            rows = reduce(_common, (part.rows for part in parts))
+        while unread := [each for each in ahead if each.fill()]:
+            until = min(int(each.waiting.rows[-1]) for each in unread)
+            scored = [each.take(until) for each in unread]
+            if len(unread) < len(ahead):
+                continue  # bad rows of the other models
+            rows = reduce(_common, (each.rows for each in scored))
             if rows.size:
-                same = [part.of(rows) for part in parts]
-                _require_same_labels(models, same)
-                yield same
+                common = [each.of(rows) for each in scored]
+                _require_same_labels(models, common)
+                yield common
 
 
 class _Ahead:
-    """The examples of a model that others have not come to yet."""
+    """The scored examples of one model that the other models have not reached yet."""
 
     waiting: ScoredRows
 
@@ -146,33 +146,31 @@ class _Ahead:
         self.waiting = ScoredRows(np.empty(0, np.int64), none, none, None, {})
 
     def fill(self) -> bool:
-        """Let there be examples, if there are any more."""
+        """Read until examples are waiting; False at the end of the source."""
         while not len(self.waiting):
             batch, texts = next(self._batches, (None, None))
             if batch is None:
                 return False
-            if batch.labels is None:
-                raise DataError("these rows have no labels to evaluate on; `ctr predict` scores them.")
             self.waiting = ScoredRows(
                 self._numbers.of(len(batch)),
                 self._model.margins(batch),
-                batch.labels,
+                labels_of(batch),
                 batch.weights,
                 {} if texts is None else texts.of_examples(),
             )
         return True
 
     def take(self, until: int) -> ScoredRows:
-        """Those up to this row; they wait no longer."""
+        """Remove and return the waiting examples up to this row."""
         count = int(np.searchsorted(self.waiting.rows, until, side="right"))
-        taken, self.waiting = self.waiting.part(0, count), self.waiting.part(count, len(self.waiting))
-        return taken
+        scored, self.waiting = self.waiting.part(0, count), self.waiting.part(count, len(self.waiting))
+        return scored
 
 
 def _batches(
     model: Model, source: ExampleSource, by: Sequence[str], weighted: bool, *, others: bool
 ) -> Iterator[tuple[Batch | Chunk, RowTexts | None]]:
-    """Batches, with the texts of their rows where these are wanted."""
+    """Batches, with the texts of their rows in the columns `by`."""
     with naming(model, others=others):
         for batch, texts in batches_beside(source, by):
             if batch is not None:

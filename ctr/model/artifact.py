@@ -11,15 +11,14 @@ state.safetensors        the optimizer's state, to train on from
 
 from __future__ import annotations
 
-import mmap
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -38,7 +37,7 @@ from ctr.features import (
 )
 from ctr.features.readable import DICTIONARY
 from ctr.features.spec import LEARNT, SPEC, spec_files, spec_of_files
-from ctr.features.windows import WINDOW_FILE, Windows, read_windows, sha256_of, write_windows
+from ctr.features.windows import WINDOW_FILE, read_windows, sha256_of, write_windows
 from ctr.model.calibration import Calibration
 from ctr.model.folder import (
     FORMAT,
@@ -52,6 +51,8 @@ from ctr.model.folder import (
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model, model_id
 from ctr.optimizers import Float32, Optimizer
+
+_Loaded = TypeVar("_Loaded")
 
 _WEIGHTS = "weights.safetensors"
 _CALIBRATION = "calibration.safetensors"
@@ -70,24 +71,24 @@ def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
     require_model_or_nothing(path)
     try:
         with replace_folder(path) as folder:
-            whole = spec_files(model.spec)
+            contents = spec_files(model.spec)
             if model.dictionary is not None:
-                whole[DICTIONARY] = model.dictionary
-            for name, content in whole.items():
+                contents[DICTIONARY] = model.dictionary
+            for name, content in contents.items():
                 (folder / name).write_bytes(content)
             linear = model.linear
             save_file({"slots": linear.slots, "weights": linear.weights}, folder / _WEIGHTS)
             slots, numbers = state
             save_file({"slots": slots, "state": numbers}, folder / _STATE)
             arrays = [_WEIGHTS, _STATE]
-            if (known := model.calibration) is not None:
-                points = {"margins": known.margins, "log_odds": known.log_odds}
-                save_file(points, folder / _CALIBRATION)
+            if (fitted := model.calibration) is not None:
+                save_file({"margins": fitted.margins, "log_odds": fitted.log_odds}, folder / _CALIBRATION)
                 arrays.append(_CALIBRATION)
             for name in arrays:  # safetensors keeps its files from other users
                 shutil.copymode(folder / SPEC, folder / name)
-            of_windows = [] if model.windows is None else write_windows(model.windows, folder, folder / SPEC)
-            files = {name: sha256_of(folder / name) for name in (*whole, *arrays, *of_windows)}
+            if model.windows is not None:
+                arrays += write_windows(model.windows, folder, folder / SPEC)
+            files = {name: sha256_of(folder / name) for name in (*contents, *arrays)}
             (folder / MANIFEST).write_bytes(manifest_text({**model.manifest, "sha256": files}))
     except (OSError, SafetensorError) as error:
         kept = "the model that was there is unchanged" if path.exists() else "nothing was left behind"
@@ -95,39 +96,37 @@ def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
 
 
 def update_manifest(model: Model, path: Path) -> None:
-    """Write the manifest of `model`, which `save_model` has saved as `path`, anew: as a whole or not at all.
+    """Rewrite the manifest of `model`, which `save_model` has saved as `path`: as a whole or not at all.
 
-    Raises ModelError when another model is there by now, or the disk refuses; the folder is then unchanged.
+    Raises ModelError when another model has replaced it, or the disk refuses; the folder is then unchanged.
     """
     try:
         with ExitStack() as opened:
-            # The folder itself: what gets its name while this goes on is not touched.
+            # Through the open folder: one that takes its name meanwhile is not touched.
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             opened.callback(os.close, folder)
             with open(MANIFEST, "rb", opener=partial(os.open, dir_fd=folder)) as file:
-                there = orjson.loads(file.read())
-            if there["id"] != model.id:
-                raise ModelError(f"{path}: another model, {there['id']}, has taken the place of {model.id}.")
+                saved = orjson.loads(file.read())
+            if saved["id"] != model.id:
+                raise ModelError(f"{path}: another model, {saved['id']}, has replaced {model.id}.")
             place = path.resolve()
             draft = opened.enter_context(scratch_folder(place.parent, f".{place.name}.", ".partial"))
             with (draft / MANIFEST).open("wb") as file:
-                file.write(manifest_text({**model.manifest, "sha256": there["sha256"]}))
+                file.write(manifest_text({**model.manifest, "sha256": saved["sha256"]}))
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft / MANIFEST, MANIFEST, dst_dir_fd=folder)
             os.fsync(folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path}: the manifest could not be written anew ({error}).") from error
+        raise ModelError(f"{path}: the manifest could not be rewritten ({error}).") from error
 
 
 def require_model_or_nothing(path: Path) -> None:
-    """Raise ModelError if writing a model to `path` would delete something that is none."""
-    parts = {MANIFEST, SPEC, LEARNT, DICTIONARY, _WEIGHTS, _STATE, _CALIBRATION}
-
-    def is_part(name: str) -> bool:
-        return name in parts or WINDOW_FILE.fullmatch(name) is not None
-
-    require_replaceable(path, "model", FORMAT, is_part, ModelError)
+    """Raise ModelError if writing a model to `path` would delete anything but a model."""
+    files = {MANIFEST, SPEC, LEARNT, DICTIONARY, _WEIGHTS, _STATE, _CALIBRATION}
+    require_replaceable(
+        path, "model", FORMAT, lambda name: name in files or WINDOW_FILE.fullmatch(name), ModelError
+    )
 
 
 def load_model(path: str | Path) -> Model:
@@ -143,8 +142,8 @@ def _load(folder: ModelFolder) -> Model:
     path, manifest = folder.path, folder.manifest
     try:
         names = (SPEC, LEARNT) if LEARNT in manifest["sha256"] else (SPEC,)
-        of_spec = {name: bytes(folder.content(name)) for name in names}
-        spec = spec_of_files(of_spec, where=str(path / SPEC))
+        files = {name: bytes(folder.content(name)) for name in names}
+        spec = spec_of_files(files, where=str(path / SPEC))
     except SpecError as error:
         raise ModelError(f"{error} The model was written by another version; train it again.") from error
     if spec.fingerprint != manifest["spec_fingerprint"]:
@@ -152,34 +151,31 @@ def _load(folder: ModelFolder) -> Model:
             f"{path}: the model was trained with the transform {manifest['spec_fingerprint'][:12]}, but its "
             f"{SPEC} gives {spec.fingerprint[:12]}; restore the folder or train again."
         )
-    wanted = {"slots": (slot_dtype(spec.bits), 1), "weights": (np.float32, 1)}
-    tensors = _tensors(path / _WEIGHTS, folder.content(_WEIGHTS), wanted)
-    linear = LinearModel(tensors["slots"], tensors["weights"])
+    linear = LinearModel(
+        *_tensors(folder, _WEIGHTS, {"slots": (slot_dtype(spec.bits), 1), "weights": (np.float32, 1)})
+    )
     calibration = _calibration(folder)
-    found = model_id(spec, linear, calibration)
-    if found != manifest["id"]:
+    actual = model_id(spec, linear, calibration)
+    if actual != manifest["id"]:
         raise ModelError(
             f"{path}: {MANIFEST} names model {manifest['id']}, but the weights are those of model "
-            f"{found}; restore the folder or train again."
+            f"{actual}; restore the folder or train again."
         )
-    windows = _windows(spec, folder)
+    windows = None
+    if spec.windows:
+        windows = read_windows(spec, lambda name: bytes(folder.content(name)), str(path))
     transform = Transform(spec, with_label=False, history=windows)
     return Model(linear, transform, manifest, windows=windows, folder=path, calibration=calibration)
 
 
 def dictionary_of(model: Model) -> bytes | None:
-    """The file of the dictionary in the folder that `model` was loaded from; None if that has none.
+    """The file of the dictionary in the folder that `model` was loaded from; None if there is none.
 
     Raises ModelError when it is not the one that was saved with the model.
     """
     if model.folder is None or DICTIONARY not in model.manifest["sha256"]:
         return None
-
-    def read(folder: ModelFolder) -> bytes:
-        folder.require(model.manifest)
-        return bytes(folder.content(DICTIONARY))
-
-    return load_whole(model.folder, read)
+    return _load_more(model, lambda folder: bytes(folder.content(DICTIONARY)))
 
 
 def state_of(model: Model) -> tuple[Slots, Float32]:
@@ -187,46 +183,44 @@ def state_of(model: Model) -> tuple[Slots, Float32]:
 
     Raises ModelError when it is not the one that was saved with the model.
     """
+    return _load_more(model, lambda folder: _state(folder, model.spec.bits))
+
+
+def _load_more(model: Model, load: Callable[[ModelFolder], _Loaded]) -> _Loaded:
+    """What `load` reads from the folder of a model that was loaded; ModelError if that is another by now."""
     assert model.folder is not None
 
-    def read(folder: ModelFolder) -> tuple[Slots, Float32]:
+    def read(folder: ModelFolder) -> _Loaded:
         folder.require(model.manifest)
-        return _state(folder, model.spec.bits)
+        return load(folder)
 
     return load_whole(model.folder, read)
 
 
 def _state(folder: ModelFolder, bits: int) -> tuple[Slots, Float32]:
-    wanted = {"slots": (slot_dtype(bits), 1), "state": (np.float32, 2)}
-    tensors = _tensors(folder.path / _STATE, folder.content(_STATE), wanted)
-    return tensors["slots"], tensors["state"]
+    slots, state = _tensors(folder, _STATE, {"slots": (slot_dtype(bits), 1), "state": (np.float32, 2)})
+    return slots, state
 
 
 def _calibration(folder: ModelFolder) -> Calibration | None:
-    path, manifest = folder.path, folder.manifest
-    if _CALIBRATION not in manifest["sha256"]:
+    if _CALIBRATION not in folder.manifest["sha256"]:
         return None
-    wanted = {"margins": (np.float64, 1), "log_odds": (np.float64, 1)}
-    points = _tensors(path / _CALIBRATION, folder.content(_CALIBRATION), wanted)
+    points = {"margins": (np.float64, 1), "log_odds": (np.float64, 1)}
+    margins, log_odds = _tensors(folder, _CALIBRATION, points)
     try:
-        told = dict(manifest["calibrated"])
-        method, slope = told.pop("method"), float(told.pop("slope"))
-        return Calibration(method, points["margins"], points["log_odds"], slope, told)
+        facts = dict(folder.manifest["calibrated"])
+        method, slope = facts.pop("method"), float(facts.pop("slope"))
+        return Calibration(method, margins, log_odds, slope, facts)
     except (KeyError, TypeError, ValueError, ModelError) as error:
         raise ModelError(
-            f"{path}: {MANIFEST} and {_CALIBRATION} do not fit together ({error}); train the model again."
+            f"{folder.path}: {MANIFEST} and {_CALIBRATION} do not fit together ({error}); train the model"
+            " again."
         ) from error
-
-
-def _windows(spec: FeatureSpec, folder: ModelFolder) -> Windows | None:
-    if not spec.windows:
-        return None
-    return read_windows(spec, lambda name: bytes(folder.content(name)), str(folder.path))
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """What a model's training can go on from."""
+    """The state from which training can continue."""
 
     slots: Slots
     """uint32|uint64[k], sorted."""
@@ -235,11 +229,11 @@ class SavedState:
     optimizer: Optimizer
     """With the settings that the state was learnt with."""
     passes: float
-    """Over the rows that went into it, on average."""
+    """Passes over its rows, on average."""
     rows: int
-    """That went into it, those of the models that it comes from included."""
+    """Rows it was learnt from, including those of the models that it continues."""
     chunks: int
-    """That went into it, in all passes; 0 where that was not written down. Rounding goes on from there."""
+    """Chunks it was learnt from, in all passes; 0 if the manifest has no number. Rounding depends on it."""
     lineage: Sequence[Mapping[str, Any]] = ()
     """See `ctr.model.folder.lineage`."""
 
@@ -272,26 +266,27 @@ def _load_state(spec: FeatureSpec, folder: ModelFolder) -> SavedState:
     return SavedState(slots, state, optimizer, passes, rows, entries.training.chunks, comes_from)
 
 
-def _tensors(path: Path, content: mmap.mmap, wanted: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
+def _tensors(folder: ModelFolder, name: str, expected: Mapping[str, tuple[Any, int]]) -> list[Any]:
     """The tensors of a safetensors file, as arrays in its memory: `safetensors.numpy.load` copies them.
 
-    `wanted` has the dtype and the number of axes of each; the first is ascending.
+    `expected` has the dtype and the number of axes of each; the first is ascending.
     """
     # Such a file is the length of its header in 8 bytes, the header as JSON, and the numbers.
-    tensors: dict[str, Any] = {}
+    path, content = folder.path / name, folder.content(name)
+    tensors: list[Any] = []
     try:
         numbers = 8 + int.from_bytes(content[:8], "little")
         header = orjson.loads(content[8:numbers])
-        for name, (dtype, ndim) in wanted.items():
-            entry = header[name]
+        for tensor, (dtype, ndim) in expected.items():
+            entry = header[tensor]
             if entry["dtype"] != _DTYPES[dtype] or len(entry["shape"]) != ndim:
-                raise ModelError(f"{path}: the tensor {name} is of another type; train the model again.")
+                raise ModelError(f"{path}: the tensor {tensor} is of another type; train the model again.")
             begin, end = entry["data_offsets"]
             flat = np.frombuffer(content, np.uint8, end - begin, numbers + begin).view(dtype)
-            tensors[name] = np.require(flat, requirements="A").reshape(entry["shape"])
+            tensors.append(np.require(flat, requirements="A").reshape(entry["shape"]))
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read ({error}); train the model again.") from error
-    first, *_ = tensors.values()
-    if any(len(each) != first.size for each in tensors.values()) or (first[1:] <= first[:-1]).any():
-        raise ModelError(f"{path}: {' and '.join(wanted)} do not fit together; train the model again.")
+    first = tensors[0]
+    if any(len(each) != first.size for each in tensors) or (first[1:] <= first[:-1]).any():
+        raise ModelError(f"{path}: {' and '.join(expected)} do not fit together; train the model again.")
     return tensors

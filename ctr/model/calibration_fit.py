@@ -67,7 +67,7 @@ class MarginHistogram:
 
 
 def fit_calibration(method: Method, rows: MarginHistogram) -> Calibration:
-    """The map that suits the rows best. Raises DataError unless some were clicked and some were not."""
+    """The map that fits the rows best. Raises DataError unless some were clicked and some were not."""
     if not 0 < rows.clicks < rows.rows:
         raise DataError(_one_label(rows.clicks, rows.rows))
     return _isotonic(rows) if method == "isotonic" else _platt(rows)
@@ -94,13 +94,13 @@ def _isotonic(rows: MarginHistogram) -> Calibration:
     from scipy.optimize import isotonic_regression  # a fifth of a second, for nobody else
 
     margins, rates, weights = rows.points()
-    found = isotonic_regression(rates, weights=weights)
-    starts = found.blocks[:-1]
+    fitted = isotonic_regression(rates, weights=weights)
+    starts = fitted.blocks[:-1]
     weight = np.add.reduceat(weights, starts)
     centres = np.add.reduceat(weights * margins, starts) / weight
-    p = found.x[starts]
-    # Only the first block can be without a click, and only the last with nothing else: there, half a row of
-    # the other kind is added, as far as the next block leaves room.
+    p = fitted.x[starts]
+    # Only the first block can have no clicks, and only the last nothing but clicks: half a row of the other
+    # kind is added there, up to the rate of the next block.
     odd = 0.5 / (weight + 1)
     if p[0] <= 0:
         p[0] = min(odd[0], p[1] / 2)
@@ -127,9 +127,9 @@ def _platt(rows: MarginHistogram) -> Calibration:
     x = (margins - middle) / spread
 
     def loss(line: Float64) -> tuple[float, Float64]:
-        found = line[0] + line[1] * x
-        slope = weights * (np.exp(-np.logaddexp(0, -found)) - targets) / total
-        value = float(weights @ (np.logaddexp(0, found) - targets * found)) / total
+        log_odds = line[0] + line[1] * x
+        slope = weights * (np.exp(-np.logaddexp(0, -log_odds)) - targets) / total
+        value = float(weights @ (np.logaddexp(0, log_odds) - targets * log_odds)) / total
         return value, np.array([slope.sum(), slope @ x])
 
     rate = float(weights @ targets) / total
@@ -147,7 +147,7 @@ def _platt(rows: MarginHistogram) -> Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """What calibration on a hold-out gave."""
+    """A calibration that was fitted on a hold-out, and its metrics."""
 
     calibration: Calibration
     """Fitted on all of it."""
@@ -158,16 +158,16 @@ class Calibrated:
 
     def of(self, model: Model) -> Model:
         """The model with this calibration; its manifest has both metrics."""
-        found = model.calibrated(self.calibration)
-        note_holdout(found, self.after.summary(), holdout_uncalibrated=self.before.summary())
-        return found
+        calibrated = model.calibrated(self.calibration)
+        note_holdout(calibrated, self.after.summary(), holdout_uncalibrated=self.before.summary())
+        return calibrated
 
     def of_saved(self, model: Model, inputs: Sequence[str]) -> Model:
-        """The same of a model that was there before; the manifest also names it, and these inputs."""
+        """The same for a saved model; the manifest also names that model, and these inputs."""
         facts = {**self.calibration.facts, "inputs": list(inputs), "of_model": model.id}
-        found = replace(self, calibration=replace(self.calibration, facts=facts)).of(model)
-        found.manifest["created"] = datetime.now(UTC).isoformat(timespec="seconds")
-        return found
+        calibrated = replace(self, calibration=replace(self.calibration, facts=facts)).of(model)
+        calibrated.manifest["created"] = datetime.now(UTC).isoformat(timespec="seconds")
+        return calibrated
 
 
 def calibrate(
@@ -187,11 +187,10 @@ def calibrate(
     halves = MarginHistogram(), MarginHistogram()
     before, after = Metrics(), Metrics()
     with KeptMargins() as kept:
-        for batch in labelled_batches(source, start=start, stop=stop):
-            margins, labels, weights = model.margins(batch), batch.labels, batch.weights
-            assert labels is not None
-            for half, part in zip(halves, halves_of(before.examples, len(batch)), strict=True):
-                half.add(margins[part], labels[part], None if weights is None else weights[part])
+        for batch, labels in labelled_batches(source, start=start, stop=stop):
+            margins, weights = model.margins(batch), batch.weights
+            for half, rows in zip(halves, halves_of(before.examples, len(batch)), strict=True):
+                half.add(margins[rows], labels[rows], None if weights is None else weights[rows])
             before.add(margins, labels, weights)
             kept.add(margins, labels, weights)
             on_rows(before.examples)
@@ -199,8 +198,8 @@ def calibrate(
             return None
         by_other = [fit_calibration(method, half) for half in reversed(halves)]
         for margins, labels, weights in kept.batches():
-            for one, part in zip(by_other, halves_of(after.examples, labels.size), strict=True):
-                margins[part] = one(margins[part])
+            for fitted, rows in zip(by_other, halves_of(after.examples, labels.size), strict=True):
+                margins[rows] = fitted(margins[rows])
             after.add(margins, labels, weights)
     whole = fit_calibration(method, halves[0].merged(halves[1]))
     return Calibrated(replace(whole, facts={**whole.facts, DIGESTS: digests}), before, after)
@@ -224,16 +223,15 @@ def require_uncalibrated(model: Model, remedy: str) -> None:
 
 def require_both_labels(source: ExampleSource, start: int) -> None:
     """Raise DataError unless both halves have rows with and without a click; reads until they have."""
-    seen = np.zeros((2, 2), np.int64)
+    counts = np.zeros((2, 2), np.int64)
     rows = 0
-    for batch in labelled_batches(source, start=start):
-        assert batch.labels is not None
-        for half, part in enumerate(halves_of(rows, len(batch))):
-            seen[half] += np.bincount(batch.labels[part].astype(np.intp), minlength=2)
-        if seen.all():
+    for _, labels in labelled_batches(source, start=start):
+        for half, chosen in enumerate(halves_of(rows, labels.size)):
+            counts[half] += np.bincount(labels[chosen].astype(np.intp), minlength=2)
+        if counts.all():
             return
-        rows += len(batch)
-    worst = seen[int(np.argmin(seen.min(axis=1)))]
+        rows += labels.size
+    worst = counts[int(np.argmin(counts.min(axis=1)))]
     raise DataError(_one_label(int(worst[1]), int(worst.sum())))
 
 
@@ -247,11 +245,11 @@ def halves_of(first: int, rows: int) -> tuple[NDArray[np.bool_], NDArray[np.bool
     return one, ~one
 
 
-_IN_MEMORY = 64 << 20  # bytes: 5.6 million rows with weights; what is more goes to a temporary file
+_IN_MEMORY = 64 << 20  # bytes: 5.6 million rows with weights; more go to a temporary file
 
 
 @contextmanager
-def _room() -> Iterator[None]:
+def _disk_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -275,20 +273,20 @@ class KeptMargins:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # on a full disk it tries to write what is left once more
+        with suppress(OSError):  # on a full disk, it tries once more to write
             self._file.close()
 
     def add(self, margins: Float32, labels: Float32, weights: Float32 | None) -> None:
-        """Keep a batch, float32[n] each. Raises DataError when there is no room for it."""
+        """Keep a batch, float32[n] each. Raises DataError when the disk is full."""
         arrays = (margins, labels) if weights is None else (margins, labels, weights)
-        with _room():
+        with _disk_errors():
             for array in arrays:
                 self._file.write(np.ascontiguousarray(array, np.float32).data)
         self._batches.append((margins.size, weights is not None))
 
     def batches(self) -> Iterator[tuple[Float32, Float32, Float32 | None]]:
-        """All that was kept, in that order. Raises DataError when there is no room for it."""
-        with _room():  # for what is not written yet
+        """All batches, in the order of `add`. Raises DataError when the disk is full."""
+        with _disk_errors():  # of what is written only now
             self._file.seek(0)
         for rows, weighted in self._batches:
             yield self._read(rows), self._read(rows), self._read(rows) if weighted else None

@@ -46,7 +46,7 @@ class Difference:
 
 @dataclass(slots=True)
 class _Sums:
-    """Over weighted differences of losses."""
+    """Sums over weighted differences of losses."""
 
     examples: int = 0
     w: float = 0.0
@@ -93,17 +93,15 @@ def compare(
 ) -> list[Compared]:
     """Evaluate each model on its source: the same rows, hashed as that model wants them.
 
-    `by`: columns for whose values there are metrics, too; the first source was opened with them as `also`.
-    `weighted`: whether rows count by their weights, or all alike.
-
-    Rows that one of the sources leaves out as bad count for none of the models.
+    `by`: columns whose values get metrics of their own; the first source was opened with them as `also`.
+    `weighted`: whether rows count by their weights. Rows that are bad for one model count for none.
 
     Raises DataError when there are no rows, when they have no labels, or not the same ones for all models.
     """
-    found = [Compared(slices={column: Slices() for column in by}) for _ in models]
+    compared = [Compared(slices={column: Slices() for column in by}) for _ in models]
     rows = 0
     for scored in aligned(models, sources, by, weighted=weighted):
-        _add(found, scored)
+        _add(compared, scored)
         rows += len(scored[0])
         on_rows(rows)
     if rows == 0:
@@ -112,13 +110,13 @@ def compare(
             if len(models) == 1
             else "there is no row that all models can be evaluated on: check the input."
         )
-    return found
+    return compared
 
 
-def _add(found: Sequence[Compared], scored: Sequence[ScoredRows]) -> None:
+def _add(compared: Sequence[Compared], scored: Sequence[ScoredRows]) -> None:
     """Count the same rows for each model."""
     first = scored[0]
-    for each, result in zip(scored, found, strict=True):
+    for each, result in zip(scored, compared, strict=True):
         result.metrics.add(each.margins, each.labels, each.weights)
         for column, slices in result.slices.items():
             slices.add(first.texts[column], each.margins, each.labels, each.weights)
@@ -137,19 +135,19 @@ VALUES_KEPT = 64
 
 @dataclass(slots=True)
 class Slices:
-    """Of one column. The first values that are met get metrics of their own; the rest share theirs.
+    """The metrics of one column's values: each of the first values has its own; all others share one.
 
-    Of the values that are new in a batch the most frequent come first, so that those which matter are among
-    the first whatever the column has.
+    In each batch, new values count as first in the order of their frequency, so frequent values have their
+    own metrics, whatever else the column holds.
     """
 
     by_value: dict[str | None, Metrics] = field(default_factory=dict)
-    """None: the value is missing."""
+    """By value; None is the missing value."""
     others: Metrics = field(default_factory=Metrics)
-    """Of the examples with other values."""
+    """Of examples with any other value."""
 
     def add(self, texts: pa.StringArray, margins: Float32, labels: Float32, weights: Float32 | None) -> None:
-        """Count examples, of which `texts` are the values."""
+        """Count examples with these values."""
         coded = texts.dictionary_encode("encode")
         values: list[str | None] = coded.dictionary.to_pylist()
         # Not by `to_numpy`, which loads pandas, where that is: 0.3 s.
@@ -167,7 +165,7 @@ class Slices:
             count(self.others, np.flatnonzero(~kept[codes]))
 
     def _kept(self, values: Sequence[str | None], counts: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of these values have metrics of their own, with those that get them now."""
+        """Which of these values have metrics of their own; new ones get theirs now."""
         kept = np.array([value in self.by_value for value in values], np.bool_)
         new = np.flatnonzero(~kept)
         new = new[np.argsort(-counts[new], kind="stable")][: VALUES_KEPT - len(self.by_value)]
@@ -177,7 +175,7 @@ class Slices:
         return kept
 
     def largest(self, most: int) -> tuple[dict[str | None, Metrics], Metrics]:
-        """Those with the most examples, and all the rest together."""
+        """The metrics of the values with the most examples, and of all other examples together."""
         ordered = sorted(self.by_value.items(), key=lambda each: -each[1].examples)
         rest = Metrics()
         for metrics in (self.others, *(metrics for _, metrics in ordered[most:])):

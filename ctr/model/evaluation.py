@@ -12,6 +12,7 @@ from ctr.features import Batch, Chunk, ExampleSource
 from ctr.metrics import Metrics, MetricSummary
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model
+from ctr.optimizers import Float32
 from ctr.prefetch import Prefetch, ReaderHangs
 
 if TYPE_CHECKING:
@@ -34,29 +35,34 @@ def evaluate(
     `stop`, once set, ends it early. Raises DataError when there are none, or when they have no labels.
     """
     metrics = Metrics()
-    for batch in labelled_batches(source, start=start, stop=stop):
-        assert batch.labels is not None
-        metrics.add(model.margins(batch), batch.labels, batch.weights)
+    for batch, labels in labelled_batches(source, start=start, stop=stop):
+        metrics.add(model.margins(batch), labels, batch.weights)
         on_rows(metrics.examples)
     return metrics
 
 
 def note_holdout(model: Model, summary: MetricSummary, **others: MetricSummary) -> None:
-    """Put what the hold-out says, and these other metrics, into a model's manifest."""
-    metrics = {"holdout": summary, **others}
-    found = {name: each.to_json() for name, each in metrics.items()}
-    model.manifest["metrics"] = {**model.manifest["metrics"], **found}
+    """Write the metrics of the hold-out, and these others, to a model's manifest."""
+    metrics = {name: each.to_json() for name, each in {"holdout": summary, **others}.items()}
+    model.manifest["metrics"] = {**model.manifest["metrics"], **metrics}
     model.manifest["calibration"] = summary.to_json()["calibration"]
+
+
+def labels_of(batch: Batch | Chunk) -> Float32:
+    """The labels float32[n] of examples. Raises DataError where they have none."""
+    if batch.labels is None:
+        raise DataError("these rows have no labels to evaluate on; `ctr predict` scores them.")
+    return batch.labels
 
 
 def labelled_batches(
     source: ExampleSource, *, start: int = 0, stop: Event | None = None
-) -> Iterator[Batch | Chunk]:
-    """The rows of `source` from `start` on, read ahead of time; `stop`, once set, ends it early.
+) -> Iterator[tuple[Batch | Chunk, Float32]]:
+    """The rows of `source` from `start` on, with their labels, read ahead; `stop`, once set, ends it early.
 
     Raises DataError when there are none, or when they have no labels.
     """
-    found = False
+    empty = True
     with (
         suppress(ReaderHangs),
         Prefetch(source.batches(SCORING_ROWS, start=start), depth=2, stop=stop) as batches,
@@ -64,18 +70,16 @@ def labelled_batches(
         for batch in batches:
             if stop is not None and stop.is_set():
                 return
-            if batch.labels is None:
-                raise DataError("these rows have no labels to evaluate on; `ctr predict` scores them.")
-            found = True
-            yield batch
-    if not found and not (stop is not None and stop.is_set()):
+            empty = False
+            yield batch, labels_of(batch)
+    if empty and not (stop is not None and stop.is_set()):
         raise DataError("there is no row to evaluate on: check the input, or the hold-out fraction.")
 
 
 def batches_beside(
     source: ExampleSource, columns: Sequence[str]
 ) -> Iterator[tuple[Batch | Chunk | None, RowTexts | None]]:
-    """Batches to score, with what the rows that were read for each have in these columns, if any are named.
+    """Batches to score, each with the texts of its rows in these columns, if any are named.
 
     The source was opened with them as `also`; see `ctr.features.batches_with_texts`.
     """

@@ -40,7 +40,7 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A row's prediction, and what it is made of."""
+    """A row's prediction, and the contributions that add up to it."""
 
     place: str
     """Where the row stands, such as `clicks.tsv:17`; if it is a bad row, with what is wrong."""
@@ -59,20 +59,19 @@ class Explanation:
 def explain(model: Model, inputs: Sequence[str], rows: int, values: object = None) -> list[Explanation]:
     """The first `rows` rows of raw data, or of a hashed data set.
 
-    Of raw rows, the features of windows are left out: they depend on the moment, and are those of no one
-    value. Of hashed rows all are there, with the texts that `Model.weights` gives their slots, or the data
-    set's dictionary; a slot without a text stands for itself. Raises DataError for raw data that carries its
-    own features, when there is no row, and as reading does.
+    For raw rows, the features of windows are left out, as they depend on the moment. Hashed rows have all
+    features, with the texts that `Model.weights` or the data set's dictionary has for their slots, or else
+    the slots themselves. Raises DataError for raw data that carries its own features, when there is no row,
+    and as reading does.
     """
     if len(inputs) == 1 and is_dataset(inputs[0]):
         return _of_hashed(model, inputs[0], rows, values)
-    found = []
-    for row in show(model.spec, inputs, rows):
-        if not row.features:
-            found.append(Explanation(row.place, nan, nan, ()))
-        else:
-            found.append(_explanation(model, row.place, _with_bias(model, row.features)))
-    return found
+    return [
+        _explanation(model, row.place, _with_bias(model, row.features))
+        if row.features
+        else Explanation(row.place, nan, nan, ())
+        for row in show(model.spec, inputs, rows)
+    ]
 
 
 def explain_row(model: Model, row: Mapping[str, object]) -> Explanation:
@@ -121,10 +120,7 @@ def _dictionary(dataset: str) -> pa.Table | None:
 
 def _texts(names: pa.Table | None, slots: Slots) -> list[str | None]:
     """Of each slot, or None."""
-    if names is None:
-        return [None] * slots.size
-    found: list[str | None] = FeatureTexts.of(names).at(slots)[0].to_pylist()
-    return found
+    return [None] * slots.size if names is None else list(FeatureTexts.of(names).at(slots)[0].to_pylist())
 
 
 def _of_slot(slot: int, value: float, text: str | None) -> ShownFeature:
@@ -141,11 +137,10 @@ def _with_bias(model: Model, features: Sequence[ShownFeature]) -> list[ShownFeat
 
 def _explanation(model: Model, place: str, features: Sequence[ShownFeature]) -> Explanation:
     slots: Slots = np.array([each.slot for each in features], slot_dtype(model.spec.bits))
+    weights = model.linear.weights_at(slots).tolist()
     parts = [
         Contribution(f.field, f.text, f.feature, slot, f.value, weight, weight * f.value)
-        for f, slot, weight in zip(
-            features, slots.tolist(), model.linear.weights_at(slots).tolist(), strict=True
-        )
+        for f, slot, weight in zip(features, slots.tolist(), weights, strict=True)
     ]
     total = sum(part.contribution for part in parts)
     parts.sort(key=lambda part: -abs(part.contribution))

@@ -24,10 +24,10 @@ SEEN = "the model was {} on rows of {}, so these metrics are optimistic; evaluat
 
 
 def input_digests(inputs: Sequence[str | Path | InputFile]) -> list[str]:
-    """By what a source's `inputs` are recognised, also under another name. Raises DataError.
+    """Digests by which a source's `inputs` are recognised, also under another name. Raises DataError.
 
-    That of a data set is of all that it holds; those of files: see `file_digests`, but for
-    those of which some rows are left out.
+    A data set's digest covers everything in it; for files see `file_digests`. Files of which some rows are
+    left out have none.
     """
     folders = [each for each in inputs if isinstance(each, str | Path)]
     files = [
@@ -39,9 +39,9 @@ def input_digests(inputs: Sequence[str | Path | InputFile]) -> list[str]:
 
 
 def seen_rows(manifest: Mapping[str, Any], digests: Sequence[str]) -> str | None:
-    """How a model came to know rows of inputs with these digests: "trained" or "calibrated" on them.
+    """How a model has seen inputs with these digests: "trained" or "calibrated" on them.
 
-    None if it is not known to have seen any, as where its manifest says nothing of digests.
+    None if it is not known to have seen any, such as when its manifest has no digests.
     """
     training = manifest.get("training", {})
     trained = [each.get(DIGESTS) or () for each in (training, *training.get("lineage", ()))]
@@ -52,24 +52,24 @@ def seen_rows(manifest: Mapping[str, Any], digests: Sequence[str]) -> str | None
 
 
 _PERFECT = 0.999  # AUC
-_SUSPECT = 0.95  # from here on, fields are looked at one by one
-_ENOUGH = 20  # clicks, and rows without: fewer may be ranked perfectly by chance
-_ROWS = 20_000  # that fields are looked at in: about 0.2 s for ten of them
+_SUSPECT = 0.95  # above it, fields are checked one by one
+_ENOUGH = 20  # rows of each label: fewer may be ranked perfectly by chance
+_ROWS = 20_000  # in which fields are checked: about 0.2 s for ten of them
 
 
 def too_good(
     summary: MetricSummary, spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], rows: str
 ) -> list[str]:
-    """Warnings where the AUC on `rows`, such as "the hold-out", suggests that a field knows the label.
+    """Warnings if the AUC on `rows`, such as "the hold-out", suggests that a field knows the label.
 
-    Above 0.95 those fields are named that alone predict the label in the first rows of `inputs`, if these are
-    raw. From 0.999 on there is a warning without such a field, too.
+    Above 0.95, they name the fields that predict the label by themselves in the first rows of `inputs`, if
+    these are raw. From 0.999 on there is a warning in any case.
     """
     if min(summary.positives, summary.examples - summary.positives) < _ENOUGH or not summary.auc > _SUSPECT:
         return []
     warnings = [
         f"field {name!r} alone predicts the label (AUC {auc:.3f}): is it written only after the click?"
-        for name, auc in _telling(spec, inputs).items()
+        for name, auc in _fields_that_predict(spec, inputs).items()
     ]
     if not warnings and summary.auc >= _PERFECT:
         warnings = [
@@ -79,7 +79,7 @@ def too_good(
     return [f"{text} `ctr features check` looks at each field of raw rows" for text in warnings]
 
 
-def _telling(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile]) -> dict[str, float]:
+def _fields_that_predict(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile]) -> dict[str, float]:
     from ctr.features.inputs import StandardInput
     from ctr.features.inspect import telling_fields
 
@@ -88,5 +88,5 @@ def _telling(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile]) -> dic
         return {}
     try:
         return telling_fields(spec, files, _ROWS)
-    except CtrError:  # it is about the job's result, which stands
+    except CtrError:  # the job has succeeded: no reason to fail now
         return {}

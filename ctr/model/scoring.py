@@ -40,9 +40,9 @@ def predict_file(
 ) -> int:
     """Score every row of `source` into `out` (`.parquet`, `.csv`, `.tsv`, or `-` for CSV on standard output).
 
-    `out` is one that `require_predictable` accepts. Rows are in input order; returns their number. Before the
-    prediction come the texts of these `columns`, with which `source` was opened as `also`; behind it, with
-    `margins`, the log-odds.
+    `require_predictable` must accept `out`. Rows are in input order; returns their number. The texts of
+    `columns`, with which `source` was opened as `also`, precede the prediction; with `margins`, the log-odds
+    follow it.
 
     A row that was skipped as bad has no prediction (null; `nan` in CSV), so that row `i` of the output
     always belongs to row `i` of the input. Raises DataError for an input without
@@ -52,27 +52,27 @@ def predict_file(
     row_numbers = RowNumbers(source.bad_rows)
     names = [PREDICTION, LOG_ODDS] if margins else [PREDICTION]
     schema = pa.schema([(name, pa.string()) for name in columns] + [(name, pa.float32()) for name in names])
-    beside = _Beside(columns)
+    texts_of_rows = _UnwrittenTexts(columns)
 
     def write_rows(numbers: Sequence[Float32]) -> None:
         # In text, a null would be an empty line, which readers of CSV skip.
-        found = [_column(each, nulls=out.suffix == ".parquet") for each in numbers]
-        write(pa.record_batch([*beside.take(numbers[0].size), *found], schema=schema))
+        scores = [_column(each, nulls=out.suffix == ".parquet") for each in numbers]
+        write(pa.record_batch([*texts_of_rows.take(numbers[0].size), *scores], schema=schema))
 
     with (
         _replacing(out, schema) as write,
         Prefetch(batches_beside(source, columns), depth=2) as batches,
     ):
         for batch, texts in batches:
-            beside.add(texts)
+            texts_of_rows.add(texts)
             if batch is None:
                 continue
             log_odds = model.margins(batch)
             predictions = probabilities_of(log_odds)
             before, places = rows, row_numbers.of(predictions.size) - rows
             rows = row_numbers.next
-            found = [predictions, log_odds] if margins else [predictions]
-            write_rows([_spread(each, places, rows - before) for each in found])
+            scores = [predictions, log_odds] if margins else [predictions]
+            write_rows([_spread(each, places, rows - before) for each in scores])
             on_rows(rows)
         trailing = row_numbers.rest()
         if trailing:
@@ -97,28 +97,28 @@ def require_predictable(out: Path) -> None:
     require_writable(out, make_folders=False)
 
 
-class _Beside:
-    """The texts of other columns that wait for the predictions of their rows."""
+class _UnwrittenTexts:
+    """The texts of other columns, until the predictions of their rows are known."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._waiting: dict[str, Any] = {name: pa.nulls(0, pa.string()) for name in columns}
 
     def add(self, texts: RowTexts | None) -> None:
-        """The rows that were read for a batch."""
+        """Append the rows that were read for a batch."""
         if texts is None:
             return
         for name, waiting in self._waiting.items():
             self._waiting[name] = pa.concat_arrays([waiting, texts.columns[name]])
 
     def take(self, rows: int) -> list[pa.Array]:
-        """The first rows, which are then gone."""
-        taken = [waiting[:rows] for waiting in self._waiting.values()]
+        """Remove and return the first rows, column by column."""
+        first = [waiting[:rows] for waiting in self._waiting.values()]
         self._waiting = {name: waiting[rows:] for name, waiting in self._waiting.items()}
-        return taken
+        return first
 
 
 def _spread(numbers: Float32, places: Positions, rows: int) -> Float32:
-    """The numbers at their places among so many, and between them NaN, which no prediction is."""
+    """The numbers at their places among `rows`; NaN, which no prediction is, everywhere else."""
     if numbers.size == rows:
         return numbers
     spread = np.full(rows, np.nan, np.float32)
@@ -127,9 +127,8 @@ def _spread(numbers: Float32, places: Positions, rows: int) -> Float32:
 
 
 def _column(numbers: Float32, *, nulls: bool) -> pa.Array:
-    """As Arrow has them; `nulls`: in place of NaN. `pa.array` would load pandas, where that is: 0.3 s."""
-    there = ~np.isnan(numbers) if nulls else None
-    mask = None if there is None else pa.py_buffer(np.packbits(there, bitorder="little"))
+    """An Arrow column; `nulls`: in place of NaN. `pa.array` would load pandas, if installed: 0.3 s."""
+    mask = pa.py_buffer(np.packbits(~np.isnan(numbers), bitorder="little")) if nulls else None
     return pa.Array.from_buffers(pa.float32(), numbers.size, [mask, pa.py_buffer(numbers)])
 
 
@@ -145,13 +144,13 @@ def _replacing(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatc
                 # Opened here, as a path would have Arrow load its file systems: 0.1 s.
                 place = opened.enter_context(pa.OSFile(str(opened.enter_context(replace_file(out))), "wb"))
             writer = opened.enter_context(
-                # What hardly repeats is not worth a dictionary, nor compressing: it takes as long as scoring.
+                # Predictions hardly repeat: a dictionary of them would take as long as scoring.
                 parquet.ParquetWriter(place, schema, use_dictionary=_texts(schema), compression="snappy")
                 if is_parquet
                 else _text_writer(place, schema, "\t" if out.suffix == ".tsv" else ",")
             )
             yield writer.write_batch
-    except BrokenPipeError:  # whoever reads has enough; Click ends the command without a word
+    except BrokenPipeError:  # the reader has closed the pipe; Click ends the command silently
         raise
     except OSError as error:
         where = "standard output" if str(out) == "-" else out

@@ -8,13 +8,10 @@ from typing import Any
 
 def flat(entries: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested entries by their path, joined by points."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for key, value in entries.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value
-    return found
+        flattened |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flattened
 
 
 def differing(runs: Sequence[Mapping[str, Any]]) -> list[str]:

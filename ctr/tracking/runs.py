@@ -45,12 +45,12 @@ class RunFolder:
     def keep(self, summary: Mapping[str, Any]) -> str:
         """Write the file: whole or not at all."""
         now = datetime.now(UTC)
-        whole = {"format": _FORMAT, "format_version": _VERSION, "created": now.isoformat(), **summary}
+        run = {"format": _FORMAT, "format_version": _VERSION, "created": now.isoformat(), **summary}
         # With microseconds: several jobs may train the same model.
         file = self._folder / f"{now:%Y%m%d-%H%M%S-%f}-{summary['model']}.json"
         try:
             with replace_file(file) as draft:
-                draft.write_bytes(orjson.dumps(whole, option=orjson.OPT_INDENT_2))
+                draft.write_bytes(orjson.dumps(run, option=orjson.OPT_INDENT_2))
         except OSError as error:
             raise DataError(f"{file}: the run could not be kept ({error}).") from error
         return str(file)

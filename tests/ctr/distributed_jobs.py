@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ctr.distributed import ClusterSummary
 from ctr.distributed.checkpointing import CheckpointSettings
-from ctr.distributed.result import DistributedFacts
 from ctr.distributed.run import StoreSettings, adopt, train_distributed
 from ctr.errors import StoreError
 from ctr.features import (
@@ -208,7 +208,7 @@ class RunningJob:
         self._settings = StoreSettings(url, checkpoints, resume, lease_s)
         self._start = start
         self._workers: list[WorkerProcesses] = []
-        self._outcome: list[tuple[Trained, DistributedFacts] | BaseException] = []
+        self._outcome: list[tuple[Trained, ClusterSummary] | BaseException] = []
         self._thread = Thread(target=self._run, name="train_distributed")
         self._thread.start()
 
@@ -241,11 +241,11 @@ class RunningJob:
         """What came of it; raises what it raised."""
         return self._end()[0]
 
-    def facts(self) -> DistributedFacts:
+    def facts(self) -> ClusterSummary:
         """What only a job through Redis tells; raises what it raised."""
         return self._end()[1]
 
-    def _end(self) -> tuple[Trained, DistributedFacts]:
+    def _end(self) -> tuple[Trained, ClusterSummary]:
         self._thread.join(DEADLINE_S)
         assert self.over, "the job did not end"
         (outcome,) = self._outcome

@@ -87,7 +87,7 @@ def test_a_limit_stands_between_holds_and_after_a_failover(url: str, over: Event
     pause = JobPause(board, DataPlan(10_000, 1, 1), 1)
 
     def comes_to(rounds: int) -> bool:
-        while not pause.have_come(board.look(), rounds):
+        while not pause.have_reached(board.look(), rounds):
             sleep(0.002)
         return board.look().ranks[0].pushed + 1 == rounds
 

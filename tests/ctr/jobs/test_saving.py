@@ -73,7 +73,7 @@ class TestWhileItIsEvaluated:
         assert cli("train", "--spec", "criteo", click_log, "--model", tmp_path / "model").code == 0
         code, said = job.end()
         assert code == 1
-        assert "has taken the place of" in said
+        assert "has replaced" in said
         assert "holdout" not in load_model(tmp_path / "model").manifest["metrics"]
 
 
