@@ -26,14 +26,15 @@ from ctr.ps import (
     DEFAULT_FILTERS,
     JobBoard,
     Logged,
+    PackedPush,
+    RedisSessions,
     RedisStore,
     RedisUrl,
     Token,
-    WorkerStore,
     parse_redis_url,
 )
-from ctr.ps.partitions import Slots
-from ctr.ps.redis import NewsPosition
+from ctr.ps.partitions import Bools, Slots
+from ctr.ps.redis import FeedPosition
 from ctr.ps.servers import EmbeddedRedis
 
 BITS = 28
@@ -112,28 +113,28 @@ def measure(folder: Path, rows: int) -> None:
 
 def record(url: RedisUrl, data: Path, chunk: int) -> Recorded:
     """Train three chunks, each as another worker, and note what the last asks for; the model is dropped."""
-    found: list[Recorded] = []
+    pushes: list[Recorded] = []
     store, optimizer = RedisStore(url, bits=BITS, width=2), choose_optimizer({})
 
-    def push(slots: Slots, increments: NDArray[np.int64], token: Token, **words: Any) -> list[int]:
-        found.append((asked, slots, increments, words["logged"]))
-        return store.push_packed(slots, increments, token, **words)
+    def send(push: PackedPush, only: Bools | None) -> list[int]:
+        pushes.append((asked, push.slots, push.increments, push.logged))
+        return store.push_packed(push, only)
 
     filters = {"filters": DEFAULT_FILTERS, "staleness": STALENESS, "filter_updates": optimizer.filter_updates}
     learner = Learner(SAFE_ADDING)
     for number, examples in enumerate(islice(open_source([data], None).batches(chunk), 3)):
-        with closing(WorkerStore(store, "recorded", **filters, push=push)) as worker:
-            worker.begin(number)
-            local = localize(examples)
-            pulled = worker.pull(local.slots, number, number, number)
-            asked = pulled.slots if pulled.asked is None else pulled.slots[pulled.asked]
-            state = worker.complete(pulled)
-            delta = learner.learn(local, state, optimizer, number=number, first_pass=True, peers=WORKERS)
-            worker.push(pulled, state, delta, 0, last=True)
-            worker.flush()
+        session, local = (
+            RedisSessions(store, "recorded", **filters, push=send).begin(number),
+            localize(examples),
+        )
+        pulled = session.pull(local.slots, number, number)
+        asked = pulled.slots if pulled.receipt.asked is None else pulled.slots[pulled.receipt.asked]
+        state = session.wait(pulled)
+        delta = learner.learn(local, state, optimizer, number=number, first_pass=True, peers=WORKERS)
+        session.send(session.push(pulled, delta, 0))
         store.fold()  # as others have done by the time that a worker asks again
     store.drop()
-    return found[-1]
+    return pushes[-1]
 
 
 @contextmanager
@@ -162,13 +163,13 @@ def store_player(url: RedisUrl, recorded: Recorded) -> Iterator[Player]:
     with closing(RedisStore(url, bits=BITS, width=2, join=True)) as store:
 
         def ask(worker: str, number: int, chunk: int) -> None:
-            position = NewsPosition(store.layout)
+            position = FeedPosition(store.layout)
             while not position.current.all():
-                store.read_news(position)
+                store.read_changes(position)
             store.pull_packed(asked, "load", [number])
             token = Token("load", number, chunk)
             folds = np.full(store.layout.pieces.count, -1, np.int64)
-            store.push_packed(pushed, increments, token, logged=logged, folds=folds)
+            store.push_packed(PackedPush(pushed, increments, token, logged, folds=folds))
 
         yield ask
 

@@ -60,7 +60,7 @@ def _tell(what: str, found: dict[str, Any], peer: float) -> None:
     if found["servers_s"]:
         moved = found["moved"]
         counts = moved["filters"]
-        logged = (counts["deferred_small"] + counts["deferred_zero"] + counts["named"]) / examples
+        logged = (counts["deferred_small"] + counts["deferred_zero"] + counts["logged_new"]) / examples
         line += (
             f" {moved['keys_per_example']:6.2f} {logged:7.2f} {moved['bytes_per_example']:6.0f} "
             f"{1e6 * found['servers_s'] / examples:9.2f} {found['servers_bytes'] / slots:7.2f}"

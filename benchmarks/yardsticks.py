@@ -18,7 +18,7 @@ from ctr.features import Chunk, open_source
 from ctr.features.batches import localize
 from ctr.learn import Learner
 from ctr.optimizers import choose_optimizer
-from ctr.ps import DEFAULT_FILTERS, FilterCounts, Pulled, RedisStore, WorkerStore, parse_redis_url
+from ctr.ps import DEFAULT_FILTERS, FilterCounts, Pulled, RedisSessions, RedisStore, parse_redis_url
 from ctr.ps.servers import EmbeddedRedis
 
 CHUNKS = 8
@@ -117,15 +117,16 @@ def _play(
     """
     optimizer, learner, reading = choose_optimizer({}), Learner(SAFE_ADDING), [0.0]
     filters = {"filters": DEFAULT_FILTERS, "staleness": STALENESS, "filter_updates": optimizer.filter_updates}
-    with closing(WorkerStore(store, "yardstick", **filters)) as worker, ThreadPoolExecutor(1) as puller:
+    worker = RedisSessions(store, "yardstick", **filters)
+    session = worker.begin(0)
+    with ThreadPoolExecutor(1) as puller, ThreadPoolExecutor(1) as sender:
 
         def pull(number: int) -> tuple[Chunk, Pulled]:
             began = thread_time()
             chunk = next(chunks)
             reading[0] += thread_time() - began
-            return chunk, worker.pull(chunk.slots, 0, number, number)
+            return chunk, session.pull(chunk.slots, number, number)
 
-        worker.begin(0)
         training, rows, server_s, worker_s = 0.0, 0, _server_s(server), process_time()
         waited_s = _waited_s()
         coming = puller.submit(pull, 0)
@@ -134,17 +135,18 @@ def _play(
             if number + 1 < count:
                 coming = puller.submit(pull, number + 1)
             began = thread_time()
-            state = worker.complete(pulled)
+            state = session.wait(pulled)
             delta = learner.learn(chunk, state, optimizer, number=number, first_pass=True, peers=1)
-            worker.push(pulled, state, delta, number, last=number + 1 == count)
+            sender.submit(session.send, session.push(pulled, delta, number))
             training += thread_time() - began
             rows += len(chunk)
         queued = (_waited_s() - waited_s) / training
         worker.flush()
+        session.close()
         training += reading[0]
         requests = process_time() - worker_s - training
         spent = Spent(training, requests, _server_s(server) - server_s)
-        return spent.over(_expected(store.bits, rows, count, pulled.dense, worker.counts)), queued
+        return spent.over(_expected(store.bits, rows, count, pulled.receipt.dense, worker.counts)), queued
 
 
 def _expected(bits: int, rows: int, chunks: int, ranged: bool, counts: FilterCounts) -> Spent:
@@ -154,7 +156,7 @@ def _expected(bits: int, rows: int, chunks: int, ranged: bool, counts: FilterCou
         ranged=ranged,
         pulled=counts.pulled / chunks,
         added=counts.pushed / chunks,
-        logged=(counts.deferred_small + counts.named) / chunks,
+        logged=(counts.deferred_small + counts.logged_new) / chunks,
     )
     job = Workload(features=counts.wanted, examples=rows, workers=1, nodes=1, bits=bits, cores=1)
     one = chunk_costs(job, rows // chunks, found, Costs())

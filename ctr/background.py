@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from queue import SimpleQueue
 from threading import Thread
 from typing import ParamSpec, TypeVar
 
@@ -12,32 +13,45 @@ T = TypeVar("T")
 
 
 class Background:
-    """One call at a time. Leaving the `with` block waits for the last one.
+    """Calls one after the other. Leaving the `with` block waits for the last one.
 
     Threads of a ThreadPoolExecutor would not do: one that hangs, as on a disk, keeps the process from ending.
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._thread: Thread | None = None
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._failure: BaseException | None = None
+        self._thread = Thread(target=self._run, name=name, daemon=True)
 
     def __enter__(self) -> Background:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._thread is not None:
+        self._calls.put(None)
+        if self._thread.ident is not None:
             self._thread.join()
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run it; the result, or what it raises, comes with the future."""
+        """Run it after all earlier calls; the result, or what it raises, comes with the future."""
         future: Future[T] = Future()
 
         def run() -> None:
             try:
                 future.set_result(call(*args, **kwargs))
             except BaseException as error:  # noqa: BLE001  (raised where the result is asked for)
+                self._failure = error
                 future.set_exception(error)
 
-        self._thread = Thread(target=run, name=self._name, daemon=True)
-        self._thread.start()
+        self._calls.put(run)
+        if self._thread.ident is None:
+            self._thread.start()
         return future
+
+    def require_sound(self) -> None:
+        """Raise what a call raised last, if one did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ctr.lazy import lazy_face
+from ctr.ps.direct_sessions import DirectSession, DirectSessions
 from ctr.ps.fixed_point_kernels import fraction_bits, largest_n, n_fraction_bits, reachable_n
 from ctr.ps.memory import MemoryStore
 from ctr.ps.opening import open_store, require_store_url, without_password
 from ctr.ps.partitions import Partitions, Slots
-from ctr.ps.store import Store, Token
+from ctr.ps.store import LOST, GapError, LostPushesError, Outcome, Pulled, Session, Sessions, Store, Token
 
 if TYPE_CHECKING:
     from ctr.ps.board import BoardView, Claim, ClockGate, Job, JobBoard, RankGate
@@ -18,14 +19,13 @@ if TYPE_CHECKING:
         FilterCounts,
         Filters,
         PendingPush,
-        Pulled,
-        PushPacked,
-        PushQueue,
-        WorkerStore,
+        RedisSession,
+        RedisSessions,
+        SendPacked,
         warm_up_requests,
     )
     from ctr.ps.records import Beginning, Change, Record, RecordStore
-    from ctr.ps.redis import Logged, ModelExistsError, PartitionDump, RedisStore, Saturations
+    from ctr.ps.redis import Logged, ModelExistsError, PackedPush, PartitionDump, RedisStore, Saturations
     from ctr.ps.wire import RedisUrl, parse_redis_url
 
 # What needs Redis is loaded by whoever asks for it: training in memory does without.

@@ -1,16 +1,28 @@
-"""`Store`: the one protocol between training and storage, and what its requests must satisfy."""
+"""What training and storage promise each other: `Store`, and the sessions that it gives to workers.
+
+A store keeps the optimizer state of slots. Whoever has a whole model in hand uses `Store`. A worker gets a
+`Session` for each data shard that it trains from its `Sessions`, and calls `pull`, `wait`, `push` and `send`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from enum import Enum, auto
+from typing import Any, Protocol
 
 import numpy as np
 
 from ctr.errors import StoreError
 from ctr.ps.kernels import ascending, finite
-from ctr.ps.partitions import Float32, Int64, Slots, slot_dtype
+from ctr.ps.partitions import Float32, Int64, Partitions, Slots, slot_dtype
+
+LOST = (
+    "a server has lost pushes that it had acknowledged, and they are not kept here any more: a replica that "
+    "took over was too far behind, or a server came back with an old snapshot. Go on from the last "
+    "checkpoint with --resume, or start again."
+)
+"""Why a job cannot go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +39,7 @@ class Token:
     number: int
     """Of the push within the data shard, ascending from push to push."""
     attempt: int = 0
-    """Of those at the data shard, see `RedisStore.take_over`; 0: as if there were no others."""
+    """Of those at the data shard, see `Sessions.begin`; 0: as if there were no others."""
 
     def __post_init__(self) -> None:
         if not self.job or not (0 <= self.shard < 1 << 63 and 0 <= self.number < 1 << 63):
@@ -39,7 +51,24 @@ class SupersededError(StoreError):
 
     def __init__(self, url: object, token: Token) -> None:
         super().__init__(f"{url}: data shard {token.shard} of the job {token.job!r} is another worker's now.")
-        self.shard = token.shard
+
+
+class GapError(StoreError):
+    """Partitions lack the push before this one, and so have refused it."""
+
+    def __init__(self, url: object, token: Token, partitions: Sequence[int]) -> None:
+        super().__init__(
+            f"{url}: push {token.number} of data shard {token.shard} of the job {token.job!r} was refused by "
+            f"{len(partitions)} partitions, the first is {min(partitions)}: they lack the push before it. "
+            "Send that first."
+        )
+
+
+class LostPushesError(StoreError):
+    """The store lacks pushes that nobody can send again."""
+
+    def __init__(self, url: object) -> None:
+        super().__init__(f"{url}: {LOST}")
 
 
 class Store(Protocol):
@@ -49,9 +78,9 @@ class Store(Protocol):
     numbers of one slot are read and written together. Slots are uint32 while `bits <= 32` and uint64 above,
     C-contiguous.
 
-    A store splits its slots into equal contiguous ranges, its partitions (see `Partitions`), and applies a
-    push partition by partition: each keeps, with its state, the number of the last push of every (job,
-    shard) that it applied: its watermark.
+    A store splits its slots into equal contiguous ranges, its `partitions`, and applies a push partition by
+    partition: each keeps, with its state, the number of the last push of every (job, shard) that it applied:
+    its watermark.
     """
 
     @property
@@ -64,6 +93,9 @@ class Store(Protocol):
         """Numbers per slot."""
         ...
 
+    @property
+    def partitions(self) -> Partitions: ...
+
     def pull(self, slots: Slots) -> Float32:
         """The state of `slots`, which are ascending and unique: float32[u, width].
 
@@ -72,7 +104,14 @@ class Store(Protocol):
         """
         ...
 
-    def push(self, slots: Slots, delta: Float32, token: Token, pulled: Float32 | None = None) -> None:
+    def push(
+        self,
+        slots: Slots,
+        delta: Float32,
+        token: Token,
+        pulled: Float32 | None = None,
+        previous: Int64 | None = None,
+    ) -> None:
         """Adds `delta`, finite float32[u, width] and C-contiguous, to the state of `slots`, as in `pull`.
 
         `pulled` is the state that the delta starts from, of the same shape: a store whose numbers have a
@@ -83,13 +122,24 @@ class Store(Protocol):
         succeeds, and a shard's pushes are made in ascending order, each to its end before the next. A
         partition without a slot in the request is left as it was, watermark included.
 
+        `previous`, int64[partitions], is the push of the data shard before this one in each partition, -1 for
+        none. Partitions that `slots` touch and whose watermark is below it add nothing: GapError.
+
         Raises as `pull` does, also for a wrong or non-finite `delta`, before anything is added. When the
-        store fails on the way, some partitions may have applied the push: repeat it.
+        store fails on the way, or after a GapError, some partitions may have applied the push: repeat it.
         """
         ...
 
     def applied(self, job: str, shard: int) -> Int64:
         """int64[partitions]: the last push of this shard that each partition applied, -1 for none."""
+        ...
+
+    def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
+        """Begin an attempt at a data shard: from now on, no partition adds what earlier attempts push.
+
+        Their pushes raise SupersededError. Returns the attempt's number, for its tokens, and what `applied`
+        does. That changes no more but by pushes of this attempt.
+        """
         ...
 
     def scan(self) -> Iterator[tuple[Slots, Float32]]:
@@ -105,6 +155,109 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Lets go of what the store holds here; then its other methods raise StoreError, but for `close`."""
+        ...
+
+
+class Outcome(Enum):
+    """How a session ended."""
+
+    ARRIVED = auto()
+    """Every partition has every push, and replicas were waited for."""
+    SUPERSEDED = auto()
+    """Another attempt at the data shard has begun: what this one had not pushed is for that to push."""
+    LOST = auto()
+    """A server has lost pushes that are not kept here: the data shard is to be begun again."""
+
+
+@dataclass(slots=True)
+class Pulled:
+    """What a session pulled, for its `wait` and `push`."""
+
+    slots: Slots
+    """As they were asked for."""
+    state: Float32
+    """float32[u, width], to be used when `wait` has returned it."""
+    receipt: Any = None
+    """What the store needs back."""
+
+
+class Session(Protocol):
+    """A worker's attempt at one data shard: what it pulls, the sequence of its pushes, and its end.
+
+        open --close--> ARRIVED
+          |---another attempt has begun--> SUPERSEDED
+          '---a server has lost pushes---> LOST
+
+    Pushes are numbered in ascending order, and each names the one before it. So a partition adds each of them
+    once, in order, or refuses those that follow one that it lacks: then the session sends again what it still
+    keeps, or is lost. Of a session that is superseded or lost, nothing more is added; its pushes are ignored.
+
+    A worker pulls the next chunk while one trains, and sends the push of the one before: `pull` may be called
+    on one thread, `wait` and `push` on another, `send` and `close` on a third.
+    """
+
+    @property
+    def shard(self) -> int:
+        """The data shard."""
+        ...
+
+    @property
+    def first(self) -> int:
+        """The number of the first push that some partition may lack."""
+        ...
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """None while the session is open. Once it has an outcome, that does not change."""
+        ...
+
+    def pull(self, slots: Slots, clock: int, least_clock: int) -> Pulled:
+        """Ask for the state of a chunk's slots, to be trained at this clock of the worker.
+
+        `least_clock` is that of the slowest live worker: what a store keeps for its worker may be as old as
+        the job's staleness allows. Raises as `Store.pull` does.
+        """
+        ...
+
+    def wait(self, pulled: Pulled) -> Float32:
+        """The state, float32[u, width]: the store's as of the pull, and all that this worker pushed before.
+
+        Bit-identical to a store's that nobody else pushes to. To be called in the order of pulls.
+        """
+        ...
+
+    def push(self, pulled: Pulled, delta: Float32, number: int) -> object:
+        """Make a push of what training added to the state, for `send`; `wait` counts it from now on.
+
+        Raises as `Store.push` does for a wrong delta.
+        """
+        ...
+
+    def send(self, push: Any) -> bool:
+        """Have it, and all pushes that were made before it, in every partition; False if it will never be.
+
+        That is so when the session is superseded or lost. Raises as `Store.push` does.
+        """
+        ...
+
+    def close(self) -> Outcome:
+        """End the session after its last push has been sent. Raises as `send` does."""
+        ...
+
+
+class Sessions(Protocol):
+    """One worker's sessions with a store, one or two of them open at a time."""
+
+    def begin(self, shard: int) -> Session:
+        """Begin an attempt at a data shard. From now on, no partition adds what earlier attempts push.
+
+        So it is certain what each partition has. It is not added again, though others may need a chunk to be
+        trained again. Raises as `Store.push` does.
+        """
+        ...
+
+    def close(self) -> None:
+        """No more of them is pulled or pushed; the store stays open."""
         ...
 
 

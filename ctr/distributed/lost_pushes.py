@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from time import monotonic
 
-from ctr.ps import RedisStore
-from ctr.ps.client import LostPushesError
+from ctr.ps import LostPushesError, RedisStore
 
 
 class LostPushes:

@@ -20,7 +20,7 @@ from ctr.learn.admission import EVERYTHING, Admission, AdmissionCounts
 from ctr.learn.learner import Learner, Timings
 from ctr.learn.sampling import ALL_ROWS, Sampling
 from ctr.optimizers import Float32, Optimizer
-from ctr.ps import Partitions, Store, Token
+from ctr.ps import DirectSession, DirectSessions, Pulled, Store
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -46,13 +46,18 @@ class Begun:
 
     task: Task
     chunk: Chunk
-    state: Float32
-    """float32[u, width], of the chunk's slots."""
+    pulled: Pulled
+
+    @property
+    def state(self) -> Float32:
+        """float32[u, width], of the chunk's slots."""
+        return self.pulled.state
 
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
     learner: Learner
+    session: DirectSession
     timings: Timings = field(default_factory=Timings)
 
 
@@ -75,11 +80,14 @@ class Team:
         crew: Crew | None = None,
     ) -> None:
         """`job`: as in the tokens of what is pushed. `crew`: the threads, if they are not its own."""
-        self._store = store
-        self._job = job
+        self._width = store.width
         self._admission = admission
-        self._partitions = Partitions(store.bits, store.applied(job, 0).size)
-        self._workers = [_Worker(Learner(safe_adding, admission, sampling)) for _ in range(workers)]
+        self._partitions = store.partitions
+        sessions = DirectSessions(store, job)
+        self._workers = [
+            _Worker(Learner(safe_adding, admission, sampling), sessions.begin(worker))
+            for worker in range(workers)
+        ]
         self._shared = Timings()  # of what no worker does alone
         self._lock = Lock()
         self._owned = crew is None and workers > 1
@@ -162,14 +170,14 @@ class Team:
     def _room(self, task: Task) -> Begun:
         """The task with room for its state."""
         chunk = self._chunk(task)
-        return Begun(task, chunk, np.empty((chunk.slots.size, self._store.width), np.float32))
+        return Begun(task, chunk, Pulled(chunk.slots, np.empty((chunk.slots.size, self._width), np.float32)))
 
     def _pull(self, at: int, localized: tuple[Task, Chunk]) -> Begun:
         started = perf_counter()
         task, chunk = localized
-        state = self._store.pull(chunk.slots)
+        pulled = self._workers[at].session.pull(chunk.slots)
         self._workers[at].timings.pull += perf_counter() - started
-        return Begun(task, chunk, state)
+        return Begun(task, chunk, pulled)
 
     def _train(self, at: int, begun: Begun, *, peers: int) -> Float32:
         worker, task = self._workers[at], begun.task
@@ -196,17 +204,16 @@ class Team:
     ) -> None:
         """Add what was learnt in some partitions, and take their state for the next round."""
         started = perf_counter()
-        for worker, (before, delta, share) in enumerate(zip(begun, deltas, shares, strict=False)):
-            # Every partition is in one share: it gets the updates in order, and each of them once.
-            token = Token(self._job, worker, clock)
+        # Every partition is in one share: it gets the updates in order, and each of them once.
+        for worker, before, delta, share in zip(self._workers, begun, deltas, shares, strict=False):
             slots, added, state = before.chunk.slots[share], delta[share], before.state[share]
             if self._admission.probability < 1:  # what is left out takes no memory
                 changed = np.logical_or.reduce([column != 0 for column in added.T])
                 slots, added, state = slots[changed], added[changed], state[changed]
-            self._store.push(slots, added, token, state)
+            worker.session.push(Pulled(slots, state), added, clock)
         pushed = perf_counter()
-        for after, share in zip(coming, shares[len(begun) :], strict=True):
-            after.state[share] = self._store.pull(after.chunk.slots[share])
+        for worker, after, share in zip(self._workers, coming, shares[len(begun) :], strict=False):
+            after.state[share] = worker.session.pull(after.chunk.slots[share]).state
         self._count(Timings(push=pushed - started, pull=perf_counter() - pushed))
 
     def _count(self, timings: Timings) -> None:

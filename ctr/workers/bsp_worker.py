@@ -16,8 +16,16 @@ import numpy as np
 
 from ctr.features import Chunk, ExampleSource
 from ctr.learn import AdmissionCounts, Learner, Timings
-from ctr.ps import FilterCounts, JobBoard, PendingPush, PushPacked, PushQueue, RankGate, RedisStore, Token
-from ctr.ps.client import LostPushesError
+from ctr.ps import (
+    FilterCounts,
+    JobBoard,
+    LostPushesError,
+    RankGate,
+    RedisSession,
+    RedisSessions,
+    RedisStore,
+    SendPacked,
+)
 from ctr.ps.partitions import Float32, no_slots
 from ctr.workers.chunk_reader import RankReaders
 from ctr.workers.description import JobDescription
@@ -56,7 +64,7 @@ class BspWorker:
         source: ExampleSource,
         job: JobDescription,
         job_id: str,
-        push: PushPacked | None = None,
+        push: SendPacked | None = None,
     ) -> None:
         """`source`: of the job's rows; each rank opens another one like it. `push`: what pushes go through,
         if it is not the store's own method."""
@@ -66,18 +74,18 @@ class BspWorker:
         self._admissions = AdmissionCounts()
         self._timings = Timings()
         self._board = board
-        self._store = store
+        self._url = store.url
+        self._bits = store.bits
         self._job = job
-        self._job_id = job_id
         self._plan = job.plan()
         self._rounds = [self._plan.rounds_of(rank) for rank in range(self._plan.ranks)]
         self._readers = RankReaders(job, source.inputs, self._timings)
         self._prepared: dict[int, _Prepared] = {}
         """By rank."""
-        self._queue = PushQueue(store, job_id, push)
+        self._sessions = RedisSessions(store, job_id, push=push)
+        self._by_rank: dict[int, RedisSession] = {}
         self._awaited: object = None
         """What it waits for, as it was when it last asked whether it may go on."""
-        self._has_replicas = store.has_replicas()
         self._replicas_wait_s = _REPLICAS_WAIT_S
 
     def run(self, worker: str, stopping: Callable[[], bool], reports: Reports) -> bool:
@@ -86,7 +94,7 @@ class BspWorker:
         """
         polling = Polling(shortest_s=_POLL_S)
         mine: list[int] = []
-        begun: set[int] = set()
+        joined: set[int] = set()
         paused_at: int | None = None
         claimed = 0.0
         while True:
@@ -97,12 +105,11 @@ class BspWorker:
             self._awaited = gate.awaited(paused=gate.pause is not None and self._is_paused(mine, gate))
             if not gate.live:
                 return False
-            for rank in set(mine) - begun:  # whoever had it before may have lost pushes since
-                applied = np.full(self._store.partitions.count, gate.pushed[rank])
-                self._queue.begin(rank, applied)
-            begun = set(mine)
+            for rank in set(mine) - joined:  # whoever had it before may have lost pushes since
+                self._join(rank, gate.pushed[rank])
+            joined = set(mine)
             if stopping() or gate.state != "running" or self._all_have(gate.pushed, max(self._rounds)):
-                self._queue.wait_replicated()
+                self._sessions.wait_replicated()
                 return True
             steps = self._steps(mine, gate)
             if steps and paused_at is not None:
@@ -125,7 +132,7 @@ class BspWorker:
     def close(self) -> None:
         """Stop pushing and reading."""
         self._readers.keep(())
-        self._queue.close()
+        self._sessions.close()
 
     @property
     def progress(self) -> object:
@@ -141,14 +148,22 @@ class BspWorker:
         """What was done so far; how well it predicted goes with the updates."""
         report = WorkerReport(
             examples=self.examples,
-            timings=replace(self._timings, push=self._timings.push + self._queue.seconds),
+            timings=replace(self._timings, push=self._timings.push + self._sessions.send_s),
             counts=self._counts,
             admissions=self._admissions,
-            sent_again=self._queue.sent_again,
+            sent_again=self._sessions.resent,
         )
         for source in self._readers.sources:
             report.bad_rows.merge(source.bad_rows)
         return report
+
+    def _join(self, rank: int, applied: int) -> None:
+        """Go on with a rank of which this round, and all before, are in the store."""
+        session = self._by_rank.get(rank)
+        if session is None:
+            self._by_rank[rank] = self._sessions.join(rank, applied)
+        else:
+            session.resume(applied)
 
     def _steps(self, mine: list[int], gate: RankGate) -> list[Callable[[], None]]:
         """What can be done now: a round of each rank to train and prepare, or to push."""
@@ -177,10 +192,11 @@ class BspWorker:
         """Train a rank's chunk of a round, and prepare what that adds."""
         chunk = self._readers.chunk(rank, round_)
         learner, evaluated = self._learner(rank, round_)
-        update = PreparedUpdate(no_slots(self._store.bits), np.empty(0, np.int64), evaluated)
+        update = PreparedUpdate(no_slots(self._bits), np.empty(0, np.int64), evaluated)
         if chunk is not None:
             began = perf_counter()
-            before = self._pull(chunk, round_)
+            rounds = [min(round_, rounds) - 1 for rounds in self._rounds]
+            before = self._sessions.pull_after(chunk.slots, rounds, _SENT_AGAIN_S)
             self._timings.pull += perf_counter() - began
             if before is None:
                 self._follow(rank, round_)
@@ -198,25 +214,6 @@ class BspWorker:
             self._board.ranks.announce_prepared(rank, round_)
         self._timings.push += perf_counter() - started
 
-    def _pull(self, chunk: Chunk, round_: int) -> Float32 | None:
-        """The state of a chunk's slots that a round begins with; None when pushes of that round are in it.
-
-        Raises LostPushesError when pushes of the rounds before are missing, and are not sent again.
-        """
-        wanted = np.minimum(round_, self._rounds)[:, None] - 1
-        deadline = perf_counter() + _SENT_AGAIN_S
-        while True:
-            pulled = self._store.pull_packed(chunk.slots, self._job_id, range(self._plan.ranks))
-            applied = np.stack(list(pulled.applied.values()))
-            if (applied > wanted).any():
-                return None
-            if not ((applied >= -1) & (applied < wanted)).any():  # -2: of a partition without a slot
-                return self._store.unpacked(pulled.packed)
-            if perf_counter() > deadline:
-                raise LostPushesError(self._store.url)
-            self._queue.wait_replicated()  # what of them is this worker's is sent again
-            sleep(_REPLICAS_POLL_S)
-
     def _follow(self, rank: int, round_: int) -> None:
         """Of a round that others have pushed: this rank's is prepared, or pushed as well, or lost."""
         if self._board.ranks.prepared(rank, round_) is None:
@@ -227,9 +224,9 @@ class BspWorker:
     def _announce_again(self, rank: int, round_: int) -> None:
         """Of a round behind one that is prepared: all was pushed, but the board may have lost that it was."""
         self._wait_replicated()  # and its node pushes with it, which are sent again if they are kept
-        applied = int(self._store.applied(self._job_id, rank).min())
+        applied = self._by_rank[rank].applied()
         if applied < round_:
-            raise LostPushesError(self._store.url)
+            raise LostPushesError(self._url)
         self._board.ranks.announce_pushed(rank, applied)
 
     def _update(
@@ -253,7 +250,7 @@ class BspWorker:
             first_pass=pass_ == 0,
             peers=self._plan.peers(round_),
         )
-        increments = self._store.increments(chunk.slots, delta, Token(self._job_id, rank, round_), before)
+        increments = self._by_rank[rank].increments(chunk.slots, before, delta, round_)
         progressive, later_passes = evaluated
         # Of these, one is as it was; each takes a millisecond or more.
         if pass_ == 0:
@@ -277,7 +274,7 @@ class BspWorker:
         learner = Learner(job.safe_adding, job.admission, job.sampling, job.n_bits, self._admissions)
         blob = self._board.ranks.prepared(rank, round_ - 1)
         if blob is not None:  # else this is the beginning, or where the job was resumed
-            before = PreparedUpdate.from_bytes(blob, self._store.bits)
+            before = PreparedUpdate.from_bytes(blob, self._bits)
             learner.progressive, learner.later_passes = before.metrics
             return learner, before.evaluated
         return learner, (learner.progressive.to_bytes(), learner.later_passes.to_bytes())
@@ -292,11 +289,10 @@ class BspWorker:
             elif self._board.look(shards=False).ranks[rank].pushed < round_:
                 self._train(rank, round_)  # nobody has it any more
             return  # else another attempt at this rank was faster
-        update = PreparedUpdate.from_bytes(blob, self._store.bits)
-        token = Token(self._job_id, rank, round_)
-        self._queue.put(PendingPush(token, update.slots, update.increments))
-        self._queue.flush()
-        if self._has_replicas:
+        update = PreparedUpdate.from_bytes(blob, self._bits)
+        session = self._by_rank[rank]
+        session.send(session.push_packed(update.slots, update.increments, round_))
+        if self._sessions.has_replicas:
             self._wait_replicated()
         self._board.ranks.announce_pushed(rank, round_)
 
@@ -306,7 +302,7 @@ class BspWorker:
         Where a replica stays away, that is waited for once: what a failover loses then is sent again.
         """
         deadline = perf_counter() + self._replicas_wait_s
-        while not self._queue.wait_replicated(timeout_s=1.0 if self._replicas_wait_s else 0.01):
+        while not self._sessions.wait_replicated(timeout_s=1.0 if self._replicas_wait_s else 0.01):
             if perf_counter() > deadline:
                 self._replicas_wait_s = 0.0
                 return

@@ -6,16 +6,18 @@ Method: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parall
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from time import perf_counter
 
 from ctr.background import Background
 from ctr.features import ExampleSource
 from ctr.learn import Learner, Timings
-from ctr.ps import ClockGate, JobBoard, Pulled, PushPacked, RedisStore, WorkerStore
+from ctr.ps import ClockGate, JobBoard, Outcome, PendingPush, Pulled, RedisSessions, RedisStore, SendPacked
+from ctr.workers.claimed_shards import ClaimedShards, NextChunk, NoChunk
 from ctr.workers.description import JobDescription
-from ctr.workers.held_shards import HeldShards, NoChunk, Taken
 from ctr.workers.polling import Polling
 from ctr.workers.report import Reports, WorkerReport
 from ctr.workers.shard_reader import ShardReader
@@ -23,23 +25,26 @@ from ctr.workers.shard_reader import ShardReader
 _POLL_S = 0.002
 _IDLE_S, _LONGEST_IDLE_S = 0.05, 0.5
 _REPLICAS_WAIT_S = 5.0  # more than a failover takes
+_MOST_UNSENT = 2  # pushes
 
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
     """A chunk that can be trained."""
 
-    taken: Taken
+    next: NextChunk
     pulled: Pulled
+    clock: int
     peers: int
 
 
 class SspWorker:
     """One worker of a job; `run` returns when there is nothing left to do.
 
-    While a chunk trains, a thread pulls the next one, another reads and de-duplicates the one after, and a
-    third pushes the one before. That goes on from one data shard to the next: with the last chunk of one,
-    the next is claimed, and one is finished when its last push has arrived.
+    While a chunk trains, the thread `puller` claims, begins and pulls the next one, `sender` sends the push
+    of the one before and publishes that it has arrived, and the reader's reads and de-duplicates the one
+    after. What they share is in `ClaimedShards` and `RedisSessions`, each with a lock. So it goes on from one
+    data shard to the next: with the last chunk of one, the next is claimed.
     """
 
     def __init__(
@@ -49,7 +54,7 @@ class SspWorker:
         source: ExampleSource,
         job: JobDescription,
         job_id: str,
-        push: PushPacked | None = None,
+        push: SendPacked | None = None,
     ) -> None:
         """`push` is what pushes go through, if it is not the store's own method."""
         self.learner = Learner(job.safe_adding, job.admission, job.sampling, job.n_bits)
@@ -60,7 +65,7 @@ class SspWorker:
         self._source = source
         self._job = job
         self._plan = job.plan()
-        self._store = WorkerStore(
+        self._sessions = RedisSessions(
             store,
             job_id,
             filters=job.filters,
@@ -82,19 +87,20 @@ class SspWorker:
         """
         self._worker_id, self._stopping, self._reports = worker, stopping, reports
         reading = ShardReader(self._source, self._plan, self._timings)
-        with reading as reader, Background("puller") as puller:
+        with reading as reader, Background("sender") as sender, Background("puller") as puller:
+            shards = ClaimedShards(worker, self._board, self._sessions, reader, self._plan)
             try:
-                return self._work(HeldShards(worker, self._board, self._store, reader, self._plan), puller)
+                return self._work(shards, puller, sender)
             except BaseException:
-                self._failed = (
-                    True  # so that the puller does not wait for others, who may wait for this worker
-                )
+                # So that the puller does not wait for others, who may wait for this worker; nor the sender.
+                self._failed = True
+                self._sessions.close()
                 raise
 
-    def _work(self, shards: HeldShards, puller: Background) -> bool:
+    def _work(self, shards: ClaimedShards, puller: Background, sender: Background) -> bool:
         idle, claimable = False, True
         while not self._stopping():
-            if claimable and self._train_all(shards, puller):
+            if claimable and self._train_all(shards, puller, sender):
                 idle = False
                 continue
             if not idle:  # the next checkpoint does not ask whoever has nothing in work
@@ -108,8 +114,8 @@ class SspWorker:
                 if gate.state in ("running", "finished"):
                     self._await_replicas()
                 return True
-            if not self._store.replicated:
-                self._store.wait_replicated()
+            if not self._sessions.replicated:
+                self._sessions.wait_replicated()
             self._timings.wait += polling.pause()
             claimable = gate.working < self._plan.shards - gate.finished  # as when somebody has died
         return True
@@ -117,13 +123,13 @@ class SspWorker:
     def _await_replicas(self) -> None:
         """Stay until replicas have what was pushed, for a while: who else should send it again?"""
         deadline, polling = perf_counter() + _REPLICAS_WAIT_S, Polling(shortest_s=_IDLE_S)
-        while not self._store.replicated and perf_counter() < deadline:
+        while not self._sessions.replicated and perf_counter() < deadline:
             self._timings.wait += polling.pause()
-            self._store.wait_replicated()
+            self._sessions.wait_replicated()
 
     def close(self) -> None:
         """Stop pushing."""
-        self._store.close()
+        self._sessions.close()
 
     @property
     def progress(self) -> object:
@@ -141,99 +147,118 @@ class SspWorker:
             progressive=self.learner.progressive,
             later_passes=self.learner.later_passes,
             examples=self.examples,
-            timings=replace(self._timings, push=self._timings.push + self._store.push_seconds),
-            counts=self._store.counts,
+            timings=replace(self._timings, push=self._timings.push + self._sessions.send_s),
+            counts=self._sessions.counts,
             admissions=self.learner.admissions,
-            sent_again=self._store.sent_again,
+            sent_again=self._sessions.resent,
             bad_rows=self._source.bad_rows,
         )
 
-    def _train_all(self, shards: HeldShards, puller: Background) -> bool:
+    def _train_all(self, shards: ClaimedShards, puller: Background, sender: Background) -> bool:
         """Train what there is to claim, each chunk pulled while the one before trains; False if nothing is.
 
-        Then everything has been pushed, and this worker holds no data shard any more.
+        Then everything has been pushed, and this worker has no data shard in work any more.
         """
         ready: _Ready | None = None
+        sending: deque[Future[None]] = deque()
         while True:
             # Asked for before: its last push may arrive while it hears that there is nothing to claim, and
             # only a claim of who has nothing in work ends its clock, for which the others wait.
-            any_held = bool(shards.held)
-            coming = puller.submit(self._next, shards, ahead=ready is not None)
+            any_in_work = bool(shards.by_number)
+            pulling = puller.submit(self._next, shards, sender, ahead=ready is not None)
             if ready is not None:
-                self._train(shards, ready)
+                sending.append(self._train(shards, ready, sender))
             asked = perf_counter()
-            found = coming.result()
+            while sending and (len(sending) > _MOST_UNSENT or sending[0].done()):
+                sending.popleft().result()
+            following = pulling.result()
             self._timings.wait += perf_counter() - asked
-            if isinstance(found, _Ready):
-                ready = found
-            elif found is NoChunk.END and ready is not None:
+            if isinstance(following, _Ready):
+                ready = following
+            elif following is NoChunk.END and ready is not None:
                 ready = None  # nothing trains any more: now it may have any data shard
             else:
                 ready, settling = None, perf_counter()
-                shards.settle(leave=found is NoChunk.LEAVE)
+                while sending:
+                    sending.popleft().result()
+                shards.settle(leave=following is NoChunk.LEAVE)
                 self._timings.wait += perf_counter() - settling
-                if found is NoChunk.PAUSE:
+                if following is NoChunk.PAUSE:
                     self._wait_out_pause(shards)
-                elif found is not NoChunk.SETTLE:
-                    return any_held
+                elif following is not NoChunk.SETTLE:
+                    return any_in_work
 
-    def _train(self, shards: HeldShards, ready: _Ready) -> None:
+    def _train(self, shards: ClaimedShards, ready: _Ready, sender: Background) -> Future[None]:
+        """Train a chunk, and have what that adds sent."""
         started = perf_counter()
-        held, number, chunk = ready.taken.held, ready.taken.number, ready.taken.chunk
-        pass_ = self._plan.pass_of(held.shard)
-        state = self._store.complete(ready.pulled)
+        shard, number, chunk = ready.next.shard, ready.next.number, ready.next.chunk
+        pass_ = self._plan.pass_of(shard.number)
         delta = self.learner.learn(
             chunk,
-            state,
+            shard.session.wait(ready.pulled),
             self._job.optimizer_in(pass_),
-            number=held.shard * self._plan.shard_chunks + number,
+            number=shard.number * self._plan.shard_chunks + number,
             first_pass=pass_ == 0,
             peers=ready.peers,
         )
         trained = perf_counter()
         self._chunk_s = trained - started
         self._timings.train += self._chunk_s
-        examples, report = len(chunk), self._reports.due()
-
-        def arrived() -> None:
-            if shards.arrived(held, number + 1, clock):
-                self.examples += examples
-            report()
-
-        clock, last = ready.pulled.clock + 1, number + 1 == held.chunks
-        self._store.push(ready.pulled, state, delta, number, arrived, last=last)
+        report = self._reports.due()
+        push = shard.session.push(ready.pulled, delta, number)
+        sent = sender.submit(self._send, sender, shards, ready, push, report)
         self._timings.wait += perf_counter() - trained
+        return sent
 
-    def _next(self, shards: HeldShards, *, ahead: bool) -> _Ready | NoChunk:
+    def _send(
+        self,
+        sender: Background,
+        shards: ClaimedShards,
+        trained: _Ready,
+        push: PendingPush,
+        report: Callable[[], object],
+    ) -> None:
+        """Send a chunk's push, and publish that it has arrived; `report` is due then."""
+        sender.require_sound()
+        shard, number = trained.next.shard, trained.next.number
+        if not shard.session.send(push):
+            return
+        if trained.next.is_last and shard.session.close() is not Outcome.ARRIVED:
+            return
+        if shards.arrived(shard, number + 1, trained.clock + 1):
+            self.examples += len(trained.next.chunk)
+        report()
+
+    def _next(self, shards: ClaimedShards, sender: Background, *, ahead: bool) -> _Ready | NoChunk:
         """The next chunk with its weights, as soon as it may be begun; `ahead`: while another trains."""
-        taken = shards.take(ahead=ahead)
-        if isinstance(taken, NoChunk):
-            return taken
-        chunk, clock, polling = taken.chunk, shards.clock, Polling(self._chunk_s, shortest_s=_POLL_S)
+        chunk = shards.next_chunk(ahead=ahead)
+        if isinstance(chunk, NoChunk):
+            return chunk
+        clock, polling = shards.clock, Polling(self._chunk_s, shortest_s=_POLL_S)
         while True:
-            gate = shards.gate or shards.announce(taken.held)
+            gate = shards.gate or shards.announce(chunk.shard)
             self._awaited = None if gate is None else gate.awaited(paused=False)
             no_chunk = self._obstacle(gate, shards, clock)
             if no_chunk is not None:
-                shards.put_back = taken
+                shards.put_back = chunk
                 return no_chunk
             assert gate is not None
             least = clock if gate.least_clock is None or gate.working == 1 else gate.least_clock
             if self._job.bound is None or least >= clock - self._job.bound:
                 break
-            self._store.require_sound()  # or this worker would wait for itself
+            sender.require_sound()  # or this worker would wait for itself
             polling.pause()
             if shards.pushed_clock >= clock - self._job.bound:  # else it hears more when its own push arrives
-                shards.announce(taken.held)
+                shards.announce(chunk.shard)
         started = perf_counter()
-        pulled = self._store.pull(chunk.slots, taken.held.shard, clock, least)
+        pulled = chunk.shard.session.pull(chunk.chunk.slots, clock, least)
         self._timings.pull += perf_counter() - started
         shards.clock += 1
-        return _Ready(taken, pulled, max(gate.working, 1))
+        return _Ready(chunk, pulled, clock, max(gate.working, 1))
 
-    def _obstacle(self, gate: ClockGate | None, shards: HeldShards, clock: int) -> NoChunk | None:
+    def _obstacle(self, gate: ClockGate | None, shards: ClaimedShards, clock: int) -> NoChunk | None:
         """Why the chunk of this clock must not be begun now."""
-        if gate is None or shards.any_lost():
+        if gate is None or shards.any_withdrawn():
             return NoChunk.SETTLE
         if not self._goes_on(gate):
             return NoChunk.LEAVE
@@ -243,21 +268,21 @@ class SspWorker:
         """Whether the job does, and this worker with it."""
         return gate.live and gate.state == "running" and not self._stopping() and not self._failed
 
-    def _wait_out_pause(self, shards: HeldShards) -> None:
-        """Say that everything is in the store, and wait until the pause is over."""
+    def _wait_out_pause(self, shards: ClaimedShards) -> None:
+        """Publish that everything is in the store, and wait until the pause is over."""
         assert shards.put_back is not None
         started, polling = perf_counter(), Polling(shortest_s=_POLL_S)
-        told = None
+        published = None
         while (
-            (gate := shards.announce(shards.put_back.held))
+            (gate := shards.announce(shards.put_back.shard))
             and self._goes_on(gate)
             and gate.pause is not None
             and gate.pause <= shards.clock
         ):
             self._awaited = gate.awaited(paused=True)
-            if told != gate.pause:
-                told = gate.pause
+            if published != gate.pause:
+                published = gate.pause
                 self._reports.send()
-                self._board.report(f"paused:{self._worker_id}", b"%d" % told)
+                self._board.report(f"paused:{self._worker_id}", b"%d" % published)
             polling.pause()
         self._timings.wait += perf_counter() - started

@@ -15,8 +15,7 @@ from ctr.errors import CtrError, StoreError
 from ctr.features import Batch
 from ctr.learn import WARM_UP_ROWS, Admission, warm_up
 from ctr.optimizers import choose_optimizer
-from ctr.ps import Job, JobBoard, PushPacked, RedisStore, RedisUrl, warm_up_requests
-from ctr.ps.client import LostPushesError
+from ctr.ps import Job, JobBoard, LostPushesError, RedisStore, RedisUrl, SendPacked, warm_up_requests
 from ctr.workers.bsp_worker import BspWorker
 from ctr.workers.description import JobDescription
 from ctr.workers.heartbeat import Heartbeat
@@ -26,7 +25,7 @@ from ctr.workers.stall import StallWatch
 
 FAILURE_REPORT_S = 2.0
 """How long a process that has failed tries to tell the others."""
-Wrap = Callable[[RedisStore, str], PushPacked]
+Wrap = Callable[[RedisStore, str], SendPacked]
 """Gets the store and the name of its worker, and gives what the worker pushes with."""
 
 _BEATS = 5  # in the time of a lease

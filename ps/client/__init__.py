@@ -1,15 +1,13 @@
-"""What one worker puts before a store: cache, presence, its own log and the push queue."""
+"""What one worker puts before a store in Redis: its sessions, what it sees of the state, and its filters."""
 
 from typing import TYPE_CHECKING
 
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from ctr.ps.client.filters import DEFAULT_FILTERS, FilterCounts, Filters
-    from ctr.ps.client.pulled import Pulled
-    from ctr.ps.client.push_log import LOST, LostPushesError, PendingPush, PushPacked
-    from ctr.ps.client.push_queue import PushQueue
+    from ctr.ps.client.filters import DEFAULT_FILTERS, NO_FILTERS, PUSH, SMALL, ZERO, FilterCounts, Filters
+    from ctr.ps.client.push_sequence import PendingPush
+    from ctr.ps.client.sessions import RedisSession, RedisSessions, SendPacked
     from ctr.ps.client.warm_up import warm_up_requests
-    from ctr.ps.client.worker_store import WorkerStore
 
 __getattr__ = lazy_face(__name__, __file__)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.ps.partitions import Float32
 
 PULL_BYTES = 48
 """Of one slot asked for by itself: `GET i64 #1234567` as RESP, and a number of 15 digits in reply."""
@@ -39,8 +45,21 @@ class Filters:
         return asdict(self)
 
 
+NO_FILTERS = Filters()
 DEFAULT_FILTERS = Filters(cache=True, presence=True, defer=0.01)
 """What a job uses unless others are chosen."""
+
+
+PUSH, SMALL, ZERO = 0, 1, 2
+"""What `UpdateFilter` says of a slot: to be pushed, or deferred as it changes little or nothing."""
+
+UpdateFilter = Callable[[Float32, Float32, Filters], NDArray[np.uint8]]
+"""Of the state float32[u, 2] that others see, and the state with all of this worker's updates: uint8[u]."""
+
+
+def push_everything(seen: Float32, mine: Float32, filters: Filters) -> NDArray[np.uint8]:
+    """An `UpdateFilter` that defers nothing."""
+    return np.full(len(mine), PUSH, np.uint8)
 
 
 @dataclass(slots=True)
@@ -59,8 +78,8 @@ class FilterCounts:
     """Increments that went to logs because others would gain little by them."""
     deferred_zero: int = 0
     """Those that did because the weight stays zero."""
-    named: int = 0
-    """Slots that logs name for being new, whose increments were added to the state."""
+    logged_new: int = 0
+    """Slots that were logged for being new, whose increments were added to the state."""
 
     def add(self, other: FilterCounts) -> None:
         for name in _NAMES:

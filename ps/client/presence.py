@@ -1,4 +1,4 @@
-"""`Presence`: which slots have a state, as far as one worker has heard."""
+"""`Presence`: which slots have a state, as far as one worker knows."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ import numpy as np
 
 from ctr.ps.client.marks import Marks
 from ctr.ps.partitions import Bools, Int64, Slots, as_slots
-from ctr.ps.redis import News, NewsPosition, RedisStore
+from ctr.ps.redis import Changes, FeedPosition, RedisStore
 
 
 class Presence:
     """A bitmap of slots that have a state, kept up to date from the logs.
 
-    With its push, and in the same transaction, a worker appends slots to their log that it
-    adds to the state of and did not know to have one; the others read on from where they were. So a slot
-    without its bit had no state when the logs were read, provided that everyone who pushes to the model tells
-    the logs. A slot that is only in a log gets its state when that is folded: those a bitmap beside it names.
-    Where pushes travel as ranges, all this is not worth the while: then the partition is crowded, and all of
-    its slots count as present.
+    With its push, and in the same transaction, a worker appends slots to their log that it adds to the state
+    of and did not know to have one; the others read on from where they were. So a slot without its bit had no
+    state when the logs were read, provided that everyone who pushes to the model writes to the logs. A slot
+    that is only in a log gets its state when that is folded: those a bitmap beside it has. Where pushes
+    travel as ranges, all this is not worth the while: then all slots of the partition count as present.
     """
 
     def __init__(self, store: RedisStore) -> None:
         self._store = store
         self._marks = Marks(store.bits)
         self._strings = store.layout.strings
-        self._position = NewsPosition(store.layout)
-        self._crowded = np.zeros(self._strings.count, np.bool_)
+        self._position = FeedPosition(store.layout)
+        self._all_present = np.zeros(self._strings.count, np.bool_)
         self._lock = Lock()  # two slots may share a byte
         self._troubles = store.troubles
         self._lineages = store.lineages()
 
-    def listen(self) -> Int64:
+    def update(self) -> Int64:
         """Read the logs since the last time; int64[pieces]: how many logs the bitmaps had that were read."""
-        while not self._crowded.all():
-            self._hear(self._store.read_news(self._position))
+        while not self._all_present.all():
+            self._note(self._store.read_changes(self._position))
             if self._troubles == self._store.troubles:
                 break
             # After a failover a log may be shorter, and may have grown again: it is read from the start.
@@ -45,23 +44,23 @@ class Presence:
             self._position.forget(p for p, (then, now) in pairs if then != now)
         return np.repeat(self._position.bitmaps, self._store.layout.per_string)
 
-    def _hear(self, news: News) -> None:
+    def _note(self, changes: Changes) -> None:
         size = self._strings.size
-        named = np.sort(np.concatenate([np.empty(0, np.uint64), *news.named]))
+        logged = np.sort(np.concatenate([np.empty(0, np.uint64), *changes.logged]))
         with self._lock:
-            for string, bitmap in news.present.items():
+            for string, bitmap in changes.present.items():
                 if bitmap.size:
                     self._marks.add_bitmap(string * size, size, bitmap)
-            self._crowded |= news.crowded
-            self._marks.add(as_slots(named, self._strings.bits))
+            self._all_present |= changes.all_present
+            self._marks.add(as_slots(logged, self._strings.bits))
 
     def absent(self, slots: Slots) -> Bools:
         """bool[u]: the slots that have no state, as far as that is known for certain."""
-        return self._unmarked(slots, self._position.current & ~self._crowded)
+        return self._unmarked(slots, self._position.current & ~self._all_present)
 
-    def claim(self, slots: Slots) -> Bools:
-        """bool[u]: slots for the logs to name when these are pushed; they count as present now."""
-        fresh = self._unmarked(slots, ~self._crowded)
+    def add(self, slots: Slots) -> Bools:
+        """Count sorted slots as present; bool[u]: those that were not, to be logged with their push."""
+        fresh = self._unmarked(slots, ~self._all_present)
         with self._lock:
             self._marks.add(slots)
         return fresh

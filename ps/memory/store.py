@@ -12,7 +12,7 @@ from ctr.errors import StoreError
 from ctr.ps.memory.dense import DenseState
 from ctr.ps.memory.table import TableState
 from ctr.ps.partitions import Float32, Int64, Partitions, Slots
-from ctr.ps.store import Token, check_delta, check_slots
+from ctr.ps.store import GapError, SupersededError, Token, check_delta, check_slots
 
 PARTITION_BITS = 6  # 64 partitions, or one per slot in a space smaller than that
 MOST_DENSE_BITS = 26
@@ -38,35 +38,55 @@ class MemoryStore:
             raise ValueError(f"a store with {width} numbers per slot: width is at least 1")
         self.bits = bits
         self.width = width
-        self._partitions = Partitions(bits, 1 << max(0, min(bits, PARTITION_BITS)))
-        self._locks = [threading.Lock() for _ in range(self._partitions.count)]
+        self.partitions = Partitions(bits, 1 << max(0, min(bits, PARTITION_BITS)))
+        self._locks = [threading.Lock() for _ in range(self.partitions.count)]
         self._applied: dict[tuple[str, int], Int64] = {}
+        self._attempts: dict[tuple[str, int], int] = {}
+        """The latest attempt at each data shard that has any; written with all locks held."""
         kind = DenseState if bits <= MOST_DENSE_BITS else TableState
         with self._reporting_full_memory():
-            self._state: DenseState | TableState | None = kind(self._partitions, width)
+            self._state: DenseState | TableState | None = kind(self.partitions, width)
 
     def pull(self, slots: Slots) -> Float32:
         slots = check_slots(slots, self.bits)
         out = np.empty((slots.size, self.width), np.float32)
-        cuts = self._partitions.cuts(slots)
+        cuts = self.partitions.cuts(slots)
         for first, last, touched in self._stripes(cuts):
             with self._holding(touched) as state:
                 state.pull(slots, cuts, first, last, out)
         return out
 
-    def push(self, slots: Slots, delta: Float32, token: Token, pulled: Float32 | None = None) -> None:
+    def push(
+        self,
+        slots: Slots,
+        delta: Float32,
+        token: Token,
+        pulled: Float32 | None = None,
+        previous: Int64 | None = None,
+    ) -> None:
         slots = check_slots(slots, self.bits)
         delta = check_delta(delta, slots.size, self.width)
-        cuts = self._partitions.cuts(slots)
+        cuts = self.partitions.cuts(slots)
         applied = self._watermarks(token.job, token.shard)
+        if previous is not None:
+            behind = np.flatnonzero((np.diff(cuts) > 0) & (applied < previous))
+            if behind.size:
+                raise GapError("memory://", token, behind.tolist())
         for first, last, touched in self._stripes(cuts):
             with self._holding(touched) as state, self._reporting_full_memory():
+                if token.attempt < self._attempts.get((token.job, token.shard), 0):
+                    raise SupersededError("memory://", token)
                 state.push(slots, delta, cuts, first, last, applied, token.number)
+
+    def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
+        with self._holding(range(len(self._locks))):
+            attempt = self._attempts[job, shard] = self._attempts.get((job, shard), 0) + 1
+            return attempt, self._watermarks(job, shard).copy()
 
     def applied(self, job: str, shard: int) -> Int64:
         with self._holding(()):
-            found = self._applied.get((job, shard))
-            return np.full(len(self._locks), -1, np.int64) if found is None else found.copy()
+            marks = self._applied.get((job, shard))
+            return np.full(len(self._locks), -1, np.int64) if marks is None else marks.copy()
 
     def scan(self) -> Iterator[tuple[Slots, Float32]]:
         """See `Store.scan`; a block is one partition."""
@@ -97,10 +117,10 @@ class MemoryStore:
 
     def _watermarks(self, job: str, shard: int) -> Int64:
         """The last push applied per partition; entry `p` is read and written under lock `p`."""
-        found = self._applied.get((job, shard))
-        if found is None:
-            found = self._applied.setdefault((job, shard), np.full(len(self._locks), -1, np.int64))
-        return found
+        marks = self._applied.get((job, shard))
+        if marks is None:
+            marks = self._applied.setdefault((job, shard), np.full(len(self._locks), -1, np.int64))
+        return marks
 
     def _stripes(self, cuts: Int64) -> Iterator[tuple[int, int, list[int]]]:
         """Ranges of partitions that cover the request, with those of them that have slots."""

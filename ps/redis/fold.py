@@ -142,7 +142,7 @@ class _StringFold:
                 return facts, steps, False
             folds = list(facts.folds)
             folds[i] += 1
-            closed = Facts(facts.had_state, facts.crowded, tuple(folds))
+            closed = Facts(facts.had_state, facts.all_present, tuple(folds))
             changes = [
                 command(b"RENAME", *names[:2]),
                 command(b"SET", names[0], b""),
@@ -173,7 +173,7 @@ class _StringFold:
         pieces, last = self.layout.per_string, self._steps_of(facts)
         first = last - pieces  # the step of the first piece
         if steps < first:
-            self._note(offsets, steps, first, crowded=facts.crowded)
+            self._note(offsets, steps, first, all_present=facts.all_present)
             steps = first
         ends = np.arange(1, pieces + 1, dtype=np.int64) << self.layout.pieces.shift
         cuts = [0, *np.searchsorted(offsets, ends).tolist()]
@@ -186,7 +186,7 @@ class _StringFold:
             self._add_piece(offsets[some], increments[some], steps, after, ends=after == last)
             steps = after
 
-    def _note(self, offsets: Offsets, steps: int, after: int, *, crowded: bool) -> None:
+    def _note(self, offsets: Offsets, steps: int, after: int, *, all_present: bool) -> None:
         """Note slots in the bitmap; where every slot counts as pushed, there is no use for it."""
         keys, replies = self.incarnation.keys, self.link.replies
         key = keys.present(*self._place)
@@ -198,7 +198,9 @@ class _StringFold:
         present = np.zeros(-(-self.layout.strings.size // 8), np.uint8)
         present[: bitmap.size] = bitmap
         mark(present, offsets, 0)
-        noted = Addition([], []) if crowded else Addition([command(b"SET", key, present.tobytes())], [None])
+        noted = (
+            Addition([], []) if all_present else Addition([command(b"SET", key, present.tobytes())], [None])
+        )
         if not self._step(noted, after, ends=False):
             raise _OthersAreAtItError
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ctr.errors import StoreError
 from ctr.ps.layout import SLOT_BYTES, body_slots
 from ctr.ps.wire import (
-    CROWDED,
+    ALL_PRESENT,
     FOLDS,
     INCARNATION,
     STATE,
@@ -62,23 +62,23 @@ class Facts:
 
     had_state: bool
     """Whether anybody has pushed to it: then its strings are there, with all that belongs to them."""
-    crowded: bool
-    """Whether every slot counts as pushed."""
+    all_present: bool
+    """Whether all its slots count as pushed."""
     folds: tuple[int, ...]
     """How many logs of each string have been closed, to be folded into it."""
 
 
 def ask_facts(keys: Keys, partition: int) -> bytes:
     """Ask for the facts of a partition."""
-    return command(b"HMGET", keys.facts(partition), INCARNATION, STATE, CROWDED, FOLDS)
+    return command(b"HMGET", keys.facts(partition), INCARNATION, STATE, ALL_PRESENT, FOLDS)
 
 
 def read_facts(replies: ReplyReader, incarnation: Incarnation, strings: int) -> Facts:
     """The answer to `ask_facts` of a partition of so many strings; raises as `Incarnation.check` does."""
     replies.array()
     incarnation.check(replies.text())
-    had_state, crowded, folds = replies.bulk() is not None, replies.bulk() is not None, replies.text()
-    return Facts(had_state, crowded, read_folds(folds, strings))
+    had_state, all_present, folds = replies.bulk() is not None, replies.bulk() is not None, replies.text()
+    return Facts(had_state, all_present, read_folds(folds, strings))
 
 
 def read_folds(field: bytes, strings: int) -> tuple[int, ...]:

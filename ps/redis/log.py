@@ -33,7 +33,7 @@ class Logged:
     slots: Slots
     """uint32|uint64[k], sorted, unique."""
     increments: NDArray[np.int64]
-    """int64[k], packed accumulators; 0 for a slot that is only named."""
+    """int64[k], packed accumulators; 0 for a slot that is logged for being new."""
 
 
 Entries = tuple[Offsets, NDArray[np.int64]]

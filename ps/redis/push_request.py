@@ -22,7 +22,7 @@ from ctr.ps.redis.incarnation import (
 )
 from ctr.ps.redis.string_push import StringPush
 from ctr.ps.wire import (
-    CROWDED,
+    ALL_PRESENT,
     STATE,
     Keys,
     ReplyReader,
@@ -96,10 +96,10 @@ class PushRequest:
     number: int | None
     """Of the push; None: only the attempt is written, or without one logs are, or the strings are made."""
     attempt: int = 0
-    expected: int = -1
+    previous: int = -1
     """The push before it, without which the partition refuses this one; -1: none."""
-    crowd: bool = False
-    """Whether every slot is to count as pushed from now on."""
+    all_present: bool = False
+    """Whether all slots count as pushed from now on."""
     _needed: set[bytes] = field(default_factory=set, init=False)
     """Keys that are there if the partition has a state."""
 
@@ -157,7 +157,7 @@ class PushRequest:
             return Outcome.SUPERSEDED
         if self.number is not None and found.mark.number >= self.number:
             return Outcome.DONE
-        if found.mark.number < self.expected:
+        if found.mark.number < self.previous:
             return Outcome.BEHIND
         return Outcome.READY
 
@@ -183,7 +183,7 @@ class PushRequest:
             field = watermark_field(self.job, self.shard)
             parts.append(command(b"HSET", keys.watermarks(p, self.shard), field, mark.to_bytes()))
             answers.append(None)
-        fields = (STATE, b"1") * first + (CROWDED, b"1") * (self.crowd and not facts.crowded)
+        fields = (STATE, b"1") * first + (ALL_PRESENT, b"1") * (self.all_present and not facts.all_present)
         if fields:
             parts.append(command(b"HSET", keys.facts(p), *fields))
             answers.append(None)

@@ -11,11 +11,12 @@ import numpy as np
 from ctr.errors import StoreError
 from ctr.ps.layout import OPTIMISTIC, RANGES_TOGETHER, Layout, density_of
 from ctr.ps.log_kernels import ENTRY_BYTES
-from ctr.ps.partitions import Bools, Int64, Slots
+from ctr.ps.partitions import Bools, Int64
 from ctr.ps.redis.counters import SaturationCount
 from ctr.ps.redis.fold import Folds
 from ctr.ps.redis.incarnation import Facts, Incarnation
 from ctr.ps.redis.log import Logged, entries_of, is_to_fold
+from ctr.ps.redis.packed_push import PackedPush
 from ctr.ps.redis.push_request import Found, Outcome, PushRequest, Write, read_write
 from ctr.ps.redis.string_push import StringPush, string_pushes
 from ctr.ps.store import SupersededError, Token
@@ -60,21 +61,11 @@ class Pushes:
         self.folds = Folds(fan_out, layout, incarnation)
         self._links = links
 
-    def push(
-        self,
-        slots: Slots,
-        increments: Int64,
-        token: Token | None,
-        *,
-        expected: Int64 | None,
-        only: Bools | None,
-        logged: Logged | None,
-        crowd: bool,
-        folds: Int64 | None,
-    ) -> list[int]:
-        """See `RedisStore.push_packed`; `slots` are sound. Without a token, it only appends to logs."""
+    def push(self, push: PackedPush, only: Bools | None) -> list[int]:
+        """See `RedisStore.push_packed`; its slots are sound."""
         strings, k, long_logs = self._layout.strings, self._layout.per_partition, list[int]()
-        logged = logged or Logged(slots[:0], increments[:0])
+        slots, increments, token, previous = push.slots, push.increments, push.token, push.previous
+        logged = push.logged or Logged(slots[:0], increments[:0])
         cuts, log_cuts = strings.cuts(slots), strings.cuts(logged.slots)
         where = np.diff(cuts[::k]) + np.diff(log_cuts[::k]) > 0 if only is None else only
         if not where.any():
@@ -104,15 +95,15 @@ class Pushes:
                 shard=0 if token is None else token.shard,
                 number=None if token is None else token.number,
                 attempt=0 if token is None else token.attempt,
-                expected=-1 if expected is None else int(expected[p]),
-                crowd=crowd,
+                previous=-1 if previous is None else int(previous[p]),
+                all_present=push.all_present,
             )
 
         def note_write(p: int, facts: Facts, log_bytes: Mapping[int, int]) -> None:
-            if folds is not None:
+            if push.folds is not None:
                 of_partition = k * self._layout.per_string
                 closed = np.repeat(facts.folds, self._layout.per_string)
-                folds[p * of_partition : (p + 1) * of_partition] = closed
+                push.folds[p * of_partition : (p + 1) * of_partition] = closed
             for i, size in log_bytes.items():
                 s = p * k + i
                 appended = int(log_cuts[s + 1] - log_cuts[s]) * ENTRY_BYTES

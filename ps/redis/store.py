@@ -11,16 +11,16 @@ from ctr.errors import StoreError
 from ctr.ps.fixed_point_kernels import COARSEST_N_BITS, FINEST_Z_BITS, Z_MOST, pack_delta, token_hash, unpack
 from ctr.ps.layout import Layout, density_of
 from ctr.ps.partitions import Bools, Float32, Int64, Slots, as_slots
+from ctr.ps.redis.change_feed import ChangeFeed, Changes, FeedPosition
 from ctr.ps.redis.counters import SaturationCount, Saturations, Traffic
 from ctr.ps.redis.drop import drop_model, dropping
 from ctr.ps.redis.dumps import Dumps, PartitionDump
-from ctr.ps.redis.log import Logged
 from ctr.ps.redis.model import open_model
-from ctr.ps.redis.news import News, NewsPosition, NewsReader
+from ctr.ps.redis.packed_push import PackedPush
 from ctr.ps.redis.pulls import PulledState, Pulls
 from ctr.ps.redis.pushes import Pushes
 from ctr.ps.redis.replication import Replicas
-from ctr.ps.store import Token, check_delta, check_slots
+from ctr.ps.store import GapError, Token, check_delta, check_slots
 from ctr.ps.wire import PATIENCE_S, Address, FanOut, Keys, RedisUrl
 
 _WIDTH = 2
@@ -95,7 +95,7 @@ class RedisStore:
             self._writes.close()
             raise
         reads, writes = ((each, self.layout, self._incarnation) for each in (self._reads, self._writes))
-        self._news, self._pulls = NewsReader(*reads), Pulls(*reads)
+        self._feed, self._pulls = ChangeFeed(*reads), Pulls(*reads)
         self._pushes = Pushes(*writes, self._saturations)
         # A worker takes over one data shard while it still pushes another.
         self._attempts = Pushes(*reads, self._saturations, links=_ATTEMPT_LINKS)
@@ -167,65 +167,32 @@ class RedisStore:
         """
         return self._pulls.pull(check_slots(slots, self.bits), job, shards)
 
-    def push(self, slots: Slots, delta: Float32, token: Token, pulled: Float32 | None = None) -> None:
-        slots = check_slots(slots, self.bits)
-        self.push_packed(slots, self.increments(slots, delta, token, pulled), token)
-
-    def push_packed(
+    def push(
         self,
         slots: Slots,
-        increments: Int64,
+        delta: Float32,
         token: Token,
-        *,
-        expected: Int64 | None = None,
-        only: Bools | None = None,
-        logged: Logged | None = None,
-        crowd: bool = False,
-        folds: Int64 | None = None,
-    ) -> list[int]:
-        """Add int64[u] to packed accumulators, as `Store.push` does; return the partitions left behind.
+        pulled: Float32 | None = None,
+        previous: Int64 | None = None,
+    ) -> None:
+        increments = self.increments(check_slots(slots, self.bits), delta, token, pulled)
+        behind = self.push_packed(PackedPush(slots, increments, token, previous=previous))
+        if behind:
+            raise GapError(self.url, token, behind)
 
-        `expected`, int64[partitions], names the push of the token's shard before this one, for each partition
-        (-1: none). One whose watermark is an earlier one lacks pushes: it refuses this one, and is returned,
-        so that those can be sent first. `only`, bool[partitions], are those to push to; of
-        them, one without a slot notes the push in its watermark. `logged` goes to their logs; a log that has
-        become long is folded into the state. With `crowd`, all of their slots count as pushed from now on.
-        `folds`, int64[pieces], is told how many logs of each one's string had been closed before.
+    def push_packed(self, push: PackedPush, only: Bools | None = None) -> list[int]:
+        """Add integers to packed accumulators, as `Store.push` does; return the partitions that refuse it.
+
+        Those lack the push before it, see `PackedPush.previous`, which can then be sent first. `only`,
+        bool[partitions], are those to push to; of them, one without a slot notes the push in its watermark.
 
         Raises SupersededError when a later attempt at the data shard has begun than the token's.
         """
-        return self._pushes.push(
-            check_slots(slots, self.bits),
-            increments,
-            token,
-            expected=expected,
-            only=only,
-            logged=logged,
-            crowd=crowd,
-            folds=folds,
-        )
-
-    def name(self, slots: Slots) -> None:
-        """Append these slots, sorted and unique, to logs: others then count them as pushed; see `push`."""
-        nothing = Logged(slots, np.zeros(slots.size, np.int64))
-        self._pushes.push(
-            slots[:0],
-            nothing.increments[:0],
-            None,
-            expected=None,
-            only=None,
-            logged=nothing,
-            crowd=False,
-            folds=None,
-        )
+        push.slots = check_slots(push.slots, self.bits)
+        return self._pushes.push(push, only)
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
-        """Begin an attempt at a data shard: from now on, no partition adds what earlier attempts push.
-
-        Returns the attempt's number, for its tokens, and int64[partitions]: the last push that each
-        partition has, -1 for none. That changes no more but by pushes of this attempt. Raises StoreError as
-        `pull` does, and when others begin attempts at it all the time.
-        """
+        """See `Store.take_over`; raises StoreError also when others begin attempts at it all the time."""
         return self._attempts.take_over(job, shard)
 
     def applied(self, job: str, shard: int) -> Int64:
@@ -245,16 +212,16 @@ class RedisStore:
         """
         return self._replicas.servers()
 
-    def read_news(self, position: NewsPosition) -> News:
+    def read_changes(self, position: FeedPosition) -> Changes:
         """Which slots have been pushed since this position, which moves on; raises as `pull` does.
 
-        Where much is new, not all is read at once: see `NewsPosition.current`.
+        Where much is new, not all is read at once: see `FeedPosition.current`.
         """
-        return self._news.read(position)
+        return self._feed.read(position)
 
     def lineages(self) -> list[bytes]:
         """Of each partition: if it changes, what was read of it before may be lost. Raises as `pull` does."""
-        return self._news.lineages()
+        return self._feed.lineages()
 
     def make_strings(self) -> None:
         """Make the strings that are not there yet, of zeros, as the first push would; raises as that does.

@@ -4,7 +4,7 @@ from ctr.ps.wire.connection import Connection, Write
 from ctr.ps.wire.eviction import eviction_policies, require_kept, require_no_eviction
 from ctr.ps.wire.fan_out import FanOut
 from ctr.ps.wire.keys import (
-    CROWDED,
+    ALL_PRESENT,
     FOLDS,
     INCARNATION,
     STATE,

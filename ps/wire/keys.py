@@ -128,7 +128,7 @@ class Keys:
         return WindowKeys(f"ctr:{{{self.model}:windows}}".encode())
 
     def facts(self, partition: int) -> bytes:
-        """A hash: the incarnation, and what else is known of a partition: STATE, FOLDS, CROWDED."""
+        """A hash: the incarnation, and what else is known of a partition: STATE, FOLDS, ALL_PRESENT."""
         return self._of_partition(partition, "a")
 
     def watermarks(self, partition: int, shard: int) -> bytes:
@@ -206,7 +206,7 @@ STATE = b"state"
 FOLDS = b"folds"
 """Field of the facts: how many logs of each of the partition's strings have been closed, to be folded."""
 
-CROWDED = b"crowded"
+ALL_PRESENT = b"crowded"
 """Field of the facts of a partition of which every slot counts as pushed: ranges of it were."""
 
 

@@ -8,8 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from ctr.checkpoint import Checkpoint
-from ctr.ps import JobBoard, RedisStore
-from ctr.ps.client import LOST
+from ctr.ps import LOST, JobBoard, RedisStore
 from ctr.ps.layout import Layout
 from ctr.workers.description import JobDescription
 from tests.ctr.distributed_jobs import State

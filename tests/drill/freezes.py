@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import count
 from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
 
 import numpy as np
 
-from ctr.ps import PendingPush, PushQueue, RedisStore, Token, parse_redis_url
+from ctr.ps import RedisSessions, RedisStore, parse_redis_url
 from ctr.ps.servers import EmbeddedRedis, RedisServer
 from tests.drill.ledger import Ledger, LedgerWriter, Push, went_on
 from tests.drill.proof import Proof, StoreSums, prove
@@ -158,25 +158,23 @@ class _Trial:
             store.close()
 
     def _push(self, client: int) -> None:
-        """Push random numbers to random slots until it is over, and all that was begun to its end."""
+        """Push random numbers to random slots until it is over."""
         store = self._stores[client]
         numbers = np.random.default_rng([self._chosen.getrandbits(32), client])
         ledger = LedgerWriter(store, self._folder / f"client-{client}.jsonl")
-        queue = PushQueue(store, _JOB, ledger)
-        done = partial(self._has_arrived, client)
-        try:
-            chunk = 0
-            while not self._over.is_set():
-                slots = np.unique(numbers.integers(0, 1 << _BITS, _SLOTS, dtype=np.uint32))
-                # A slot has room for them all: what is limited would not be what the ledger has.
-                increments = numbers.integers(-(1 << 20), 1 << 20, slots.size) << 32
-                increments += numbers.integers(0, 1 << 12, slots.size)
-                queue.put(PendingPush(Token(_JOB, client, chunk), slots, increments, on_done=done))
-                chunk += 1
-                sleep(_PAUSE_S)
-            queue.flush()
-        finally:
-            queue.close()
+        sessions = RedisSessions(store, _JOB, push=ledger)
+        session = sessions.join(client, -1)
+        for chunk in count():
+            is_over = self._over.is_set()  # then one push more, so that one is sent after the last freeze
+            slots = np.unique(numbers.integers(0, 1 << _BITS, _SLOTS, dtype=np.uint32))
+            # A slot has room for them all: what is limited would not be what the ledger has.
+            increments = numbers.integers(-(1 << 20), 1 << 20, slots.size) << 32
+            increments += numbers.integers(0, 1 << 12, slots.size)
+            session.send(session.push_packed(slots, increments, chunk))
+            self._has_arrived(client)
+            if is_over:
+                return
+            sleep(_PAUSE_S)
 
 
 def _owed(pushes: Sequence[Push]) -> set[tuple[int, int]]:

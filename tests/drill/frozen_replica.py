@@ -9,17 +9,15 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from contextlib import closing
-from functools import partial
 from threading import Event, Thread
 from time import sleep
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from redis import ResponseError
 
-from ctr.ps import Filters, RedisStore, Slots, Token, WorkerStore, parse_redis_url
-from ctr.ps.client.worker_store import PUSH
+from ctr.background import Background
+from ctr.ps import Outcome, PackedPush, RedisSession, RedisSessions, RedisStore, parse_redis_url
+from ctr.ps.partitions import Bools
 from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.servers.redis_server import RedisServer
 from tests.ps.redis_servers import eventually
@@ -30,17 +28,14 @@ CHUNKS = 12
 LAST = CHUNKS - 1
 
 
-def defer_nothing(state: NDArray[np.float32], *_: object) -> NDArray[np.uint8]:
-    """An `UpdateFilter`."""
-    return np.full(len(state), PUSH, np.uint8)
-
-
-def train(worker: WorkerStore, first: int, end: int, arrived: list[int]) -> None:
-    """Push these chunks of the data shard 0, each of which adds 1 to every slot; note which have arrived."""
+def train(session: RedisSession, first: int, end: int, arrived: list[int]) -> None:
+    """Push these chunks of the data shard, each of which adds 1 to every slot; note which have arrived."""
     for number in range(first, end):
-        pulled = worker.pull(SLOTS, 0, number, number)
-        state, delta = worker.complete(pulled), np.tile(np.float32([0, 1]), (SLOTS.size, 1))
-        worker.push(pulled, state, delta, number, partial(arrived.append, number), last=number == LAST)
+        pulled, delta = session.pull(SLOTS, number, number), np.tile(np.float32([0, 1]), (SLOTS.size, 1))
+        session.wait(pulled)
+        sent = session.send(session.push(pulled, delta, number))
+        if sent and (number < LAST or session.close() is Outcome.ARRIVED):
+            arrived.append(number)
 
 
 def take_snapshot(server: RedisServer) -> None:
@@ -70,40 +65,30 @@ def run(away_s: float) -> tuple[set[float], set[int], list[int]]:
         primary, replica = servers.shards[0]
         url, arrived, died = parse_redis_url(servers.url), list[int](), Event()
 
-        def push(slots: Slots, increments: NDArray[np.int64], token: Token, **words: Any) -> list[int]:
-            behind = store.push_packed(slots, increments, token, **words)
-            if token.number == LAST and not died.is_set():
+        def push(push: PackedPush, only: Bools | None) -> list[int]:
+            behind = store.push_packed(push, only)
+            if push.token is not None and push.token.number == LAST and not died.is_set():
                 primary.kill()
                 died.set()
             return behind
 
-        with (
-            closing(RedisStore(url, bits=BITS, width=2)) as store,
-            closing(
-                WorkerStore(
-                    store,
-                    "job",
-                    filters=Filters(),
-                    staleness=None,
-                    filter_updates=defer_nothing,
-                    push=push,
-                )
-            ) as worker,
-        ):
-            assert worker.begin(0) == 0
+        with closing(RedisStore(url, bits=BITS, width=2)) as store:
+            worker = RedisSessions(store, "job", push=push)
+            session = worker.begin(0)
+            assert session.first == 0
             take_snapshot(primary)
-            train(worker, 0, LAST, arrived)
+            train(session, 0, LAST, arrived)
             assert worker.wait_replicated()  # so that only the last few pushes are kept
             replica.freeze()
-            train(worker, LAST, CHUNKS, arrived)
+            training = Background("trainer").submit(train, session, LAST, CHUNKS, arrived)
             assert died.wait(30.0)
             returning = Thread(target=come_back, args=(primary, replica, away_s))
             returning.start()
             try:
-                eventually(lambda: worker.is_lost(0))
-                worker.flush()
-                train(worker, worker.begin(0), CHUNKS, arrived)
-                worker.flush()
+                training.result()
+                assert session.outcome is Outcome.LOST
+                session = worker.begin(0)
+                train(session, session.first, CHUNKS, arrived)
             finally:
                 returning.join()
             sums, marks = store.pull(SLOTS)[:, 1], store.applied("job", 0)

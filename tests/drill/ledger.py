@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ctr.cli.working import PUSH_WRAPPER
 from ctr.errors import DataError
 from ctr.features import Slots
-from ctr.ps import Logged, PushPacked, RedisStore, Token
+from ctr.ps import PackedPush, RedisStore, SendPacked
 
 _FOLDER = "CTR_LEDGER"
 _PACE_S = "CTR_LEDGER_PACE_S"
@@ -105,24 +105,14 @@ class LedgerWriter:
         self._next = 0.0
         self._write({})
 
-    def __call__(
-        self,
-        slots: Slots,
-        increments: NDArray[np.int64],
-        token: Token,
-        *,
-        expected: NDArray[np.int64] | None = None,
-        only: NDArray[np.bool_] | None = None,
-        logged: Logged | None = None,
-        crowd: bool = False,
-        folds: NDArray[np.int64] | None = None,
-    ) -> list[int]:
+    def __call__(self, push: PackedPush, only: NDArray[np.bool_] | None) -> list[int]:
+        assert push.token is not None
         sleep(max(self._next - monotonic(), 0.0))
         self._next = monotonic() + self._pace_s
         totals, checks = np.zeros((2, self._store.partitions.count), np.uint64)
-        added = [(slots, increments)]
-        if logged is not None:
-            added.append((logged.slots, logged.increments))
+        added = [(push.slots, push.increments)]
+        if push.logged is not None:
+            added.append((push.logged.slots, push.logged.increments))
         anywhere = np.zeros(totals.size, np.bool_)
         for some_slots, some_increments in added:
             cuts = self._store.partitions.cuts(some_slots)
@@ -135,11 +125,15 @@ class LedgerWriter:
         shares = list(zip(where.tolist(), totals[where].tolist(), checks[where].tolist(), strict=True))
         number = next(self._numbers)
         self._write(
-            {"push": number, "at": monotonic(), "shard": token.shard, "chunk": token.number, "adds": shares}
+            {
+                "push": number,
+                "at": monotonic(),
+                "shard": push.token.shard,
+                "chunk": push.token.number,
+                "adds": shares,
+            }
         )
-        behind = self._store.push_packed(
-            slots, increments, token, expected=expected, only=only, logged=logged, crowd=crowd, folds=folds
-        )
+        behind = self._store.push_packed(push, only)
         arrived = [p for p, *_ in shares if p not in set(behind)]
         self._write({"done": number, "at": monotonic(), "arrived": arrived})
         return behind
@@ -152,7 +146,7 @@ class LedgerWriter:
             raise DataError(f"{self._path}: the ledger cannot be written ({error}).") from error
 
 
-def in_ledger(store: RedisStore, worker: str) -> PushPacked:
+def in_ledger(store: RedisStore, worker: str) -> SendPacked:
     """The store's `push_packed`, wrapped in a `LedgerWriter` as the environment says."""
     folder, pace_s = os.environ[_FOLDER], float(os.environ[_PACE_S])
     return LedgerWriter(store, Path(folder, f"{worker}.jsonl"), pace_s)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from ctr.ps import PartitionDump, RedisStore, Slots, Token, parse_redis_url
+from ctr.ps import PackedPush, PartitionDump, RedisStore, Slots, Token, parse_redis_url
 from tests.drill.ledger import Ledger, LedgerWriter, Push, Share, sums_of, went_on
 from tests.drill.proof import Proof, StoreSums, prove, sent_again
 from tests.ps.redis_servers import needs_redis
@@ -48,7 +48,7 @@ class Trial:
         increments = rng.integers(-(1 << 20), 1 << 20, slots.size) << 32
         increments += rng.integers(0, 1 << 12, slots.size)
         self.pushed[shard, chunk] = slots, increments
-        assert worker(slots, increments, Token(JOB, shard, chunk), only=only) == []
+        assert worker(PackedPush(slots, increments, Token(JOB, shard, chunk)), only) == []
 
     def dumps(self) -> list[PartitionDump]:
         return [self.store.dump(p) for p in range(self.store.partitions.count)]
@@ -103,7 +103,7 @@ class TestOnRealServers:
             trial.push(worker, 7, chunk)
         slots, increments = trial.pushed[7, 1]
         first = slots < 1 << (BITS - 4)
-        trial.store.push_packed(slots[first], increments[first], Token("unfenced", 0, 0))
+        trial.store.push_packed(PackedPush(slots[first], increments[first], Token("unfenced", 0, 0)))
         proof = trial.prove()
         assert proof.problems == ["DOUBLED: partition 0: chunk 1 of data shard 7 is in it twice"]
 
@@ -136,7 +136,7 @@ class TestOnRealServers:
     def test_errors_that_cancel_out_are_found(self, trial: Trial) -> None:
         trial.push(trial.worker(), 0, 0)
         slots, increments = np.array([8, 9], np.uint32), np.array([5, -5]) << 32
-        trial.store.push_packed(slots, increments, Token("unfenced", 0, 0))
+        trial.store.push_packed(PackedPush(slots, increments, Token("unfenced", 0, 0)))
         assert trial.prove().problems == [
             "WRONG: partition 0: slots are wrong, though their sum is right; no single push of the "
             "ledger explains it"
@@ -145,7 +145,7 @@ class TestOnRealServers:
     def test_a_push_that_nobody_wrote_down_is_found(self, trial: Trial) -> None:
         trial.push(trial.worker(), 0, 0)
         slots = np.array([1], np.uint32)
-        trial.store.push_packed(slots, np.array([1]), Token(JOB, 5, 0))
+        trial.store.push_packed(PackedPush(slots, np.array([1]), Token(JOB, 5, 0)))
         proof = trial.prove()
         assert proof.problems[0].startswith(
             "UNKNOWN: partition 0 says that it applied chunk 0 of data shard 5"
@@ -173,7 +173,7 @@ class TestOnRealServers:
         assert proof.problems == []
         assert (proof.pushes, proof.acknowledged, proof.told_apart) == (4, 3, 8)
         slots, increments = trial.pushed[0, 1]
-        trial.store.push_packed(slots, increments, Token("unfenced", 0, 0))
+        trial.store.push_packed(PackedPush(slots, increments, Token("unfenced", 0, 0)))
         assert only_kind(trial.prove()) == "DOUBLED"  # its other half had counted already
 
     def test_a_job_that_began_with_something(self, trial: Trial) -> None:

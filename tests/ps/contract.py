@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from threading import Barrier
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import StoreError
-from ctr.ps import Slots, Store, Token
+from ctr.ps import DirectSessions, GapError, Outcome, Sessions, Slots, Store, Token
 from ctr.ps.partitions import slot_dtype
+from ctr.ps.store import SupersededError
 from tests.reference.store import ReferenceStore
 
+OpenSessions = Callable[[Store, str], Sessions]
 StoreFactory = Callable[[int], Store]
 """Makes a new, empty store of width 2 for `2**bits` slots, which is closed after the test."""
 
@@ -46,8 +49,7 @@ def ones(slots: Slots) -> np.ndarray:
 
 
 def partition_starts(store: Store) -> list[int]:
-    count = store.applied("any", 0).size
-    return [(p << store.bits) // count for p in range(count)]
+    return [p << store.partitions.shift for p in range(store.partitions.count)]
 
 
 def scanned(store: Store | ReferenceStore) -> dict[int, tuple[float, ...]]:
@@ -96,7 +98,12 @@ class RequestContract:
     algebra_bits = (1, 8, 22, 34)
     """Those of the many stores that the property tests make."""
 
+    sessions: tuple[type[Any], ...] = (DirectSessions,)
+    """The kinds of sessions with the store."""
+
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "open_sessions" in metafunc.fixturenames:
+            metafunc.parametrize("open_sessions", self.sessions)
         for name in ("bits", "scan_bits", "thread_bits"):
             if name in metafunc.fixturenames:
                 metafunc.parametrize(name, getattr(self, name))
@@ -170,6 +177,94 @@ class RequestContract:
         store.push(slots, ones(slots), Token("job", 0, 4))
         assert set(store.pull(slots).ravel().tolist()) == {1}
         assert set(store.applied("job", 0).tolist()) == {4}
+
+    # Gaps and attempts
+
+    def test_a_push_that_follows_a_missing_one_is_refused(self, store_factory: StoreFactory) -> None:
+        """Wherever it is missing; once that is there, the push may be sent again."""
+        store = store_factory(22)
+        count = store.partitions.count
+        starts = slots_of(22, partition_starts(store))
+        some = starts[::3].copy()
+        store.push(starts, ones(starts), Token("job", 0, 0), None, np.full(count, -1))
+        store.push(some, ones(some), Token("job", 0, 1), None, np.zeros(count, np.int64))
+        with pytest.raises(GapError, match=f"push 2 of data shard 0 .*{count - some.size} partitions.*is 1:"):
+            store.push(starts, ones(starts), Token("job", 0, 2), None, np.ones(count, np.int64))
+        behind = np.setdiff1d(starts, some)
+        assert set(store.pull(behind).ravel().tolist()) == {1}
+        assert set(store.applied("job", 0)[np.isin(starts, behind)].tolist()) == {0}
+        store.push(starts, ones(starts), Token("job", 0, 1), None, np.zeros(count, np.int64))
+        for _ in range(2):
+            store.push(starts, ones(starts), Token("job", 0, 2), None, np.ones(count, np.int64))
+        assert set(store.pull(starts).ravel().tolist()) == {3}
+        assert set(store.applied("job", 0).tolist()) == {2}
+
+    def test_an_attempt_ends_those_before_it(self, store_factory: StoreFactory) -> None:
+        store = store_factory(8)
+        slots = slots_of(8, [3, 250])
+        first, applied = store.take_over("job", 0)
+        assert applied.tolist() == [-1] * store.partitions.count
+        store.push(slots, ones(slots), Token("job", 0, 4, first))
+        second, applied = store.take_over("job", 0)
+        assert second > first > 0
+        assert np.array_equal(applied, store.applied("job", 0))
+        with pytest.raises(SupersededError, match="data shard 0 of the job 'job' is another worker's"):
+            store.push(slots, ones(slots), Token("job", 0, 5, first))
+        store.push(slots, ones(slots), Token("job", 1, 5, first))
+        store.push(slots, ones(slots), Token("job", 0, 5, second))
+        assert set(store.pull(slots).ravel().tolist()) == {3}
+
+    # Sessions
+
+    def test_a_session_pushes_in_order_and_arrives(
+        self, store_factory: StoreFactory, open_sessions: OpenSessions, bits: int
+    ) -> None:
+        store = store_factory(bits)
+        slots, session = slots_of(bits, [0, 2**bits - 1]), open_sessions(store, "job").begin(7)
+        assert (session.shard, session.first, session.outcome) == (7, 0, None)
+        for number in (0, 1, 4):
+            pulled = session.pull(slots, number, number)
+            state = session.wait(pulled)
+            assert state.dtype == np.float32
+            assert np.array_equal(state, store.pull(slots))
+            assert session.send(session.push(pulled, ones(slots) * (number + 1), number))
+        assert store.pull(slots).tolist() == [[8, 8], [8, 8]]
+        assert store.applied("job", 7)[[0, -1]].tolist() == [4, 4]
+        assert session.close() is session.outcome is Outcome.ARRIVED
+
+    def test_a_push_that_a_session_repeats_counts_once(
+        self, store_factory: StoreFactory, open_sessions: OpenSessions
+    ) -> None:
+        store = store_factory(8)
+        slots, session = slots_of(8, [3]), open_sessions(store, "job").begin(0)
+        for number in (0, 0, 1, 1):
+            pulled = session.pull(slots, 0, 0)
+            session.wait(pulled)
+            push = session.push(pulled, ones(slots), number)
+            assert session.send(push)
+            assert session.send(push)
+        assert store.pull(slots).tolist() == [[2, 2]]
+
+    def test_a_session_goes_on_where_the_one_before_ended(
+        self, store_factory: StoreFactory, open_sessions: OpenSessions
+    ) -> None:
+        """That is superseded, and what it pushes from then on counts for nothing."""
+        store = store_factory(8)
+        everything = slots_of(8, range(256))
+        sessions = [open_sessions(store, "job").begin(0)]
+        for number in range(3):
+            pulled = sessions[0].pull(everything, number, number)
+            sessions[0].wait(pulled)
+            assert sessions[0].send(sessions[0].push(pulled, ones(everything), number))
+        sessions.append(open_sessions(store, "job").begin(0))
+        assert [session.first for session in sessions] == [0, 3]
+        for session, arrives in zip(sessions, (False, True), strict=True):
+            pulled = session.pull(everything, 3, 3)
+            session.wait(pulled)
+            assert session.send(session.push(pulled, ones(everything), 3)) is arrives
+        assert set(store.pull(everything).ravel().tolist()) == {4}
+        assert [session.close() for session in sessions] == [Outcome.SUPERSEDED, Outcome.ARRIVED]
+        assert [session.outcome for session in sessions] == [Outcome.SUPERSEDED, Outcome.ARRIVED]
 
     # Scanning
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.ps import Filters, Pulled, RedisStore, Slots, Token, WorkerStore
-from ctr.ps.client.worker_store import PUSH, SMALL, ZERO
+from ctr.ps import Filters, PendingPush, Pulled, RedisSession, RedisSessions, RedisStore, Slots
+from ctr.ps.client import PUSH, SMALL, ZERO
 from ctr.ps.partitions import slot_dtype
 
 Float32 = NDArray[np.float32]
@@ -54,7 +54,7 @@ class ExpectedSums:
 
     def train(
         self,
-        worker: WorkerStore,
+        worker: RedisSessions,
         store: RedisStore,
         shard: int,
         chunks: Sequence[Slots],
@@ -62,38 +62,34 @@ class ExpectedSums:
         clock: int = 0,
         alone: bool = True,
     ) -> None:
-        """Train a data shard with each chunk pulled one ahead, and flush; `job` is the job's name.
+        """Train a data shard with each chunk pulled one ahead, and each push sent one late; and flush.
 
         Nobody else trains, if `alone`: then every state must be these sums.
         """
-        pulled = worker.pull(chunks[0], shard, clock, clock)
+        session = worker.begin(shard)
+        pulled = session.pull(chunks[0], clock, clock)
+        push: PendingPush | None = None
         for number, slots in enumerate(chunks):
-            now, clock = pulled, clock + 1
+            now, clock, before = pulled, clock + 1, push
             if number + 1 < len(chunks):
-                pulled = worker.pull(chunks[number + 1], shard, clock, clock - 1)
-            self.step(worker, store, now, number, alone=alone)
+                pulled = session.pull(chunks[number + 1], clock, clock - 1)
+            push = self.step(session, store, now, number, alone=alone)
             assert now.slots is slots
+            if before is not None:
+                session.send(before)
         worker.flush()
 
     def step(
-        self,
-        worker: WorkerStore,
-        store: RedisStore,
-        pulled: Pulled,
-        number: int,
-        *,
-        alone: bool = True,
-        on_done: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Train one chunk that was pulled."""
-        state = worker.complete(pulled)
+        self, session: RedisSession, store: RedisStore, pulled: Pulled, number: int, *, alone: bool = True
+    ) -> PendingPush:
+        """Train one chunk that was pulled; its push is to be sent."""
+        state = session.wait(pulled)
         if alone:
-            assert np.array_equal(pulled.packed, self.sums[pulled.slots])
-        delta = worked(state, 1000 * pulled.shard + number)
-        token = Token("job", pulled.shard, number)
+            assert np.array_equal(pulled.receipt.packed, self.sums[pulled.slots])
+        delta = worked(state, 1000 * session.shard + number)
         with self._lock:
-            self.sums[pulled.slots] += store.increments(pulled.slots, delta, token, state)
-        worker.push(pulled, state, delta, number, on_done)
+            self.sums[pulled.slots] += session.increments(pulled.slots, state, delta, number)
+        return session.push(pulled, delta, number)
 
     def require(self, store: RedisStore) -> None:
         """Raise AssertionError unless the store holds the sums."""

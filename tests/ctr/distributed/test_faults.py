@@ -21,7 +21,7 @@ from ctr.features import FeatureSpec, open_source
 from ctr.learn.result import TrainResult
 from ctr.learn.rounds import Rounds, TrainSettings, read_out
 from ctr.optimizers.ftrl import Ftrl
-from ctr.ps import Filters, JobBoard, MemoryStore, RedisStore, Token, parse_redis_url
+from ctr.ps import Filters, JobBoard, MemoryStore, PackedPush, RedisStore, Token, parse_redis_url
 from ctr.ps.wire.keys import Keys
 from ctr.workers.description import Consistency, JobDescription, absolute, input_bytes
 from ctr.workers.heartbeat import Heartbeat
@@ -276,7 +276,7 @@ class TestStalls:
                     wait_for(lambda: board.look().ranks[1].prepared == round_)
                     board.ranks.announce_prepared(0, round_)
                     nothing = np.empty(0, np.uint32), np.empty(0, np.int64)
-                    store.push_packed(*nothing, Token("waits", 0, round_), only=everywhere)
+                    store.push_packed(PackedPush(*nothing, Token("waits", 0, round_)), everywhere)
                     board.ranks.announce_pushed(0, round_)
                 else:
                     board.queue.advance(other, shard, number, number)

@@ -11,7 +11,6 @@ import time
 from contextlib import closing
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +20,17 @@ from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import StoreError
 from ctr.learn import TrainProgress
 from ctr.optimizers.ftrl import Ftrl
-from ctr.ps import BoardView, JobBoard, PartitionDump, PushPacked, RedisStore, Slots, Token, parse_redis_url
-from ctr.ps.partitions import Int64
+from ctr.ps import (
+    BoardView,
+    JobBoard,
+    PackedPush,
+    PartitionDump,
+    RedisStore,
+    SendPacked,
+    Token,
+    parse_redis_url,
+)
+from ctr.ps.partitions import Bools
 from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.servers.redis_server import RedisServer
 from ctr.workers import take_part
@@ -138,18 +146,19 @@ def test_of_rounds_whose_last_worker_was_taken_for_dead(redis_url: str, job_data
     """Its lease runs out in the middle of the push that meets the loss. Still, that ends the job."""
     job, before = describe(job_data, passes=PASSES), list[PartitionDump]()
 
-    def wrap(store: RedisStore, _: str) -> PushPacked:
-        def push(slots: Slots, increments: Int64, token: Token, **words: Any) -> list[int]:
-            if token.number == SOME and not before:
+    def wrap(store: RedisStore, _: str) -> SendPacked:
+        def send(push: PackedPush, only: Bools | None) -> list[int]:
+            assert push.token is not None
+            if push.token.number == SOME and not before:
                 before.extend(map(store.dump, range(store.partitions.count)))
-            if token.number == MORE:
+            if push.token.number == MORE:
                 for dump in before:
                     store.restore(dump)
                 for worker in board.look().workers:
                     board.leases.expire(worker.id)
-            return store.push_packed(slots, increments, token, **words)
+            return store.push_packed(push, only)
 
-        return push
+        return send
 
     url, plan = parse_redis_url(redis_url), job.plan()
     with (
@@ -287,7 +296,7 @@ def test_what_is_sent_again_while_the_model_is_read(redis_url: str, job_data: Pa
         for shard in range(plan.shards):
             token = Token(coordinator.id, shard, plan.end_of(shard))
             everywhere = np.ones(store.partitions.count, np.bool_)
-            store.push_packed(np.empty(0, np.uint32), np.empty(0, np.int64), token, only=everywhere)
+            store.push_packed(PackedPush(np.empty(0, np.uint32), np.empty(0, np.int64), token), everywhere)
 
     with (
         closing(RedisStore(parse_redis_url(redis_url), bits=spec.bits, width=Ftrl.width)) as store,

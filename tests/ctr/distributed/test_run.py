@@ -29,10 +29,12 @@ from ctr.ps import (
     Claim,
     Filters,
     JobBoard,
+    PackedPush,
     RedisStore,
     Saturations,
     parse_redis_url,
 )
+from ctr.ps.partitions import Bools
 from ctr.ps.status.observer import StoreObserver
 from ctr.settings import TrainJob
 from ctr.workers import Consistency, input_digest
@@ -188,9 +190,9 @@ class TestClocks:
             assert board.queue.claim(at_work) is not None
             claim = board.queue.claim
 
-            def slowly(*push: object, **told: object) -> object:
+            def slowly(push: PackedPush, only: Bools | None) -> list[int]:
                 time.sleep(0.2)
-                return store.push_packed(*push, **told)
+                return store.push_packed(push, only)
 
             worker = SspWorker(board, store, source_of(job), job, "last", slowly)
 
@@ -253,8 +255,8 @@ class TestAdmission:
             assert told.admissions == report.admissions
             counts = told.counts
             assert counts.pushed + counts.deferred_small == report.counts.pushed
-            named = counts.named + counts.deferred_small
-            assert len(plain[0]) <= named if filters.defers else len(plain[0]) == counts.named
+            logged = counts.logged_new + counts.deferred_small
+            assert len(plain[0]) <= logged if filters.defers else len(plain[0]) == counts.logged_new
 
     def test_several_processes_add_up(self, start_job: StartJob, job_data: Path, redis_url: str) -> None:
         job = describe(job_data, consistency="ssp", admit=0.3, filters=DEFAULT_FILTERS)

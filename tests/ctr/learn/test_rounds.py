@@ -335,6 +335,7 @@ def test_a_failing_store_ends_the_job_of_several_workers() -> None:
             delta: NDArray[np.float32],
             token: Token,
             pulled: NDArray[np.float32] | None = None,
+            previous: NDArray[np.int64] | None = None,
         ) -> None:
             raise StoreError("the store is full")
 

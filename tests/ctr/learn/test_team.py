@@ -89,9 +89,10 @@ def test_every_worker_pushes_partitions_of_its_own(spread: int) -> None:
             delta: NDArray[np.float32],
             token: Token,
             pulled: NDArray[np.float32] | None = None,
+            previous: NDArray[np.int64] | None = None,
         ) -> None:
             pushed.setdefault(token.shard, []).append(slots)
-            super().push(slots, delta, token, pulled)
+            super().push(slots, delta, token, pulled, previous)
 
     rng = np.random.default_rng(0)
     examples = []

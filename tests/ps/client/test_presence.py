@@ -1,4 +1,4 @@
-"""`Presence`: what one worker has heard of the slots that all have pushed."""
+"""`Presence`: what one worker knows of the slots that all have pushed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from itertools import count
 import numpy as np
 import pytest
 
-from ctr.ps import Logged, RedisStore, Slots, Token, parse_redis_url
+from ctr.ps import Logged, PackedPush, RedisStore, Slots, Token, parse_redis_url
 from ctr.ps.client.presence import Presence
 from ctr.ps.partitions import slot_dtype
-from ctr.ps.redis import NewsPosition, news
+from ctr.ps.redis import FeedPosition, change_feed
 from ctr.ps.servers.redis_server import RedisServer
 from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
 
@@ -28,10 +28,12 @@ def slots_of(*numbers: int, bits: int = 20) -> Slots:
     return np.array(numbers, slot_dtype(bits))
 
 
-def tell(store: RedisStore, presence: Presence, slots: Slots, number: int, shard: int = 0) -> None:
-    fresh = slots[presence.claim(slots)]
+def push(store: RedisStore, presence: Presence, slots: Slots, number: int, shard: int = 0) -> None:
+    fresh = slots[presence.add(slots)]
     logged = Logged(fresh, np.zeros(fresh.size, np.int64))
-    store.push_packed(slots, np.ones(slots.size, np.int64), Token("job", shard, number), logged=logged)
+    store.push_packed(
+        PackedPush(slots, np.ones(slots.size, np.int64), Token("job", shard, number), logged=logged)
+    )
 
 
 @pytest.fixture(params=["redis_url", "cluster_url"])
@@ -42,59 +44,59 @@ def url(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize(
     ("url", "bits"), [("redis_url", 20), ("redis_url", 33), ("cluster_url", 20)], indirect=["url"]
 )
-def test_slots_that_others_pushed_are_heard_of(url: str, bits: int) -> None:
+def test_slots_that_others_pushed_become_known(url: str, bits: int) -> None:
     store = opened(url, bits)
     one, other = Presence(store), Presence(store)
     last = (1 << bits) - 1
     slots = slots_of(0, 77, last // 2, last, bits=bits)
     assert not one.absent(slots).any(), "nothing is known yet"
     for presence in (one, other):
-        presence.listen()
+        presence.update()
         assert presence.absent(slots).all()
-    tell(store, one, slots[:3], 0)
+    push(store, one, slots[:3], 0)
     assert one.absent(slots).tolist() == [False, False, False, True], "one's own count at once"
     assert other.absent(slots).all()
-    other.listen()
+    other.update()
     assert other.absent(slots).tolist() == [False, False, False, True]
-    tell(store, other, slots[1:], 0, shard=1)
-    one.listen()
+    push(store, other, slots[1:], 0, shard=1)
+    one.update()
     assert not one.absent(slots).any()
-    assert other.claim(slots).tolist() == [False] * 4, "everybody knows"
+    assert other.add(slots).tolist() == [False] * 4, "everybody knows"
     store.drop()
 
 
-def test_slots_are_told_of_once(redis_url: str) -> None:
+def test_slots_are_logged_once(redis_url: str) -> None:
     store = opened(redis_url, 20)
     presence = Presence(store)
-    tell(store, presence, slots_of(1, 2), 0)
-    tell(store, presence, slots_of(1, 2, 3), 1)
-    news = store.read_news(NewsPosition(store.layout))
-    assert [each.tolist() for each in news.named] == [[1, 2, 3]]
+    push(store, presence, slots_of(1, 2), 0)
+    push(store, presence, slots_of(1, 2, 3), 1)
+    changes = store.read_changes(FeedPosition(store.layout))
+    assert [each.tolist() for each in changes.logged] == [[1, 2, 3]]
     store.drop()
 
 
 def test_slots_of_a_folded_log_are_present(redis_url: str) -> None:
     store = opened(redis_url, 16)
-    teller, early, late = Presence(store), Presence(store), Presence(store)
-    tell(store, teller, slots_of(5, 6, 2048), 0)
-    early.listen()
+    pusher, early, late = Presence(store), Presence(store), Presence(store)
+    push(store, pusher, slots_of(5, 6, 2048), 0)
+    early.update()
     store.fold()
-    tell(store, teller, slots_of(7), 1)
+    push(store, pusher, slots_of(7), 1)
     for presence in (early, late):
-        presence.listen()
+        presence.update()
         assert presence.absent(slots_of(5, 6, 7, 8, 2048)).tolist() == [False, False, False, True, False]
     store.drop()
 
 
-def test_a_crowded_partition_is_present(redis_url: str) -> None:
+def test_a_partition_of_which_ranges_were_pushed_is_present(redis_url: str) -> None:
     store = opened(redis_url, 14)  # partitions of 1024 slots
-    teller, presence = Presence(store), Presence(store)
-    tell(store, teller, slots_of(3), 0)
+    pusher, presence = Presence(store), Presence(store)
+    push(store, pusher, slots_of(3), 0)
     everything = np.arange(1024, dtype=np.uint32)
-    store.push_packed(everything, np.ones(1024, np.int64), Token("job", 0, 1), crowd=True)
-    presence.listen()
+    store.push_packed(PackedPush(everything, np.ones(1024, np.int64), Token("job", 0, 1), all_present=True))
+    presence.update()
     assert presence.absent(slots_of(1, 1023, 1024)).tolist() == [False, False, True]
-    assert presence.claim(slots_of(1, 1024)).tolist() == [False, True]
+    assert presence.add(slots_of(1, 1024)).tolist() == [False, True]
     store.drop()
 
 
@@ -105,19 +107,19 @@ def test_a_node_that_came_back_with_an_old_snapshot_is_read_anew(start_redis: St
     store = opened(servers.url, 20)
     lost, presence = Presence(store), Presence(store)
     elsewhere = 9 << 16  # in a partition of the other node
-    tell(store, lost, slots_of(1, elsewhere), 0)
+    push(store, lost, slots_of(1, elsewhere), 0)
     server, other = (each for each, *_ in servers.shards)
     with server.connect() as client:
         if not client.exists(store.keys.facts(0)):
             server, other = other, server
     server.call("SAVE")
-    tell(store, lost, slots_of(5, 6), 1)
-    presence.listen()
+    push(store, lost, slots_of(5, 6), 1)
+    presence.update()
     assert not presence.absent(slots_of(1, 5, 6, elsewhere)).any()
     server.restart()
-    tell(store, Presence(store), slots_of(7, 8), 1)
+    push(store, Presence(store), slots_of(7, 8), 1)
     asked = [strlens(each) for each in (server, other)]
-    presence.listen()
+    presence.update()
     assert [strlens(each) - before for each, before in zip((server, other), asked, strict=True)] == [8 * 3, 0]
     assert not presence.absent(slots_of(1, 5, 6, 7, 8, elsewhere)).any()
     store.close()
@@ -132,25 +134,25 @@ def strlens(server: RedisServer) -> int:
 def test_what_is_read_anew_is_read_in_pieces(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of it each time, and until a string has been read, its slots count as present."""
     store = opened(redis_url, 20)  # bitmaps of 8 KiB
-    monkeypatch.setattr(news, "_AT_A_TIME", 20_000)
-    monkeypatch.setattr(news, "_REQUESTS_ANEW", 3)
+    monkeypatch.setattr(change_feed, "_AT_A_TIME", 20_000)
+    monkeypatch.setattr(change_feed, "_REQUESTS_ANEW", 3)
     slots = np.arange(5, 1 << 20, 1 << 16, dtype=np.uint32)
-    tell(store, Presence(store), slots, 0)
+    push(store, Presence(store), slots, 0)
     store.fold()
     presence, absent = Presence(store), []
     for _ in range(3):
         before = store.traffic.received
-        presence.listen()
+        presence.update()
         assert store.traffic.received - before < 3 * 20_000 + 16 * 500
         assert not presence.absent(slots).any()
         absent.append(int(presence.absent(slots + np.uint32(1)).sum()))
     assert absent == [6, 12, 16]
     before = store.traffic.received
-    presence.listen()
+    presence.update()
     assert store.traffic.received - before < 16 * 500
     # What is not known for certain is named once more.
     fresh = Presence(store)
-    assert fresh.claim(slots).all()
+    assert fresh.add(slots).all()
     store.drop()
 
 
@@ -160,11 +162,11 @@ def test_restored_slots_are_present(redis_url: str) -> None:
     few = np.unique(rng.integers(0, 1024, 30)).astype(np.uint32)
     many = np.unique(rng.integers(1024, 2048, 300)).astype(np.uint32)
     slots = np.concatenate([few, many])
-    store.push_packed(slots, np.ones(slots.size, np.int64), Token("job", 0, 0))  # tells no log
+    store.push_packed(PackedPush(slots, np.ones(slots.size, np.int64), Token("job", 0, 0)))  # without any log
     for p in range(16):
         copy.restore(store.dump(p))
     presence = Presence(copy)
-    presence.listen()
+    presence.update()
     assert not presence.absent(slots).any()
     assert presence.absent(np.arange(1024, dtype=np.uint32)).sum() == 1024 - few.size
     store.drop()

@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
-from ctr.ps import Filters, RedisStore, Slots, Token, WorkerStore, parse_redis_url
-from ctr.ps.client.worker_store import PUSH, SMALL
+from ctr.ps import Filters, Outcome, PackedPush, RedisSessions, RedisStore, Slots, Token, parse_redis_url
+from ctr.ps.client import PUSH, SMALL
 from tests.ps.redis_servers import needs_redis
 
 pytestmark = needs_redis
@@ -55,19 +55,24 @@ class Attempt:
             return np.where(chances.random(len(seen)) < 0.5, SMALL, PUSH).astype(np.uint8)
 
         filters = Filters(cache=False, presence=False, defer=1.0 if defers else 0.0)
-        self.worker = WorkerStore(store, "job", filters=filters, staleness=2, filter_updates=half)
+        self.worker = RedisSessions(store, "job", filters=filters, staleness=2, filter_updates=half)
 
     def begin(self) -> int:
-        self.number = self.worker.begin(0)
+        self.session = self.worker.begin(0)
+        self.number = self.session.first
         return self.number
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self.session.outcome
 
     def train_one(self) -> None:
         slots = chunk_slots(self.number)
-        pulled = self.worker.pull(slots, 0, self.number, self.number)
-        state = self.worker.complete(pulled)
+        pulled = self.session.pull(slots, self.number, self.number)
+        self.session.wait(pulled)
         delta = np.zeros((slots.size, 2), np.float32)
         delta[:, 0] = 4.0**self.number / 2**self.store.z_bits
-        self.worker.push(pulled, state, delta, self.number)
+        self.session.send(self.session.push(pulled, delta, self.number))
         self.number += 1
 
     def train(self, end: int = CHUNKS) -> None:
@@ -75,8 +80,8 @@ class Attempt:
             self.train_one()
 
     def finish(self) -> None:
-        self.worker.finish(0, END)
-        self.worker.wait_replicated()
+        assert self.session.send(self.session.push_nothing(END))
+        assert self.session.close() is Outcome.ARRIVED
 
 
 def counts(store: RedisStore) -> NDArray[np.int64]:
@@ -98,8 +103,6 @@ def test_an_heir_of_a_killed_worker(stores: Callable[[], RedisStore], seed: int)
     dead, heir = Attempt(stores(), seed), Attempt(stores(), 100 + seed)
     assert dead.begin() == 0
     dead.train(6)
-    dead.worker._queue.flush()
-    dead.worker.close()
     assert heir.begin() == 6
     heir.train()
     heir.finish()
@@ -107,7 +110,6 @@ def test_an_heir_of_a_killed_worker(stores: Callable[[], RedisStore], seed: int)
     assert found.max() == 1
     assert (found != 0).all()
     assert (heir.store.applied("job", 0) == END).all()
-    heir.worker.close()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -117,25 +119,21 @@ def test_an_heir_of_a_worker_that_was_frozen(stores: Callable[[], RedisStore], s
     workers = [Attempt(stores(), seed), Attempt(stores(), 100 + seed)]
     workers[0].begin()
     workers[0].train(int(chances.integers(0, 6)))
-    workers[0].worker._queue.flush()
     begun = workers[0].number
     workers[1].begin()
     while workers[1].number < CHUNKS:
         for worker in workers:
             if chances.random() < 0.5 and worker.number < CHUNKS:
                 worker.train_one()
-    workers[0].worker.flush()
-    assert workers[0].worker.is_lost(0) or workers[0].number == begun
+    assert workers[0].outcome is Outcome.SUPERSEDED or workers[0].number == begun
     workers[1].finish()
     found = counts(workers[1].store)
     assert found.max() == 1
     assert (found != 0).all()
     assert workers[0].begin() == CHUNKS
-    assert not workers[0].worker.is_lost(0)
+    assert workers[0].outcome is None
     workers[0].finish()
     assert np.array_equal(counts(workers[1].store), found)
-    for worker in workers:
-        worker.worker.close()
 
 
 def test_what_a_dead_worker_had_pushed_and_a_server_loses(stores: Callable[[], RedisStore]) -> None:
@@ -143,22 +141,17 @@ def test_what_a_dead_worker_had_pushed_and_a_server_loses(stores: Callable[[], R
     dead, heir = Attempt(stores(), 0, defers=False), Attempt(stores(), 1, defers=False)
     dead.begin()
     dead.train(3)
-    dead.worker._queue.flush()
     before = [dead.store.dump(p) for p in range(5)]
     dead.train(6)
-    dead.worker._queue.flush()
-    dead.worker.close()
     assert heir.begin() == 6
     for dump in before:
         heir.store.restore(dump)
     heir.train(8)
-    heir.worker.flush()
-    assert heir.worker.is_lost(0)
+    assert heir.outcome is Outcome.LOST
     assert heir.begin() == 3
     heir.train()
     heir.finish()
     assert set(np.unique(counts(heir.store))) == {-1, 1}
-    heir.worker.close()
 
 
 def test_a_machine_whose_clock_is_behind_may_take_over(
@@ -173,7 +166,7 @@ def test_a_machine_whose_clock_is_behind_may_take_over(
     assert (applied == -1).all()
 
 
-def test_a_takeover_that_others_always_supersede_gives_up(redis_url: str) -> None:
+def test_a_takeover_that_others_always_supersede_ends(redis_url: str) -> None:
     url = parse_redis_url(f"{redis_url}?model=attempts-{next(_names)}")
     # So many partitions that the others always get to the last one before this attempt does.
     mine = RedisStore(url, bits=31, width=2, join=True, patience_s=0.3)
@@ -186,7 +179,7 @@ def test_a_takeover_that_others_always_supersede_gives_up(redis_url: str) -> Non
         for chunk in count():
             if over.is_set():
                 break
-            others.push_packed(*nothing, Token("job", 0, chunk, (1 << 61) + 1_000 * chunk), only=last)
+            others.push_packed(PackedPush(*nothing, Token("job", 0, chunk, (1 << 61) + 1_000 * chunk)), last)
 
     thread = Thread(target=supersede)
     thread.start()

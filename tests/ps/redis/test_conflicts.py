@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ctr.ps import Token, layout
+from ctr.ps import PackedPush, Token, layout
 from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.wire.keys import Keys
 from tests.ps.contract import at_once
@@ -26,12 +26,14 @@ def test_writers_of_one_partition_at_once(server: EmbeddedRedis, step: int) -> N
     bits, writers, chunks = 16, 4, 12
     stores = [opened(server.url, bits, f"writers-{step}", join=True) for _ in range(writers)]
     size = stores[0].partitions.size
-    stores[0].push_packed(np.array([5], np.uint32), np.array([1000]), Token("job", 9, 0))
+    stores[0].push_packed(PackedPush(np.array([5], np.uint32), np.array([1000]), Token("job", 9, 0)))
     slots = np.arange(0, size, step, dtype=np.uint32)
 
     def write(shard: int) -> None:
         for chunk in range(chunks):
-            stores[shard].push_packed(slots, np.full(slots.size, 3**shard), Token("job", shard, chunk))
+            stores[shard].push_packed(
+                PackedPush(slots, np.full(slots.size, 3**shard), Token("job", shard, chunk))
+            )
 
     at_once(*[lambda shard=shard: write(shard) for shard in range(writers)])
     expected = np.zeros(size, np.int64)

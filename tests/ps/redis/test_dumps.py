@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ctr.ps import Token
-from ctr.ps.redis import NewsPosition
+from ctr.ps import PackedPush, Token
+from ctr.ps.redis import FeedPosition
 from ctr.ps.redis.dumps import PartitionDump
 from ctr.ps.redis.store import RedisStore
 from ctr.ps.servers.embedded import EmbeddedRedis
@@ -53,17 +53,17 @@ class TestDumps:
 
     def test_what_was_restored_is_present(self, store: RedisStore) -> None:
         slots = np.array([256, 258, 511, 512], np.uint32)
-        store.push_packed(slots, np.array([1, 1, 1, 0]), Token("job", 0, 0))
+        store.push_packed(PackedPush(slots, np.array([1, 1, 1, 0]), Token("job", 0, 0)))
         for p in (0, 1, 2):
             store.restore(store.dump(p))
-        news = store.read_news(NewsPosition(store.layout))
+        changes = store.read_changes(FeedPosition(store.layout))
         present = {
             string: np.flatnonzero(np.unpackbits(bitmap, bitorder="little")).tolist()
-            for string, bitmap in news.present.items()
+            for string, bitmap in changes.present.items()
             if bitmap.size
         }
         assert present == {1: [0, 2, 255]}
-        assert not any(each.size for each in news.named)
+        assert not any(each.size for each in changes.logged)
 
     def test_an_empty_partition(self, store: RedisStore) -> None:
         empty = store.dump(5)
@@ -95,7 +95,7 @@ def test_a_dump_of_a_partition_that_others_push_to_all_the_time(redis_url: str) 
     ):
         store = opened(line.url, bits=20, model="busy")
         slots = np.arange(5, dtype=np.uint32)
-        store.push_packed(slots, slots + np.int64(1), Token("job", 0, 0))
+        store.push_packed(PackedPush(slots, slots + np.int64(1), Token("job", 0, 0)))
         tracemalloc.start()
         dumping = True
         dump = store.dump(0)

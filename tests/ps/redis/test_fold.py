@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ctr.ps import Logged, Token, layout
+from ctr.ps import Logged, PackedPush, Token, layout
 from ctr.ps.client.own_log import OwnLog
 from ctr.ps.client.presence import Presence
 from ctr.ps.redis.store import RedisStore
@@ -51,7 +51,9 @@ class Pusher:
         slots = np.setdiff1d(EVERYTHING[:SIZE], pushed)[self.pushes % self.parts :: self.parts].copy()
         logged, folds = Logged(slots, np.full(slots.size, 3)), np.full(self.store.layout.pieces.count, -1)
         token = Token("job", self._shard, self.pushes)
-        self.store.push_packed(pushed, np.ones(pushed.size, np.int64), token, logged=logged, folds=folds)
+        self.store.push_packed(
+            PackedPush(pushed, np.ones(pushed.size, np.int64), token, logged=logged, folds=folds)
+        )
         self.log.put(logged, folds)
         self.sums[pushed] += 1
         self.sums[slots] += 3
@@ -133,13 +135,13 @@ def test_who_dies_leaves_the_rest_to_others(pusher: Pusher, open_through: OpenTh
         dying.fold()
     assert min(done + 1, STEPS) == seen
     presence = Presence(pusher.store)
-    presence.listen()
+    presence.update()
     pusher.require()
     for _ in range(12):  # which folds
         pusher.push()
         pusher.require()
     slots = np.flatnonzero(pusher.store.pull_packed(EVERYTHING).packed).astype(np.uint32)
-    presence.listen()
+    presence.update()
     logged = slots[slots % 3 > 0]
     assert logged.size > 100
     assert not presence.absent(logged).any()
@@ -213,11 +215,11 @@ def test_a_push_whose_fold_meets_new_facts_again_and_again_has_arrived(
     with redis.Redis.from_url(redis_url) as client:
         _, folder = open_through(on_data=meddle)
         busy = True
-        folder.push_packed(EVERYTHING[:0], np.empty(0, np.int64), Token("job", 1, 0), logged=long)
+        folder.push_packed(PackedPush(EVERYTHING[:0], np.empty(0, np.int64), Token("job", 1, 0), logged=long))
         assert 1 < tries < 5
         assert client.strlen(folder.keys.log(0)) == 6 * long.slots.size
         assert not client.exists(folder.keys.folding(0))
         busy = False
-        folder.push_packed(EVERYTHING[:0], np.empty(0, np.int64), Token("job", 1, 1), logged=long)
+        folder.push_packed(PackedPush(EVERYTHING[:0], np.empty(0, np.int64), Token("job", 1, 1), logged=long))
         assert client.strlen(folder.keys.log(0)) == 0
     assert folder.pull_packed(long.slots).packed.tolist() == [2] * long.slots.size

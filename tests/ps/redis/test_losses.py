@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ctr.ps import Logged, Token
+from ctr.ps import Logged, PackedPush, Token
 from ctr.ps.client.presence import Presence
 from ctr.ps.redis.store import RedisStore
 from tests.ps.redis.stores import opened
@@ -23,16 +23,16 @@ ONE = np.ones(1, np.int64)
 
 
 def push(store: RedisStore, slots: np.ndarray) -> None:
-    store.push_packed(slots, ONE, Token("job", 1, 0))
+    store.push_packed(PackedPush(slots, ONE, Token("job", 1, 0)))
 
 
 def log(store: RedisStore) -> None:
     logged = Logged(IN_BODY, ONE)
-    store.push_packed(IN_BODY[:0], ONE[:0], Token("job", 1, 0), logged=logged)
+    store.push_packed(PackedPush(IN_BODY[:0], ONE[:0], Token("job", 1, 0), logged=logged))
 
 
 def listen(store: RedisStore) -> None:
-    Presence(store).listen()
+    Presence(store).update()
 
 
 Request = Callable[[RedisStore], object]
@@ -75,7 +75,9 @@ def test_a_key_that_was_deleted_is_missed(redis_url: str, name: str) -> None:
         store = opened(redis_url, bits=14)
         both = np.concatenate([IN_BODY, IN_TAIL])
         store.push_packed(
-            both, np.ones(2, np.int64), Token("job", 0, 0), logged=Logged(both, np.ones(2, np.int64))
+            PackedPush(
+                both, np.ones(2, np.int64), Token("job", 0, 0), logged=Logged(both, np.ones(2, np.int64))
+            )
         )
         with redis.Redis.from_url(redis_url) as client:
             assert client.delete(getattr(store.keys, name)(0)) == 1

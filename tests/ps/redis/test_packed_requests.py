@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ctr.ps import Logged, Slots, Token
-from ctr.ps.redis import NewsPosition
+from ctr.ps import Logged, PackedPush, Slots, Token
+from ctr.ps.redis import FeedPosition
 from ctr.ps.redis.store import RedisStore
 from ctr.ps.servers.embedded import EmbeddedRedis
 from tests.ps.contract import scanned
@@ -29,7 +29,7 @@ class TestPacked:
 
     def test_a_pull_tells_the_watermark_of_each_partition(self, store: RedisStore) -> None:
         for chunk, slot in [(0, 3), (4, 136), (5, 3)]:
-            store.push_packed(np.array([slot], np.uint32), np.array([7]), Token("job", 2, chunk))
+            store.push_packed(PackedPush(np.array([slot], np.uint32), np.array([7]), Token("job", 2, chunk)))
         pulled = store.pull_packed(np.array([3, 4, 136, 900], np.uint32), "job", [2])
         assert pulled.packed.tolist() == [14, 0, 7, 0]
         assert {p: chunk for p, chunk in enumerate(pulled.applied[2].tolist()) if chunk != -2} == {
@@ -47,40 +47,47 @@ class TestPacked:
 
     def test_partitions_that_lost_pushes_are_left_as_they_are(self, store: RedisStore) -> None:
         slots, ones = np.array([3, 136, 900], np.uint32), np.ones(3, np.int64)
-        store.push_packed(slots[:2], ones[:2], Token("job", 0, 6))
+        store.push_packed(PackedPush(slots[:2], ones[:2], Token("job", 0, 6)))
         expected = np.full(16, -1)
         expected[[0, 2, 14]] = [6, 7, 2]  # as if slot 136 had lost chunk 7, and slot 900 chunk 2
-        behind = store.push_packed(slots, ones, Token("job", 0, 8), expected=expected)
+        behind = store.push_packed(PackedPush(slots, ones, Token("job", 0, 8), previous=expected))
         assert sorted(behind) == [2, 14]
         assert store.pull_packed(slots).packed.tolist() == [2, 1, 0]
         assert store.applied("job", 0)[[0, 2, 14]].tolist() == [8, 6, -1]
         # A repeated push is done where it was done, whatever was expected.
         expected[0] = 10
-        assert sorted(store.push_packed(slots, ones, Token("job", 0, 8), expected=expected)) == [2, 14]
-        assert not store.push_packed(slots[1:], ones[1:], Token("job", 0, 8), expected=np.full(16, -1))
+        assert sorted(store.push_packed(PackedPush(slots, ones, Token("job", 0, 8), previous=expected))) == [
+            2,
+            14,
+        ]
+        assert not store.push_packed(
+            PackedPush(slots[1:], ones[1:], Token("job", 0, 8), previous=np.full(16, -1))
+        )
         assert store.pull_packed(slots).packed.tolist() == [2, 2, 1]
 
     def test_only_some_partitions(self, store: RedisStore) -> None:
         slots, only = np.array([3, 136, 900], np.uint32), np.zeros(16, np.bool_)
         only[[2, 5]] = True
-        store.push_packed(slots, np.ones(3, np.int64), Token("job", 0, 0), only=only)
+        store.push_packed(PackedPush(slots, np.ones(3, np.int64), Token("job", 0, 0)), only)
         assert store.pull_packed(slots).packed.tolist() == [0, 1, 0]
-        assert not store.push_packed(slots, np.ones(3, np.int64), Token("job", 0, 1), only=only & False)
+        assert not store.push_packed(
+            PackedPush(slots, np.ones(3, np.int64), Token("job", 0, 1)), only & False
+        )
         assert store.applied("job", 0).max() == 0
 
     def test_logs_are_read_on_from_where_one_was(self, store: RedisStore) -> None:
-        slots, position = np.array([3, 136, 900], np.uint32), NewsPosition(store.layout)
+        slots, position = np.array([3, 136, 900], np.uint32), FeedPosition(store.layout)
         nothing = slots[:0], np.empty(0, np.int64)
 
         def log(slots: Slots, number: int) -> None:
             store.push_packed(
-                *nothing,
-                Token("job", 0, number),
-                logged=Logged(slots, np.zeros(slots.size, np.int64)),
+                PackedPush(
+                    *nothing, Token("job", 0, number), logged=Logged(slots, np.zeros(slots.size, np.int64))
+                )
             )
 
         def named() -> list[int]:
-            return sorted(slot for each in store.read_news(position).named for slot in each.tolist())
+            return sorted(slot for each in store.read_changes(position).logged for slot in each.tolist())
 
         for _ in range(2):  # a repeated push tells nothing again
             log(slots, 0)
@@ -91,16 +98,12 @@ class TestPacked:
 
     def test_a_log_counts_when_it_is_folded_and_in_dumps_before(self, store: RedisStore) -> None:
         slots = np.array([3, 14, 15, 900], np.uint32)
-        store.push_packed(slots[:2], np.array([10, 20]), Token("job", 0, 0))
+        store.push_packed(PackedPush(slots[:2], np.array([10, 20]), Token("job", 0, 0)))
         logged = Logged(slots, np.array([1, 2, 3, 4]))
         folds = np.full(16, -1)
         for _ in range(2):
             store.push_packed(
-                slots[:0],
-                np.empty(0, np.int64),
-                Token("job", 0, 1),
-                logged=logged,
-                folds=folds,
+                PackedPush(slots[:0], np.empty(0, np.int64), Token("job", 0, 1), logged=logged, folds=folds)
             )
         assert np.unique(folds).tolist() == [-1, 0]
         assert store.pull_packed(slots).packed.tolist() == [10, 20, 0, 0]
@@ -123,17 +126,16 @@ class TestPacked:
             increments = (rng.integers(-1000, 1000, 48) << 32) + rng.integers(0, 1000, 48)
             sums[slots] += increments
             store.push_packed(
-                slots[:0],
-                increments[:0],
-                Token("job", 0, number),
-                logged=Logged(slots, increments),
+                PackedPush(
+                    slots[:0], increments[:0], Token("job", 0, number), logged=Logged(slots, increments)
+                )
             )
         everything = np.arange(1 << 14, dtype=np.uint32)
         assert store.pull_packed(everything[:1]).folds[0] == 2
-        position = NewsPosition(store.layout)
-        news = store.read_news(position)
-        assert (position.entries[0], [each.size for each in news.named]) == (2 * 48, [0])
-        present = np.flatnonzero(np.unpackbits(news.present[0], bitorder="little"))
+        position = FeedPosition(store.layout)
+        changes = store.read_changes(position)
+        assert (position.entries[0], [each.size for each in changes.logged]) == (2 * 48, [0])
+        present = np.flatnonzero(np.unpackbits(changes.present[0], bitorder="little"))
         assert set(present) <= set(np.flatnonzero(sums))
         assert present.size > 48
         store.fold()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ctr.errors import StoreError
-from ctr.ps import PartitionDump, RedisStore, Token, parse_redis_url
+from ctr.ps import PackedPush, PartitionDump, RedisStore, Token, parse_redis_url
 from ctr.ps.servers.redis_server import RedisServer
 from tests.ps.cut_lines import CutLine
 from tests.ps.redis_servers import StartRedis, eventually, needs_redis
@@ -31,7 +31,7 @@ def test_a_replica_that_is_away_counts_however_slow_the_answers_are(start_redis:
     slots = np.arange(1 << 12, dtype=np.uint32)
 
     def push(chunk: int) -> None:
-        store.push_packed(slots, np.ones(slots.size, np.int64), Token("job", 0, chunk))
+        store.push_packed(PackedPush(slots, np.ones(slots.size, np.int64), Token("job", 0, chunk)))
 
     assert store.has_replicas()
     push(0)

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ctr.ps import Store, Token
+from ctr.ps import DirectSessions, PackedPush, RedisSessions, Store, Token
 from ctr.ps.redis.store import RedisStore
 from ctr.ps.servers.embedded import EmbeddedRedis
 from tests.ps.contract import RequestContract, StoreContract, StoreFactory, at_once
@@ -44,6 +44,7 @@ class TestOneRedis(StoreContract):
     scan_bits = (1, 8, 22)
     thread_bits = (22,)
     algebra_bits = (1, 8, 22)
+    sessions = (DirectSessions, RedisSessions)
 
     @pytest.fixture
     def store_factory(self, server: EmbeddedRedis) -> Iterator[StoreFactory]:
@@ -57,6 +58,7 @@ class TestCluster(RequestContract):
     scan_bits = (1, 8, 22)
     thread_bits = (22,)
     algebra_bits = (8, 22)
+    sessions = (RedisSessions,)
 
     @pytest.fixture
     def store_factory(self, cluster: EmbeddedRedis) -> Iterator[StoreFactory]:
@@ -162,7 +164,7 @@ def test_a_slot_costs_eight_bytes_in_whatever_order_slots_come(
         slots = np.unique(rng.integers(low, high, count)).astype(np.uint32)
         increments = (rng.integers(-256, 256, slots.size) << 32) + rng.integers(0, 2**20, slots.size)
         sums[slots] += increments
-        store.push_packed(slots + np.uint32(size), increments, Token("job", 0, chunk))
+        store.push_packed(PackedPush(slots + np.uint32(size), increments, Token("job", 0, chunk)))
 
     many = size // 8  # as a range
     low, high, count = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import Future
 from itertools import count
 from threading import Thread, Timer
 from time import monotonic, sleep
@@ -10,8 +12,9 @@ import numpy as np
 import pytest
 from redis.exceptions import RedisError
 
+from ctr.background import Background
 from ctr.errors import StoreError
-from ctr.ps import Filters, RedisStore, Token, WorkerStore, parse_redis_url
+from ctr.ps import Filters, PendingPush, RedisSessions, RedisStore, Token, parse_redis_url
 from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.servers.redis_server import RedisServer
 from tests.ps.cluster import add_node, hash_slot_of, move_hash_slots
@@ -31,8 +34,8 @@ def opened(url: str, bits: int, **options: object) -> RedisStore:
     return RedisStore(parse_redis_url(f"{url}?model=faults-{next(_names)}"), bits=bits, width=2, **options)
 
 
-def worker_of(store: RedisStore, filters: Filters) -> WorkerStore:
-    return WorkerStore(store, "job", filters=filters, staleness=2, filter_updates=filter_updates)
+def worker_of(store: RedisStore, filters: Filters) -> RedisSessions:
+    return RedisSessions(store, "job", filters=filters, staleness=2, filter_updates=filter_updates)
 
 
 def unsent_to_replica(primary: RedisServer) -> int:
@@ -56,18 +59,26 @@ class Training:
         """When each push did."""
         self.number = 0
         self._chunks = chunks_of(store.bits, [2000, 1200, 2500, 800], 1)  # from 1024 slots on as ranges
-        self._coming = self.worker.pull(self._chunks[0], 0, 0, 0)
+        self.session = self.worker.begin(0)
+        self._coming = self.session.pull(self._chunks[0], 0, 0)
+        self._sender = Background("sender")
+        self._sending: deque[Future[None]] = deque()
 
     def train_one(self) -> None:
         pulled, self.number = self._coming, self.number + 1
         chunk = self._chunks[self.number % len(self._chunks)]
-        self._coming = self.worker.pull(chunk, 0, self.number, self.number - 1)
-        self.expected.step(
-            self.worker, self.store, pulled, self.number - 1, on_done=lambda: self.arrived.append(monotonic())
-        )
+        self._coming = self.session.pull(chunk, self.number, self.number - 1)
+        push = self.expected.step(self.session, self.store, pulled, self.number - 1)
+        self._sending.append(self._sender.submit(self._send, push))
+        while len(self._sending) > 2:
+            self._sending.popleft().result()
+
+    def _send(self, push: PendingPush) -> None:
+        assert self.session.send(push)
+        self.arrived.append(monotonic())
 
     def train_until_one_arrives(self) -> float:
-        """When the first push did that is put now."""
+        """When the first push did that is made now."""
         now = self.number
         while len(self.arrived) <= now:
             self.train_one()
@@ -77,7 +88,8 @@ class Training:
         """Train a little more; then the store must hold the expected sums."""
         for _ in range(5):
             self.train_one()
-        self.worker.flush()
+        for sent in self._sending:
+            sent.result()
         self.worker.wait_replicated()
         self.expected.require(self.store)
         self.worker.close()
@@ -114,7 +126,7 @@ class TestFailover:
         recovered = training.train_until_one_arrives() - killed
         assert recovered < NODE_TIMEOUT_S + 3.0 + BUSY_MACHINE_S
         training.finish()
-        assert training.worker.sent_again > 0
+        assert training.worker.resent > 0
 
     def test_a_primary_that_was_frozen_comes_back(self, servers: EmbeddedRedis) -> None:
         """It may acknowledge pushes before it learns that another has taken over; those count for nothing."""

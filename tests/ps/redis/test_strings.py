@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from ctr.errors import StoreError
-from ctr.ps import Logged, Token, layout
+from ctr.ps import Logged, PackedPush, Token, layout
 from ctr.ps.client.presence import Presence
 from ctr.ps.redis.drop import partition_keys
 from ctr.ps.redis.store import RedisStore
@@ -73,11 +73,11 @@ def test_pushes_logs_and_folds_add_up(store: RedisStore, url: str) -> None:
         added, logged = numbers(slots.size), numbers(light.size)
         token = Token("job", number % 3, number)
         for _ in range(2):
-            store.push_packed(slots, added, token, logged=Logged(light, logged))
+            store.push_packed(PackedPush(slots, added, token, logged=Logged(light, logged)))
         sums[slots] += added
         logs[light] += logged
         if not dense:
-            presence.claim(slots)
+            presence.add(slots)
     pulled = store.pull_packed(EVERYTHING, "job", [1])
     assert np.array_equal(pulled.packed, sums)
     assert pulled.applied[1].tolist() == [1] * 16
@@ -96,12 +96,12 @@ def test_pushes_logs_and_folds_add_up(store: RedisStore, url: str) -> None:
     copy.drop()
 
     store.fold()
-    store.push_packed(*nobody, Token("job", 0, 9), logged=Logged(EVERYTHING[:1], np.array([5])))
+    store.push_packed(PackedPush(*nobody, Token("job", 0, 9), logged=Logged(EVERYTHING[:1], np.array([5]))))
     assert scanned(store) == both | {0: scanned(store)[0]}
     pulled = store.pull_packed(EVERYTHING)
     assert np.array_equal(pulled.packed, sums + logs)
     assert pulled.folds.tolist() == (np.add.reduceat(logs != 0, EVERYTHING[::SIZE]) > 0).astype(int).tolist()
-    assert presence.listen().tolist() == pulled.folds.tolist()
+    assert presence.update().tolist() == pulled.folds.tolist()
     present = ~presence.absent(EVERYTHING)
     assert present[np.flatnonzero(logs)].all()
     assert present.sum() < 1 << 14
@@ -111,7 +111,9 @@ def test_a_dropped_model_leaves_nothing(store: RedisStore, shared_cluster: Embed
     other = opened(url, "other")
     slots = some_slots(np.random.default_rng(1), 2_000)
     other.push_packed(
-        slots, np.ones(slots.size, np.int64), Token("job", 7, 0), logged=Logged(slots, slots * 0 + 1)
+        PackedPush(
+            slots, np.ones(slots.size, np.int64), Token("job", 7, 0), logged=Logged(slots, slots * 0 + 1)
+        )
     )
     other.fold()
     keys = {key for p in range(16) for key in partition_keys(other.keys, p, 4)}
@@ -136,13 +138,15 @@ def test_pushes_for_other_data_shards_do_not_meet(shared_redis: EmbeddedRedis) -
     stores = [opened(shared_redis.url, "meet", join=True) for _ in range(pushers)]
     slots = np.arange(0, 1 << BITS, 200, dtype=np.uint32)
     # The first push makes the strings, which everybody else's must notice.
-    stores[0].push_packed(slots, np.ones(slots.size, np.int64), Token("job", 99, 0))
+    stores[0].push_packed(PackedPush(slots, np.ones(slots.size, np.int64), Token("job", 99, 0)))
     with redis.Redis.from_url(shared_redis.url) as client:
         client.config_resetstat()
 
         def push(shard: int) -> None:
             for chunk in range(chunks):
-                stores[shard].push_packed(slots, np.ones(slots.size, np.int64), Token("job", shard, chunk))
+                stores[shard].push_packed(
+                    PackedPush(slots, np.ones(slots.size, np.int64), Token("job", shard, chunk))
+                )
 
         at_once(*[lambda shard=shard: push(shard) for shard in range(pushers)])
         assert client.info("commandstats")["cmdstat_watch"]["calls"] == 16 * pushers * chunks
@@ -162,7 +166,7 @@ def test_strings_are_made_whole_before_anybody_pushes(store: RedisStore, url: st
                 for i in range(store.layout.per_partition)
             ]
 
-    store.push_packed(np.array([5], np.uint32), np.array([7]), Token("job", 0, 0))
+    store.push_packed(PackedPush(np.array([5], np.uint32), np.array([7]), Token("job", 0, 0)))
     assert sorted(set(lengths())) == [0, 8 * (SIZE - 2)]  # those of one partition
     for _ in range(2):
         store.make_strings()
@@ -179,7 +183,7 @@ def test_pushes_count_once_while_strings_are_made(store: RedisStore, url: str) -
 
     def push(shard: int) -> None:
         for number in (0, 0, 1):  # the first one twice
-            others[shard].push_packed(slots, ones, Token("job", shard, number))
+            others[shard].push_packed(PackedPush(slots, ones, Token("job", shard, number)))
 
     at_once(store.make_strings, *(partial(push, shard) for shard in range(len(others))))
     assert (store.pull_packed(slots).packed == 2 * len(others)).all()

@@ -1,4 +1,4 @@
-"""`WorkerStore` shows what a plain store would, and adds up to the same, with every filter."""
+"""`WorkerView` shows what a plain store would, and adds up to the same, with every filter."""
 
 from __future__ import annotations
 
@@ -12,8 +12,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import StoreError
-from ctr.ps import Filters, Pulled, RedisStore, Slots, Token, WorkerStore, parse_redis_url
-from ctr.ps.redis import NewsPosition
+from ctr.ps import (
+    Filters,
+    Outcome,
+    RedisSession,
+    RedisSessions,
+    RedisStore,
+    Slots,
+    Token,
+    parse_redis_url,
+)
+from ctr.ps.partitions import Float32
+from ctr.ps.redis import FeedPosition
 from tests.ps.contract import at_once, scanned
 from tests.ps.expected_sums import ExpectedSums, chunks_of, filter_updates, worked
 from tests.ps.redis_servers import StartRedis, needs_redis
@@ -39,38 +49,53 @@ def opened(url: str, bits: int, model: str | None = None, **options: object) -> 
     return RedisStore(parse_redis_url(f"{url}?model={name}"), bits=bits, width=2, **options)
 
 
-def worker_of(store: RedisStore, filters: Filters, staleness: int | None = 2) -> WorkerStore:
-    return WorkerStore(store, "job", filters=filters, staleness=staleness, filter_updates=filter_updates)
+def worker_of(store: RedisStore, filters: Filters, staleness: int | None = 2) -> RedisSessions:
+    return RedisSessions(store, "job", filters=filters, staleness=staleness, filter_updates=filter_updates)
 
 
-def pull(worker: WorkerStore, shard: int, number: int, slots: Slots, clock: int, least: int) -> Pulled:
-    """A chunk, with what comes before it in its data shard."""
-    if number == 0:
-        assert worker.begin(shard) == 0
-    return worker.pull(slots, shard, clock, least)
+def train(
+    session: RedisSession, slots: Slots, number: int, delta: Float32, least: int | None = None
+) -> Float32:
+    """Pull and push a chunk, with its number for a clock; the state that it saw."""
+    pulled = session.pull(slots, number, number if least is None else least)
+    state = session.wait(pulled)
+    assert session.send(session.push(pulled, delta, number))
+    return state
 
 
 def compare_with_a_plain_store(
     url: str, bits: int, shards: list[list[Slots]], filters: Filters, staleness: int | None, lag: int
-) -> WorkerStore:
+) -> RedisSessions:
     """Trains through a worker's store and through a plain one, one request after the other.
 
-    Every chunk is pulled while the one before trains, the first of a data shard too.
+    Every chunk is pulled while the one before trains, the first of a data shard too, and its push is sent
+    when the next has been made.
     """
     plain, store = opened(url, bits), opened(url, bits)
     worker = worker_of(store, filters, staleness)
     try:
         chunks = [(shard, n, slots) for shard, some in enumerate(shards) for n, slots in enumerate(some)]
-        coming = pull(worker, *chunks[0], 0, 0)
+        sessions = {0: worker.begin(0)}
+        coming, sending = sessions[0].pull(chunks[0][2], 0, 0), []
         for clock, (shard, number, slots) in enumerate(chunks, 1):
-            pulled = coming
+            pulled, session = coming, sessions[shard]
             if clock < len(chunks):
-                coming = pull(worker, *chunks[clock], clock, max(clock - 1 - lag, 0))
-            state, expected = worker.complete(pulled), plain.pull(slots)
+                following = chunks[clock][0]
+                if following not in sessions:
+                    sessions[following] = worker.begin(following)
+                    assert sessions[following].first == 0
+                coming = sessions[following].pull(chunks[clock][2], clock, max(clock - 1 - lag, 0))
+            state, expected = session.wait(pulled), plain.pull(slots)
             assert np.array_equal(state, expected)
             delta = worked(state, clock)
-            worker.push(pulled, state, delta, number, last=number + 1 == len(shards[shard]))
+            sending.append((session, session.push(pulled, delta, number)))
             plain.push(slots, delta, Token("job", shard, number), expected)
+            for before, push in sending[:-1]:
+                assert before.send(push)
+            del sending[:-1]
+        for last, push in sending:
+            assert last.send(push)
+        assert {session.close() for session in sessions.values()} == {Outcome.ARRIVED}
         worker.wait_replicated()
         assert scanned(store) == scanned(plain)
         return worker
@@ -152,20 +177,18 @@ def test_a_push_between_reading_the_insert_logs_and_pulling(redis_url: str) -> N
     worker = worker_of(store, Filters(presence=True))
     # Two of one partition: the first is known, so that the partition is asked; the second is not.
     first, both = np.array([32], np.uint32), np.array([32, 33], np.uint32)
-    one = np.ones((2, 2), np.float32)
-    pulled = worker.pull(first, 0, 0, 0)
-    worker.push(pulled, worker.complete(pulled), one[:1], 0)
-    now = worker.pull(both, 0, 1, 0)
-    state = worker.complete(now)
+    one, session = np.ones((2, 2), np.float32), worker.begin(0)
+    train(session, first, 0, one[:1])
+    now = session.pull(both, 1, 0)
+    session.wait(now)
 
     def push() -> None:
         store.between = staticmethod(lambda: None)
-        worker.push(now, state, one, 1)
-        worker.flush()
+        assert session.send(session.push(now, one, 1))
 
     store.between = staticmethod(push)
-    ahead = worker.pull(both, 0, 2, 1)
-    assert worker.complete(ahead).tolist() == [[2, 2], [1, 1]]
+    ahead = session.pull(both, 2, 1)
+    assert session.wait(ahead).tolist() == [[2, 2], [1, 1]]
     worker.close()
     store.drop()
 
@@ -173,12 +196,13 @@ def test_a_push_between_reading_the_insert_logs_and_pulling(redis_url: str) -> N
 def test_pulled_ahead_and_replicated_before_it_is_used(redis_url: str) -> None:
     store = opened(redis_url, 10)
     worker, slots = worker_of(store, Filters()), np.array([5], np.uint32)
-    one = np.ones((1, 2), np.float32)
-    now = worker.pull(slots, 0, 0, 0)
-    ahead = worker.pull(slots, 0, 1, 0)
-    worker.push(now, worker.complete(now), one, 0)
+    session = worker.begin(0)
+    now = session.pull(slots, 0, 0)
+    ahead = session.pull(slots, 1, 0)
+    session.wait(now)
+    session.push(now, np.ones((1, 2), np.float32), 0)
     worker.wait_replicated()
-    assert worker.complete(ahead).tolist() == [[1, 1]]
+    assert session.wait(ahead).tolist() == [[1, 1]]
     worker.close()
     store.drop()
 
@@ -188,12 +212,9 @@ def test_the_cache_ages_with_the_bound(redis_url: str) -> None:
     store, other = opened(redis_url, 20, "aging"), opened(redis_url, 20, "aging", join=True)
     slot, one = np.array([77], np.uint32), np.ones((1, 2), np.float32)
     worker = worker_of(store, Filters(cache=True), staleness=2)
-    seen = []
+    seen, session = [], worker.begin(0)
     for clock in range(6):
-        pulled = worker.pull(slot, 0, clock, clock)
-        state = worker.complete(pulled)
-        seen.append(state[0, 0])
-        worker.push(pulled, state, 0 * one, clock)
+        seen.append(train(session, slot, clock, 0 * one)[0, 0])
         other.push(slot, one, Token("other", 0, clock))
     # Pulled at clocks 0, 3 and so on: a row of clock k serves at k + 1 and k + 2.
     assert seen == [0, 0, 0, 3, 3, 3]
@@ -206,10 +227,9 @@ def test_the_cache_ages_with_the_bound(redis_url: str) -> None:
 def test_the_cache_serves_without_a_bound_however_far_behind_others_are(redis_url: str) -> None:
     store, slot = opened(redis_url, 20), np.array([77], np.uint32)
     worker = worker_of(store, Filters(cache=True), staleness=None)
+    session = worker.begin(0)
     for clock in range(100, 112):
-        pulled = worker.pull(slot, 0, clock, 3)
-        state = worker.complete(pulled)
-        worker.push(pulled, state, np.ones((1, 2), np.float32), clock)
+        train(session, slot, clock, np.ones((1, 2), np.float32), least=3)
     assert (worker.counts.pulled, worker.counts.from_cache) == (2, 10)
     worker.close()
     store.drop()
@@ -251,13 +271,9 @@ def test_two_workers_at_one_shard_equal_one(redis_url: str, filters: Filters) ->
     chunks = chunks_of(bits, [100, 300, 100, 50, 300, 100, 100, 50], 3)
 
     def work(store: RedisStore) -> None:
-        worker = worker_of(store, filters)
+        session = worker_of(store, filters).join(0, -1)
         for number, slots in enumerate(chunks):
-            pulled = worker.pull(slots, 0, number, number)
-            state = worker.complete(pulled)
-            worker.push(pulled, state, np.full((slots.size, 2), number + 1, np.float32), number)
-        worker.flush()
-        worker.close()
+            train(session, slots, number, np.full((slots.size, 2), number + 1, np.float32))
 
     at_once(lambda: work(stores[0]), lambda: work(stores[1]))
     work(alone)
@@ -273,15 +289,14 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
     slots = np.array([1, 2, 3, 4], np.uint32)
     # Pushed always; small every other time; zero throughout, by a large and by a small update.
     steps = np.array([[5, 5], [0.625, 0], [0.0625, 8], [0, 0.25]], np.float32)
+    session = worker.begin(0)
     for clock in range(4):
-        pulled = worker.pull(slots, 0, clock, clock)
-        worker.push(pulled, worker.complete(pulled), steps, clock)
-    worker.flush()
+        train(session, slots, clock, steps)
     counts = worker.counts
     # Absent at first, cached twice; then those are pulled that have a state.
     assert (counts.wanted, counts.absent, counts.from_cache, counts.pulled) == (16, 4 + 2, 8, 2)
     assert (counts.deferred_small, counts.deferred_zero, counts.pushed) == (1, 4 + 4, 7)
-    assert counts.named == 2
+    assert counts.logged_new == 2
     saved = {name: saving["keys"] for name, saving in counts.to_json()["saved"].items()}
     assert saved == {"cache": 8, "presence": 6, "defer": 1, "kkt": 8}
     store.fold()
@@ -291,25 +306,24 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("filters", [Filters(presence=True), ALL], ids=["presence", "all"])
-def test_a_slot_to_which_nothing_is_added_is_neither_pushed_nor_named(
+def test_a_slot_to_which_nothing_is_added_is_neither_pushed_nor_logged(
     redis_url: str, filters: Filters
 ) -> None:
     store = opened(redis_url, 20)
     worker, other = (worker_of(store, filters) for _ in range(2))
     slots = np.array([5, 900, 70_000], np.uint32)
+    session, others = worker.begin(0), other.begin(1)
     for number, nothing_to in enumerate((900, 5)):
-        pulled = worker.pull(slots, 0, number, number)
         delta = np.full((3, 2), 3, np.float32)
         delta[slots == nothing_to] = 0
-        worker.push(pulled, worker.complete(pulled), delta, number)
-        worker.flush()
+        train(session, slots, number, delta)
         counts = worker.counts
         assert (counts.wanted, counts.pushed) == (3 * (number + 1), 2 * (number + 1))
-        assert counts.named == 2 + number
+        assert counts.logged_new == 2 + number
         assert counts.deferred_small == counts.deferred_zero == 0
-        here = other.pull(slots, 1, number, number)
-        assert here.absent is not None
-        assert slots[here.absent].tolist() == ([900] if nothing_to == 900 else [])
+        absent = others.pull(slots, number, number).receipt.absent
+        assert absent is not None
+        assert slots[absent].tolist() == ([900] if nothing_to == 900 else [])
     assert (store.applied("job", 0) == 1).all()
     assert store.pull(slots).tolist() == [[3, 3], [3, 3], [6, 6]]
     worker.close()
@@ -317,18 +331,21 @@ def test_a_slot_to_which_nothing_is_added_is_neither_pushed_nor_named(
     store.drop()
 
 
-def test_what_a_lost_attempt_was_to_name_is_named_without_another_push(redis_url: str) -> None:
+def test_what_a_superseded_session_was_to_log_is_logged_without_another_push(redis_url: str) -> None:
     """Another push had added to the slot, and relied on that: to others it would have no state."""
     store = opened(redis_url, 20)
     worker, other = (worker_of(store, Filters(presence=True)) for _ in range(2))
     slot, one = np.array([5], np.uint32), np.ones((1, 2), np.float32)
-    pulls = [worker.pull(slot, shard, shard, shard) for shard in range(2) if worker.begin(shard) == 0]
+    sessions = [worker.begin(shard) for shard in range(2)]
+    pulls = [session.pull(slot, clock, clock) for clock, session in enumerate(sessions)]
     store.take_over("job", 0)
-    for pulled in pulls:
-        worker.push(pulled, worker.complete(pulled), one, 0)
+    for session, pulled in zip(sessions, pulls, strict=True):
+        session.wait(pulled)
+        session.push(pulled, one, 0)
     worker.flush()
-    assert (worker.is_lost(0), worker.is_lost(1)) == (True, False)
-    assert other.complete(other.pull(slot, 2, 0, 0)).tolist() == [[1, 1]]
+    assert [session.outcome for session in sessions] == [Outcome.SUPERSEDED, None]
+    others = other.begin(2)
+    assert others.wait(others.pull(slot, 0, 0)).tolist() == [[1, 1]]
     worker.close()
     other.close()
     store.drop()
@@ -343,14 +360,14 @@ def test_what_is_deferred_shows_at_once_and_is_folded_in_the_end(redis_url: str)
     assert (worker.counts.pushed, worker.counts.deferred_small) == (0, worker.counts.wanted)
     folds = store.pull_packed(np.arange(0, 1 << 16, 1024, dtype=np.uint32)).folds
     assert folds.min() >= 1
-    assert len(worker._queue.log) < 64 * 64 + 5 * 900
+    assert worker._kept.entries() < 64 * 64 + 5 * 900
     expected.require(store)
     worker.close()
     store.drop()
 
 
 def test_a_worker_with_a_long_log_defers_nothing(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ctr.ps.client.worker_store._MOST_LOGGED", 100)
+    monkeypatch.setattr("ctr.ps.client.view._MOST_LOGGED", 100)
     store, expected = opened(redis_url, 16), ExpectedSums(16)
     worker = worker_of(store, Filters(defer=1e9))
     expected.train(worker, store, 0, chunks_of(16, [90] * 20, 1))
@@ -361,19 +378,16 @@ def test_a_worker_with_a_long_log_defers_nothing(redis_url: str, monkeypatch: py
     store.drop()
 
 
-def test_ranges_make_a_store_crowded(redis_url: str) -> None:
+def test_ranges_make_all_slots_present(redis_url: str) -> None:
     store = opened(redis_url, 14)
     everything = np.arange(1 << 14, dtype=np.uint32)
     for number in range(3):
-        worker = worker_of(store, ALL)
+        session = worker_of(store, ALL).begin(number)
         for clock in range(2):
-            pulled = worker.pull(everything, number, clock, clock)
-            worker.push(pulled, worker.complete(pulled), np.ones((everything.size, 2), np.float32), clock)
-        worker.flush()
-        worker.close()
-    news = store.read_news(NewsPosition(store.layout))
-    assert news.crowded.all()
-    assert not any(each.size for each in news.named)
+            train(session, everything, clock, np.ones((everything.size, 2), np.float32))
+    changes = store.read_changes(FeedPosition(store.layout))
+    assert changes.all_present.all()
+    assert not any(each.size for each in changes.logged)
     store.drop()
 
 
@@ -403,25 +417,25 @@ def test_a_frozen_server_loses_and_doubles_nothing(start_redis: StartRedis) -> N
 def test_a_closed_worker_refuses(redis_url: str) -> None:
     store = opened(redis_url, 10)
     worker, slots = worker_of(store, Filters()), np.array([5], np.uint32)
-    pulled = worker.pull(slots, 0, 0, 0)
+    session = worker.begin(0)
+    pulled = session.pull(slots, 0, 0)
+    session.wait(pulled)
     worker.close()
     worker.close()
     with pytest.raises(StoreError, match="stopped"):
-        worker.push(pulled, worker.complete(pulled), np.ones((1, 2), np.float32), 0)
+        session.push(pulled, np.ones((1, 2), np.float32), 0)
     store.drop()
 
 
 def test_wrong_requests(redis_url: str) -> None:
     store = opened(redis_url, 10)
     worker, slots = worker_of(store, Filters()), np.array([5], np.uint32)
+    session = worker.begin(0)
     with pytest.raises(ValueError, match="sort"):
-        worker.pull(np.array([5, 5], np.uint32), 0, 0, 0)
-    pulled = worker.pull(slots, 0, 0, 0)
+        session.pull(np.array([5, 5], np.uint32), 0, 0)
     with pytest.raises(StoreError, match="diverged"):
-        worker.push(pulled, worker.complete(pulled), np.full((1, 2), np.nan, np.float32), 0)
-    empty = worker.pull(slots[:0], 0, 0, 0)
-    worker.push(empty, worker.complete(empty), np.zeros((0, 2), np.float32), 0)
-    worker.flush()
+        train(session, slots, 0, np.full((1, 2), np.nan, np.float32))
+    train(session, slots[:0], 0, np.zeros((0, 2), np.float32))
     assert not store.pull(slots).any()
     worker.close()
     store.drop()

@@ -1,4 +1,4 @@
-"""`NewsReader`: which slots have been pushed for the first time, as logs tell."""
+"""`ChangeFeed`: which slots have been pushed for the first time, read from logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REQUESTS_ANEW = 8
 """How many times that much is read anew in one reading."""
 
 
-class NewsPosition:
+class FeedPosition:
     """How far a worker has read the logs of a store's strings: int64[strings]."""
 
     def __init__(self, layout: Layout) -> None:
@@ -49,15 +49,15 @@ class NewsPosition:
 
 
 @dataclass(slots=True)
-class News:
+class Changes:
     """What was read."""
 
-    named: list[NDArray[np.uint64]]
+    logged: list[NDArray[np.uint64]]
     """Slots whose increments went straight to the state, in any order."""
     present: dict[int, NDArray[np.uint8]]
-    """By string, the slots that folded logs have named, as `Keys.present` has them; where that is news."""
-    crowded: Bools
-    """bool[strings]: whether every slot counts as pushed."""
+    """By string that was read anew, the slots that folded logs had, as in `Keys.present`."""
+    all_present: Bools
+    """bool[strings]: whether all slots count as pushed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ _Note = Callable[[int, _Look, _Look, list[Any]], object]
 """Told of each string: what was known of its partition before and after, and the answers in between."""
 
 
-class NewsReader:
+class ChangeFeed:
     """Of the partitions of one model, over one fan-out.
 
     While its log is open, a string's entries are read on from where one was. When it has been closed, the
@@ -90,10 +90,10 @@ class NewsReader:
         self._layout = layout
         self._incarnation = incarnation
 
-    def read(self, position: NewsPosition) -> News:
-        """See `RedisStore.read_news`."""
-        news = News([], {}, np.zeros(self._layout.strings.count, np.bool_))
-        left = list(self._read_on(position, news).items())
+    def read(self, position: FeedPosition) -> Changes:
+        """See `RedisStore.read_changes`."""
+        changes = Changes([], {}, np.zeros(self._layout.strings.count, np.bool_))
+        left = list(self._read_on(position, changes).items())
         random.shuffle(left)  # or all workers would ask one node, and then all the next
         for _ in range(_REQUESTS_ANEW):
             total, some = 0, set[int]()
@@ -102,8 +102,8 @@ class NewsReader:
                 some.add(string)
                 total += size
             if some:
-                self._read_anew(some, position, news)
-        return news
+                self._read_anew(some, position, changes)
+        return changes
 
     def lineages(self) -> list[bytes]:
         """What tells, of each partition, whether its server may have lost what it once answered.
@@ -125,7 +125,7 @@ class NewsReader:
         self._fan_out.everywhere(list(range(len(found))), on_node)
         return found
 
-    def _read_on(self, position: NewsPosition, news: News) -> dict[int, int]:
+    def _read_on(self, position: FeedPosition, changes: Changes) -> dict[int, int]:
         """Read on where logs are still open; of the others, by string, the bytes to be read anew."""
         strings = self._layout.strings.count
         most = max(_AT_A_TIME // (strings * ENTRY_BYTES), 1)
@@ -143,7 +143,7 @@ class NewsReader:
 
         def note(s: int, before: _Look, after: _Look, answers: list[Any]) -> None:
             i = s % self._layout.per_partition
-            news.crowded[s] = after.facts.crowded
+            changes.all_present[s] = after.facts.all_present
             if s in anew:
                 sizes[s] = sum(answers)
                 todo.discard(s)
@@ -153,7 +153,7 @@ class NewsReader:
                 anew.add(s)
                 return
             (entries,) = answers
-            count = self._name(s, entries, news)
+            count = self._note_slots(s, entries, changes)
             position.entries[s] += count
             if count < most:
                 position.current[s] = True
@@ -163,7 +163,7 @@ class NewsReader:
             self._ask_each(todo, asked, note)
         return sizes
 
-    def _read_anew(self, strings: set[int], position: NewsPosition, news: News) -> None:
+    def _read_anew(self, strings: set[int], position: FeedPosition, changes: Changes) -> None:
         def asked(s: int) -> list[_Asked]:
             log, folding, present = self._keys_of(divmod(s, self._layout.per_partition))
             return [
@@ -179,10 +179,10 @@ class NewsReader:
             )
             if before.facts.folds[i] != after.facts.folds[i]:
                 return  # closed in between: the next time
-            news.crowded[s] = after.facts.crowded
-            news.present[s] = np.frombuffer(present or b"", np.uint8)
-            self._name(s, folding, news)
-            position.entries[s] = self._name(s, log, news)
+            changes.all_present[s] = after.facts.all_present
+            changes.present[s] = np.frombuffer(present or b"", np.uint8)
+            self._note_slots(s, folding, changes)
+            position.entries[s] = self._note_slots(s, log, changes)
             position.closed[s], position.bitmaps[s] = before.facts.folds[i], before.bitmaps[i]
             position.current[s] = True
 
@@ -192,14 +192,14 @@ class NewsReader:
         """What is read anew."""
         return self._keys.log(*place), self._keys.folding(*place), self._keys.present(*place)
 
-    def _name(self, string: int, entries: Entries | None, news: News) -> int:
-        """Note the slots that entries name; how many entries there are."""
+    def _note_slots(self, string: int, entries: Entries | None, changes: Changes) -> int:
+        """Note the slots that entries have for being new; how many entries there are."""
         if entries is None:
             return 0
         offsets, increments = entries
         if offsets.size:
             first = np.uint64(string) << np.uint64(self._layout.strings.shift)
-            news.named.append(first + offsets[increments == 0])
+            changes.logged.append(first + offsets[increments == 0])
         return offsets.size
 
     def _ask_each(self, strings: set[int], asked: Callable[[int], list[_Asked]], note: _Note) -> None:

@@ -1,0 +1,165 @@
+"""`ClaimedShards`: the data shards that an SSP worker has in work, from their claim to their outcome."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from threading import Lock
+
+from ctr.features import Chunk
+from ctr.ps import ClockGate, JobBoard, Outcome, RedisSessions
+from ctr.workers.data_plan import DataPlan
+from ctr.workers.shard_reader import ClaimedShard, ShardReader
+
+
+class NoChunk(Enum):
+    """Why there is no chunk to train next."""
+
+    END = auto()
+    """There is no data shard to claim now."""
+    SETTLE = auto()
+    """A data shard is another worker's, or to be begun again, or has ended without its last chunk."""
+    PAUSE = auto()
+    """The coordinator wants to read the store."""
+    LEAVE = auto()
+    """The job is to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextChunk:
+    """A chunk that was read, to be trained next."""
+
+    shard: ClaimedShard
+    number: int
+    """In its data shard."""
+    chunk: Chunk
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it ends its data shard."""
+        return self.number + 1 == self.shard.chunks
+
+
+class ClaimedShards:
+    """What one worker, by its id, has in work, and what it publishes of it on the board.
+
+    While the last chunk of a data shard waits to be trained, the next is claimed, begun and read; while that
+    trains, the pushes of the former arrive. If the worker dies, all that it has claimed is free for others.
+
+    The thread that pulls calls `next_chunk` and `announce`, the one that sends pushes `arrived`; what both
+    change is under one lock. Only when neither is at work, `settle` is called.
+    """
+
+    def __init__(
+        self, worker: str, board: JobBoard, sessions: RedisSessions, reader: ShardReader, plan: DataPlan
+    ) -> None:
+        self.by_number: dict[int, ClaimedShard] = {}
+        """The data shards that have no outcome yet."""
+        self.put_back: NextChunk | None = None
+        """The next chunk, where it was read and not begun."""
+        self.clock = 0
+        """Of the chunk that is pulled next, as the board counts this worker's."""
+        self.pushed_clock = 0
+        """Of the first that is not in the store."""
+        self.gate: ClockGate | None = None
+        """The board's latest answer, to the chunk that arrived last; None: it is to be asked."""
+        self._worker = worker
+        self._board = board
+        self._sessions = sessions
+        self._reader = reader
+        self._plan = plan
+        self._lock = Lock()
+
+    def next_chunk(self, *, ahead: bool) -> NextChunk | NoChunk:
+        """The next chunk that was read; `ahead`: while another trains, see `ShardQueue.claim`."""
+        chunk, self.put_back = self.put_back, None
+        if chunk is not None and not chunk.shard.is_withdrawn:
+            return chunk
+        while self._reader.unread or self._claim(ahead=ahead):
+            shard, examples = self._reader.take()
+            if examples is None:
+                shard.is_read = True
+                if not shard.is_ended:
+                    return NoChunk.SETTLE
+            elif not shard.is_withdrawn:
+                shard.begun += 1
+                if shard.begun == shard.chunks:
+                    shard.is_ended = True
+                    self._claim(ahead=True)
+                return NextChunk(shard, shard.begun - 1, examples)
+        return NoChunk.END
+
+    def _claim(self, *, ahead: bool) -> bool:
+        """Begin the next data shard and have it read; False if there is none now."""
+        with self._lock:
+            in_work = list(self.by_number)
+        claim = self._board.queue.claim(self._worker, in_work, ahead=ahead)
+        if claim is None:
+            return False
+        with self._lock:
+            forgotten = self.by_number.get(claim.shard)
+        if forgotten is not None:  # by a board that came back with an old snapshot
+            forgotten.withdraw()  # and begun again when nothing of it is on its way any more
+            return False
+        if not in_work:
+            self.clock, self.pushed_clock, self.gate = claim.clock, claim.clock, None
+        session = self._sessions.begin(claim.shard)
+        # A failover may have lost what was acknowledged, and a dead worker sends nothing again.
+        first = min(claim.progress, session.first)
+        shard = ClaimedShard(session, self._plan.chunks_of(claim.shard), first)
+        with self._lock:
+            self.by_number[claim.shard] = shard
+        self._reader.give(shard)
+        return True
+
+    def any_withdrawn(self) -> bool:
+        """Whether one is another worker's by now, or to be begun again."""
+        with self._lock:
+            return any(shard.is_withdrawn for shard in self.by_number.values())
+
+    def arrived(self, shard: ClaimedShard, pushed: int, clock: int) -> bool:
+        """So many chunks of a data shard are in the store, and all before this clock; whether it counts."""
+        with self._lock:
+            shard.pushed, self.pushed_clock = pushed, clock
+        counts = self.announce(shard) is not None
+        if pushed == shard.chunks:
+            self._finish(shard)
+        return counts
+
+    def announce(self, shard: ClaimedShard) -> ClockGate | None:
+        """Publish how far this worker is; the board's answer whether it may go on; None: not with this shard.
+
+        Again while it waits, as a board may come back with an old snapshot, and all would wait for the clock
+        of then.
+        """
+        with self._lock:
+            pushed, clock = shard.pushed, self.pushed_clock
+        gate = self._board.queue.advance(self._worker, shard.number, pushed, clock)
+        if gate is None:
+            shard.withdraw()
+        self.gate = gate
+        return gate
+
+    def settle(self, *, leave: bool) -> None:
+        """Wait for all pushes, and release the data shards that are withdrawn, or all to `leave`."""
+        for shard in list(self.by_number.values()):
+            if shard.is_read and not shard.is_ended and not shard.is_withdrawn:
+                shard.is_ended = True  # bad rows have left nothing more
+                session = shard.session
+                if (
+                    session.send(session.push_nothing(shard.chunks - 1))
+                    and session.close() is Outcome.ARRIVED
+                ):
+                    self._finish(shard)
+        self._sessions.flush()
+        self.clock = self.pushed_clock  # pushes of those that are withdrawn count for nothing
+        for shard in list(self.by_number.values()):
+            if leave or shard.is_withdrawn:
+                shard.withdraw()
+                self._board.queue.release(self._worker, shard.number)
+                del self.by_number[shard.number]
+
+    def _finish(self, shard: ClaimedShard) -> None:
+        self._board.queue.done(self._worker, shard.number)
+        with self._lock:
+            del self.by_number[shard.number]

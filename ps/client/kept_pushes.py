@@ -1,0 +1,207 @@
+"""`KeptPushes`: what one worker has pushed and the store may lack, or a pull may have been too early for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from itertools import islice
+from threading import Lock
+
+import numpy as np
+
+from ctr.ps.client.own_log import OwnLog
+from ctr.ps.client.push_sequence import PendingPush, PushSequence
+from ctr.ps.packed_kernels import add_matching
+from ctr.ps.partitions import Bools, Int64, Partitions, Slots
+from ctr.ps.redis import Layout, Logged, PackedPush
+from ctr.ps.store import Outcome
+
+_LEAST_KEPT = 4  # pushes, for pulls that were too early for them
+
+
+class KeptPushes:
+    """The pushes of a worker's sessions: those to be sent, and those to be sent again should they be lost.
+
+    The threads of a worker share this, and nothing else about pushes; each method holds the one lock. The
+    thread that trains adds pushes and reads them, the one that sends them changes them, and the one that
+    pulls adds sessions.
+    """
+
+    def __init__(self, layout: Layout, keep_bytes: int) -> None:
+        """What was sent is kept up to `keep_bytes`, of which a few pushes."""
+        self._layout = layout
+        self._keep_bytes = keep_bytes
+        self.drops = 0
+        """How many sessions were superseded or lost; it only grows."""
+        self._lock = Lock()
+        self._sequences: dict[int, PushSequence] = {}
+        """The latest at each data shard, as long as any of its pushes is kept or to come."""
+        self._unsent: deque[PendingPush] = deque()
+        """The first may be on its way."""
+        self._sent: deque[PendingPush] = deque()
+        """The oldest first."""
+        self._log = OwnLog(layout.pieces)
+        """What pushes that are not kept any more have left in logs."""
+        self._folds = np.full(layout.pieces.count, -1, np.int64)
+        self._unlogged: list[Slots] = []
+
+    def open(self, sequence: PushSequence) -> None:
+        """Keep a new session's pushes from now on, and no others at its data shard."""
+        with self._lock:
+            earlier = self._sequences.get(sequence.shard)
+            if earlier is not None and not earlier.is_over:
+                self._drop(earlier, Outcome.SUPERSEDED)
+            self._sequences[sequence.shard] = sequence
+
+    def add(self, sequence: PushSequence, number: int, packed: PackedPush) -> PendingPush:
+        """A push to be sent, unless its session is over."""
+        with self._lock:
+            packed.folds = np.full(self._layout.pieces.count, -1, np.int64)
+            push = sequence.append(number, packed)
+            if sequence.is_over:
+                self._give_up_logging(sequence)
+            else:
+                self._unsent.append(push)
+            return push
+
+    def sequences(self) -> list[PushSequence]:
+        """Those of which pushes may have to be sent again."""
+        with self._lock:
+            return [each for each in self._sequences.values() if not each.is_over]
+
+    def unsent(self) -> list[PendingPush]:
+        """What is to be sent, in this order; some partitions may have the first."""
+        with self._lock:
+            return list(self._unsent)
+
+    def of(self, sequence: PushSequence) -> list[PendingPush]:
+        """The session's pushes that some partition may have acknowledged, in order."""
+        with self._lock:
+            return [p for p in (*self._sent, *islice(self._unsent, 1)) if p.sequence is sequence]
+
+    def note_sent(self, push: PendingPush) -> None:
+        """The first that was to be sent has been, unless its session is over."""
+        with self._lock:
+            if push.sequence.is_over:
+                return
+            self._unsent.popleft()
+            self._sent.append(push)
+            size = sum(each.packed.nbytes for each in self._sent)
+            while size > self._keep_bytes and len(self._sent) > _LEAST_KEPT:
+                size -= self._sent[0].packed.nbytes
+                self._forget_first()
+
+    def drop(self, sequence: PushSequence, outcome: Outcome) -> None:
+        """Leave a data shard to whoever begins with it, and sees what every partition has."""
+        with self._lock:
+            self._drop(sequence, outcome)
+
+    def end(self, sequence: PushSequence) -> Outcome:
+        """The session's outcome: it has arrived, unless it was dropped."""
+        with self._lock:
+            sequence.outcome = sequence.outcome or Outcome.ARRIVED
+            self._forget_ended(sequence)
+            return sequence.outcome
+
+    def take_unlogged(self) -> list[Slots]:
+        """Slots that pushes of dropped sessions were to log, once: other pushes of this worker's may rely on
+        that."""
+        with self._lock:
+            slots, self._unlogged = self._unlogged, []
+            return slots
+
+    def folds(self) -> Int64:
+        """int64[pieces]: how many logs had been folded into each before what was completed last."""
+        with self._lock:
+            return self._folds.copy()
+
+    def note_folds(self, folds: Int64) -> None:
+        """So many were in what was pulled."""
+        with self._lock:
+            np.maximum(self._folds, folds, out=self._folds)
+
+    def forget_replicated(self, folds: Int64) -> None:
+        """Replicas have everything: what was sent, and so many folds, int64[pieces]."""
+        with self._lock:
+            while len(self._sent) > _LEAST_KEPT:
+                self._forget_first()
+            self._log.forget(folds)
+
+    def entries(self) -> int:
+        """How many entries of logs this worker has, which are not folded yet."""
+        with self._lock:
+            return len(self._log)
+
+    def overlay(self, slots: Slots, packed: Int64, applied: Mapping[int, Int64], folds: Int64) -> Int64:
+        """Add to what was pulled, int64[u], the pushes that it was too early for.
+
+        `applied`, int64[partitions] by data shard, are the watermarks at the pull, which has all pushes of
+        other data shards; `folds`, int64[pieces], how many logs it has. Returns how much of what was added
+        is in logs, int64[u].
+        """
+        with self._lock:
+            logged = self._in_logs(slots, applied, folds)
+            for push in (*self._sent, *self._unsent):
+                behind = self._is_behind(push, applied)
+                if behind is not None:
+                    _add(push.packed, slots, packed, behind, self._layout.partitions)
+        packed += logged
+        return logged
+
+    def in_logs(self, slots: Slots, applied: Mapping[int, Int64], folds: Int64) -> Int64:
+        """How much of what `overlay` would add is in logs, int64[u]."""
+        with self._lock:
+            return self._in_logs(slots, applied, folds)
+
+    def _in_logs(self, slots: Slots, applied: Mapping[int, Int64], folds: Int64) -> Int64:
+        logged, pieces = np.zeros(slots.size, np.int64), self._layout.pieces
+        for push in (*self._sent, *self._unsent):
+            if push.packed.logged is not None and push.packed.folds is not None:
+                unseen = folds <= push.packed.folds
+                behind = self._is_behind(push, applied)
+                if behind is not None:
+                    unseen |= np.repeat(behind, pieces.count // behind.size)
+                _add(push.packed.logged, slots, logged, unseen, pieces)
+        self._log.overlay(slots, logged, folds)
+        return logged
+
+    @staticmethod
+    def _is_behind(push: PendingPush, applied: Mapping[int, Int64]) -> Bools | None:
+        """bool[partitions]: those that lacked the push, where that is known."""
+        marks = applied.get(push.sequence.shard)
+        return None if marks is None else marks < push.number
+
+    def _drop(self, sequence: PushSequence, outcome: Outcome) -> None:
+        sequence.is_over = True
+        self.drops += 1
+        sequence.outcome = sequence.outcome or outcome
+        self._give_up_logging(sequence)
+        self._sent = deque(push for push in self._sent if push.sequence is not sequence)
+        self._unsent = deque(push for push in self._unsent if push.sequence is not sequence)
+
+    def _give_up_logging(self, sequence: PushSequence) -> None:
+        self._unlogged += [slots for slots in sequence.logged_slots if slots.size]
+        sequence.logged_slots.clear()
+
+    def _forget_first(self) -> None:
+        """Keep the oldest push no longer."""
+        push = self._sent.popleft()
+        if push.packed.logged is not None and push.packed.folds is not None:
+            self._log.put(push.packed.logged, push.packed.folds)
+        self._forget_ended(push.sequence)
+
+    def _forget_ended(self, sequence: PushSequence) -> None:
+        """Forget a session that has ended, if none of its pushes is kept.
+
+        Whoever ends the job looks whether the store has all of it.
+        """
+        if sequence.outcome is None or any(push.sequence is sequence for push in self._sent):
+            return
+        if self._sequences.get(sequence.shard) is sequence:
+            del self._sequences[sequence.shard]
+
+
+def _add(added: PackedPush | Logged, slots: Slots, packed: Int64, where: Bools, ranges: Partitions) -> None:
+    """Add in the ranges of slots `where` says so."""
+    if where.any():
+        add_matching(added.slots, added.increments, slots, packed, where.view(np.uint8), ranges.shift)

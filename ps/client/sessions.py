@@ -1,0 +1,285 @@
+"""`RedisSessions`: one worker's sessions with a store in Redis, whose pushes it sends, and resends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+from time import monotonic, perf_counter, sleep
+
+import numpy as np
+
+from ctr.errors import StoreError
+from ctr.ps.client.filters import NO_FILTERS, FilterCounts, Filters, UpdateFilter, push_everything
+from ctr.ps.client.kept_pushes import KeptPushes
+from ctr.ps.client.push_sequence import PendingPush, PushSequence
+from ctr.ps.client.view import WorkerView
+from ctr.ps.partitions import Bools, Float32, Int64, Slots, no_slots
+from ctr.ps.redis import PackedPush, RedisStore
+from ctr.ps.store import LostPushesError, Outcome, Pulled, SupersededError, Token
+
+SendPacked = Callable[[PackedPush, Bools | None], list[int]]
+"""`RedisStore.push_packed`, or what wraps it."""
+
+_RESEND_POLL_S = 0.02
+
+
+class RedisSession:
+    """See `Session`. Its state is that of its `PushSequence`."""
+
+    def __init__(self, sessions: RedisSessions, sequence: PushSequence) -> None:
+        self.shard = sequence.shard
+        self.first = int(sequence.applied.min()) + 1
+        self._sessions = sessions
+        self._sequence = sequence
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self._sequence.outcome
+
+    def pull(self, slots: Slots, clock: int, least_clock: int) -> Pulled:
+        return self._sessions.view.pull(slots, self.shard, clock, least_clock)
+
+    def wait(self, pulled: Pulled) -> Float32:
+        return self._sessions.view.complete(pulled)
+
+    def push(self, pulled: Pulled, delta: Float32, number: int) -> PendingPush:
+        packed = self._sessions.view.pack(pulled, delta, self._token(number), self._sequence.applied)
+        return self._sessions.make(self._sequence, number, packed)
+
+    def increments(self, slots: Slots, state: Float32, delta: Float32, number: int) -> Int64:
+        """What a push of this number adds to packed accumulators, int64[u], for `push_packed`."""
+        return self._sessions.store.increments(slots, delta, self._token(number), state)
+
+    def push_packed(self, slots: Slots, increments: Int64, number: int) -> PendingPush:
+        """Make a push of packed increments, int64[u]."""
+        packed = PackedPush(slots, increments, self._token(number))
+        return self._sessions.make(self._sequence, number, packed)
+
+    def push_nothing(self, number: int) -> PendingPush:
+        """Make a push that adds nothing: partitions only note its number."""
+        return self.push_packed(no_slots(self._sessions.store.bits), np.empty(0, np.int64), number)
+
+    def send(self, push: PendingPush) -> bool:
+        self._sessions.send(push)
+        return not self._sequence.is_over
+
+    def close(self) -> Outcome:
+        return self._sessions.end(self._sequence)
+
+    def resume(self, applied: int) -> None:
+        """Go on with a session that was joined, where every partition has what was pushed up to `applied`."""
+        self._sequence.resume(np.full_like(self._sequence.applied, applied))
+
+    def applied(self) -> int:
+        """The number of the last push of its data shard that every partition has, whoever pushed it."""
+        return int(self._sessions.store.applied(self._sessions.job, self.shard).min())
+
+    def _token(self, number: int) -> Token:
+        return Token(self._sessions.job, self.shard, number, self._sequence.attempt)
+
+
+class RedisSessions:
+    """See `Sessions`.
+
+    What was sent is kept, up to `keep_bytes` and until `wait_replicated` has seen it replicated; if the store
+    has no replicas, only the last few. So it is sent again where a replica has taken over that had not
+    received it, or a server has come back with an old snapshot: watermarks tell.
+
+    One thread at a time sends: it holds a lock until what it was called for is done.
+    """
+
+    def __init__(
+        self,
+        store: RedisStore,
+        job: str,
+        *,
+        filters: Filters = NO_FILTERS,
+        staleness: int | None = None,
+        filter_updates: UpdateFilter = push_everything,
+        push: SendPacked | None = None,
+        keep_bytes: int = 256 << 20,
+    ) -> None:
+        """`staleness` bounds the age of cached slots in clocks; None: no bound but that of the cache.
+
+        `push` is what pushes go through, if it is not the store's own method.
+        """
+        self.send_s = 0.0
+        """Seconds spent sending."""
+        self.resent = 0
+        """Partitions' shares of pushes that a failover had lost, and that were sent again."""
+        self.replicated = True
+        """Whether replicas had everything when they were last waited for."""
+        self.store = store
+        self.job = job
+        self._send_packed = push or store.push_packed
+        self.has_replicas = store.has_replicas()
+        """Whether any node had one at the beginning."""
+        self._kept = KeptPushes(store.layout, keep_bytes if self.has_replicas else 0)
+        self.view = WorkerView(store, job, filters, staleness, filter_updates, self._kept)
+        """What the worker sees of the store."""
+        self._troubles = store.troubles
+        self._sending = Lock()
+        self._closed = False
+
+    @property
+    def counts(self) -> FilterCounts:
+        """What became of the slots of chunks."""
+        return self.view.counts
+
+    def begin(self, shard: int) -> RedisSession:
+        return self._open(PushSequence(shard, *self.store.take_over(self.job, shard)))
+
+    def join(self, shard: int, applied: int) -> RedisSession:
+        """A session that is not an attempt: several workers may have one at the same time, with equal pushes.
+
+        Every partition has what was pushed up to `applied`; -1: nothing.
+        """
+        return self._open(PushSequence(shard, 0, np.full(self.store.partitions.count, applied)))
+
+    def pull_after(self, slots: Slots, applied: Sequence[int], patience_s: float) -> Float32 | None:
+        """The state of slots after just so many pushes of each of the data shards 0, 1, …; None if there are
+        more in it.
+
+        Where some are missing, waits until they are sent again; raises LostPushesError after `patience_s`.
+        """
+        expected = np.array(applied)[:, None]
+        deadline = monotonic() + patience_s
+        while True:
+            found = self.store.pull_packed(slots, self.job, range(len(applied)))
+            marks = np.stack(list(found.applied.values()))
+            if (marks > expected).any():
+                return None
+            if not ((marks >= -1) & (marks < expected)).any():  # -2: of a partition without a slot
+                return self.store.unpacked(found.packed)
+            if monotonic() > deadline:
+                raise LostPushesError(self.store.url)
+            self.wait_replicated()  # what of them is this worker's is sent again
+            sleep(_RESEND_POLL_S)
+
+    def make(self, sequence: PushSequence, number: int, packed: PackedPush) -> PendingPush:
+        """Make a push of a session, to be sent."""
+        if self._closed:
+            raise self._stopped()
+        return self._kept.add(sequence, number, packed)
+
+    def send(self, push: PendingPush) -> None:
+        """Send it, and all pushes that were made before it, unless it is sent or its session is over."""
+        with self._sending:
+            while push in (unsent := self._kept.unsent()):
+                self._send(unsent[0])
+            self._log_slots()
+
+    def flush(self) -> None:
+        """Send everything. Nothing is pulled that is to be completed."""
+        with self._sending:
+            self._flush()
+        self.view.forget_lost()
+
+    def end(self, sequence: PushSequence) -> Outcome:
+        """See `Session.close`."""
+        with self._sending:
+            if not sequence.is_over:
+                self._wait_replicated(1.0)
+                self._log_slots()
+            return self._kept.end(sequence)
+
+    def wait_replicated(self, timeout_s: float = 1.0) -> bool:
+        """Flush, and wait up to `timeout_s` until replicas have every push too; whether they do.
+
+        If there are none, it is enough that the store has every push that is kept. Pushes that are safe so
+        are kept no longer.
+        """
+        with self._sending:
+            self._flush()
+            replicated = self._wait_replicated(timeout_s)
+            self._log_slots()
+            return replicated
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _open(self, sequence: PushSequence) -> RedisSession:
+        self._kept.open(sequence)
+        return RedisSession(self, sequence)
+
+    def _stopped(self) -> StoreError:
+        return StoreError(f"{self.store.url}: pushing was stopped.")
+
+    def _flush(self) -> None:
+        while unsent := self._kept.unsent():
+            self._send(unsent[0])
+        self._log_slots()
+
+    def _send(self, push: PendingPush) -> None:
+        """Send the next push until every partition has it, or its session is over."""
+        if self._closed:
+            raise self._stopped()
+        started, sequence = perf_counter(), push.sequence
+        sequence.acknowledge(push.previous)  # where that is missing, the session is lost
+        todo = np.ones(self.store.partitions.count, np.bool_)
+        while todo.any() and not sequence.is_over:
+            try:
+                behind = self._send_to(push, todo)
+            except SupersededError:
+                self._kept.drop(sequence, Outcome.SUPERSEDED)
+                break
+            sequence.acknowledge(push.number, todo & ~behind)
+            todo = behind
+            if behind.any() or self._troubles != self.store.troubles:
+                self._troubles = self.store.troubles
+                self._resend_missing()  # other sessions may have lost pushes too
+        self._kept.note_sent(push)
+        self.send_s += perf_counter() - started
+
+    def _send_to(self, push: PendingPush, partitions: Bools) -> Bools:
+        """Push to these partitions; bool[partitions]: those of them that lack the push before it."""
+        behind = np.zeros_like(partitions)
+        behind[self._send_packed(push.packed, partitions)] = True
+        return behind
+
+    def _wait_replicated(self, timeout_s: float) -> bool:
+        while True:
+            folds = self._kept.folds()  # a fold that is seen later may not be replicated, and be lost
+            replicated = self.store.wait_replicated(timeout_s)
+            # In this order: a replica that takes over after that has everything, one that took over before
+            # tells now what it lacks.
+            if not self._resend_missing():
+                break
+        if replicated:
+            self._kept.forget_replicated(folds)
+        self.replicated = replicated
+        return replicated
+
+    def _resend_missing(self) -> bool:
+        """Send again what partitions have acknowledged and lost, of any session; whether there was any."""
+        resent = False
+        for sequence in self._kept.sequences():
+            try:
+                resent |= self._resend_missing_of(sequence)
+            except SupersededError:
+                self._kept.drop(sequence, Outcome.SUPERSEDED)
+        return resent
+
+    def _resend_missing_of(self, sequence: PushSequence) -> bool:
+        resent = False
+        while True:
+            applied = self.store.applied(self.job, sequence.shard)
+            resends = sequence.missing(applied, self._kept.of(sequence))
+            if resends is None:
+                if not sequence.attempt:
+                    raise LostPushesError(self.store.url)
+                self._kept.drop(sequence, Outcome.LOST)
+                return True
+            if not resends:
+                return resent
+            resent = True
+            for resend in resends:
+                # A partition that lacks an earlier one by now refuses; the next round sends both.
+                behind = self._send_to(resend.push, resend.partitions)
+                self.resent += int((resend.partitions & ~behind).sum())
+
+    def _log_slots(self) -> None:
+        """Log the slots that pushes of sessions that are over were to log: others rely on it."""
+        slots = self._kept.take_unlogged()
+        if slots:
+            self.store.push_packed(PackedPush.only_logging(np.unique(np.concatenate(slots))))
