@@ -13,9 +13,8 @@ from ctr.ps.log_kernels import ENTRY_BYTES, decode_entries, encode_entries
 from ctr.ps.packed_kernels import add_scattered, add_to_range
 from ctr.ps.partitions import Partitions, no_slots
 from ctr.ps.redis import Logged
-from ctr.ps.wire import Keys
-from ctr.ps.wire.reply_kernels import decode_range, parse_integers, skip_integers
-from ctr.ps.wire.resp_kernels import encode_pull, encode_push, pull_size, push_size
+from ctr.ps.wire import Keys, bitfield_add, bitfield_read
+from ctr.ps.wire.reply_kernels import decode_range, parse_integers
 
 
 def warm_up_requests(bits: int) -> None:
@@ -44,18 +43,15 @@ def warm_up_requests(bits: int) -> None:
     seen, absent = np.zeros(1, np.uint8), np.empty(2, np.uint8)
     mark(seen, slots, 0)
     unmarked(seen, slots, 0, absent)
-    offsets, key = np.arange(2, dtype=np.uint32), np.frombuffer(b"key", np.uint8)
+    offsets = np.arange(2, dtype=np.uint32)
     entries = np.empty(2 * ENTRY_BYTES, np.uint8)
     encode_entries(offsets, packed, entries)
     decode_entries(entries, offsets, packed)
     add_scattered(np.zeros(16, np.uint8), offsets, packed)
-    buffer = np.empty(pull_size(offsets, key), np.uint8)
-    encode_pull(buffer, 0, key, offsets)
-    parse_integers(buffer, 0, 0, packed, 0)
-    skip_integers(buffer, 0, 0, 0, 0)
-    decode_range(buffer, offsets, 0, packed)
+    bitfield_read(b"key", offsets)
+    parse_integers(entries, 0, 0, packed, 0)
+    decode_range(entries, offsets, 0, packed)
     find_heavy(packed, absent)
     limit_heavy(packed, np.zeros(1, np.int64), packed)
     add_to_range(np.empty(0, np.uint8), 0, offsets, packed, np.empty(16, np.uint8))
-    buffer = np.empty(push_size(offsets, packed, key), np.uint8)
-    encode_push(buffer, 0, key, offsets, packed)
+    bitfield_add(b"key", offsets, packed)

@@ -13,9 +13,8 @@ from ctr.ps.fixed_point_kernels import find_heavy, limit_heavy
 from ctr.ps.layout import SLOT_BYTES, Offsets, is_dense, split_last
 from ctr.ps.packed_kernels import add_to_range
 from ctr.ps.partitions import Int64
-from ctr.ps.wire import Keys, ReplyReader, bitfield_read, bulk_string, command
+from ctr.ps.wire import Keys, ReplyReader, bitfield_add, bitfield_read, bulk_string, command
 from ctr.ps.wire.reply_kernels import decode_range
-from ctr.ps.wire.resp_kernels import encode_push, push_size
 
 _LONGEST = 200_000  # slots in one command: Redis takes 2**20 words in one, and a slot is four
 _LONGEST_WRITE = (1 << 20) - 1024
@@ -38,13 +37,10 @@ _NONE = np.empty(0, np.int64)
 
 def add_one_by_one(key: bytes, offsets: Offsets, increments: Int64) -> Addition:
     """Adds to slots of a string (BITFIELD INCRBY); an offset may come again."""
-    raw_key = np.frombuffer(key, np.uint8)
     added = Addition([], [])
     for first in range(0, offsets.size, _LONGEST):
         piece = slice(first, first + _LONGEST)
-        buffer = np.empty(push_size(offsets[piece], increments[piece], raw_key), np.uint8)
-        encode_push(buffer, 0, raw_key, offsets[piece], increments[piece])
-        added.parts.append(buffer.data)
+        added.parts.append(bitfield_add(key, offsets[piece], increments[piece]))
         added.answers.append(offsets[piece].size)
     return added
 

@@ -17,6 +17,7 @@ from ctr.ps.wire.keys import (
 from ctr.ps.wire.link import (
     Command,
     Link,
+    bitfield_add,
     bitfield_read,
     bulk_string,
     checked,

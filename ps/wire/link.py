@@ -13,7 +13,7 @@ from redis.connection import ConnectionInterface
 
 from ctr.ps.wire.patience import require_passing
 from ctr.ps.wire.replies import ReplyReader, ServerError
-from ctr.ps.wire.resp_kernels import encode_pull, pull_size
+from ctr.ps.wire.resp_kernels import LONGEST_GET, LONGEST_INCRBY, encode_pull, encode_push
 from ctr.ps.wire.url import Address, RedisUrl
 
 Word = bytes | str | int
@@ -81,10 +81,22 @@ def bulk_string(word: Word) -> bytes:
 
 def bitfield_read(key: bytes, offsets: NDArray[np.uint32]) -> memoryview:
     """The command that reads the integers of a string at these offsets; it answers an array."""
-    raw_key = np.frombuffer(key, np.uint8)
-    buffer = np.empty(pull_size(offsets, raw_key), np.uint8)
-    encode_pull(buffer, 0, raw_key, offsets)
-    return buffer.data
+    buffer, at = _begin_command("BITFIELD_RO", key, 3 * offsets.size, offsets.size * LONGEST_GET)
+    return buffer[: encode_pull(buffer, at, offsets)].data
+
+
+def bitfield_add(key: bytes, offsets: NDArray[np.uint32], increments: NDArray[np.int64]) -> memoryview:
+    """The command that adds to the integers of a string at these offsets; it answers an array."""
+    buffer, at = _begin_command("BITFIELD", key, 4 * offsets.size, offsets.size * LONGEST_INCRBY)
+    return buffer[: encode_push(buffer, at, offsets, increments)].data
+
+
+def _begin_command(name: str, key: bytes, words: int, size: int) -> tuple[NDArray[np.uint8], int]:
+    """A buffer with the head of a command, where its further `words` of at most `size` bytes begin."""
+    head = b"*%d\r\n" % (2 + words) + bulk_string(name) + bulk_string(key)
+    buffer = np.empty(len(head) + size, np.uint8)
+    buffer[: len(head)] = np.frombuffer(head, np.uint8)
+    return buffer, len(head)
 
 
 def read_queued(replies: ReplyReader, commands: int) -> int | None:

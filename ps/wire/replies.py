@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as BrokenConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
 from ctr.ps.partitions import Int64
-from ctr.ps.wire.reply_kernels import parse_integers, skip_integers
+from ctr.ps.wire.reply_kernels import parse_integers
 
 _CHUNK = 1 << 18  # 256 KiB asked of the socket at a time
 
@@ -60,28 +60,20 @@ class ReplyReader:
 
     def integers(self, out: Int64) -> None:
         """Read one integer reply per element of `out`, int64[n]."""
-        self._each_integer(
-            out.size, lambda count: parse_integers(self._buffer, self._at, self._end, out, count)
-        )
-
-    def skip_integers(self, wanted: int) -> None:
-        """Pass over so many integer replies."""
-        self._each_integer(
-            wanted, lambda count: skip_integers(self._buffer, self._at, self._end, wanted, count)
-        )
-
-    def _each_integer(self, wanted: int, kernel: Callable[[int], tuple[int, int]]) -> None:
-        """Run `kernel`, which goes on from a count to another and the position after it, up to `wanted`."""
         count = 0
-        while count < wanted:
-            at, count = kernel(count)
+        while count < out.size:
+            at, count = parse_integers(self._buffer, self._at, self._end, out, count)
             if at < 0:
                 raise BrokenConnection("the server answered something else than integers")
             self._at = at
-            if count < wanted:
+            if count < out.size:
                 if self._at < self._end and self._buffer[self._at] == ord("-"):
                     raise self._refusal(self._line())
                 self._fill()
+
+    def skip_integers(self, count: int) -> None:
+        """Pass over so many integer replies."""
+        self.integers(np.empty(count, np.int64))
 
     def bulk(self) -> NDArray[np.uint8] | None:
         """Read a bulk string, uint8[n]: a view that the next read overwrites. None for nil."""

@@ -1,4 +1,4 @@
-"""Numba loops that read integers: as replies to the commands of `resp_kernels`, and from GETRANGE.
+"""Numba loops that read integers: replies to the commands of `resp_kernels`, and strings from GETRANGE.
 
 Positions are unsigned, because Numba tests a signed index for being negative.
 """
@@ -13,16 +13,11 @@ from ctr.numba_cache import njit
 Int64 = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
-LONGEST_INTEGER = 23
-"""Bytes of the longest integer reply: `:`, sign, 19 digits, CR LF."""
-
 _CR, _LF, _MINUS, _COLON, _ZERO = 13, 10, 45, 58, 48
 
 # Instead of the position after a number, which is never so low.
 _CUT_OFF = np.uint64(0)
 _WRONG = np.uint64(1)
-
-_BLOCK = 512  # bytes that skip_integers looks at in one vectorised step
 
 
 @njit(nogil=True, cache=True)
@@ -73,41 +68,6 @@ def _integer(buffer: Bytes, at: np.uint64, end: np.uint64) -> tuple[np.int64, np
     if buffer[at + np.uint64(1)] != _LF:
         return np.int64(0), _WRONG
     return np.int64((number ^ (np.uint64(0) - negative)) + negative), at + np.uint64(2)
-
-
-@njit(nogil=True, cache=True)
-def skip_integers(buffer: Bytes, start: int, end: int, wanted: int, count: int) -> tuple[int, int]:
-    """Passes over the integer replies in `buffer[start:end]` until `count` has come to `wanted`.
-
-    Returns, and stops, as `parse_integers` does; but what follows a `:` is not looked at, apart from how
-    long it is. For the replies to a push, whose values nobody needs.
-    """
-    at = np.uint64(start)
-    stop = np.uint64(end)
-    while at + np.uint64(_BLOCK) < stop and buffer[np.uint64(start)] == _COLON:
-        # Vectorised: 4 times as fast as looking for one line end after another.
-        lines = 0
-        other = 0
-        for i in range(_BLOCK):
-            line_end = buffer[at + np.uint64(i)] == _LF
-            lines += line_end
-            other += line_end & (buffer[at + np.uint64(i + 1)] != _COLON)
-        if other or count + lines > wanted:
-            break
-        count += lines
-        at += np.uint64(_BLOCK)
-    while at > np.uint64(start) and buffer[at - np.uint64(1)] != _LF:
-        at -= np.uint64(1)
-    while at < stop and count < wanted and buffer[at] == _COLON:
-        after = at
-        most = min(at + np.uint64(LONGEST_INTEGER), stop)
-        while after < most and buffer[after] != _LF:
-            after += np.uint64(1)
-        if after == most:
-            return int(np.int64(at) if after == stop else ~np.int64(at)), count
-        at = after + np.uint64(1)
-        count += 1
-    return int(np.int64(at)), count
 
 
 @njit(nogil=True, cache=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr.ps.wire import reply_kernels, resp_kernels
+from ctr.ps.wire import bitfield_add, bitfield_read, reply_kernels, resp_kernels
 from tests.reference import resp
 
 pytestmark = pytest.mark.kernel
@@ -30,24 +29,12 @@ def as_bytes(text: bytes) -> np.ndarray:
     return np.frombuffer(text, np.uint8)
 
 
-def encoded(encode: Callable[..., int], size: int, *arguments: Any) -> bytes:
-    """What is written in the middle of a buffer of exactly that room, with nothing outside touched."""
-    buffer = np.full(size + 64, 0xEE, np.uint8)
-    assert encode(buffer, 32, *arguments) == 32 + size
-    assert set(buffer[:32].tolist()) | set(buffer[32 + size :].tolist()) == {0xEE}
-    return buffer[32 : 32 + size].tobytes()
-
-
 def pull(key: bytes, offsets: Sequence[int]) -> bytes:
-    request = np.array(offsets, np.uint32)
-    size = resp_kernels.pull_size(request, as_bytes(key))
-    return encoded(resp_kernels.encode_pull, size, as_bytes(key), request)
+    return bytes(bitfield_read(key, np.array(offsets, np.uint32)))
 
 
 def push(key: bytes, offsets: Sequence[int], increments: Sequence[int]) -> bytes:
-    request, values = np.array(offsets, np.uint32), np.array(increments, np.int64)
-    size = resp_kernels.push_size(request, values, as_bytes(key))
-    return encoded(resp_kernels.encode_push, size, as_bytes(key), request, values)
+    return bytes(bitfield_add(key, np.array(offsets, np.uint32), np.array(increments, np.int64)))
 
 
 def parsed(text: bytes, most: int) -> tuple[int, list[int]]:
@@ -98,12 +85,19 @@ def test_any_request(key: bytes, rows: list[tuple[int, int]]) -> None:
     assert push(key, offsets, increments) == resp.push(key, offsets, increments)
 
 
-def test_commands_follow_each_other_in_one_buffer() -> None:
-    offsets, values, key = np.array([3, 70], np.uint32), np.array([-1, 2], np.int64), as_bytes(KEY)
-    buffer = np.zeros(1000, np.uint8)
-    at = resp_kernels.encode_push(buffer, 0, key, offsets, values)
-    at = resp_kernels.encode_pull(buffer, at, key, offsets)
-    assert buffer[:at].tobytes() == resp.push(KEY, [3, 70], [-1, 2]) + resp.pull(KEY, [3, 70])
+def test_nothing_else_of_the_buffer_is_written() -> None:
+    offsets, increments = np.array(OFFSETS, np.uint32), np.resize(np.array(INT64), len(OFFSETS))
+    for encode, more in ((resp_kernels.encode_pull, ()), (resp_kernels.encode_push, (increments,))):
+        buffer = np.full(100 * offsets.size, 0xEE, np.uint8)
+        end = encode(buffer, 32, offsets, *more)
+        assert set(buffer[:32].tolist()) | set(buffer[end:].tolist()) == {0xEE}
+
+
+def test_the_longest_operations_fit() -> None:
+    offsets, increments = np.full(9, 2**32 - 1, np.uint32), np.full(9, -(2**63), np.int64)
+    buffer = np.empty(1000, np.uint8)
+    assert resp_kernels.encode_pull(buffer, 0, offsets) == 9 * resp_kernels.LONGEST_GET
+    assert resp_kernels.encode_push(buffer, 0, offsets, increments) == 9 * resp_kernels.LONGEST_INCRBY
 
 
 # Integer replies
@@ -131,23 +125,18 @@ def test_the_reply_may_be_cut_anywhere() -> None:
 def test_a_reply_that_comes_in_pieces(numbers: list[int], pieces: list[int]) -> None:
     text = resp.integer_replies(numbers)
     buffer, out = as_bytes(text), np.empty(len(numbers), np.int64)
-    end = at = count = skipped_to = skipped = 0
+    end = at = count = 0
     while end < len(text):
         end = min(end + pieces[end % len(pieces)], len(text))
         at, count = reply_kernels.parse_integers(buffer, at, end, out, count)
-        skipped_to, skipped = reply_kernels.skip_integers(buffer, skipped_to, end, len(numbers), skipped)
         where, read = resp.parse(text[:end], len(numbers))
-        assert (at, count) == (skipped_to, skipped) == (where, len(read))
+        assert (at, count) == (where, len(read))
     assert out.tolist() == numbers
 
 
 @pytest.mark.parametrize("rest", [b"-ERR no\r\n", b"*-1\r\n", b"$-1\r\n", b"+OK\r\n", b"\r\n", b"12\r\n"])
 def test_another_reply_stops_the_reading(rest: bytes) -> None:
     assert parsed(b":1\r\n:2\r\n" + rest, 9) == (8, [1, 2])
-    many = resp.integer_replies(range(1000))
-    buffer = as_bytes(many + rest + many)
-    assert reply_kernels.skip_integers(buffer, 0, buffer.size, 2000, 0) == (len(many), 1000)
-    assert reply_kernels.skip_integers(buffer, len(many), buffer.size, 2000, 7) == (len(many), 7)
 
 
 @pytest.mark.parametrize(
@@ -173,29 +162,6 @@ def test_another_reply_stops_the_reading(rest: bytes) -> None:
 )
 def test_what_is_no_integer_is_told(text: bytes) -> None:
     assert parsed(b":5\r\n" + text, 9) == (~4, [5])
-
-
-# Skipping
-
-
-@pytest.mark.parametrize("numbers", [[0] * 3000, INT64 * 20, list(range(3000))])
-@pytest.mark.parametrize("wanted", [0, 1, 127, 128, 129, 2000])
-def test_skipping_stops_after_as_many_as_are_wanted(numbers: list[int], wanted: int) -> None:
-    text = resp.integer_replies(numbers)
-    place = len(resp.integer_replies(numbers[:wanted]))
-    assert reply_kernels.skip_integers(as_bytes(text), 0, len(text), wanted, 0) == (place, wanted)
-    # Also where the array ends with the block that is looked at in one step.
-    for more in range(5):
-        assert reply_kernels.skip_integers(as_bytes(text), 0, len(text), wanted + more, more) == (
-            place,
-            wanted + more,
-        )
-
-
-def test_skipping_tells_what_is_too_long_to_be_an_integer() -> None:
-    text = b":5\r\n" + b":" + b"1" * 2000
-    assert reply_kernels.skip_integers(as_bytes(text), 0, len(text), 9, 0) == (~4, 1)
-    assert reply_kernels.skip_integers(as_bytes(text), 0, 20, 9, 0) == (4, 1)
 
 
 # Ranges
