@@ -25,8 +25,7 @@ from ctr.cost_model import (
 from ctr.features import RawSource, load_spec
 from ctr.features.batches import localize
 from ctr.learn.rounds import default_chunk
-from ctr.ps.wire.keys import Keys
-from ctr.ps.wire.resp_kernels import pull_size, push_size
+from ctr.ps.wire import Keys, bitfield_add, bitfield_read
 
 
 def workload(**changes: Any) -> Workload:
@@ -74,8 +73,8 @@ def test_bytes_on_the_wire_are_about_those_of_the_encoders() -> None:
     rng = np.random.default_rng(0)
     offsets = np.unique(rng.integers(0, 1 << 21, 20_000)).astype(np.uint32)
     increments = (rng.normal(0, 2.0**13, offsets.size) * 2.0**32).astype(np.int64)
-    key = np.frombuffer(Keys("default").state(17), np.uint8)
-    moved = pull_size(offsets, key) + push_size(offsets, increments, key)
+    key = Keys("default").state(17)
+    moved = len(bitfield_read(key, offsets)) + len(bitfield_add(key, offsets, increments))
     assert moved / (2 * offsets.size) == pytest.approx(Costs().moved_bytes, rel=0.1)
 
 
