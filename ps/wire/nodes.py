@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
 
-from redis.cluster import ClusterNode, RedisCluster
+from redis.cluster import ClusterNode, NodesManager
 from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, RedisClusterException
 
@@ -18,17 +17,6 @@ from ctr.ps.wire.replies import ServerError
 from ctr.ps.wire.url import Address, RedisUrl
 
 
-class _Cluster(RedisCluster):
-    """Asks only the first cluster of a process what commands there are: most of what connecting costs."""
-
-    _commands: ClassVar[dict[str, Any] | None] = None
-
-    def command(self, **options: Any) -> dict[str, Any]:
-        if _Cluster._commands is None:
-            _Cluster._commands = super().command(**options)
-        return dict(_Cluster._commands)
-
-
 class Nodes:
     """The primaries of a Redis Cluster, or the one server of another URL."""
 
@@ -36,12 +24,13 @@ class Nodes:
         """A node that is silent for `timeout_s` counts as broken. Raises redis-py's errors."""
         self.url = url
         self._timeout_s = timeout_s
-        self._cluster: RedisCluster | None = None
+        self._cluster: NodesManager | None = None
         if url.cluster:
             if url.db:
                 raise StoreError(f"{url}: a Redis Cluster has only database 0.")
-            startup = [ClusterNode(host, port) for host, port in url.hosts]
-            self._cluster = _Cluster(startup_nodes=startup, **url.client_options(timeout_s))
+            options = url.client_options(timeout_s)
+            del options["retry"]  # it does not repeat anything, and takes no such option
+            self._cluster = NodesManager([ClusterNode(*host) for host in url.hosts], **options)
         self._links: dict[Address, list[Link]] = {}
         self._idle: dict[Address, deque[Link]] = {}
         self._sent = self._received = 0  # over links that are closed
@@ -50,7 +39,7 @@ class Nodes:
         """All of them."""
         if self._cluster is None:
             return [self.url.hosts[0]]
-        return [(node.host, int(node.port)) for node in self._cluster.get_primaries()]
+        return [(node.host, int(node.port)) for node in self._cluster.get_nodes_by_server_type("primary")]
 
     def owner(self, key: bytes) -> Address:
         """The primary that holds a key."""
@@ -60,7 +49,7 @@ class Nodes:
         """The primary that holds a hash slot."""
         if self._cluster is None:
             return self.url.hosts[0]
-        node = self._cluster.nodes_manager.get_node_from_slot(hash_slot)
+        node = self._cluster.get_node_from_slot(hash_slot)
         return node.host, int(node.port)
 
     @contextmanager
@@ -97,7 +86,7 @@ class Nodes:
         """Hang up, and ask the cluster again where its hash slots are."""
         self.hang_up()
         if self._cluster is not None:
-            self._cluster.nodes_manager.initialize()
+            self._cluster.initialize()
 
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received so far over the links that `links` opened."""
