@@ -1,4 +1,4 @@
-"""Records are created once, by whichever process comes first, and checked by everyone who opens them."""
+"""Records are created once, by the process that comes first, and checked by every process that opens them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ctr.ps.wire import INCARNATION, Command, Connection, Keys, RedisUrl, Write,
 
 LAYOUT, LAYOUT_VERSION = "layout", "2"
 _LEASE_MS, _PAUSE_S = 30_000, 0.05
-"""How long whoever creates them may be silent before another one tries, and how often the others look."""
+"""How long the creator may be silent before another process tries, and how often the others look."""
 _LEFT_S = 3_600
-"""How long Redis keeps what was written by one who died before all was."""
+"""How long Redis keeps what a creator wrote that died before the end."""
 _AT_A_TIME = 2_000
 """Records in one round trip."""
 
@@ -29,7 +29,7 @@ Record = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What records begin with."""
+    """The head and the records that are created."""
 
     head: bytes
     records: Iterable[Record]
@@ -43,11 +43,11 @@ def open_records(
     begin: Callable[[], Beginning],
     differ: Callable[[str, str, str], str],
 ) -> tuple[bytes, bool]:
-    """The incarnation of the records that are there, and whether they were created just now.
+    """The incarnation of the records, and whether this process has created them.
 
-    Whoever creates them writes under an incarnation of its own, and says so when all is written: what one
-    that was killed has left behind is seen by nobody, and expires. Of several, one creates and the others
-    wait. Raises StoreError when the facts there are others: `differ` tells of a fact, and its two values.
+    Of several processes, one creates and the others wait. The creator writes under an incarnation of its own
+    and publishes that at the end, so nobody sees what a killed creator wrote, and it expires. Raises
+    StoreError if the stored facts differ: `differ` describes a fact and its two values.
     """
     wanted = {LAYOUT: LAYOUT_VERSION, **facts}
     creator, own = keys.windows.creator, secrets.token_hex(8).encode()
@@ -77,7 +77,7 @@ def _facts(connection: Connection, keys: Keys) -> dict[str, str]:
 def _create(
     connection: Connection, keys: Keys, facts: Mapping[str, str], own: bytes, beginning: Beginning
 ) -> bool:
-    """Write everything; False when somebody else was faster."""
+    """Write everything; False if another process was faster."""
     creator, key, count = keys.windows.creator, keys.windows.records(own), 0
     records = iter(beginning.records)
     while some := list(islice(records, _AT_A_TIME)):

@@ -28,16 +28,16 @@ from ctr.ps.wire import (
 )
 
 TIMEOUT_S, PATIENCE_S = 1.0, 1.0
-"""How long a server may be silent, and how long it is asked again: somebody waits for the answer."""
+"""A server that is silent for so long is broken; how long it is retried, as somebody waits."""
 _CREATING_TIMEOUT_S, _CREATING_PATIENCE_S = 10.0, 30.0
 _TURN_MS, _TURN_S = 3_000, 10.0
-"""How long a turn lasts at most, and how long it is waited for."""
+"""How long a turn lasts at most, and how long a writer waits for one."""
 _PAUSE_S, _LONGEST_PAUSE = 0.001, 20
 _LEAST_OTHERS = 16
-"""So many other records, and as many as a change reads, it looks at: whether they can be deleted."""
+"""A change looks at this many other records, or as many as it reads: some can be deleted."""
 _AGAIN_S = 1.0
-"""Between two requests that find out. Threads that all waited for a server that is silent would be no more
-there for what needs none."""
+"""Between two requests that try whether it is back. If all threads waited for a silent server, none would be
+free for requests that need no server."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,18 +53,18 @@ class Change:
 
 
 Decide = Callable[[bytes, list[bytes | None], list[Record]], Change | None]
-"""What to write, given the head, the values of records, and some other records, with each change others; None
-for nothing. May be asked several times."""
+"""What to write, or None, given the head, the values of records, and some other records, which differ from
+change to change. May be called several times."""
 
 
 class RecordStore:
-    """What is in Redis of the name `url.model`, by default `default`. For any number of threads.
+    """The records of the windows `url.model`, by default `default`. Thread-safe.
 
-    All of them are one hash, which every change has watched: so changes come one after the other, each as a
-    whole, and a reader sees what is between two of them. Redis never deletes any by itself: a step of its
-    clock would delete many at once. A writer whom others have
-    forestalled takes a turn, during which these wait: so a large change comes through among many small ones.
-    Each is made once, as Redis knows the number of a writer's last one.
+    All records are one hash, which every change watches. So changes come one after the other, each as a
+    whole, and a reader sees the records between two changes. Redis never expires any by itself, because a
+    step of its clock would delete many at once. A writer whose transaction failed takes a turn, during which
+    the other writers wait: so a large change gets through among many small ones. Every change is made once,
+    because Redis keeps the number of each writer's last one.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class RecordStore:
         begin: Callable[[], Beginning],
         differ: Callable[[str, str, str], str],
     ) -> None:
-        """Open what is there, or create it with what `begin` gives; see `open_records`. Raises StoreError."""
+        """Open the records, or create them from `begin`; see `open_records`. Raises StoreError."""
         self.url, self._keys = url, Keys(url.model or "default")
         self._turn = self._keys.windows.turn
         with closing(self._connect(_CREATING_TIMEOUT_S, _CREATING_PATIENCE_S)) as patient:
@@ -86,22 +86,22 @@ class RecordStore:
         self._writers = self._keys.windows.writers
         self._number = 0
         self._cursor = b"%d" % secrets.randbits(32)
-        """Where the other records begin that the next change looks at."""
+        """Where the next change begins to look at other records."""
         self._writing = Lock()
         self._outage = Outage()
 
     def read(self, names: Sequence[bytes]) -> tuple[bytes, list[bytes | None]]:
-        """The head and the values of records, None where there is none; all of one moment.
+        """The head and the values of records, None where there is none, as of one moment.
 
-        Raises StoreError when Redis is away, and when it has lost them.
+        Raises StoreError when Redis is away, and when it has lost the records.
         """
         with self._outage.guard():
             return self._checked(*self._connection.ask(*self._get(names)))
 
     def change(self, names: Sequence[bytes], decide: Decide) -> None:
-        """Read as `read` does, and write what `decide` says, if nothing was changed in between; or again.
+        """Read as `read` does, and write what `decide` returns; repeat if others wrote in between.
 
-        Raises StoreError as `read` does, and says so if nobody knows whether it was written.
+        Raises StoreError as `read` does; it says so if the change may have been written.
         """
         with self._writing:
             self._number += 1
@@ -156,7 +156,7 @@ class RecordStore:
         """Wait until nobody else has the turn, and take it."""
         patience = Patience(_TURN_S, _PAUSE_S, longest=_LONGEST_PAUSE)
         while not self._has_turn():
-            patience.pause(self._no_turn)  # outside of the guard: who waits has met a server that answers
+            patience.pause(self._no_turn)  # outside of the guard: the server answers
 
     def _has_turn(self) -> bool:
         take: Command = ("SET", self._turn, self._id, "NX", "PX", _TURN_MS)
@@ -172,7 +172,7 @@ class RecordStore:
 
 
 class _Attempt:
-    """A change, from the first attempt until it is written."""
+    """A change, which is attempted until it is written."""
 
     def __init__(self, store: RecordStore, names: Sequence[bytes], decide: Decide) -> None:
         self._store, self._wanted = store, decide
@@ -185,11 +185,11 @@ class _Attempt:
             ("HSCAN", store._records, store._cursor, "COUNT", others),
         ]
         self.is_sent = False
-        """Whether it was, without an answer so far."""
+        """True while a transaction was sent and its answer has not come."""
         self._tries = 0
 
     def decide(self, answers: list[Any]) -> Write[bool]:
-        """What to write; the result is False where a turn is needed first."""
+        """The commands; the result is False if the writer needs a turn first."""
         store, (turn, number, *values, (cursor, scanned)) = self._store, answers
         self.is_sent = False
         if number == b"%d" % store._number:
@@ -213,8 +213,10 @@ class _Attempt:
 
 
 class Outage:
-    """While a server is away, requests fail at once, but for one that finds out if it is back. For any number
-    of threads. Logs a line when an outage begins, and one when it is over."""
+    """While a server is away, requests fail at once, except one now and then that tries whether it is back.
+
+    Thread-safe. Logs a line when an outage begins, and one when it is over.
+    """
 
     def __init__(self) -> None:
         self._problem: str | None = None
@@ -223,14 +225,14 @@ class Outage:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Around a request. Raises the StoreError that was met last while it is not tried again."""
+        """Around a request: raises the last StoreError during an outage, unless it is time to try."""
         self._require_try()
         try:
             yield
         except StoreError as error:
             self._note(str(error))
             raise
-        except BaseException:  # which says nothing of the server
+        except BaseException:  # which says nothing about the server
             self._next_try = 0.0
             raise
         self._note(None)
@@ -249,4 +251,4 @@ class Outage:
                 return
             if monotonic() < self._next_try:
                 raise StoreError(self._problem)
-            self._next_try = float("inf")  # until this one knows
+            self._next_try = float("inf")  # until this request has ended

@@ -1,4 +1,4 @@
-"""What a store looks like from outside."""
+"""The state of a store: its nodes, the model and the job."""
 
 from ctr.ps.status.check import VERDICTS, Finding, Verdict, check_servers
 from ctr.ps.status.measure import measure_store

@@ -1,4 +1,4 @@
-"""`NodeLook`: what is found out about one node, and what its INFO says of itself and of its replicas."""
+"""`NodeLook`: what one look reads from a node, and what the node's INFO says."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Info = Mapping[str, Any]
 
 @dataclass(slots=True)
 class NodeLook:
-    """What is known of a primary, as a look goes on."""
+    """What was read from a primary so far."""
 
     primary: Primary
     problem: Exception | None
     at_home: bool
-    """Whether the model's description and the job board belong here."""
+    """True if the model's description and the job board belong here."""
     info: Any = None
     size: Any = None
     save: Any = None
     meta: Any = None
     partitions: list[int] = field(default_factory=list)
     looked_at: int = 0
-    """The first so many of those."""
+    """How many of those, from the first, were read."""
     refused: list[int] = field(default_factory=list)
     refusal: Exception | None = None
     moving: list[int] = field(default_factory=list)
@@ -35,7 +35,7 @@ class NodeLook:
     bytes: int = 0
 
     def status(self) -> NodeStatus:
-        """What was seen of it."""
+        """What is reported of it."""
         info = parse_info(self.info) if isinstance(self.info, bytes) else {}
         problem = self.problem or self.refusal
         return NodeStatus(
@@ -74,7 +74,7 @@ def persistence_of(info: Info, config: Any) -> Persistence | None:
 
 
 def replicas_of(info: Info, known: Iterable[Address]) -> tuple[ReplicaStatus, ...]:
-    """The replicas that a primary talks to, then those of the `known` ones that it does not."""
+    """The replicas that a primary is connected to, then the other `known` ones."""
     seen: dict[str, ReplicaStatus] = {}
     for number in range(int(info.get("connected_slaves", 0))):
         facts = dict(part.split("=", 1) for part in info.get(f"slave{number}", "").split(",") if part)

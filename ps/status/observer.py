@@ -46,11 +46,11 @@ _NO_ANSWER = ("LOADING", "NOAUTH")  # errors of a node that answers nothing else
 
 
 class StoreObserver:
-    """Looks at the store behind a URL, and at the model that it names.
+    """Reads the state of the store behind a URL, and of the model that the URL names.
 
-    It only reads: it renews no lease and expires no worker. Nodes are asked side by side, and one that
-    is silent for `timeout_s` is not asked again in the same look, so that a look ends within some three
-    times that, whatever is dead or frozen.
+    It only reads: it renews no lease and expires no worker. Nodes are asked side by side, and a node that is
+    silent for `timeout_s` is not asked again in the same look. So a look ends within about three times that,
+    whatever is dead or frozen.
     """
 
     def __init__(self, url: RedisUrl, *, timeout_s: float = 3.0) -> None:
@@ -62,7 +62,7 @@ class StoreObserver:
         self._topology = single_server(url.hosts[0])
 
     def look(self) -> StoreStatus:
-        """What there is now; raises StoreError when no node of the URL answers."""
+        """The state of the store now. Raises StoreError if no node of the URL answers."""
         looks = 1
         while (status := self._look()) is None:
             if looks == _LOOKS:
@@ -75,14 +75,14 @@ class StoreObserver:
         return status
 
     def reports(self, names: Sequence[str] | None = None) -> dict[str, bytes]:
-        """All reports of the job by name, or those of these `names` that are there.
+        """The job's reports by name: all, or those with these `names`. Call `look` first.
 
-        To be called after `look`, as `prepared_updates`. Raises StoreError when they cannot be read.
+        Raises StoreError if they cannot be read.
         """
         return read_reports(self._answer, self._keys.board.reports, names)
 
     def prepared_updates(self, board: BoardStatus) -> dict[int, bytes]:
-        """By rank: the update that was prepared last, if there is one. Raises as `reports` does."""
+        """By rank: the update that was prepared last, if there is one; otherwise as `reports`."""
         updates = {}
         prefix = f"{board.job.launch}:".encode()
         for rank in range(board.job.ranks):
@@ -93,7 +93,7 @@ class StoreObserver:
         return updates
 
     def _look(self) -> StoreStatus | None:
-        """One look; None when the model's description is not where it was said to be."""
+        """One look; None if the model's description has just moved to another node."""
         topology, dead = self._find_nodes()
         self._topology = topology
         self._known = tuple(primary.address for primary in topology.primaries)
@@ -134,7 +134,7 @@ class StoreObserver:
         return self._status(topology, nodes, None, model, board)
 
     def _each(self, nodes: list[NodeLook], look: Callable[[NodeLook], None]) -> None:
-        """Look at all nodes that have answered so far, side by side."""
+        """Call `look` for all nodes that have answered so far, side by side."""
 
         def guarded(node: NodeLook) -> None:
             try:
@@ -152,7 +152,7 @@ class StoreObserver:
             reads.append(("HGETALL", self._keys.meta))
         answers = self._ask(node.primary.address, *reads)
         node.info, node.size, node.save, node.meta = (*answers, None)[:4]
-        if isinstance(node.info, Exception):  # not everybody may ask for it
+        if isinstance(node.info, Exception):  # not every user may ask for it
             node.refusal = node.info
 
     def _look_at_partitions(self, node: NodeLook, model: ModelStatus) -> None:
@@ -180,7 +180,7 @@ class StoreObserver:
                     node.bytes += sum(sizes)
 
     def _partition_reads(self, partition: int, bits: int) -> list[Command]:
-        """The incarnation, whether it had a state, and the sizes of its strings, last slots and logs."""
+        """Reads the incarnation, whether there was a state, and the sizes of strings, last slots and logs."""
         keys, strings = self._keys, range(Layout.of(bits).per_partition)
         sizes = [name(partition, i) for name in (keys.state, keys.last_slots, keys.log) for i in strings]
         return [
@@ -209,7 +209,7 @@ class StoreObserver:
         return BoardStatus(job, view_of(dict(zip(reads, rest, strict=True))))
 
     def _answer(self, command: Command) -> list[bytes]:
-        """Of the node that holds the command's key."""
+        """The answer of the node that holds the command's key."""
         key = command[1]
         assert isinstance(key, bytes)
         address = self._topology.owner_of(key)
@@ -229,7 +229,7 @@ class StoreObserver:
         return answers
 
     def _find_nodes(self) -> tuple[Topology, dict[Address, Exception]]:
-        """The nodes, and which of those that were asked did not answer: those of the URL and of before."""
+        """The nodes, and the errors of those that did not answer. Asks those of the URL and the last look."""
         if not self._url.cluster:
             return single_server(self._url.hosts[0]), {}
         hosts = list(dict.fromkeys((*self._url.hosts, *self._known)))
@@ -241,7 +241,7 @@ class StoreObserver:
         return max(views, key=lambda view: (view[1].state == "ok", view[0]))[1], dead
 
     def _ask_for_nodes(self, host: Address) -> tuple[int, Topology] | Exception:
-        """The cluster as one of its nodes knows it, and how new that is."""
+        """The epoch and the topology of the cluster, as one of its nodes knows them."""
         try:
             info, nodes, slots = checked(
                 self._ask(host, ("CLUSTER", "INFO"), ("CLUSTER", "NODES"), ("CLUSTER", "SLOTS"))
@@ -253,7 +253,7 @@ class StoreObserver:
         return facts["cluster_current_epoch"], topology
 
     def _unreachable(self, host: Address, error: Exception) -> StoreError:
-        """What to raise when a node did not answer, and nothing is known without it."""
+        """The error for a node without which nothing is known."""
         why = reason(error)
         if is_login_refused(error):
             return StoreError(f"{self._url}: user or password was refused ({why}).")
@@ -306,6 +306,6 @@ class StoreObserver:
 
 
 def _side_by_side(task: Callable[[Any], T], each: list[Any]) -> list[T]:
-    """What the task returns for each, in order."""
+    """The results of the task for each, in order."""
     with ThreadPoolExecutor(max(len(each), 1), thread_name_prefix="observer") as pool:
         return list(pool.map(task, each))

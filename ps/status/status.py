@@ -1,4 +1,4 @@
-"""What `StoreObserver` sees of a store from outside: its nodes, the model, the job."""
+"""What `StoreObserver` reports: the nodes of a store, the model and the job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from ctr.ps.board import BoardView, Job
 
 Persistence = Literal["aof", "snapshots", "aof and snapshots", "off", "no aof"]
-"""What a node keeps on disk; `no aof` where it does not tell whether it makes snapshots."""
+"""What a node keeps on disk; `no aof` if it does not say whether it makes snapshots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,37 +18,37 @@ class ReplicaStatus:
 
     address: str
     state: str
-    """`online`, or what else Redis says; `away` for one that its primary has lost sight of."""
+    """`online`, or another state of Redis; `away` if its primary has no connection to it."""
     lag_bytes: int | None
-    """Of the primary's stream of changes that it has not acknowledged; None where nobody knows."""
+    """Bytes of the primary's changes that it has not acknowledged; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A primary, or the one server of a `redis://` URL. What it does not tell is None."""
+    """A primary, or the one server of a `redis://` URL. What it does not say is None."""
 
     address: str
     role: Literal["primary", "replica"]
-    """As the node says; it was looked for as a primary."""
+    """As the node says; the cluster calls it a primary."""
     problem: str | None
-    """Why it, or a part of what it holds, could not be looked at."""
+    """Why it, or a part of what it holds, could not be read."""
     version: str | None
     memory_used: int | None
     """Bytes, as all sizes here."""
     memory_max: int | None
     """0: no limit."""
     eviction: str | None
-    """What it does at that limit; only `noeviction` loses nothing."""
+    """Its policy at that limit; only `noeviction` loses nothing."""
     persistence: Persistence | None
     keys: int | None
-    """Of all models, and whatever else is in this database."""
+    """All keys of this database, of whatever kind."""
     hash_slots: int | None
     """Of a cluster's 16,384; None for a single server."""
     replicas: tuple[ReplicaStatus, ...]
     partitions: tuple[int, ...]
-    """The model's that belong here, whether they could be looked at or not."""
+    """The model's partitions that belong here, readable or not."""
     partition_bytes: int
-    """Of those that could."""
+    """Of those that are readable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class ModelStatus:
     incarnation: str
     """The random id of its creation."""
     state: Literal["creating", "ready", "dropping"]
-    """Only `ready` can be used; what began the others may have been interrupted."""
+    """Only a `ready` model can be used; creating or dropping may have been interrupted."""
     facts: Mapping[str, str]
-    """All that it is described by, such as `fingerprint` and the optimizer's settings."""
+    """The rest of its description, such as `fingerprint` and the optimizer's settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class BoardStatus:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """A store, within a moment or two: each node is asked on its own."""
+    """A store; its nodes were asked within a moment or two."""
 
     url: str
     """Without user and password."""
@@ -85,17 +85,17 @@ class StoreStatus:
     """As Redis says, `ok` or `fail`; None for a single server."""
     nodes: tuple[NodeStatus, ...]
     problem: str | None
-    """Why what follows is not, or not all, known; None in a healthy store."""
+    """Why the rest is unknown, or not complete; None for a healthy store."""
     model: ModelStatus | None
-    """None when it is not there; with a `problem`, when that is unknown."""
+    """None if it does not exist; with a `problem`, if that is unknown."""
     unreachable: tuple[int, ...]
-    """Partitions whose node does not answer, or refuses."""
+    """Partitions whose node does not answer or refuses."""
     moving: tuple[int, ...]
     """Partitions on their way from one node to another."""
     lost: tuple[int, ...]
     """Partitions whose node has lost its data."""
     board: BoardStatus | None
-    """None when there is no job; with a `problem`, when that is unknown."""
+    """None if there is no job; with a `problem`, if that is unknown."""
 
     @property
     def partition_balance(self) -> float | None:
@@ -104,19 +104,19 @@ class StoreStatus:
 
     @property
     def byte_balance(self) -> float | None:
-        """The same of their bytes; None also when some partitions could not be looked at."""
+        """The same for their bytes; None also if some partitions could not be read."""
         if self.unreachable or self.moving or self.lost:
             return None
         return _balance([node.partition_bytes for node in self._shared_out()])
 
     @property
     def whole(self) -> bool:
-        """Whether the model is there and all of it can be used."""
+        """True if the model exists and all of it can be used."""
         ready = self.model is not None and self.model.state == "ready"
         return ready and not (self.problem or self.unreachable or self.lost)
 
     def _shared_out(self) -> list[NodeStatus]:
-        """The nodes that could hold partitions; not what is left of a primary that was replaced."""
+        """The nodes that can hold partitions, without primaries that were replaced."""
         return [node for node in self.nodes if node.problem is None or node.partitions]
 
 
