@@ -1,4 +1,4 @@
-"""A model is dropped: all that it and its job keep in Redis, whatever was interrupted before."""
+"""Deletes all that a model and its job keep in Redis, also after an interruption."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _AT_A_TIME = 1_000  # partitions in one round trip
 def drop_incarnation(
     url: str, incarnation: str, job: str | None = None, *, patience_s: float = PATIENCE_S
 ) -> None:
-    """Delete the model that a Redis URL names, and its job, if it is of this incarnation; else nothing.
+    """Delete the model that a Redis URL names, and its job, if it has this incarnation; else nothing.
 
-    Also if its facts say that it was created for `job`. For an embedded store, which begins empty, there is
+    Also if its description says that it was created for `job`. An embedded store begins empty, so there is
     nothing to do. Raises StoreError when the server cannot be reached.
     """
     if url.startswith("embedded:"):
@@ -43,7 +43,7 @@ def drop_incarnation(
 
 
 def dropping(nodes: Nodes, keys: Keys, patience_s: float) -> Connection:
-    """A connection for `drop_model`, whose errors say how to go on."""
+    """A connection for `drop_model`, whose error messages name the command that finishes the removal."""
     remedy = ", then finish that with `ctr ps drop`"
     return Connection(nodes, patience_s=patience_s, purpose=f"the model {keys.model!r}", remedy=remedy)
 
@@ -51,8 +51,8 @@ def dropping(nodes: Nodes, keys: Keys, patience_s: float) -> Connection:
 def drop_model(connection: Connection, keys: Keys, incarnation: bytes) -> None:
     """Delete everything that this incarnation of the model, and its job, keep in the store; no other model.
 
-    It may be done by several at once, and again after it was interrupted. Without transactions, and with none
-    but commands that free memory, as a server above its memory limit takes nothing else.
+    Several processes may do it at once, and again after an interruption. It uses no transactions, and only
+    commands that free memory: a server above its memory limit takes nothing else.
     """
     reads = "HMGET", keys.meta, INCARNATION, "partitions", "bits", CREATING
     ((stored, partitions, bits, creating),) = connection.ask(reads)
@@ -68,7 +68,7 @@ def drop_model(connection: Connection, keys: Keys, incarnation: bytes) -> None:
     strings = Layout.of(int(bits or 1)).per_partition
     for some in batches(range(int(partitions or 0))):
         incarnations = connection.ask_each([("HGET", keys.facts(p), INCARNATION) for p in some])
-        # Before all is created, what has no incarnation may be somebody else's.
+        # While the model is being created, a key without an incarnation may be somebody else's.
         nobodys = creating is None
         connection.ask_each(
             [
@@ -82,17 +82,17 @@ def drop_model(connection: Connection, keys: Keys, incarnation: bytes) -> None:
 
 
 def partition_keys(keys: Keys, partition: int, strings: int) -> tuple[bytes, ...]:
-    """All of a partition of so many strings; its facts first."""
+    """All keys of a partition with so many strings; its facts first."""
     names = keys.state, keys.last_slots, keys.log, keys.present, keys.folding, keys.fold_steps
     of_strings = (name(partition, i) for i in range(strings) for name in names)
     return keys.facts(partition), *watermark_keys(keys, partition), *of_strings
 
 
 def watermark_keys(keys: Keys, partition: int) -> list[bytes]:
-    """All of the hashes that have a partition's watermarks."""
+    """The keys of all hashes with a partition's watermarks."""
     return [keys.watermarks(partition, i) for i in range(WATERMARK_HASHES)]
 
 
 def batches(partitions: range | list[int]) -> Iterator[range | list[int]]:
-    """Some partitions after the others, as many as one round trip asks about."""
+    """The partitions in batches, one for each round trip."""
     return (partitions[first : first + _AT_A_TIME] for first in range(0, len(partitions), _AT_A_TIME))

@@ -1,8 +1,8 @@
-"""What a model is called and made of in Redis: created once, checked by everyone who opens it, and dropped.
+"""The description of a model in Redis: created once, and checked by every process that opens the model.
 
-Its `meta` is there from before the first other key is written until after the last one is gone, and says in
-between how far that is: `creating`, `ready`, or neither while the model is dropped. So whatever is killed on
-the way, the next one sees that the model is not whole.
+Its key, `meta`, is written before any other key and deleted after all others. In between it says how far the
+model is: `creating`, `ready`, or neither while it is dropped. So if a process is killed on the way, the next
+one sees that the model is not whole.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ LAYOUT_VERSION = "8"
 
 _CREATION_S = 30.0
 _PROMOTION_S, _PROMOTION_PAUSE_S = 2.0, 0.05
-"""How long a replica that follows its primary may be about to take over."""
+"""How long to wait for a replica that may be about to take over from its primary."""
 _CLEAN_UP_S = 2.0
-"""How long a server is waited for that what was created in part is dropped from."""
+"""How long to retry the removal of a model that was created only in part."""
 
 
 class ModelExistsError(StoreError):
-    """A model of this name is in the store already."""
+    """The store already has a model of this name."""
 
 
 def open_model(
@@ -61,11 +61,10 @@ def open_model(
 ) -> Incarnation:
     """Create the model, or with `join` check that it has the same `facts`; return its incarnation.
 
-    Of several who join at once, one creates and the others wait. Every partition is given the incarnation, so
-    that a node which lost its data is noticed; with `restoring`, not before the partition is restored.
-    What a model of this name has left behind is removed first.
-    Raises StoreError when layout or facts differ, naming both, and when something else has the name of one of
-    the model's keys.
+    Of several processes that join at once, one creates and the others wait. Every partition gets the
+    incarnation, so that a node which lost its data is noticed; with `restoring`, only when the partition is
+    restored. Remains of an earlier model of this name are removed first. Raises StoreError if layout or facts
+    differ, naming both, and if one of the model's keys holds something else.
     """
     wanted = {"layout": LAYOUT_VERSION, "partitions": str(layout.partitions.count), **facts}
     connection = Connection(nodes, patience_s=patience_s, purpose="the model")
@@ -76,7 +75,7 @@ def open_model(
         _require_primary(connection)
     meta, own = _begin(connection, keys, wanted)
     while own is None and _is_dropped(meta):
-        # Whoever began to drop it has not come to the end, or is just about to.
+        # Another process has not finished dropping it, or never will.
         drop_model(connection, keys, meta[INCARNATION])
         meta, own = _begin(connection, keys, wanted)
     if own is not None:
@@ -88,10 +87,10 @@ def open_model(
 
 
 def _require_primary(connection: Connection) -> None:
-    """Raise StoreError if the server is a replica that follows a live primary, and stays one for a while.
+    """Raise StoreError if the server is, and for a while remains, a replica that follows a live primary.
 
-    One that has lost its primary may be promoted at any moment: that is waited for as for a server that is
-    away.
+    A replica that has lost its primary may be promoted at any moment; requests wait for that as they wait for
+    a server that is away.
     """
     deadline = monotonic() + _PROMOTION_S
     while True:
@@ -111,7 +110,7 @@ def _require_primary(connection: Connection) -> None:
 def _begin(
     connection: Connection, keys: Keys, wanted: Mapping[str, str]
 ) -> tuple[dict[bytes, bytes], bytes | None]:
-    """Take the name; what `meta` was before, and the new incarnation if it was nothing."""
+    """Claim the name; returns what `meta` was before, and the new incarnation if it was empty."""
     incarnation = secrets.token_hex(8).encode()
     words = [word for fact in wanted.items() for word in fact]
 
@@ -140,7 +139,7 @@ def _is_dropped(meta: Mapping[bytes, bytes]) -> bool:
 def _create(
     connection: Connection, keys: Keys, layout: Layout, incarnation: bytes, *, restoring: bool
 ) -> None:
-    """Give the partitions of a model whose `meta` is there their incarnation, and call it ready."""
+    """Write the incarnation to the partitions of a model whose `meta` exists, and mark it as ready."""
     try:
         for some in batches(_former_partitions(connection, keys, layout)):
             connection.ask_each([("DEL", *partition_keys(keys, p, layout.per_partition)) for p in some])
@@ -161,9 +160,9 @@ def _create(
 
 
 def _former_partitions(connection: Connection, keys: Keys, layout: Layout) -> list[int]:
-    """Those of which an earlier model of this name has left something, such as after a failover.
+    """The partitions with remains of an earlier model of this name, such as after a failover.
 
-    Raises StoreError for keys that belong to no model: without an incarnation, or of another kind.
+    Raises StoreError for keys that belong to no model: without an incarnation, or of another type.
     """
     former = []
     for some in batches(range(layout.partitions.count)):
@@ -185,7 +184,7 @@ def _former_partitions(connection: Connection, keys: Keys, layout: Layout) -> li
 
 
 def _join(connection: Connection, keys: Keys, wanted: Mapping[str, str]) -> bytes:
-    """Wait until the model is ready, and check what it is."""
+    """Wait until the model is ready, and compare its description; returns its incarnation."""
     deadline = monotonic() + _CREATION_S
     while READY not in (meta := pairs(connection.ask(("HGETALL", keys.meta))[0])):
         if not meta:
@@ -205,7 +204,7 @@ def _join(connection: Connection, keys: Keys, wanted: Mapping[str, str]) -> byte
 
 
 def require_layout(keys: Keys, meta: Mapping[bytes, bytes]) -> None:
-    """Raise StoreError for the `meta` of a model that another version of ctr has created."""
+    """Raise StoreError if another version of ctr created the model with this `meta`."""
     layout = meta.get(b"layout", b"").decode()
     if layout != LAYOUT_VERSION:
         raise StoreError(
@@ -216,7 +215,7 @@ def require_layout(keys: Keys, meta: Mapping[bytes, bytes]) -> None:
 
 
 def _refusal(keys: Keys, meta: Mapping[bytes, bytes]) -> str:
-    """Why a model that is there can neither be created nor used."""
+    """Why an existing model can neither be created nor used."""
     if READY in meta:
         return (
             f"the model {keys.model!r} is in this store already; name another (?model=NAME), or remove it "

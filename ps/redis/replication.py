@@ -1,4 +1,4 @@
-"""`Replicas`: whether those who may take over from a primary know what it knows."""
+"""`Replicas`: whether the replicas of a model's primaries have received all pushes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Replicas:
-    """Of the nodes that hold one model's `count` partitions."""
+    """The replicas of the nodes that hold one model's `count` partitions."""
 
     def __init__(self, fan_out: FanOut, count: int, incarnation: Incarnation) -> None:
         """`fan_out` is the one that pushes go through."""

@@ -128,8 +128,9 @@ def connect(url: RedisUrl, timeout_s: float) -> Nodes:
     """
     try:
         nodes = Nodes(url, timeout_s)
-        with nodes.link(nodes.primaries()[0]) as link:
-            checked(link.ask(("PING",)))
+        if not url.cluster:  # the nodes of a cluster have already answered where its hash slots are
+            with nodes.link(url.hosts[0]) as link:
+                checked(link.ask(("PING",)))
     except TROUBLE as error:
         if is_login_refused(error) or is_login_refused(error.__cause__):
             raise StoreError(f"{url}: user or password was refused ({error}).") from None
