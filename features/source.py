@@ -79,6 +79,7 @@ class RawSource:
         choice: RowChoice | None = None,
         windows: Windows | None = None,
         also: Sequence[str] = (),
+        with_fields: bool = False,
     ) -> None:
         """Opens each file (see `input_files`) once, so that a wrong header shows before any work.
 
@@ -92,7 +93,7 @@ class RawSource:
         rows are left out, though they have their positions; they are not bad. `windows`: what those of the
         spec know of earlier rows; one pass is then possible, which takes all rows in, chosen or not, in one
         thread, with their labels where files have them. `also`: columns that are read for `watch`, whether
-        the spec needs them or not.
+        the spec needs them or not. `with_fields`: batches have field ids.
 
         Raises DataError, or SpecError when spec and files do not fit, or windows are there without `windows`.
         """
@@ -115,7 +116,11 @@ class RawSource:
         self._also = tuple(also)
         self.windows = windows if spec.windows else None
         compiled = partial(
-            Transform, spec, with_label=labels == "required", also=(*also, *self._label_of_windows())
+            Transform,
+            spec,
+            with_label=labels == "required",
+            with_fields=with_fields,
+            also=(*also, *self._label_of_windows()),
         )
         self._transform = compiled()
         # Of a pass; the other one leaves no trace.

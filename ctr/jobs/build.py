@@ -155,6 +155,7 @@ def _portion(
         threads=min(max((os.cpu_count() or 1) - 1, 1), _MOST_THREADS),  # one core is for writing
         choice=choice,
         windows=job.windows(fitted),
+        with_fields=True,
     )
     texts = None
     if job.dictionary is not None and with_dictionary:

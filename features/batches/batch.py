@@ -15,9 +15,19 @@ if TYPE_CHECKING:
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
 
 
+FieldIds = NDArray[np.uint8] | NDArray[np.uint16]
+MOST_FIELDS = (1 << 16) - 1
+"""Fields and crosses that field ids can tell apart."""
+
+
 def slot_dtype(bits: int) -> type[Any]:
     """The dtype of slots in `[0, 2**bits)`: uint32 while `bits <= 32`, uint64 above."""
     return np.uint32 if bits <= 32 else np.uint64
+
+
+def field_id_dtype(names: int) -> type[Any]:
+    """The dtype of field ids, where there are so many fields and crosses."""
+    return np.uint8 if names < 1 << 8 else np.uint16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,9 @@ class Batch:
     """float32[n], each 0 or 1; None when the data has no labels (prediction)."""
     weights: NDArray[np.float32] | None = None
     """float32[n], or None when every example weighs 1."""
+    fields: FieldIds | None = None
+    """uint8|uint16[nnz], or None when they are not known: the field id of each feature. The bias has 0, others
+    have the place of their field or cross in the spec's `names`, from 1."""
 
     def __len__(self) -> int:
         return self.indptr.size - 1

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.batches import localize_kernels as kernels
-from ctr.features.batches.batch import Batch, Slots
+from ctr.features.batches.batch import Batch, FieldIds, Slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class Chunk:
     """float32[n], each 0 or 1, or None."""
     weights: NDArray[np.float32] | None = None
     """float32[n], or None when every example weighs 1."""
+    fields: FieldIds | None = None
+    """uint8|uint16[nnz], or None when they are not known: see `Batch.fields`."""
 
     def __len__(self) -> int:
         return self.indptr.size - 1
@@ -38,4 +40,4 @@ class Chunk:
         """The same examples with the slots themselves; all but these are the chunk's own arrays."""
         slots = np.empty(self.indices.size, self.slots.dtype)
         kernels.gather(self.slots, self.indices, slots)
-        return Batch(self.indptr, slots, self.values, self.labels, self.weights)
+        return Batch(self.indptr, slots, self.values, self.labels, self.weights, self.fields)

@@ -36,7 +36,7 @@ def localize(batch: Batch | Chunk) -> Chunk:
     # 11 to 14 at 2**26, 16 to 20 at 2**28. Sparse takes 8 to 14 at any (25 for a million rows in one piece).
     dense = words <= min(slots.size, _DENSE_WORDS)
     unique = _number_dense(slots, words, indices) if dense else _number_sparse(slots, indices)
-    return Chunk(batch.indptr, unique, indices, batch.values, batch.labels, batch.weights)
+    return Chunk(batch.indptr, unique, indices, batch.values, batch.labels, batch.weights, batch.fields)
 
 
 def warm_up(bits: int) -> None:
@@ -69,6 +69,7 @@ def slice_chunk(chunk: Chunk, start: int, stop: int) -> Chunk:
         values=None if chunk.values is None else chunk.values[first:last],
         labels=None if chunk.labels is None else chunk.labels[start:stop],
         weights=None if chunk.weights is None else chunk.weights[start:stop],
+        fields=None if chunk.fields is None else chunk.fields[first:last],
     )
 
 

@@ -18,7 +18,9 @@ from ctr.features.spec import LEARNT, SPEC
 from ctr.features.windows import WINDOW_FILE
 
 FORMAT = "ctr hashed data set"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READ_VERSIONS = (1, 2)
+"""Version 1 has no field ids."""
 RAW_ROWS = "raw-rows.arrow"
 """The file that says which rows of the raw files are in the data set, if not all are."""
 
@@ -83,6 +85,8 @@ class DatasetManifest(BaseModel):
     has_values: bool
     """Whether any value differs from 1."""
     has_weights: bool
+    fields: Annotated[tuple[str, ...] | None, Field(strict=False)] = None
+    """The names of the spec's fields and crosses, whose places from 1 are the field ids; None: it has none."""
     sha256: dict[str, _Sha256] = Field(default_factory=dict)
     """By the name of the file: of a dictionary, and of what windows know after the last row."""
     windows_before: _Count | None = None
@@ -110,6 +114,16 @@ class DatasetManifest(BaseModel):
         """Of all parts together."""
         return sum(part.bytes for part in self.parts)
 
+    def require_fields(self, folder: Path, why: str) -> tuple[str, ...]:
+        """The names of its fields and crosses. Raises DataError, which says `why` it needs them, without."""
+        if self.fields is None:
+            raise DataError(
+                f"{folder}: {why}, and the data set does not say which field each feature is of (format 2 does,"
+                " this one was built by an earlier version of ctr, or not from raw rows); build it again with"
+                " `ctr features build`, or give the raw files."
+            )
+        return self.fields
+
     @property
     def digest(self) -> str:
         """12 hex digits that are the same only for the same content, wherever and whenever it was built."""
@@ -118,7 +132,7 @@ class DatasetManifest(BaseModel):
 
     def write(self, folder: Path) -> None:
         """Write it into `folder`."""
-        optional = ("sha256", "windows_before", "raw_files", "raw_rows_sha256")
+        optional = ("sha256", "windows_before", "raw_files", "raw_rows_sha256", "fields")
         absent = {name for name in optional if getattr(self, name) in (None, {})}
         text = self.model_dump_json(indent=2, by_alias=True, exclude=absent)  # which earlier versions lack
         (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
@@ -157,9 +171,9 @@ def read_manifest(folder: Path) -> DatasetManifest:
         ) from None
     if kind != FORMAT:
         raise DataError(f"{folder}: is a {kind}, not a hashed data set; `ctr features build` makes one.")
-    if version != FORMAT_VERSION:
+    if version not in _READ_VERSIONS:
         raise DataError(
-            f"{folder}: the data set has format version {version!r}, this program reads {FORMAT_VERSION}; use"
+            f"{folder}: the data set has format version {version!r}, this program reads 1 and 2; use"
             " the version of ctr that wrote it, or build it again with `ctr features build`."
         )
     try:

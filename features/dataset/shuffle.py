@@ -118,17 +118,18 @@ class _Bucket:
     features: int = 0
 
     def append(self, piece: Batch) -> None:
-        """Writes a header (rows, features, whether there are values, labels, weights), then the arrays.
+        """Writes a header (rows, features, whether there are values, labels, weights, field ids), then the arrays.
 
         Pieces are many and small: of 64 rows, an Arrow IPC stream takes 2.8 times as long to write and read.
         safetensors takes 3 times as long from 65,536 rows on.
         """
         header = [len(piece), piece.slots.size]
-        header += [array is not None for array in (piece.values, piece.labels, piece.weights)]
+        arrays = (piece.values, piece.labels, piece.weights, piece.fields)
+        header += [array is not None for array in arrays]
         lengths = np.diff(piece.indptr)
         # Opened anew each time: there may be more buckets than files that a process can have open.
         with self.path.open("ab") as file:
-            for array in (np.array(header), lengths, piece.slots, piece.values, piece.labels, piece.weights):
+            for array in (np.array(header), lengths, piece.slots, *arrays):
                 if array is not None:
                     file.write(array.data)
         self.rows += len(piece)
@@ -143,6 +144,8 @@ class _Buckets:
         self._dtype: Any = np.uint32
         self._labelled: bool | None = None
         self._has_values = self._has_weights = False
+        self._field_dtype: Any = None
+        self._has_fields = True
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -156,6 +159,10 @@ class _Buckets:
         self._has_values |= batch.values is not None
         self._has_weights |= batch.weights is not None
         self._dtype = batch.slots.dtype
+        if batch.fields is None:
+            self._has_fields = False
+        else:
+            self._field_dtype = batch.fields.dtype
         numbers = rng.integers(0, len(self), len(batch), dtype=np.uint16)
         ordered = _pick(batch, np.argsort(numbers, kind="stable"))
         ends = np.cumsum(np.bincount(numbers, minlength=len(self))).tolist()
@@ -168,7 +175,8 @@ class _Buckets:
     def take(self, number: int) -> Batch:
         """The rows of a bucket in the order they came, and remove its file.
 
-        All buckets have the same columns: where only some batches had values or weights, the others get ones.
+        All buckets have the same columns: where only some batches had values or weights, the others get ones,
+        and field ids are left out.
         """
         bucket = self._buckets[number]
         indptr = np.zeros(bucket.rows + 1, np.int64)
@@ -176,24 +184,26 @@ class _Buckets:
         values = np.ones(bucket.features, np.float32) if self._has_values else None
         labels = np.empty(bucket.rows, np.float32) if self._labelled else None
         weights = np.ones(bucket.rows, np.float32) if self._has_weights else None
+        fields = None if self._field_dtype is None else np.empty(bucket.features, self._field_dtype)
         if bucket.rows:
             with bucket.path.open("rb") as file:
                 row = feature = 0
                 while row < bucket.rows:
-                    header = np.empty(5, np.int64)
+                    header = np.empty(6, np.int64)
                     _fill(file, header)
                     rows, features = slice(row, row + header[0]), slice(feature, feature + header[1])
+                    parts = (features, rows, rows, features)
                     _fill(file, indptr[1:][rows])
                     _fill(file, slots[features])
                     for array, part, there in zip(
-                        (values, labels, weights), (features, rows, rows), header[2:], strict=True
+                        (values, labels, weights, fields), parts, header[2:], strict=True
                     ):
                         if array is not None and there:
                             _fill(file, array[part])
                     row, feature = rows.stop, features.stop
             bucket.path.unlink()
         np.cumsum(indptr, out=indptr)
-        return Batch(indptr, slots, values, labels, weights)
+        return Batch(indptr, slots, values, labels, weights, fields if self._has_fields else None)
 
 
 def _fill(file: BufferedReader, array: NDArray[Any]) -> None:
@@ -217,6 +227,7 @@ def _pick(batch: Batch, order: NDArray[np.int64]) -> Batch:
         values=None if batch.values is None else cells(batch.values),
         labels=None if batch.labels is None else batch.labels[order],
         weights=None if batch.weights is None else batch.weights[order],
+        fields=None if batch.fields is None else cells(batch.fields),
     )
 
 
@@ -229,6 +240,7 @@ def _slice(batch: Batch, first: int, end: int) -> Batch:
         values=None if batch.values is None else batch.values[features],
         labels=None if batch.labels is None else batch.labels[first:end],
         weights=None if batch.weights is None else batch.weights[first:end],
+        fields=None if batch.fields is None else batch.fields[features],
     )
 
 
@@ -243,7 +255,7 @@ def _join(parts: list[Batch]) -> Batch:
         arrays = [getattr(part, name) for part in parts]
         return None if arrays[0] is None else np.concatenate(arrays)
 
-    return Batch(indptr, *map(together, ("slots", "values", "labels", "weights")))
+    return Batch(indptr, *map(together, ("slots", "values", "labels", "weights", "fields")))
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ctr.errors import DataError, SpecError
 from ctr.features.batches import Batch, Chunk, join_chunks, slice_chunk
 from ctr.features.dataset import kernels
+from ctr.features.dataset.field_templates import FieldTemplates, fields_of
 from ctr.features.dataset.manifest import DatasetManifest, PartEntry, read_manifest
 from ctr.features.dataset.raw_rows import raw_rows
 from ctr.features.dataset.writer import block_schema
@@ -27,6 +28,8 @@ from ctr.features.readable import read_dictionary_bytes
 from ctr.features.readers import BadRows
 from ctr.features.spec import SPEC, FeatureSpec, read_spec_files, spec_of_files
 from ctr.features.windows import Windows, load_windows
+
+_LARGEST = np.finfo(np.float32).max
 
 
 class DatasetSource:
@@ -44,12 +47,20 @@ class DatasetSource:
     """
 
     def __init__(
-        self, path: str | Path, *, verify: bool = False, labels: Literal["required", "ignored"] = "required"
+        self,
+        path: str | Path,
+        *,
+        verify: bool = False,
+        labels: Literal["required", "ignored"] = "required",
+        with_fields: bool = False,
+        scales: Mapping[str, float] | None = None,
     ) -> None:
         """Reads manifest and spec, and looks at the size of every part.
 
         `verify`: compare each part's SHA-256 with the manifest before its first use (0.6 s per GB).
-        `labels`: if ignored, the data set may have none, and the batches have none.
+        `labels`: if ignored, the data set may have none, and the batches have none. `with_fields`: the batches
+        have field ids; DataError if the data set has none (format 1). `scales`: the batches have the values of
+        its spec with these scales, and `spec` is that one; such a data set must have field ids.
         """
         self.path = Path(path)
         self.manifest: DatasetManifest = read_manifest(self.path)
@@ -61,6 +72,14 @@ class DatasetSource:
                 f"{self.path}: it has no labels; build it from labelled data with `ctr features build`."
             )
         self._with_labels = labels == "required"
+        self._with_fields = with_fields
+        if with_fields:
+            self.manifest.require_fields(self.path, "the field of each feature is needed")
+        self._scales: NDArray[np.float32] | None = None
+        if scales and (scaled := self.spec.with_scales(scales)).fingerprint != self.spec.fingerprint:
+            names = self.manifest.require_fields(self.path, "its features are to be scaled by field")
+            self._scales = np.array([1, *(scales.get(name, 1) for name in names)], np.float32)
+            self.spec = scaled
         self._seen = {part.name: self._check_size(part) for part in self.manifest.parts}
         self._unverified = {part.name for part in self.manifest.parts} if verify else set()
         self.bad_rows = BadRows()  # none: the build left them out
@@ -166,13 +185,24 @@ class DatasetSource:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         self._verify(part, mapped)
         try:
-            blocks = _Blocks(mapped, block_schema(self.manifest.bits))
+            blocks = _Blocks(mapped, self.manifest, self._with_fields or self._scales is not None)
             for number in range(low, high):
                 rows = min(self.manifest.block_rows, part.rows - number * self.manifest.block_rows)
-                block = blocks.read(number, rows, (1 << self.manifest.bits) - 1)
+                block = self._scaled(blocks.read(number, rows))
                 yield block if self._with_labels else replace(block, labels=None)
         except (pa.ArrowException, OSError, ValueError, IndexError) as error:
             raise self._torn(part, str(error).splitlines()[0]) from error
+
+    def _scaled(self, block: Chunk) -> Chunk:
+        """The block with its values scaled by field, and without field ids that are not wanted."""
+        if self._scales is None:
+            return block
+        assert block.fields is not None
+        values = self._scales[block.fields]
+        if block.values is not None:
+            np.multiply(values, block.values, out=values)
+            np.clip(values, -_LARGEST, _LARGEST, out=values)  # as raw rows are: see `bounded`
+        return replace(block, values=values, fields=block.fields if self._with_fields else None)
 
     def _read_spec(self) -> FeatureSpec:
         path = self.path / SPEC
@@ -239,31 +269,37 @@ class DatasetSource:
 class _Blocks:
     """Access to the blocks of one mapped part."""
 
-    def __init__(self, mapped: mmap.mmap, schema: pa.Schema) -> None:
-        self._mapped = mapped
+    def __init__(self, mapped: mmap.mmap, manifest: DatasetManifest, with_fields: bool) -> None:
+        self._mapped, self._manifest, self._with_fields = mapped, manifest, with_fields
         buffer = pa.py_buffer(mapped)
         self._address = buffer.address
         self._file = pa.ipc.open_file(buffer)
-        if self._file.schema != schema:
+        if self._file.schema != block_schema(manifest.bits, manifest.block_rows, manifest.format_version):
             raise ValueError("its columns are not those of this format")
 
-    def read(self, number: int, rows: int, last_slot: int) -> Chunk:
+    def read(self, number: int, rows: int) -> Chunk:
         """A block as views of the map, checked so that no kernel can leave its arrays."""
         record = self._file.get_batch(number)
         record.validate()
         arrays: dict[str, Any] = {
             f.name: self._view(record.column(f.name), f.nullable) for f in record.schema
         }
+        stored = {name: arrays.pop(name, None) for name in FieldTemplates._fields}
         chunk = Chunk(**arrays)
         per_row = [a for a in (chunk.labels, chunk.weights) if a is not None]
         if (
             len(chunk) != rows
             or any(a.size != rows for a in per_row)
             or (chunk.values is not None and chunk.values.size != chunk.indices.size)
-            or not kernels.is_sound(chunk.indptr, chunk.slots, chunk.indices, last_slot)
+            or not kernels.is_sound(chunk.indptr, chunk.slots, chunk.indices, (1 << self._manifest.bits) - 1)
         ):
             raise ValueError(f"the arrays of block {number} do not fit together")
-        return chunk
+        if not self._with_fields or self._manifest.fields is None:
+            return chunk
+        if stored["templates"] is None:
+            raise ValueError("it has no field ids")
+        fields = fields_of(chunk.indptr, FieldTemplates(**stored), len(self._manifest.fields))
+        return replace(chunk, fields=fields)
 
     def _view(self, column: pa.LargeListArray, nullable: bool) -> NDArray[Any] | None:
         """The one array in a column. Arrow's own view of it would be read-only."""

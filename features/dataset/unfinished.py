@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ValidationError
 
 from ctr.errors import DataError, SpecError
-from ctr.features.dataset.manifest import PartEntry
+from ctr.features.dataset.manifest import FORMAT_VERSION, PartEntry
 from ctr.features.inputs import InputFile, StandardInput
 from ctr.features.spec import LEARNT, SPEC, FeatureSpec, read_spec_files, spec_files, spec_of_files
 
@@ -38,6 +38,7 @@ class Done(BaseModel):
     labelled: bool | None = None
     has_values: bool = False
     has_weights: bool = False
+    has_fields: bool = True
     parts: list[PartEntry] = []
     ended: bool = False
     """Whether these are all rows."""
@@ -62,7 +63,7 @@ def key_of(
         return None
     found = [(file.location, file.size, file.state.modified_ns) for file in files]
     chosen = None if choice is None else [choice.condition.text, choice.meets]
-    text = json.dumps([spec.fingerprint, spec.to_yaml(), block_rows, found, chosen])
+    text = json.dumps([FORMAT_VERSION, spec.fingerprint, spec.to_yaml(), block_rows, found, chosen])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from ctr.errors import DataError
 from ctr.features.batches import Batch, Chunk, localize, slot_dtype
+from ctr.features.dataset.field_templates import templates_of
 from ctr.features.dataset.manifest import (
+    FORMAT_VERSION,
     RAW_ROWS,
     DatasetManifest,
     PartEntry,
@@ -35,11 +37,17 @@ BLOCKS_PER_PART = 4
 """A reader maps one part at a time, so this bounds the memory that its pages take."""
 
 
-def block_schema(bits: int) -> pa.Schema:
+def block_schema(bits: int, block_rows: int, version: int = FORMAT_VERSION) -> pa.Schema:
     """The columns of a block: each holds, in its only row, one array of the block's `Chunk`.
 
-    Large lists, since a block may have more than 2**31 features.
+    In place of its field ids it has templates of them, and for each row, which of these it follows: see
+    `field_templates`. Large lists, since a block may have more than 2**31 features.
     """
+    template_numbers = pa.uint16() if block_rows <= 1 << 16 else pa.uint32()
+    templates = [
+        pa.field("row_templates", pa.large_list(template_numbers)),
+        pa.field("templates", pa.large_list(pa.uint8())),
+    ]
     return pa.schema(
         [
             pa.field("indptr", pa.large_list(pa.int64()), nullable=False),
@@ -48,6 +56,7 @@ def block_schema(bits: int) -> pa.Schema:
             pa.field("values", pa.large_list(pa.float32())),
             pa.field("labels", pa.large_list(pa.float32())),
             pa.field("weights", pa.large_list(pa.float32())),
+            *(templates if version > 1 else ()),
         ]
     )
 
@@ -118,7 +127,7 @@ class DatasetDraft:
         """Into `folder`, which `dataset_folders` gave."""
         self._spec, self._folder, self._unfinished = spec, folder, unfinished
         done = Done() if unfinished is None else unfinished.done.model_copy(deep=True)
-        self._tally = _Tally(spec.bits, block_rows, done)
+        self._tally = _Tally(spec, block_rows, done)
 
     def write(
         self,
@@ -164,7 +173,7 @@ class DatasetDraft:
             self._unfinished.move_to(folder)
         for name, content in spec_files(self._spec).items():
             (folder / name).write_bytes(content)
-        manifest = self._tally.manifest(self._spec.fingerprint, shuffled, windows_before)
+        manifest = self._tally.manifest(shuffled, windows_before)
         if raw_files is not None:
             every = sum(file.rows for file in raw_files)
             note = None if row_note is None else row_note.content(every)
@@ -194,8 +203,9 @@ def _reading(batches: Iterable[Batch | Chunk]) -> Iterator[Batch | Chunk]:
 class _Tally:
     """What the manifest will say, gathered block by block."""
 
-    def __init__(self, bits: int, block_rows: int, done: Done) -> None:
-        self.bits = bits
+    def __init__(self, spec: FeatureSpec, block_rows: int, done: Done) -> None:
+        self.spec = spec
+        self.bits = spec.bits
         self.block_rows = block_rows
         self.done = done
 
@@ -223,11 +233,12 @@ class _Tally:
         done.positives += 0 if chunk.labels is None else int(np.count_nonzero(chunk.labels > 0))
         done.has_values |= chunk.values is not None
         done.has_weights |= chunk.weights is not None
+        done.has_fields &= chunk.fields is not None
 
-    def manifest(self, fingerprint: str, shuffled: int | None, windows_before: int | None) -> DatasetManifest:
+    def manifest(self, shuffled: int | None, windows_before: int | None) -> DatasetManifest:
         return DatasetManifest(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            spec_fingerprint=fingerprint,
+            spec_fingerprint=self.spec.fingerprint,
             bits=self.bits,
             rows=self.done.rows,
             positives=self.done.positives,
@@ -236,6 +247,7 @@ class _Tally:
             has_labels=bool(self.done.labelled),
             has_values=self.done.has_values,
             has_weights=self.done.has_weights,
+            fields=self.spec.names if self.done.has_fields else None,
             shuffled=shuffled,
             windows_before=windows_before,
             parts=tuple(self.done.parts),
@@ -249,7 +261,7 @@ class _Parts:
         self._folder = folder
         self._tally = tally
         self._unfinished = unfinished
-        self._schema = block_schema(tally.bits)
+        self._schema = block_schema(tally.bits, tally.block_rows)
         self._open: _Part | None = None
 
     def add(self, batch: Batch | Chunk, position: int) -> int:
@@ -294,7 +306,10 @@ class _Part:
         self._file = pa.ipc.new_file(self.sink, schema)
 
     def add(self, chunk: Chunk) -> None:
-        columns = [_one_list(getattr(chunk, field.name), field.type) for field in self._schema]
+        arrays = {field.name: getattr(chunk, field.name, None) for field in self._schema}
+        if chunk.fields is not None:
+            arrays |= templates_of(chunk.indptr, chunk.fields)._asdict()
+        columns = [_one_list(arrays[field.name], field.type) for field in self._schema]
         self._file.write_batch(pa.record_batch(columns, schema=self._schema))
         self.blocks += 1
         self.rows += len(chunk)

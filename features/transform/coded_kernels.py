@@ -58,6 +58,7 @@ def write_coded_rows(
     at: NDArray[np.uint64],
     indptr: NDArray[np.int64],
     slots: NDArray[Any],
+    fields: NDArray[Any],
     labels: NDArray[np.float32],
     no_click: NDArray[np.int8],
     weights: NDArray[np.float32],
@@ -85,7 +86,7 @@ def write_coded_rows(
             write_weights(tile, weight, weight_name, weights[rows:])
         for f in range(coded.columns.size):
             _load_slots(tile, coded, f)
-        rows = _write_rows(tile, bias, coded.tile, indptr, slots, labels, weights, rows)
+        rows = _write_rows(tile, bias, coded.tile, indptr, slots, fields, labels, weights, rows)
     return row, rows
 
 
@@ -111,12 +112,13 @@ def _write_rows(
     found: NDArray[Any],
     indptr: NDArray[np.int64],
     slots: NDArray[Any],
+    fields: NDArray[Any],
     labels: NDArray[np.float32],
     weights: NDArray[np.float32],
     rows: int,
 ) -> int:
     """Writes the tile's good rows after the first `rows`; their labels and weights move up over bad ones."""
-    first = rows
+    first, has_fields = rows, fields.size > 0
     end = np.uint64(indptr[rows])
     for t in range(tile.at.size):
         if tile.status[tile.numbers[t]] != 0:
@@ -127,11 +129,15 @@ def _write_rows(
             weights[rows] = weights[first + t]
         if bias:
             slots[end] = 0
+            if has_fields:
+                fields[end] = 0
             end += _U1
         u = np.uint64(t)
         for f in range(np.uint64(found.shape[0])):
             slot = found[f, u]
             slots[end] = slot  # even if there is none, to be overwritten: cheaper than a branch
+            if has_fields:
+                fields[end] = f + _U1  # no other field or cross is there
             end += np.uint64(slot != 0)
         rows += 1
         indptr[rows] = end

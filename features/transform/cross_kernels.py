@@ -44,6 +44,7 @@ def write_bag_crosses(
     row: int,
     plan: BagCrossPlan,
     scales: NDArray[np.float32],
+    ids: NDArray[Any],
     bounds: NDArray[np.int64],
     bag_hashes: NDArray[np.uint64],
     bag_values: NDArray[np.float32],
@@ -53,6 +54,7 @@ def write_bag_crosses(
     mask: np.uint64,
     slots: NDArray[Any],
     values: NDArray[np.float32],
+    fields: NDArray[Any],
     end: np.uint64,
 ) -> np.uint64:
     """Writes the features of row `row` of the bags, row `t` of the tile, from `end` on; where they end.
@@ -71,6 +73,8 @@ def write_bag_crosses(
                 slot = xxh64_words(room.words, np.uint64(parts.size), plan.seeds[x]) & mask
                 slots[end] = slot + np.uint64(slot == _U0)
                 values[end] = bounded(value * scales[x])
+                if fields.size > 0:
+                    fields[end] = ids[x]
                 end += _U1
             more = _next(row, parts, bounds, room)
     return end

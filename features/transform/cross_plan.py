@@ -32,13 +32,12 @@ def cross_plans(spec: FeatureSpec, names: Sequence[str]) -> tuple[CrossPlan, Bag
     return CrossPlan(*arrays[0]), BagCrossPlan(seeds, parts, behind, starts)
 
 
-def scales_of(spec: FeatureSpec) -> NDArray[np.float32]:
-    """As `Plan.scales` has them."""
+def names_as_written(spec: FeatureSpec) -> list[str]:
+    """The names of fields and crosses in the order in which the kernels write their features."""
     bags = {field.name for field in spec.all_fields if field.several}
     parts = [(field.name, field.several) for field in spec.all_fields]
     parts += [(cross.name, not bags.isdisjoint(cross.of)) for cross in spec.crosses]
-    names = [name for name, several in parts if not several] + [name for name, several in parts if several]
-    return np.array([spec.scales.get(name, 1) for name in names], np.float32)
+    return [name for name, several in parts if not several] + [name for name, several in parts if several]
 
 
 def most_of_bags(plan: BagCrossPlan, bounds: NDArray[np.int64]) -> NDArray[np.float64]:

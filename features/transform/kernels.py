@@ -38,6 +38,7 @@ def transform_rows(
     indptr: NDArray[np.int64],
     slots: NDArray[Any],
     values: NDArray[np.float32],
+    fields: NDArray[Any],
     labels: NDArray[np.float32],
     no_click: NDArray[np.int8],
     weights: NDArray[np.float32],
@@ -67,7 +68,7 @@ def transform_rows(
         hash_fields(tile, plan, made, scratch)
         if made.problem.size > 0:
             _note_problems(tile, made)
-        rows = _write_rows(tile, plan, made, scratch, indptr, slots, values, labels, weights, rows)
+        rows = _write_rows(tile, plan, made, scratch, indptr, slots, values, fields, labels, weights, rows)
     return row, rows
 
 
@@ -89,6 +90,7 @@ def _write_rows(
     indptr: NDArray[np.int64],
     slots: NDArray[Any],
     values: NDArray[np.float32],
+    fields: NDArray[Any],
     labels: NDArray[np.float32],
     weights: NDArray[np.float32],
     rows: int,
@@ -96,7 +98,7 @@ def _write_rows(
     """Writes the tile's good rows after the first `rows`; their labels and weights move up over bad ones."""
     hashes, present = scratch.hashes, scratch.present
     features = np.uint64(hashes.shape[0])
-    has_values = values.size > 0
+    has_values, has_fields = values.size > 0, fields.size > 0
     first = rows
     end = np.uint64(indptr[rows])
     for t in range(tile.at.size):
@@ -110,6 +112,8 @@ def _write_rows(
             slots[end] = 0
             if has_values:
                 values[end] = 1
+            if has_fields:
+                fields[end] = 0
             end += _U1
         u = np.uint64(t)
         for f in range(features):
@@ -119,16 +123,19 @@ def _write_rows(
             slots[end] = slot + np.uint64(slot == _U0)
             if has_values:
                 values[end] = plan.scales[f]
+            if has_fields:
+                fields[end] = plan.ids[f]
             end += np.uint64(present[f, u])
         if has_values:
             row = tile.numbers[t] - made.first
-            of_bags = plan.scales[features:]
-            end = _write_bags(row, plan.mask, of_bags, made, slots, values, end)
+            of_bags, ids = plan.scales[features:], plan.ids[features:]
+            end = _write_bags(row, plan.mask, of_bags, ids, made, slots, values, fields, end)
             end = write_bag_crosses(
                 t,
                 row,
                 plan.bag_crosses,
                 of_bags[made.bounds.shape[0] :],
+                ids[made.bounds.shape[0] :],
                 made.bounds,
                 made.hashes,
                 made.values,
@@ -138,6 +145,7 @@ def _write_rows(
                 plan.mask,
                 slots,
                 values,
+                fields,
                 end,
             )
         rows += 1
@@ -150,9 +158,11 @@ def _write_bags(
     row: int,
     mask: np.uint64,
     scales: NDArray[np.float32],
+    ids: NDArray[Any],
     made: Made,
     slots: NDArray[Any],
     values: NDArray[np.float32],
+    fields: NDArray[Any],
     end: np.uint64,
 ) -> np.uint64:
     """Writes a row's features of fields that have any number of them; where they end."""
@@ -163,5 +173,7 @@ def _write_bags(
             values[end] = made.values[k]
             if scales[b] != 1:
                 values[end] = bounded(made.values[k] * scales[b])
+            if fields.size > 0:
+                fields[end] = ids[b]
             end += _U1
     return end

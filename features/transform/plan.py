@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.batches import field_id_dtype
 from ctr.features.columns import Arrays, Bag, Hashes, Words
 from ctr.features.spec import FeatureSpec, InputField, NumberField, column_of
 from ctr.features.steps import STEPS
 from ctr.features.text import LOG_CELLS, log_cells
 from ctr.features.text.hashing import hash_bytes
 from ctr.features.transform.cross_kernels import BagCrossPlan, Combination
-from ctr.features.transform.cross_plan import cross_plans, scales_of
+from ctr.features.transform.cross_plan import cross_plans, names_as_written
 from ctr.features.transform.field_kernels import TILE
 from ctr.features.transform.missing import missing_hash
 from ctr.features.transform.step_kernels import (
@@ -52,6 +53,8 @@ def plan_of(
         missing_hash(field, seed, learnt[field.name]) for field, seed in zip(fields, seeds, strict=True)
     ]
     crosses, bag_crosses = cross_plans(spec, names)
+    written = names_as_written(spec)
+    ids = {name: number for number, name in enumerate(spec.names, 1)}
     targets = index if with_label else {}
     return Plan(
         label_column=targets.get(spec.label_column or "", -1),
@@ -68,7 +71,8 @@ def plan_of(
         others=np.arange(len(fields)),
         crosses=crosses,
         bag_crosses=bag_crosses,
-        scales=scales_of(spec),
+        scales=np.array([spec.scales.get(name, 1) for name in written], np.float32),
+        ids=np.array([ids[name] for name in written]).astype(field_id_dtype(len(written))),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,6 +102,8 @@ class Plan(NamedTuple):
     bag_crosses: BagCrossPlan
     scales: NDArray[np.float32]
     """float32[f + x + b + y]: of fields and crosses of single values, then of bags and crosses with them."""
+    ids: NDArray[Any]
+    """uint8|uint16[f + x + b + y]: their field ids (see `Batch.fields`), in the same order."""
 
 
 class Coded(NamedTuple):

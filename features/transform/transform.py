@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
-from ctr.features.batches import Batch, BatchBuilder
+from ctr.features.batches import MOST_FIELDS, Batch, BatchBuilder
 from ctr.features.columns import Arrays, Bag, Columns, Hashes, Words
 from ctr.features.spec import FORMATS, FeatureSpec, InputField, column_of, columns_of, learnt_of
 from ctr.features.text import Cells, CodedCells, RowStatus, cells_of_rows
@@ -38,6 +38,7 @@ class Transform:
 
     spec: FeatureSpec
     with_label: bool
+    with_fields: bool
     columns: tuple[str, ...]
     """The columns that `Cells` must have: label and weight (if wanted), those of the fields, and `also`."""
 
@@ -46,12 +47,14 @@ class Transform:
         spec: FeatureSpec,
         *,
         with_label: bool,
+        with_fields: bool = False,
         history: History | None = None,
         take_in: bool = False,
         also: Sequence[str] = (),
     ) -> None:
         """Without label, neither label nor weight is read: for examples that are to be predicted.
 
+        `with_fields`: batches say which field each feature is of, unless there are more than field ids.
         `history`: what the features of windows come from; without, an example has none of them. `take_in`:
         each row counts for the rows after it, with its label if that is among the columns. `also`: columns
         that cells have, though nothing is made of them here.
@@ -60,6 +63,7 @@ class Transform:
         """
         self.spec = spec
         self.with_label = with_label
+        self.with_fields = with_fields and len(spec.names) <= MOST_FIELDS
         self.history = history
         self._take_in = take_in
         wanted = [spec.label_column, spec.weight_column] if with_label else []
@@ -154,6 +158,7 @@ class Transform:
                 builder.indptr,
                 builder.slots,
                 builder.values,
+                builder.fields,
                 builder.labels,
                 builder.no_click,
                 builder.weights,
@@ -192,6 +197,7 @@ class Transform:
             scratch.at,
             builder.indptr,
             builder.slots,
+            builder.fields,
             builder.labels,
             builder.no_click,
             builder.weights,
