@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ctr.errors import DataError, SpecError
 from ctr.features.dataset import DatasetSource, is_dataset
@@ -38,15 +38,16 @@ def open_source(
     """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
 
     Raw files are paths, folders, patterns, URIs, or `-` for standard input: see `input_files`. Those of
-    another source (its `inputs`) must still be what they were when that was opened. A data set
-    must have been hashed with `spec`, if that is given. What there is about bad rows and threads is for raw
-    files (see `RawSource`), `verify` for a data set (see `DatasetSource`). `learns`: a spec whose steps have
-    yet to learn from data does so from these files, but for the share `held_out` of their rows, at the end;
-    if not, that is an error. `choice`: of raw files, only these rows. `also`: columns of raw files, or of
-    those that a data set was built from, that are read beside those of the spec: see `batches_with_texts`.
-    `windows`: of raw files, what those of the spec know before the first row, see `RawSource`. A file's
-    format is told by its first bytes if they do, else by its name's suffix (behind which there may be .gz,
-    .zst, .bz2, .lz4 or .xz), else it is `spec.source.format`. Raises DataError or SpecError.
+    another source (its `inputs`) must still be what they were when that was opened. A data set must have been
+    hashed with `spec`, if that is given, or with the same spec without scales. What there is about bad rows
+    and threads is for raw files (see `RawSource`), `verify` for a data set (see `DatasetSource`). `learns`: a
+    spec whose steps have yet to learn from data does so from these files, but for the share `held_out` of
+    their rows, at the end; if not, that is an error. `choice`: of raw files, only these rows. `also`: columns
+    of raw files, or of those that a data set was built from, that are read beside those of the spec: see
+    `batches_with_texts`. `windows`: of raw files, what those of the spec know before the first row, see
+    `RawSource`. A file's format is told by its first bytes if they do, else by its name's suffix (behind
+    which there may be .gz, .zst, .bz2, .lz4 or .xz), else it is `spec.source.format`. Raises DataError or
+    SpecError.
     """
     datasets = [path for path in inputs if is_dataset(path)]
     if datasets and len(inputs) > 1:
@@ -61,8 +62,11 @@ def open_source(
         )
     path = inputs[0] if inputs else None
     if isinstance(path, str | Path) and (datasets or (spec is None and Path(path).is_dir())):
-        dataset = DatasetSource(path, labels="required" if labels == "required" else "ignored", verify=verify)
-        if spec is not None and not learnt_from(spec, dataset.spec):
+        labels_of: Literal["required", "ignored"] = "required" if labels == "required" else "ignored"
+        dataset = DatasetSource(path, labels=labels_of, verify=verify)
+        if spec is not None and _differs_by_scales(spec, dataset.spec):
+            dataset = DatasetSource(path, labels=labels_of, verify=verify, scales=spec.scales)
+        elif spec is not None and not learnt_from(spec, dataset.spec):
             raise DataError(
                 f"{path}: hashed with the transform {dataset.spec.fingerprint[:12]}, but here"
                 f" {spec.fingerprint[:12]} is wanted; build it with that spec (a model's: features.yaml)."
@@ -111,6 +115,12 @@ def inputs_for(inputs: Sequence[str | Path], spec: FeatureSpec) -> Sequence[str 
         return inputs
     transforms = dataset.spec.fingerprint[:12], spec.fingerprint[:12]
     return dataset.raw_rows("hashed with the transform {}, but here {} is wanted".format(*transforms))
+
+
+def _differs_by_scales(spec: FeatureSpec, hashed: FeatureSpec) -> bool:
+    """Whether the specs are the same but for the scales, of which only `spec` has some."""
+    without = spec.model_copy(update={"scales": {}})
+    return bool(spec.scales and not hashed.scales) and learnt_from(without, hashed)
 
 
 def _require_same_vocabularies(dataset: str | Path, spec: FeatureSpec, fitted: FeatureSpec) -> None:

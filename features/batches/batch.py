@@ -49,8 +49,8 @@ class Batch:
     weights: NDArray[np.float32] | None = None
     """float32[n], or None when every example weighs 1."""
     fields: FieldIds | None = None
-    """uint8|uint16[nnz], or None when they are not known: the field id of each feature. The bias has 0, others
-    have the place of their field or cross in the spec's `names`, from 1."""
+    """uint8|uint16[nnz], or None when they are not known: the field id of each feature. The bias has 0; the
+    others have the place of their field or cross in the spec's `names`, from 1."""
 
     def __len__(self) -> int:
         return self.indptr.size - 1

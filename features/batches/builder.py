@@ -69,7 +69,7 @@ class BatchBuilder:
         return int(self.indptr[self.rows])
 
     def reserve(self, features: int) -> None:
-        """Makes room for that many features after those written; it may replace `slots`, `values`, `fields`."""
+        """Makes room for that many features after those written; it may replace the arrays of features."""
         needed = self.features + features
         if needed <= self.slots.size:
             return

@@ -52,6 +52,8 @@ def fields_of(indptr: NDArray[np.int64], stored: FieldTemplates, names: int) -> 
         numbers = np.zeros(rows, np.uint16)
     fields = np.empty(int(indptr[-1]), templates.dtype)
     fits = numbers.size == rows and templates.max(initial=0) <= names
-    if not fits or not kernels.follow_templates(indptr, numbers, templates, np.empty(rows + 1, np.int64), fields):
+    if not fits or not kernels.follow_templates(
+        indptr, numbers, templates, np.empty(rows + 1, np.int64), fields
+    ):
         raise ValueError("its field ids do not fit its rows")
     return fields

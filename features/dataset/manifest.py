@@ -86,7 +86,7 @@ class DatasetManifest(BaseModel):
     """Whether any value differs from 1."""
     has_weights: bool
     fields: Annotated[tuple[str, ...] | None, Field(strict=False)] = None
-    """The names of the spec's fields and crosses, whose places from 1 are the field ids; None: it has none."""
+    """The names of the spec's fields and crosses; their places, from 1, are the field ids. None: unknown."""
     sha256: dict[str, _Sha256] = Field(default_factory=dict)
     """By the name of the file: of a dictionary, and of what windows know after the last row."""
     windows_before: _Count | None = None
@@ -115,7 +115,7 @@ class DatasetManifest(BaseModel):
         return sum(part.bytes for part in self.parts)
 
     def require_fields(self, folder: Path, why: str) -> tuple[str, ...]:
-        """The names of its fields and crosses. Raises DataError, which says `why` it needs them, without."""
+        """The names of its fields and crosses. Raises DataError, which says `why`, if they are unknown."""
         if self.fields is None:
             raise DataError(
                 f"{folder}: {why}, and the data set does not say which field each feature is of (format 2 does,"

@@ -118,7 +118,7 @@ class _Bucket:
     features: int = 0
 
     def append(self, piece: Batch) -> None:
-        """Writes a header (rows, features, whether there are values, labels, weights, field ids), then the arrays.
+        """Writes a header (rows, features, which of the four other arrays there are), then the arrays.
 
         Pieces are many and small: of 64 rows, an Arrow IPC stream takes 2.8 times as long to write and read.
         safetensors takes 3 times as long from 65,536 rows on.

@@ -58,9 +58,9 @@ class DatasetSource:
         """Reads manifest and spec, and looks at the size of every part.
 
         `verify`: compare each part's SHA-256 with the manifest before its first use (0.6 s per GB).
-        `labels`: if ignored, the data set may have none, and the batches have none. `with_fields`: the batches
-        have field ids; DataError if the data set has none (format 1). `scales`: the batches have the values of
-        its spec with these scales, and `spec` is that one; such a data set must have field ids.
+        `labels`: if ignored, the data set may have none, and the batches have none. `with_fields`: the
+        batches have field ids; DataError if the data set has none (format 1). `scales`: the batches have the
+        values of its spec with these scales, which `spec` is then; this, too, needs field ids.
         """
         self.path = Path(path)
         self.manifest: DatasetManifest = read_manifest(self.path)

@@ -67,7 +67,8 @@ def follow_templates(
 ) -> bool:
     """Write the field ids of each row; False if rows and templates do not fit together.
 
-    A template is as long as the first row that follows it; `starts` int64[rows + 1] is room for where each begins.
+    A template is as long as the first row that follows it. `starts` int64[rows + 1] is room for where each
+    begins.
     """
     count, starts[0] = 0, 0
     for i in range(numbers.size):

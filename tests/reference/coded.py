@@ -11,12 +11,18 @@ def slots_of_texts(hashes: Sequence[int], present: Sequence[bool], bits: int) ->
 
 
 def rows(
-    tables: Sequence[Sequence[int]], codes: Sequence[Sequence[int]], status: Sequence[int], *, bias: bool
+    tables: Sequence[Sequence[int]],
+    codes: Sequence[Sequence[int]],
+    status: Sequence[int],
+    *,
+    bias: bool,
+    fields: bool = False,
 ) -> list[list[int]]:
-    """The slots of each good row: `tables` and `codes` by field."""
+    """The slots of each good row, or their field ids: `tables` and `codes` by field."""
     found = []
     for i, bad in enumerate(status):
         slots = [table[code[i]] for table, code in zip(tables, codes, strict=True)]
         if not bad:
-            found.append([0] * bias + [slot for slot in slots if slot])
+            ids = [(slot, number) for number, slot in enumerate(slots, 1) if slot]
+            found.append([0] * bias + [number if fields else slot for slot, number in ids])
     return found

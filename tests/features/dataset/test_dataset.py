@@ -269,7 +269,7 @@ def test_a_torn_manifest(built: tuple[Path, Batch], text: str) -> None:
     ("key", "value", "message"),
     [
         ("format", "ctr model", "is a ctr model"),
-        ("format_version", 2, "format version 2"),
+        ("format_version", 3, "format version 3"),
         ("rows", 206, "do not add up"),
         ("rows", "205", "rows: '205' is not what this program writes there"),
         ("rows", "9" * 400, "rows: '9{79} is not what"),
