@@ -111,7 +111,7 @@ def inputs_for(inputs: Sequence[str | Path], spec: FeatureSpec) -> Sequence[str 
     if len(inputs) != 1 or not is_dataset(inputs[0]) or spec.windows:
         return inputs
     dataset = DatasetSource(inputs[0], labels="ignored")
-    if learnt_from(spec, dataset.spec):
+    if learnt_from(spec, dataset.spec) or (dataset.has_fields and _differs_by_scales(spec, dataset.spec)):
         return inputs
     transforms = dataset.spec.fingerprint[:12], spec.fingerprint[:12]
     return dataset.raw_rows("hashed with the transform {}, but here {} is wanted".format(*transforms))

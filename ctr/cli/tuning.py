@@ -118,9 +118,9 @@ def tune(
     """Find the settings of `ctr train` that suit some data.
 
     Each trial trains with other settings (alpha, beta, l1, l2) on a part of the rows, and is scored on
-    the others after every pass, which also finds the number of passes. With raw files, trials also scale the
-    fields, as some learn best with larger steps than others. Ctrl-C keeps the best settings so far. The
-    search is Optuna's, which comes with `make install` and `ctr[all]`.
+    the others after every pass, which also finds the number of passes. Trials also scale the fields, as some
+    learn best with larger steps than others. Ctrl-C keeps the best settings so far. The search is Optuna's,
+    which comes with `make install` and `ctr[all]`.
 
     Examples:
 

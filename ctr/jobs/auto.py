@@ -9,6 +9,7 @@ from threading import Event
 
 from ctr.errors import ModelError
 from ctr.features import DatasetSource, ExampleSource, is_dataset
+from ctr.features.dataset import read_manifest
 from ctr.jobs.holdout import open_holdout
 from ctr.jobs.setup import open_training, wanted_spec
 from ctr.settings import TrainJob
@@ -34,7 +35,7 @@ def tuned(
 ) -> tuple[TrainJob, Tuned]:
     """The job with the number of passes and settings of FTRL that suit its rows best, and what was tried.
 
-    Fields of raw rows get scales if that is better. Settings that the job has stay. The rows of its hold-out
+    Fields get scales if that is better. Settings that the job has stay. The rows of its hold-out
     are not looked at. It makes 30 trials, or as many as learn 3e9 features, on 500,000 rows at most. The
     search stops after about 120 s; the manifest then says so. Temporary files are put into `scratch`.
 
@@ -55,7 +56,7 @@ def tuned(
         source,
         scratch,
         raw=_raw_rows(raw, source),
-        scaled=not job.scale and not any(map(is_dataset, job.holdout)),
+        scaled=not job.scale and all(map(_may_be_scaled, job.holdout)),
         stop_row=None if holdout is None else holdout.training_stops,
         most_rows=max(int(min(_MOST_ROWS, _MOST_FEATURES / width)), _SAMPLED),
         fixed={name: float(value) for name, value in fixed.items()},
@@ -74,6 +75,11 @@ def tuned(
         search=found.facts,
     )
     return job, found
+
+
+def _may_be_scaled(holdout: str | Path) -> bool:
+    """Whether a model with scales can be evaluated on it: not if it is a data set without field ids."""
+    return not is_dataset(holdout) or read_manifest(Path(holdout)).fields is not None
 
 
 def _raw_rows(job: TrainJob, source: ExampleSource) -> RawRows | None:

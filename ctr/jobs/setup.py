@@ -190,13 +190,8 @@ def open_training(job: TrainJob) -> ExampleSource:
         choice=job.rows(held_out=False),
         windows=windows_of_warm_start(job, spec),
     )
-    if job.scale and job.spec is None:
-        spec = source.spec
-        if spec.with_scales(job.scale).fingerprint != spec.fingerprint:
-            raise SpecError(
-                "in a hashed data set, features have their values already, and not by these scales: train on "
-                "the raw files, or build the data set with a spec that has them as `scales`."
-            )
+    if job.scale and job.spec is None and isinstance(source, DatasetSource):
+        return open_source(job.inputs, source.spec.with_scales(job.scale))
     return source
 
 

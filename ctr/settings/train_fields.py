@@ -81,7 +81,7 @@ class TrainFields(Settings):
     auto: Annotated[
         bool,
         Setting(
-            "First find {epochs}, {alpha}, {beta}, {l1} and {l2} (with raw files, {scale} too) in 30 trials "
+            "First find {epochs}, {alpha}, {beta}, {l1}, {l2} and {scale} in 30 trials "
             "on at most the first 500,000 rows, as `ctr tune` does; settings that you give are kept. Large "
             "inputs get fewer trials. The search stops after about 120 s; the manifest then says so."
         ),

@@ -16,7 +16,7 @@ from ctr.features import BLOCK_ROWS, Batch, Chunk, DatasetSource, ExampleSource,
 from ctr.tune.examples import Examples
 from ctr.tune.folds import Fold, folds_of
 from ctr.tune.raw_rows import Part, RawRows, parts_of
-from ctr.tune.scales import MOST_PARTS, coded, find_scales
+from ctr.tune.scales import MOST_FIELDS, find_scales
 
 OnRows = Callable[[int, float], None]
 """Is given how many rows are hashed, and the share of all."""
@@ -57,14 +57,15 @@ class Hashing:
         Raises DataError when all rows are of one class.
         """
         specs = {0: self.source.spec if self.raw is None else self.raw.spec, **crossed}
-        parts = [len(spec.names) for spec in specs.values()]
-        scaled = self.scaled and self.raw is not None
-        scaled = scaled and min(parts) > 1 and max(parts) <= MOST_PARTS and not specs[0].scales
+        names = [len(spec.names) for spec in specs.values()]
+        scaled = self.scaled and min(names) > 1 and max(names) <= MOST_FIELDS and not specs[0].scales
+        if self.raw is None:
+            scaled = scaled and isinstance(self.source, DatasetSource) and self.source.has_fields
         found: list[Candidate] = []
         folds: tuple[Fold, ...] = ()
         for crosses, spec in specs.items():
             if self.raw is not None and (self.raw.validation is not None or self.raw.learns(spec)):
-                by_fold, folds = self._of_parts(self.raw, spec, f"{crosses}", scaled)
+                by_fold, folds = self._of_parts(self.raw, spec, f"{crosses}")
             else:
                 examples = self._of_whole(spec, f"{crosses}", scaled)
                 folds = folds_of(examples.rows, self.fraction)
@@ -79,18 +80,21 @@ class Hashing:
     def _of_whole(self, spec: FeatureSpec, name: str, scaled: bool) -> Examples:
         """All rows as one data set, which serves all folds."""
         if isinstance(self.source, DatasetSource):
-            return Examples.of([self.source], self.end)
-        whole, codes = Part(None, 0, self.end), None
+            return Examples.of([DatasetSource(self.source.path, with_fields=scaled)], self.end)
         source = self.source
-        if self.raw is not None and name != "0":
-            source = self.raw.open(spec, self.raw.choice)
-        plain = self._hashed(source, whole, name)
-        if self.raw is not None and scaled:
-            codes = [self._hashed(self.raw.open(coded(spec), self.raw.choice), whole, f"{name}-coded")]
-        return Examples.of([plain], None, codes)
+        if self.raw is not None:
+            source = self.raw.open(spec if name != "0" else source.spec, self.raw.choice, with_fields=scaled)
+            self._count_bad_rows(self.raw)
+        return Examples.of([self._hashed(source, Part(None, 0, self.end), name)])
+
+    def _count_bad_rows(self, raw: RawRows) -> None:
+        """Have `source` count its bad rows, and keep them where that is wanted."""
+        if raw.on_bad_rows == "skip" and not self.source.bad_rows.count:
+            for _ in self.source.batches(BLOCK_ROWS, stop=self.end):
+                pass
 
     def _of_parts(
-        self, raw: RawRows, spec: FeatureSpec, name: str, scaled: bool
+        self, raw: RawRows, spec: FeatureSpec, name: str
     ) -> tuple[tuple[Examples, ...], tuple[Fold, ...]]:
         """Each part as a data set, for each fold anew where the spec learns from the rows of the fold."""
         if raw.validation is not None:
@@ -104,19 +108,14 @@ class Hashing:
                     " left to learn from; use more rows (--rows)."
                 )
         parts, scored = parts_of(raw, self.source, self.end, self.fraction)
-        if raw.on_bad_rows == "skip":
-            for _ in self.source.batches(BLOCK_ROWS, stop=self.end):
-                pass  # it counts bad rows, and keeps them where that is wanted
+        self._count_bad_rows(raw)
         by_fold: list[Examples] = []
         folds: list[Fold] = []
         for number in scored:
             others = [part for i, part in enumerate(parts) if i != number]
             fitted = raw.fitted(spec, others if raw.learns(spec) else None)
             sets = self._hashed_parts(raw, fitted, parts, f"{name}-{number}")
-            codes = None
-            if scaled:
-                codes = self._hashed_parts(raw, coded(fitted), parts, f"{name}-{number}-coded")
-            by_fold.append(Examples.of(sets, None, codes))
+            by_fold.append(Examples.of(sets))
             cuts = np.cumsum([0, *(each.manifest.rows for each in sets)]).tolist()
             ranges = [range(low, high) for low, high in pairwise(cuts)]
             folds.append(Fold((*ranges[:number], *ranges[number + 1 :]), ranges[number]))
@@ -125,7 +124,7 @@ class Hashing:
     def _hashed_parts(
         self, raw: RawRows, spec: FeatureSpec, parts: Sequence[Part], name: str
     ) -> list[DatasetSource]:
-        sources = {id(part.choice): raw.open(spec, part.choice) for part in parts}
+        sources = {id(part.choice): raw.open(spec, part.choice, with_fields=True) for part in parts}
         return [self._hashed(sources[id(part.choice)], part, f"{name}-{i}") for i, part in enumerate(parts)]
 
     def _hashed(self, source: ExampleSource, part: Part, name: str) -> DatasetSource:
@@ -138,18 +137,18 @@ class Hashing:
                 rows += len(batch)
                 self.on_rows(rows, source.fraction_read)
 
-        write_dataset(batches(), source.spec, self.folder / name)
-        return DatasetSource(self.folder / name)
+        manifest = write_dataset(batches(), source.spec, self.folder / name)
+        return DatasetSource(self.folder / name, with_fields=manifest.fields is not None)
 
 
 def with_scales(candidate: Candidate, spec: FeatureSpec, folds: Sequence[Fold], workers: int) -> Candidate:
     """The same, with scales that are found on all rows, and for each fold on those that it learns.
 
-    Its examples have codes (see `scale_kernels`).
+    Its examples have field ids.
     """
     first = candidate.by_fold[0]
     everything = (range(first.rows),)
-    find = partial(find_scales, parts=len(spec.names), beta=first.suited_beta)
+    find = partial(find_scales, names=len(spec.names), beta=first.suited_beta)
     with ThreadPoolExecutor(workers, "scales") as pool:
         of_all = pool.submit(find, first, learnt=everything)
         of_folds = list(pool.map(lambda each, fold: find(each, learnt=fold.learnt), candidate.by_fold, folds))

@@ -1,7 +1,4 @@
-"""`Examples`: the blocks of a hashed data set over one table of their slots, which all trials share.
-
-Those of raw rows can have scales, by which each field's features have other values.
-"""
+"""`Examples`: the blocks of a hashed data set over one table of their slots, which all trials share."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from ctr.features import Chunk, DatasetSource
 from ctr.features.batches import merge_slots
 from ctr.learn import FIRST_ROWS, click_rate
 from ctr.optimizers import Float32
-from ctr.tune import scale_kernels as kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +25,11 @@ class Block:
     chunk: Chunk
     ranks: NDArray[np.uint32]
     """uint32[u] for `chunk.slots`."""
-    codes: Float32 | None = None
-    """float32[nnz], see `scale_kernels`; None: it is not known which field a feature is of."""
 
     def rows(self, wanted: range, scales: Float32 | None = None) -> Chunk | None:
         """Its rows among the wanted ones, over all its slots; None if there are none.
 
-        They are views but for the values, if there are `scales` float32[parts].
+        They are views, but for the values if there are `scales` by field id.
         """
         low = max(wanted.start - self.first, 0)
         high = min(wanted.stop - self.first, len(self.chunk))
@@ -48,16 +42,7 @@ class Block:
             labels=None if labels is None else labels[low:high],
             weights=None if weights is None else weights[low:high],
         )
-        return part if scales is None else self._scaled(part, scales)
-
-    def _scaled(self, part: Chunk, scales: Float32) -> Chunk:
-        assert self.codes is not None
-        these = slice(part.indptr[0], part.indptr[-1])
-        values = np.empty(these.stop - these.start, np.float32)
-        kernels.scale_values(
-            self.codes[these], None if part.values is None else part.values[these], scales, values
-        )
-        return replace(part, indptr=part.indptr - these.start, indices=part.indices[these], values=values)
+        return part if scales is None else _features_of_its_own(part).scaled(scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +56,11 @@ class Examples:
     biased: bool
     """Whether the first of them is the bias."""
     scales: Float32 | None = None
-    """float32[parts], by which values are multiplied."""
+    """float32, by field id: what values are multiplied by."""
 
     @staticmethod
-    def of(
-        sources: Sequence[DatasetSource],
-        stop: int | None = None,
-        coded: Sequence[DatasetSource] | None = None,
-    ) -> Examples:
-        """Those of `sources`, in order, each before row `stop`; `coded`: the same rows with codes as values.
-
-        Raises DataError when there are none.
-        """
+    def of(sources: Sequence[DatasetSource], stop: int | None = None) -> Examples:
+        """Those of `sources`, in order, each before row `stop`. Raises DataError when there are none."""
         chunks = [
             chunk for source in sources for chunk in source.batches(source.manifest.block_rows, stop=stop)
         ]
@@ -90,16 +68,7 @@ class Examples:
             raise DataError(f"{sources[0].path}: there is no row to learn from: check the input.")
         firsts = np.cumsum([0, *(len(chunk) for chunk in chunks)]).tolist()
         slots, ranks = merge_slots([chunk.slots for chunk in chunks])
-        codes = (
-            [None for _ in chunks]
-            if coded is None
-            else [
-                chunk.values
-                for source in coded
-                for chunk in source.batches(source.manifest.block_rows, stop=stop)
-            ]
-        )
-        blocks = tuple(map(Block, firsts, chunks, ranks, codes))
+        blocks = tuple(map(Block, firsts, chunks, ranks))
         return Examples(blocks, firsts[-1], slots.size, sources[0].spec.bias and bool(slots[0] == 0))
 
     @property
@@ -143,10 +112,22 @@ class Examples:
         return min(1.0, float(f"{2.5 * sqrt(rate * (1 - rate)):.2g}"))
 
     def scaled(self, scales: Float32) -> Examples:
-        """The same, each value by the scale of its part, float32[parts + 1]; the rows have codes."""
+        """The same, each value times the scale of its field; the sources have field ids."""
         return replace(self, scales=scales)
 
     def click_rate(self, wanted: Iterable[range]) -> float:
         """Of the first of the wanted rows, as training takes it for all."""
         labels, weights = self.labels(wanted)
         return click_rate(labels[:FIRST_ROWS], weights[:FIRST_ROWS])
+
+
+def _features_of_its_own(part: Chunk) -> Chunk:
+    """A chunk of some rows of a block without the features of the block's other rows."""
+    these = slice(part.indptr[0], part.indptr[-1])
+    return replace(
+        part,
+        indptr=part.indptr - these.start,
+        indices=part.indices[these],
+        values=None if part.values is None else part.values[these],
+        fields=None if part.fields is None else part.fields[these],
+    )

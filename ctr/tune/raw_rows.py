@@ -68,7 +68,7 @@ class RawRows:
         """Whether `spec` learns from other rows than all that `choice` has: those that a fold learns from."""
         return self.validation is None and learnt_of(spec) is None
 
-    def open(self, spec: FeatureSpec, choice: RowChoice | None) -> RawSource:
+    def open(self, spec: FeatureSpec, choice: RowChoice | None, *, with_fields: bool = False) -> RawSource:
         """The chosen rows through this spec."""
         return RawSource(
             spec,
@@ -77,6 +77,7 @@ class RawRows:
             max_bad_fraction=self.max_bad_fraction,
             threads=self.threads,
             choice=choice,
+            with_fields=with_fields,
         )
 
     def fitted(self, spec: FeatureSpec, learnt: Iterable[Part] | None = None) -> FeatureSpec:

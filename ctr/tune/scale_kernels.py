@@ -1,10 +1,8 @@
-"""Values of features by the scales of their fields, and a pass of FTRL that tells what others would bring.
-
-`codes` are the values that features have where every part (a field or a cross) is scaled by one more than
-its number; 0 is the number of what belongs to none.
-"""
+"""A pass of FTRL over features scaled by field, which also tells what other scales would bring."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,38 +10,11 @@ from numpy.typing import NDArray
 from ctr.numba_cache import njit
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _part(code: np.float32, value: np.float32) -> np.int32:
-    return np.int32(code / value + np.float32(0.5)) - 1 if value != 0 else np.int32(0)
-
-
-@njit(nogil=True, cache=True)
-def parts_of(
-    codes: NDArray[np.float32], values: NDArray[np.float32] | None, parts: NDArray[np.int32]
-) -> None:
-    """The part of each feature, into `parts` int32[nnz]."""
-    for j in range(codes.size):
-        parts[j] = _part(codes[j], np.float32(1) if values is None else values[j])
-
-
-@njit(nogil=True, cache=True)
-def scale_values(
-    codes: NDArray[np.float32],
-    values: NDArray[np.float32] | None,
-    scales: NDArray[np.float32],
-    out: NDArray[np.float32],
-) -> None:
-    """The value of each feature by the scale of its part, into `out` float32[nnz]."""
-    for j in range(codes.size):
-        value = np.float32(1) if values is None else values[j]
-        out[j] = value * scales[_part(codes[j], value)]
-
-
 @njit(nogil=True, cache=True)
 def pass_with_scales(
     indptr: NDArray[np.int64],
     slots: NDArray[np.uint32],
-    parts: NDArray[np.int32],
+    fields: NDArray[Any],
     values: NDArray[np.float32],
     labels: NDArray[np.float32],
     weights: NDArray[np.float32],
@@ -56,10 +27,10 @@ def pass_with_scales(
 ) -> float:
     """Learn `n` examples, each predicted before; the sum of their losses, in nats.
 
-    `slots`, `parts` and `values` are of each feature: its row of `state` float64[u, 2], which is FTRL's `z`
-    and `n` without penalties; its field or cross, of `p`; and its value without the scale. Adds to `gradient`
-    float64[p] and `curvature` float64[p, p] the derivatives of that sum by factors of what each part adds to
-    the log-odds.
+    `slots`, `fields` and `values` are of each feature: its row of `state` float64[u, 2], which is FTRL's `z`
+    and `n` without penalties; its field id, below `p`; and its value without the scale. Adds to `gradient`
+    float64[p] and `curvature` float64[p, p] the derivatives of that sum by factors of what each field or
+    cross adds to the log-odds.
     """
     longest = 0
     for i in range(labels.size):
@@ -74,14 +45,14 @@ def pass_with_scales(
         margin, k = 0.0, 0
         for j in range(begin, end):
             z, n = state[slots[j], 0], state[slots[j], 1]
-            part = parts[j]
+            field = fields[j]
             w[j - begin] = -z * alpha / (beta + np.sqrt(n))
-            contribution = w[j - begin] * values[j] * scales[part]
-            if seen[part] != i and contribution != 0:
-                seen[part] = i
-                met[k] = part
+            contribution = w[j - begin] * values[j] * scales[field]
+            if seen[field] != i and contribution != 0:
+                seen[field] = i
+                met[k] = field
                 k += 1
-            added[part] += contribution
+            added[field] += contribution
             margin += contribution
         weight = np.float64(weights[i])
         total += weight * (np.log1p(np.exp(-abs(margin))) + max(margin, 0.0) - labels[i] * margin)
@@ -97,7 +68,7 @@ def pass_with_scales(
             added[met[a]] = 0
         for j in range(begin, end):
             slot = slots[j]
-            g = error * values[j] * scales[parts[j]]
+            g = error * values[j] * scales[fields[j]]
             n = state[slot, 1]
             state[slot, 0] += g - (np.sqrt(n + g * g) - np.sqrt(n)) / alpha * w[j - begin]
             state[slot, 1] = n + g * g

@@ -18,21 +18,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf, log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.features import FeatureSpec
+from ctr.features.batches import FieldIds
 from ctr.optimizers import Float32
 from ctr.tune import scale_kernels as kernels
 from ctr.tune.examples import Examples
 
-MOST_PARTS = 300
-"""Fields and crosses: of more, none are scaled, as time and memory grow with the square of their number."""
+MOST_FIELDS = 300
+"""With crosses: of more, none are scaled, as time and memory grow with the square of their number."""
 _MOST_ROWS = 100_000
 _MOST_WORK = 1e9
-"""Rows times the square of parts, which a pass takes 0.3 s for."""
+"""Rows times the square of the number of fields, which a pass takes 0.3 s for."""
 _MOST_FEATURES = 1e7
 """In all rows: each takes 12 bytes."""
 _ALPHA = 0.1
@@ -44,21 +44,16 @@ _PRIOR = 20.0
 _LEAST, _MOST = 0.05, 20.0
 
 
-def coded(spec: FeatureSpec) -> FeatureSpec:
-    """`spec` with scales that tell whose feature it is: see `scale_kernels`."""
-    return spec.model_copy(update={"scales": {name: 2.0 + i for i, name in enumerate(spec.names)}})
+def find_scales(examples: Examples, names: int, beta: float, learnt: Sequence[range]) -> Float32:
+    """The scales float32[names + 1] by field id, where there are so many fields and crosses.
 
-
-def find_scales(examples: Examples, parts: int, beta: float, learnt: Sequence[range]) -> Float32:
-    """The scale of each part of coded examples, float32[parts + 1].
-
-    They are from the first 100,000 rows `learnt`; from 11,000 where there are 300 parts, and from fewer where
+    They are from the first 100,000 rows `learnt`; from 11,000 where there are 300 names, and from fewer where
     rows have more than 100 features.
     """
-    most = min(_MOST_ROWS, _MOST_WORK / (parts + 1) ** 2, _MOST_FEATURES / examples.features_per_row)
+    most = min(_MOST_ROWS, _MOST_WORK / (names + 1) ** 2, _MOST_FEATURES / examples.features_per_row)
     rows = _Rows.of(examples, learnt, int(most))
     rate = examples.base_rate(learnt)
-    scales = np.ones(parts + 1)
+    scales = np.ones(names + 1)
     best, found = inf, scales
     for _ in range(_MOST_PASSES):
         gradient, curvature = np.zeros(scales.size), np.zeros((scales.size, scales.size))
@@ -81,7 +76,7 @@ class _Rows(NamedTuple):
 
     indptr: NDArray[np.int64]
     slots: NDArray[np.uint32]
-    parts: NDArray[np.int32]
+    fields: FieldIds
     values: Float32
     labels: Float32
     weights: Float32
@@ -89,22 +84,21 @@ class _Rows(NamedTuple):
     @staticmethod
     def of(examples: Examples, learnt: Sequence[range], most: int) -> _Rows:
         """The first of the rows `learnt`, so many at most."""
-        lengths, slots, parts, values = [], [], [], []
+        lengths, slots, values = [], [], []
+        fields: list[Any] = []
         wanted, room = [], most
         for each in learnt:
             wanted.append(each[:room])
             room -= len(wanted[-1])
         for block, part in examples.parts(wanted):
-            assert block.codes is not None
+            assert part.fields is not None
             these = slice(part.indptr[0], part.indptr[-1])
             lengths.append(np.diff(part.indptr))
             slots.append(block.ranks[part.indices[these]])
             own = None if part.values is None else part.values[these]
-            parts.append(np.empty(slots[-1].size, np.int32))
-            kernels.parts_of(block.codes[these], own, parts[-1])
+            fields.append(part.fields[these])
             values.append(np.ones(slots[-1].size, np.float32) if own is None else own)
         indptr = np.concatenate([[0], *lengths]).cumsum()
         labels, weights = examples.labels(wanted)
-        return _Rows(
-            indptr, np.concatenate(slots), np.concatenate(parts), np.concatenate(values), labels, weights
-        )
+        of_features = np.concatenate(slots), np.concatenate(fields), np.concatenate(values)
+        return _Rows(indptr, *of_features, labels, weights)

@@ -220,10 +220,11 @@ def tune(
 
     Of more rows than `most_rows` it takes the first ones, and makes 3 passes at most, as each costs time for
     all rows. Raw rows are hashed into data sets in a temporary folder in `scratch`; `on_rows` gets how many
-    are. `raw`: how they are read through other specs. With it, steps that learn from data learn in each fold
-    from its own rows, and, if `scaled`, scales of fields are tried, unless the spec has some, or more than
-    `MOST_PARTS` fields and crosses. `crossed`: specs with so many suggested crosses, to be tried, too.
-    `fraction`: see `folds_of`; `limit_s`: of hashing and search together; the rest: see `Search`.
+    are. `raw`: how they are read through other specs; with it, steps that learn from data learn in each fold
+    from its own rows. If `scaled`, scales of fields are tried, unless the spec has some, or more than
+    `MOST_FIELDS` fields and crosses, or the rows are a data set without field ids. `crossed`: specs with so
+    many suggested crosses, to be tried, too. `fraction`: see `folds_of`; `limit_s`: of hashing and search
+    together; the rest: see `Search`.
 
     Raises DataError, also when all rows are of one class, and when no trial came to its end, and
     KeyboardInterrupt if none did before `stop`.

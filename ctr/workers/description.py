@@ -185,9 +185,10 @@ class JobDescription(BaseModel):
             from ctr.features.readers import Condition, RowChoice
 
             choice = RowChoice(Condition.parse(self.without), False)
+        spec = self.feature_spec()
         source = open_source(
             inputs or self.inputs,
-            None if self.hashed else self.feature_spec(),
+            None if self.hashed and not spec.scales else spec,
             on_bad_rows="fail" if self.on_bad_rows == "fail" else "skip",
             choice=choice,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,16 @@ class Chunk:
 
     def __len__(self) -> int:
         return self.indptr.size - 1
+
+    def scaled(self, scales: NDArray[np.float32]) -> Chunk:
+        """The same examples, each value times the scale of its field: `scales` are by field id.
+
+        The field ids must be known, and raw rows of a spec with these scales have the same values.
+        """
+        assert self.fields is not None
+        values = np.empty(self.fields.size, np.float32)
+        kernels.scale_values(self.fields, self.values, scales, values)
+        return replace(self, values=values)
 
     def to_batch(self) -> Batch:
         """The same examples with the slots themselves; all but these are the chunk's own arrays."""

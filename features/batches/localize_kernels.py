@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.words.bag_kernels import bounded
 from ctr.numba_cache import njit
 
 WORD = np.uint64(6)  # log2 of the 64 bits of a word
@@ -225,3 +226,16 @@ def count_indices(indices: NDArray[np.uint32], counts: NDArray[np.uint32]) -> No
     """Add to `counts[i]` the number of times `i` occurs."""
     for k in range(indices.size):
         counts[indices[k]] += np.uint32(1)
+
+
+@njit(nogil=True, cache=True)
+def scale_values(
+    fields: NDArray[Any],
+    values: NDArray[np.float32] | None,
+    scales: NDArray[np.float32],
+    out: NDArray[np.float32],
+) -> None:
+    """Write the value of each feature times the scale of its field."""
+    for k in range(fields.size):
+        scale = scales[fields[k]]
+        out[k] = scale if values is None else bounded(values[k] * scale)

@@ -118,9 +118,8 @@ class DatasetManifest(BaseModel):
         """The names of its fields and crosses. Raises DataError, which says `why`, if they are unknown."""
         if self.fields is None:
             raise DataError(
-                f"{folder}: {why}, and the data set does not say which field each feature is of (format 2 does,"
-                " this one was built by an earlier version of ctr, or not from raw rows); build it again with"
-                " `ctr features build`, or give the raw files."
+                f"{folder}: {why}, and the data set has no field ids, as earlier versions of ctr wrote none;"
+                " build it again with `ctr features build`, or give the raw files."
             )
         return self.fields
 

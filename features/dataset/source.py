@@ -29,8 +29,6 @@ from ctr.features.readers import BadRows
 from ctr.features.spec import SPEC, FeatureSpec, read_spec_files, spec_of_files
 from ctr.features.windows import Windows, load_windows
 
-_LARGEST = np.finfo(np.float32).max
-
 
 class DatasetSource:
     """The examples of a hashed data set, in the order they were written.
@@ -85,6 +83,11 @@ class DatasetSource:
         self.bad_rows = BadRows()  # none: the build left them out
         self.blocks_read = 0  # what is mapped is read while it is trained
         self._row_reached = 0
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether it knows the field of each feature."""
+        return self.manifest.fields is not None
 
     @property
     def inputs(self) -> Sequence[str | Path]:
@@ -197,12 +200,8 @@ class DatasetSource:
         """The block with its values scaled by field, and without field ids that are not wanted."""
         if self._scales is None:
             return block
-        assert block.fields is not None
-        values = self._scales[block.fields]
-        if block.values is not None:
-            np.multiply(values, block.values, out=values)
-            np.clip(values, -_LARGEST, _LARGEST, out=values)  # as raw rows are: see `bounded`
-        return replace(block, values=values, fields=block.fields if self._with_fields else None)
+        scaled = block.scaled(self._scales)
+        return scaled if self._with_fields else replace(scaled, fields=None)
 
     def _read_spec(self) -> FeatureSpec:
         path = self.path / SPEC

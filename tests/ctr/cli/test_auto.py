@@ -9,10 +9,13 @@ import pytest
 
 import ctr
 from ctr.errors import ModelError
+from ctr.features import RawSource, load_spec, write_dataset
 from tests.command_line import Cli
 from tests.ctr.tune.conftest import SPEC, hashed, log
+from tests.ctr.tune.test_scales import FIELDS, mixed
+from tests.features.dataset.test_fields import FORMAT_1
 
-__all__ = ["hashed", "log"]
+__all__ = ["hashed", "log", "mixed"]
 
 
 def test_it_says_what_it_chose_and_trains_with_it(cli: Cli, log: Path, tmp_path: Path) -> None:
@@ -89,16 +92,19 @@ def test_it_is_for_new_models_in_python_too(hashed: Path) -> None:
         ctr.train(hashed, auto=True, optimizer="adagrad")
 
 
-def test_scales_are_not_looked_for_where_the_spec_is_given_by_data(
-    cli: Cli, log: Path, hashed: Path, tmp_path: Path
+@pytest.mark.parametrize("with_fields", [True, False])
+def test_scales_are_looked_for_where_data_has_field_ids(
+    cli: Cli, mixed: Path, tmp_path: Path, with_fields: bool
 ) -> None:
-    spec, model = tmp_path / "spec.yaml", tmp_path / "model"
-    spec.write_text(SPEC)
-    for words in ([hashed], ["--spec", spec, log, "--holdout", hashed]):
+    spec, model, hashed = tmp_path / "spec.yaml", tmp_path / "model", tmp_path / "hashed"
+    spec.write_text(FIELDS)
+    source = RawSource(load_spec(spec), [mixed], with_fields=with_fields)
+    write_dataset(source.batches(700), source.spec, hashed, block_rows=700)
+    for words in ([hashed], ["--spec", spec, mixed, "--holdout", hashed]):
         done = cli("train", *words, "--model", model, "--auto")
         assert done.code == 0, done.err
-        assert "scaled" not in done.out
-        assert ctr.load_model(model).spec.scales == {}
+        assert ("scaled" in done.out) == with_fields
+        assert [*ctr.load_model(model).spec.scales] == ([*source.spec.names] if with_fields else [])
 
 
 SCALES = [
@@ -130,9 +136,12 @@ def test_scales_are_of_a_spec_and_become_part_of_it(
     spec.write_text(SPEC + "scales: {site: 2.5}")
     assert cli("train", "--spec", spec, log, "--model", other).code == 0
     assert ctr.load_model(model).id == ctr.load_model(other).id
-    done = cli("train", hashed, "--scale", "site=2.5", "--model", tmp_path / "none")
-    assert done.code == 2
-    assert "build the data set with a spec that has them as `scales`" in " ".join(done.err.split())
+    assert cli("train", hashed, "--scale", "site=2.5", "--model", other).code == 0  # by its field ids
+    assert ctr.load_model(model).id == ctr.load_model(other).id
+    done = cli("evaluate", "--model", other, hashed)
+    assert done.code == 0, done.err
+    done = cli("train", FORMAT_1, "--scale", "site=2.5", "--model", tmp_path / "none")
+    assert "scaled by field, and the data set has no field ids" in " ".join(done.err.split())
     done = cli("train", log, "--scale", "site=2.5", "--model", tmp_path / "none")
     assert "Raw files need a feature spec" in done.err
     assert f"`ctr features init {log} --out spec.yaml`" in done.err

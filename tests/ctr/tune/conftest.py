@@ -38,5 +38,5 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hashed(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same, hashed in several blocks."""
     out, spec = tmp_path_factory.mktemp("data") / "hashed", parse_spec(SPEC, "spec")
-    write_dataset(RawSource(spec, [log]).batches(BLOCK), spec, out, block_rows=BLOCK)
+    write_dataset(RawSource(spec, [log], with_fields=True).batches(BLOCK), spec, out, block_rows=BLOCK)
     return out

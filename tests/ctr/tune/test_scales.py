@@ -13,8 +13,8 @@ from ctr.features import DatasetSource, RawSource, parse_spec, write_dataset
 from ctr.optimizers import choose_optimizer
 from ctr.tune import Examples, RawRows, folds_of, run_trial, tune
 from ctr.tune.candidates import Candidate, with_scales
-from ctr.tune.scale_kernels import parts_of, pass_with_scales, scale_values
-from ctr.tune.scales import coded, find_scales
+from ctr.tune.scale_kernels import pass_with_scales
+from ctr.tune.scales import find_scales
 from tests.ctr.tune.conftest import SPEC
 
 ROWS = 6_000
@@ -42,29 +42,9 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def examples(mixed: Path, tmp_path_factory: pytest.TempPathFactory) -> Examples:
     spec, folder = parse_spec(FIELDS, "spec"), tmp_path_factory.mktemp("mixed")
-    for name, each in (("plain", spec), ("coded", coded(spec))):
-        write_dataset(RawSource(each, [mixed]).batches(700), each, folder / name, block_rows=700)
-    return Examples.of([DatasetSource(folder / "plain")], None, [DatasetSource(folder / "coded")])
-
-
-@pytest.mark.kernel
-def test_parts_are_told_whatever_the_values() -> None:
-    rng = np.random.default_rng(1)
-    parts = rng.integers(0, 3_000, 500).astype(np.int32)
-    values = rng.normal(size=500).astype(np.float32) * 10 ** rng.integers(-9, 9, 500).astype(np.float32)
-    scales = rng.uniform(0.05, 20, 3_000).astype(np.float32)
-    for own in (values, None):
-        found, out = np.empty(500, np.int32), np.empty(500, np.float32)
-        one = np.ones(500, np.float32) if own is None else own
-        codes = one * (parts + 1).astype(np.float32)
-        parts_of(codes, own, found)
-        scale_values(codes, own, scales, out)
-        assert found.tolist() == parts.tolist()
-        assert out.tolist() == (one * scales[parts]).tolist()
-    zero = np.zeros(1, np.float32)
-    parts_of(zero, zero, found[:1])
-    scale_values(zero, zero, scales, out[:1])
-    assert (found[0], out[0]) == (0, 0)
+    source = RawSource(spec, [mixed], with_fields=True)
+    write_dataset(source.batches(700), spec, folder / "hashed", block_rows=700)
+    return Examples.of([DatasetSource(folder / "hashed", with_fields=True)])
 
 
 @pytest.mark.kernel
@@ -99,7 +79,7 @@ def test_a_pass_is_as_plain_python_and_its_derivatives_are_those_of_the_loss() -
     slots, parts = np.array([pair for row in rows for pair in row]).T
     gradient, curvature = np.zeros(parts_in_all), np.zeros((parts_in_all, parts_in_all))
     found = pass_with_scales(
-        indptr, slots.astype(np.uint32), parts.astype(np.int32), values, labels, weights, scales, alpha, beta,
+        indptr, slots.astype(np.uint32), parts.astype(np.uint8), values, labels, weights, scales, alpha, beta,
         np.zeros((9, 2)), gradient, curvature,
     )  # fmt: skip
     ones, step = np.ones(parts_in_all), 1e-4
@@ -157,6 +137,19 @@ def test_scales_are_taken_where_they_are_better(mixed: Path, tmp_path: Path) -> 
     for name in ("without", "own"):
         assert not any(each.scales for each in found[name].tried)
         assert "scale" not in found[name].options
+
+
+def test_a_hashed_data_set_gets_the_scales_of_its_raw_rows(mixed: Path, tmp_path: Path) -> None:
+    spec, hashed, bare = parse_spec(FIELDS, "spec"), tmp_path / "hashed", tmp_path / "bare"
+    for folder, with_fields in ((hashed, True), (bare, False)):
+        source = RawSource(spec, [mixed], with_fields=with_fields)
+        write_dataset(source.batches(700), spec, folder, block_rows=700)
+    options = {"trials": 8, "most_epochs": 3}
+    raw = tune(RawSource(spec, [mixed]), tmp_path, raw=RawRows([mixed], spec), **options)
+    of_hashed, of_bare = (tune(DatasetSource(folder), tmp_path, **options) for folder in (hashed, bare))
+    assert of_hashed.best.scales == pytest.approx(raw.best.scales, rel=0.02)
+    assert of_hashed.best.judged.loss == pytest.approx(raw.best.judged.loss, abs=1e-4)
+    assert not any(each.scales for each in of_bare.tried)
 
 
 def test_one_field_alone_is_not_scaled(log: Path, tmp_path: Path) -> None:

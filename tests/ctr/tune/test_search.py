@@ -85,7 +85,7 @@ def test_raw_rows_are_hashed_once_and_nothing_is_left(hashed: Path, log: Path, t
     raw = tune(source, tmp_path, trials=6, most_epochs=3, on_rows=lambda *so_far: rows.append(so_far))
     assert rows[-1] == (ROWS, 1)
     assert not [*tmp_path.iterdir()]
-    of_dataset = tune(DatasetSource(hashed), tmp_path, trials=6, most_epochs=3)
+    of_dataset = tune(DatasetSource(hashed), tmp_path, scaled=False, trials=6, most_epochs=3)
     assert raw.best.judged.loss == pytest.approx(of_dataset.best.judged.loss, abs=1e-4)
     assert raw.best.judged.loss <= raw.default_loss
     assert raw.options == {"epochs": raw.best.judged.best_pass, **raw.best.settings}
