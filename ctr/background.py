@@ -1,50 +1,36 @@
-"""`Background`: calls on another thread, for which Python does not wait at its end."""
+"""`Background`: calls on another thread, one after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
-from queue import SimpleQueue
-from threading import Thread
-from typing import ParamSpec, TypeVar
+from concurrent.futures import Future, wait
+from typing import Any, ParamSpec, TypeVar
+
+from ctr.features.threads import Threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Background:
-    """Calls one after the other. Leaving the `with` block waits for the last one.
-
-    Threads of a ThreadPoolExecutor would not do: one that hangs, as on a disk, keeps the process from ending.
-    """
+    """A thread that remembers what went wrong on it. Leaving the `with` block waits for all calls."""
 
     def __init__(self, name: str) -> None:
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = Threads(1, name)
+        self._last: Future[Any] = Future()
+        self._last.set_result(None)
         self._failure: BaseException | None = None
-        self._thread = Thread(target=self._run, name=name, daemon=True)
 
     def __enter__(self) -> Background:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._calls.put(None)
-        if self._thread.ident is not None:
-            self._thread.join()
+        wait([self._last])
+        self._thread.close()
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run it after all earlier calls; the result, or what it raises, comes with the future."""
-        future: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(call(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001  (raised where the result is asked for)
-                self._failure = error
-                future.set_exception(error)
-
-        self._calls.put(run)
-        if self._thread.ident is None:
-            self._thread.start()
+        self._last = future = self._thread.submit(self._call, call, *args, **kwargs)
         return future
 
     def require_sound(self) -> None:
@@ -52,6 +38,9 @@ class Background:
         if self._failure is not None:
             raise self._failure
 
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
+    def _call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return call(*args, **kwargs)
+        except BaseException as error:
+            self._failure = error
+            raise

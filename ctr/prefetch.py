@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterator
-from contextlib import suppress
-from queue import Empty, Full, Queue
-from threading import Event, Thread
+from concurrent.futures import Future, wait
+from itertools import islice
+from threading import Event
 from time import monotonic
 from typing import Generic, TypeVar
+
+from ctr.features.threads import Threads
 
 T = TypeVar("T")
 
@@ -30,61 +33,43 @@ class Prefetch(Generic[T]):
 
     def __init__(self, items: Iterator[T], depth: int, stop: Event | None = None) -> None:
         """Once `stop` is set, nobody waits long for an item: ReaderHangs is raised when none comes."""
-        self._items = items
-        self._stop = stop
-        self._queue: Queue[tuple[T | None, BaseException | None]] = Queue(depth)
-        self._stopped = Event()
-        self._thread = Thread(target=self._run, name="reader", daemon=True)
+        self._items, self._depth, self._stop = items, depth, stop
+        self._thread = Threads(1, "reader")
+        self._coming: deque[Future[list[T]]] = deque()
 
     def __enter__(self) -> Iterator[T]:
-        self._thread.start()
+        for _ in range(self._depth + 1):  # and one that the caller works on
+            self._coming.append(self._thread.submit(self._take))
         return self._iterate()
 
     def __exit__(
         self, _kind: object = None, error: BaseException | None = None, _trace: object = None
     ) -> None:
-        self._stopped.set()
-        # Somebody wants to get away; and who hangs on a disk may do so for ever.
-        self._thread.join(_LONGEST_END_S if isinstance(error, KeyboardInterrupt | ReaderHangs) else None)
+        for each in self._coming:
+            each.cancel()
+        # An interrupted program must not wait for a disk that may hang for ever.
+        longest_s = _LONGEST_END_S if isinstance(error, KeyboardInterrupt | ReaderHangs) else None
+        ended = wait([self._thread.submit(self._end)], longest_s).done
+        self._thread.close(None if ended else 0)
 
     def _iterate(self) -> Iterator[T]:
-        while True:
-            item, error = self._get()
-            if error is not None:
-                raise error
-            if item is None:
-                return
-            yield item
+        while item := self._result(self._coming.popleft()):
+            self._coming.append(self._thread.submit(self._take))
+            yield from item
 
-    def _get(self) -> tuple[T | None, BaseException | None]:
-        if self._stop is None:
-            return self._queue.get()
+    def _result(self, item: Future[list[T]]) -> list[T]:
         deadline = float("inf")
-        while True:
-            with suppress(Empty):
-                return self._queue.get(timeout=_POLL_S)
+        while self._stop is not None and not wait([item], _POLL_S).done:
             if self._stop.is_set():
                 deadline = min(deadline, monotonic() + _LONGEST_ITEM_S)
             if monotonic() > deadline:
                 raise ReaderHangs
+        return item.result()
 
-    def _run(self) -> None:
-        try:
-            for item in self._items:
-                if not self._put(item, None):
-                    return
-            self._put(None, None)
-        except BaseException as error:  # noqa: BLE001  (handed to the caller's thread, which raises it)
-            self._put(None, error)
-        finally:
-            if isinstance(self._items, Generator):
-                self._items.close()  # an unfinished pass puts in order what it leaves behind
+    def _take(self) -> list[T]:
+        """The next item; none at the end."""
+        return list(islice(self._items, 1))
 
-    def _put(self, item: T | None, error: BaseException | None) -> bool:
-        while not self._stopped.is_set():
-            try:
-                self._queue.put((item, error), timeout=_POLL_S)
-            except Full:
-                continue
-            return True
-        return False
+    def _end(self) -> None:
+        if isinstance(self._items, Generator):
+            self._items.close()  # an unfinished pass puts in order what it leaves behind

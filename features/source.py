@@ -38,7 +38,7 @@ from ctr.features.readers import (
 )
 from ctr.features.spec import FeatureSpec
 from ctr.features.text import Cells, RowStatus
-from ctr.features.threads import Crew, in_order
+from ctr.features.threads import Threads, in_order
 from ctr.features.transform import Transform
 from ctr.features.windows import Windows
 
@@ -134,7 +134,7 @@ class RawSource:
         self.blocks_read = 0
         self.bad_rows = BadRows()
         self._threads = threads if self.windows is None else 1
-        self.crew: Crew | None = None
+        self.shared_threads: Threads | None = None
         """What does the work of several threads, if they are not to be the source's own."""
         self._kept: OpenPieces | None = None
         self.watch: Callable[[Cells, NDArray[np.uint8]], None] | None = None
@@ -261,7 +261,9 @@ class RawSource:
         else:
             return
         yield from in_order(
-            lambda each: each.hashed(self._transform, self._no_click), pieces, self.crew or self._threads
+            lambda each: each.hashed(self._transform, self._no_click),
+            pieces,
+            self.shared_threads or self._threads,
         )
 
     def _wanted(self, start: int, stop: int | None) -> Iterator[PlacedPiece]:

@@ -1,17 +1,20 @@
-"""`Crew`: threads that do urgent work first; `in_order`: work on them, whose results come in its order."""
+"""`Threads`: calls on other threads; `in_order`: their results in the order of what they work on."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from itertools import pairwise
 from threading import Condition, Thread
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 U = TypeVar("U")
+
+_Queue = deque[tuple[Future[Any], Callable[[], Any]]]
 
 _AHEAD = 2  # items per thread: one in work and one that waits, so that no thread does
 
@@ -23,59 +26,72 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-class Crew:
-    """So many threads, which begin what is urgent before all else. Leaving the `with` block ends them.
+class Threads:
+    """So many threads, which begin what is submitted before all that is `ahead`.
 
-    What is done ahead of time fills their gaps in short pieces. With threads of its own, more would run than
-    there are cores, and take them, and what is in their caches, from what others wait for: training two
-    workers on raw text took a third more processor time.
+    Leaving the `with` block ends them. Python does not wait for them at its end, as it would for those of a
+    ThreadPoolExecutor: a call that hangs, as on a disk, keeps no process alive.
+
+    What is done ahead of time fills gaps in short pieces. With threads of its own, more would run than there
+    are cores, and take them, and what is in their caches, from what others wait for: training two workers on
+    raw text took a third more processor time.
     """
 
-    def __init__(self, threads: int, name: str = "hasher") -> None:
-        self.size = threads
+    def __init__(self, count: int, name: str = "hasher") -> None:
+        self.count = count
         self._changed = Condition()
-        self._urgent: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        self._ahead: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._submitted: _Queue = deque()
+        self._ahead: _Queue = deque()
         self._closed = False
         self._name = name
         self._threads: list[Thread] = []
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> Threads:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """End the threads; what has not begun is cancelled."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """End the threads; what has not begun is cancelled. Waits for what has begun, `timeout_s` at most."""
         with self._changed:
             self._closed = True
-            left = [*self._urgent, *self._ahead]
-            self._urgent.clear()
+            waiting = [*self._submitted, *self._ahead]
+            self._submitted.clear()
             self._ahead.clear()
             self._changed.notify_all()
-        for future, _call in left:
+        for future, _call in waiting:
             if future.cancel():
-                future.set_running_or_notify_cancel()  # who waits for it is told
+                future.set_running_or_notify_cancel()  # whoever waits for it wakes up
         for thread in self._threads:
-            thread.join()
+            thread.join(timeout_s)
 
-    def urgent(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Do it next."""
-        return self._submit(self._urgent, lambda: call(*args, **kwargs))
+        return self._add(self._submitted, lambda: call(*args, **kwargs))
 
     def ahead(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Do it when nothing is urgent. It must not wait for other work of the crew."""
-        return self._submit(self._ahead, lambda: call(*args, **kwargs))
+        """Do it when nothing else is to be done. It must not wait for other work of these threads."""
+        return self._add(self._ahead, lambda: call(*args, **kwargs))
 
-    def _submit(
-        self, queue: deque[tuple[Future[Any], Callable[[], Any]]], call: Callable[[], T]
-    ) -> Future[T]:
+    def map(self, call: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
+        """What `call` gives for each of the items, in their order; all are submitted at once."""
+        futures = [self.submit(call, item) for item in items]
+        return (future.result() for future in futures)
+
+    def over(self, bounds: Sequence[int], call: Callable[[int, int], T]) -> list[T]:
+        """What `call(first, last)` gives for each block, in order; `bounds`: their starts, and the end."""
+        blocks = list(pairwise(bounds))
+        if self.count == 1 or len(blocks) == 1:
+            return [call(*block) for block in blocks]
+        return list(self.map(lambda block: call(*block), blocks))
+
+    def _add(self, queue: _Queue, call: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
         with self._changed:
             if self._closed:
-                raise RuntimeError("the crew has ended")
-            if len(self._threads) < self.size:
+                raise RuntimeError("the threads have ended")
+            if len(self._threads) < self.count:
                 name = f"{self._name}_{len(self._threads)}"
                 self._threads.append(Thread(target=self._work, name=name, daemon=True))
                 self._threads[-1].start()
@@ -86,35 +102,35 @@ class Crew:
     def _work(self) -> None:
         while True:
             with self._changed:
-                while not (self._urgent or self._ahead):
+                while not (self._submitted or self._ahead):
                     if self._closed:
                         return
                     self._changed.wait()
-                future, call = (self._urgent or self._ahead).popleft()
+                future, call = (self._submitted or self._ahead).popleft()
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
-                except BaseException as error:  # noqa: BLE001  (raised to whom the future tells)
+                except BaseException as error:  # noqa: BLE001  (raised where the result is asked for)
                     future.set_exception(error)
             del future, call  # they may hold much memory
 
 
-def in_order(call: Callable[[T], U], items: Iterator[T], threads: int | Crew) -> Generator[U, None, None]:
-    """What `call` gives for each item, in their order, worked out on so many threads, or ahead by a crew.
+def in_order(call: Callable[[T], U], items: Iterator[T], threads: int | Threads) -> Generator[U, None, None]:
+    """What `call` gives for each item, in their order, worked out on so many threads, or ahead on these.
 
     Items are taken in the caller's thread, at most two per thread ahead. What they or a call raise comes
     behind what was before it, as if there were no threads.
     """
     if isinstance(threads, int):
-        with Crew(threads) as crew:
-            yield from in_order(call, items, crew)
+        with Threads(threads) as own:
+            yield from in_order(call, items, own)
         return
     running: deque[Future[U]] = deque()
     failure: Exception | None = None
     try:
         ended = False
         while running or not ended:
-            while not ended and len(running) < _AHEAD * threads.size:
+            while not ended and len(running) < _AHEAD * threads.count:
                 try:
                     running.append(threads.ahead(call, next(items)))
                 except StopIteration:

@@ -8,10 +8,10 @@ from threading import Event
 
 import numpy as np
 
-from ctr.batch.examples import Examples
+from ctr.batch.matrix import Matrix
 from ctr.batch.minimise import Minimum, minimise
 from ctr.batch.objective import Objective, Point
-from ctr.batch.threads import Threads
+from ctr.features.threads import Threads
 from ctr.optimizers import Float32, Float64, Lbfgs
 
 
@@ -27,7 +27,7 @@ class Fit:
 
 
 def fit(
-    examples: Examples,
+    examples: Matrix,
     optimizer: Lbfgs,
     start: Float32,
     threads: Threads,

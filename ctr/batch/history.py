@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.batch import history_kernels as kernels
-from ctr.batch.threads import Bounds, Threads
+from ctr.batch.matrix import Bounds
+from ctr.features.threads import Threads
 from ctr.optimizers import Float64
 
 _STEPS = 10

@@ -8,8 +8,8 @@ import numpy as np
 
 from ctr.batch import gradient_kernels as kernels
 from ctr.batch import orthant_kernels as orthants
-from ctr.batch.examples import Examples
-from ctr.batch.threads import Threads, equal_blocks
+from ctr.batch.matrix import Matrix, equal_blocks
+from ctr.features.threads import Threads
 from ctr.optimizers import Float64
 
 BLOCK = 1 << 17  # coordinates of vectors that are worked on at a time
@@ -63,7 +63,7 @@ class Objective:
     then right on the diagonal. In hashed logs some features occur in every example, and most in one.
     """
 
-    def __init__(self, examples: Examples, l1: float, l2: float, w: Float64, threads: Threads) -> None:
+    def __init__(self, examples: Matrix, l1: float, l2: float, w: Float64, threads: Threads) -> None:
         """`w` float64[u]: the weights at the start, by coordinate."""
         self.examples, self.threads = examples, threads
         size = examples.slots.size

@@ -16,12 +16,12 @@ from uuid import uuid4
 
 import numpy as np
 
-from ctr.background import Background
 from ctr.checkpoint import Checkpoint, read_checkpoint, read_job, restore_checkpoint, sole_writer
 from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.coordinator import ClusterSummary, Coordinator
 from ctr.errors import ModelError, StoreError
 from ctr.features import ExampleSource, Slots
+from ctr.features.threads import Threads
 from ctr.learn import WARM_UP_ROWS, Trained, TrainProgress, read_out, warm_up
 from ctr.optimizers import Float32, Optimizer
 from ctr.ps import (
@@ -102,7 +102,7 @@ def train_distributed(
                 lease_s=settings.lease_s,
                 on_pass=None if on_pass is None else lambda number: on_pass(number, read_out(store)),
             )
-        with closing(coordinator), Background("strings") as meanwhile:
+        with closing(coordinator), Threads(1, "strings") as meanwhile:
             # While workers start and read their first chunk. If it fails, so do the pushes, which tell why.
             meanwhile.submit(store.make_strings)
             result, cluster = coordinator.run(stop=stop, on_progress=on_progress, on_start=on_start)

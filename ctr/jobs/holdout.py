@@ -7,12 +7,12 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event
 from typing import TYPE_CHECKING, NamedTuple
 
-from ctr.background import Background
 from ctr.errors import DataError
 from ctr.features import ExampleSource, Slots, open_source
+from ctr.features.threads import Threads
 from ctr.metrics import MetricSummary
 from ctr.model import LinearModel, Model, evaluate
 from ctr.optimizers import Float32
@@ -121,17 +121,17 @@ def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
 
 
 class PassEvaluations:
-    """How good a model was after each pass but the last: evaluated one by one, on other threads."""
+    """How good a model was after each pass but the last: evaluated one by one, on another thread."""
 
     def __init__(self, evaluated: Callable[[AfterPass], MetricSummary | None]) -> None:
         """`evaluated` gives the metrics after a pass, or None when the job is to stop."""
         self._evaluated = evaluated
         self._futures: dict[int, Future[MetricSummary | None]] = {}
-        self._turn = Lock()
+        self._thread = Threads(1, "hold-out")
 
     def add(self, after: AfterPass) -> None:
         """Evaluate what a pass has come to."""
-        self._futures[after.number] = Background("hold-out").submit(self._in_turn, after)
+        self._futures[after.number] = self._thread.submit(self._evaluated, after)
 
     def wait(self) -> None:
         """Until all are evaluated; what went wrong is told later."""
@@ -141,7 +141,3 @@ class PassEvaluations:
         """By pass, when all are evaluated. Raises what an evaluation raised."""
         found = {number: future.result() for number, future in self._futures.items()}
         return {number: summary for number, summary in found.items() if summary is not None}
-
-    def _in_turn(self, after: AfterPass) -> MetricSummary | None:
-        with self._turn:
-            return self._evaluated(after)

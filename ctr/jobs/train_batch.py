@@ -9,10 +9,11 @@ from time import perf_counter
 
 import numpy as np
 
-from ctr.batch import Examples, Fit, Point, Threads, fit
+from ctr.batch import Fit, Matrix, Point, fit
 from ctr.errors import DataError
 from ctr.features import Chunk, Slots, slot_dtype
 from ctr.features.batches import localize
+from ctr.features.threads import Threads, cores
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.learn import AdmissionCounts, Convergence, Sampling, Timings, Trained, TrainProgress, TrainResult
@@ -37,14 +38,14 @@ def learn_in_batch(
     if state is not None:
         begun = LinearModel.of_weights(state[0], optimizer.weights(state[1]))
     started = perf_counter()
-    with Threads() as threads:
+    with Threads(cores(), "gradient") as threads:
         chunks = _read(setup, stop)
         read = perf_counter() - started
         if stop.is_set():
             raise KeyboardInterrupt
         if not chunks:
             raise DataError("there is no row to learn from: check the input, or the hold-out fraction.")
-        examples = Examples.of_chunks(chunks, threads)
+        examples = Matrix.of_chunks(chunks, threads)
         chunks.clear()
         remains.begin()
 
@@ -70,7 +71,7 @@ def _read(setup: TrainSetup, stop: Event) -> list[Chunk]:
     return chunks
 
 
-def _result(examples: Examples, found: Fit, sampling: Sampling, seconds: float, read: float) -> TrainResult:
+def _result(examples: Matrix, found: Fit, sampling: Sampling, seconds: float, read: float) -> TrainResult:
     minimum, measured = found.minimum, Metrics()
     weights = sampling.plain(examples.weights, examples.labels)
     measured.add(found.margins.astype(np.float32), examples.labels, weights)

@@ -7,7 +7,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from ctr.features import DatasetSource
-from ctr.features.threads import Crew
+from ctr.features.threads import Threads
 from ctr.jobs.holdout import AfterPass, PassEvaluations, State
 from ctr.jobs.remains import Remains
 from ctr.jobs.setup import TrainSetup
@@ -36,9 +36,9 @@ def learn_in_memory(
         after_passes.add(AfterPass(number, state, rounds.passes_after(number)))
         after_passes.wait()
 
-    threads = setup.job.reading_threads
-    crew = Crew(threads, "worker") if threads > 1 else None
-    _share(setup.source, crew)
+    count = setup.job.reading_threads
+    threads = Threads(count, "worker") if count > 1 else None
+    _share(setup.source, threads)
     try:
         initial = setup.initial_state()
         if initial is not None:
@@ -55,7 +55,7 @@ def learn_in_memory(
             on_progress=on_progress,
             stop=stop,
             on_pass=None if setup.holdout is None else evaluate,
-            crew=crew,
+            threads=threads,
         )
         result = rounds.train()
         state = read_out(store)
@@ -63,15 +63,15 @@ def learn_in_memory(
         return Trained(result, state)
     finally:
         _share(setup.source, None)
-        if crew is not None:
-            crew.close()
+        if threads is not None:
+            threads.close()
         store.close()
 
 
-def _share(source: ExampleSource, crew: Crew | None) -> None:
+def _share(source: ExampleSource, threads: Threads | None) -> None:
     """Those who train make examples of raw rows, too, if there are several; a data set has none to make."""
     if not isinstance(source, DatasetSource):
         from ctr.features import RawSource  # which a job over a data set does without
 
         if isinstance(source, RawSource):
-            source.crew = crew
+            source.shared_threads = threads

@@ -14,7 +14,7 @@ import numpy as np
 from ctr.defaults import MOST_WORKERS, SAFE_ADDING
 from ctr.errors import DataError, ModelError
 from ctr.features import ExampleSource
-from ctr.features.threads import Crew
+from ctr.features.threads import Threads
 from ctr.learn.admission import Admission
 from ctr.learn.learner import WARM_UP_ROWS, warm_up
 from ctr.learn.learning_curve import LearningCurve
@@ -135,7 +135,7 @@ class Rounds:
     """Gets the number of each pass, from 1, that is over while another follows, and everything that the store
     holds then. (Where two passes share a round of several workers, it is after that round.) Training waits
     for it; its time does not count."""
-    crew: Crew | None = None
+    threads: Threads | None = None
     """The threads of several workers, if they do other work, too."""
     _waited_s: float = field(default=0.0, init=False)
     """For `on_pass`."""
@@ -162,7 +162,7 @@ class Rounds:
             settings.safe_adding,
             self._admission,
             self._sampling,
-            self.crew,
+            self.threads,
         )
 
     @property

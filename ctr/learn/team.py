@@ -15,7 +15,7 @@ import numpy as np
 
 from ctr.features import Batch, Chunk, Slots
 from ctr.features.batches import localize
-from ctr.features.threads import Crew, cores
+from ctr.features.threads import Threads, cores
 from ctr.learn.admission import EVERYTHING, Admission, AdmissionCounts
 from ctr.learn.learner import Learner, Timings
 from ctr.learn.sampling import ALL_ROWS, Sampling
@@ -77,9 +77,9 @@ class Team:
         safe_adding: float,
         admission: Admission = EVERYTHING,
         sampling: Sampling = ALL_ROWS,
-        crew: Crew | None = None,
+        threads: Threads | None = None,
     ) -> None:
-        """`job`: as in the tokens of what is pushed. `crew`: the threads, if they are not its own."""
+        """`job`: as in the tokens of what is pushed. `threads`: to work on, if it has none of its own."""
         self._width = store.width
         self._admission = admission
         self._partitions = store.partitions
@@ -90,16 +90,16 @@ class Team:
         ]
         self._shared = Timings()  # of what no worker does alone
         self._lock = Lock()
-        self._owned = crew is None and workers > 1
-        self._crew = Crew(min(workers, cores()), "worker") if self._owned else crew
+        self._owned = threads is None and workers > 1
+        self._threads = Threads(min(workers, cores()), "worker") if self._owned else threads
         """None: one worker, which works in the caller's thread."""
 
     def __enter__(self) -> Team:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._owned and self._crew is not None:
-            self._crew.close()
+        if self._owned and self._threads is not None:
+            self._threads.close()
 
     @property
     def learners(self) -> list[Learner]:
@@ -128,16 +128,16 @@ class Team:
 
         One worker does it itself: what reads for it has more to do than it has.
         """
-        if self._crew is None or isinstance(examples, Chunk):
+        if self._threads is None or isinstance(examples, Chunk):
             return examples
-        return self._crew.ahead(self._localize, examples)
+        return self._threads.ahead(self._localize, examples)
 
     def begin(self, tasks: Iterable[Task]) -> list[Begun]:
         """The round of these tasks, at most one per worker. A worker starts as soon as its task is there.
 
         Raises the errors of `tasks`.
         """
-        # The crew must not wait for a chunk: it may be the crew's to make it.
+        # The threads must not wait for a chunk: it may be theirs to make it.
         return self._together(self._pull, ((task, self._chunk(task)) for task in tasks))
 
     def learn(self, begun: list[Begun], clock: int, *, following: Iterable[Task] = ()) -> list[Begun]:
@@ -234,8 +234,8 @@ class Team:
         return [[slice(*ends) for ends in zip(*each, strict=True)] for each in pairwise(edges)]
 
     def _start(self, step: Callable[[int, T], U], at: int, item: T) -> Future[U]:
-        if self._crew is not None:
-            return self._crew.urgent(step, at, item)
+        if self._threads is not None:
+            return self._threads.submit(step, at, item)
         done: Future[U] = Future()
         done.set_result(step(at, item))
         return done

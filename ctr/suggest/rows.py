@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
-from ctr.features import Batch, FeatureSpec, RawSource
+from ctr.features import Batch, Chunk, FeatureSpec, RawSource
+from ctr.features.batches import join_chunks, localize
+from ctr.features.threads import Threads
 from ctr.learn import base_rate
 from ctr.suggest.crossed import crossed_fields
-from ctr.suggest.examples import Examples
 from ctr.suggest.values import Values, number_values
 
 _BLOCK = 65_536
@@ -24,8 +24,10 @@ _BITS = 32  # of the hashes by which values are told apart
 class Rows:
     """Rows in their order."""
 
-    examples: Examples
-    """With the features of the spec as it is."""
+    chunk: Chunk
+    """All of them, with labels and the features of the spec as it is."""
+    rate: float | None
+    """The click rate at which the bias of a model starts; None where there is none."""
     fields: tuple[str, ...]
     """The fields whose crosses may be tried, see `candidate_fields`."""
     of_fields: tuple[str, ...]
@@ -36,7 +38,19 @@ class Rows:
     """How many rows the input has; these are spread evenly over them."""
 
     def __len__(self) -> int:
-        return len(self.examples)
+        return len(self.chunk)
+
+    @property
+    def labels(self) -> NDArray[np.float32]:
+        """float32[n], each 0 or 1."""
+        assert self.chunk.labels is not None
+        return self.chunk.labels
+
+    @property
+    def weights(self) -> NDArray[np.float32]:
+        """float32[n]."""
+        weights = self.chunk.weights
+        return np.ones(len(self), np.float32) if weights is None else weights
 
 
 def candidate_fields(spec: FeatureSpec) -> dict[str, str]:
@@ -58,7 +72,7 @@ def read_rows(
     values: RawSource,
     most: int,
     stop: int | None,
-    pool: Executor,
+    threads: Threads,
     on_progress: Callable[[int, float], None] = lambda rows, fraction: None,
 ) -> Rows:
     """At most so many rows, spread evenly over all, or those before `stop`.
@@ -69,24 +83,24 @@ def read_rows(
     fields = candidate_fields(source.spec)
     total = source.count_rows() if stop is None else min(source.count_rows(), stop)
     hashes = np.empty((len(fields), min(total, most)), np.uint32)
-    batches, done = [], 0
+    chunks, done = [], 0
     for batch, wide in zip(_sampled(source, total, most), _sampled(values, total, most), strict=True):
         places = wide.indptr[:-1, None] + int(source.spec.bias) + np.arange(len(fields))
         hashes[:, done : done + len(batch)] = wide.slots[places].T
-        batches.append(batch)
+        chunks.append(localize(batch))
         done += len(batch)
         on_progress(done, source.fraction_read)
     if done == 0:
         raise DataError("the input has no row to learn from: check the file.")
-    numbered = tuple(pool.map(number_values, hashes[:, :done]))
+    numbered = tuple(threads.map(number_values, hashes[:, :done]))
     rate = base_rate(source, None) if source.spec.bias else None
-    examples = Examples.of(batches, rate)
-    if (clicks := np.count_nonzero(examples.labels)) in (0, done):
+    read = Rows(join_chunks(chunks), rate, tuple(fields), tuple(fields.values()), numbered, total)
+    if (clicks := np.count_nonzero(read.labels)) in (0, done):
         raise DataError(
             f"all {done:,} rows to search in are {'clicks' if clicks else 'without a click'}, and crosses are"
             " found on rows of both classes; check the spec's label, and whether the rows are sorted."
         )
-    return Rows(examples, tuple(fields), tuple(fields.values()), numbered, total)
+    return read
 
 
 def spec_of_values(spec: FeatureSpec) -> FeatureSpec:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.threads import Threads
 from ctr.suggest import kernels
 from ctr.suggest.values import Values
 
@@ -46,9 +46,9 @@ class Score(NamedTuple):
 class Scorer:
     """Scores crosses of columns over the same rows; the scores do not depend on the number of threads."""
 
-    def __init__(self, labels: NDArray[np.float32], weights: NDArray[np.float32], pool: Executor) -> None:
+    def __init__(self, labels: NDArray[np.float32], weights: NDArray[np.float32], threads: Threads) -> None:
         self._labels, self._weights = labels, weights
-        self._pool = pool
+        self._threads = threads
         self._thread = threading.local()
 
     def scores(
@@ -61,7 +61,7 @@ class Scorer:
         odds = np.empty(self._labels.size, np.float32)
         kernels.odds_against(margins, self._labels, odds)
         found = []
-        for score in self._pool.map(lambda cross: self._score(cross[0], cross[1], odds), crosses):
+        for score in self._threads.map(lambda cross: self._score(cross[0], cross[1], odds), crosses):
             found.append(score)
             on_progress(len(found))
         return found

@@ -12,15 +12,15 @@ gains by, and whether it does at all; then with all rows, for so many.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from math import log2
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.threads import Threads
 from ctr.suggest.candidates import Candidate, Known, fields_of, pairs, triples
-from ctr.suggest.examples import Margins
+from ctr.suggest.margins import Margins, with_crosses
 from ctr.suggest.rows import Rows
 from ctr.suggest.scorer import Score, Scorer
 from ctr.suggest.values import Values, cross_values
@@ -83,7 +83,7 @@ def find_crosses(
     rows: Rows,
     known: Known,
     most: int,
-    pool: Executor,
+    threads: Threads,
     on_progress: Callable[[int, float], None] = lambda rows, fraction: None,
 ) -> Found:
     """At most so many crosses of the fields of `rows`, none of them `known`.
@@ -92,26 +92,26 @@ def find_crosses(
     outcome does not depend on the number of threads.
     """
     cut = len(rows) - int(_HELD_OUT * len(rows))
-    trial = _Search(rows, cut, known, pool, lambda rows, part: on_progress(rows, part / 2))
+    trial = _Search(rows, cut, known, threads, lambda rows, part: on_progress(rows, part / 2))
     pairs = trial.take_pairs(most)
     more = trial.take_triples(most)
     taken: list[_Taken] = []
     if trial.taken:
         done = trial.learnt
         search = _Search(
-            rows, len(rows), known, pool, lambda rows, part: on_progress(done + rows, (1 + part) / 2)
+            rows, len(rows), known, threads, lambda rows, part: on_progress(done + rows, (1 + part) / 2)
         )
         search.take_pairs(pairs)
         if more:
             search.take_triples(len(search.taken) + more)
         taken = search.taken
-    weights = rows.examples.weights
+    weights = rows.weights
     weight = float(weights[cut:].sum()) or 1.0
     gains = trial.base.losses[cut:] - trial.margins.losses[cut:]
     return Found(
         chosen=tuple(_chosen(each, rows.fields, float(weights.sum())) for each in taken),
         scored=trial.scored,
-        features=rows.examples.chunk.slots.size + sum(each.values.features for each in taken),
+        features=rows.chunk.slots.size + sum(each.values.features for each in taken),
         alpha=trial.base.alpha,
         loss=float(trial.base.losses[cut:].sum()) / weight,
         gain=float(gains.sum()) / weight,
@@ -131,7 +131,7 @@ class _Search:
     rows: Rows
     cut: int
     known: Known
-    pool: Executor
+    threads: Threads
     on_progress: Callable[[int, float], None]
     taken: list[_Taken] = field(default_factory=list, init=False)
     scored: int = field(default=0, init=False)
@@ -145,9 +145,9 @@ class _Search:
     _scorer: Scorer = field(init=False)
 
     def __post_init__(self) -> None:
-        examples, cut = self.rows.examples, self.cut
-        self._scorer = Scorer(examples.labels[:cut], examples.weights[:cut], self.pool)
-        self.base = self.margins = examples.best_margins(_ALPHAS, cut, self.pool)
+        rows, cut = self.rows, self.cut
+        self._scorer = Scorer(rows.labels[:cut], rows.weights[:cut], self.threads)
+        self.base = self.margins = Margins.best(rows.chunk, rows.rate, _ALPHAS, cut, self.threads)
 
     def take_pairs(self, most: int) -> int:
         """Take pairs of fields, until there are so many crosses; how many were taken."""
@@ -213,8 +213,9 @@ class _Search:
 
     def _with_crosses(self, taken: Sequence[_Taken]) -> Margins:
         """The margins of a model with these crosses. More features may want a smaller learning rate."""
-        examples = self.rows.examples.crossed([each.values for each in taken])
-        return examples.best_margins((self.base.alpha, self.base.alpha / 2), self.cut, self.pool)
+        chunk = with_crosses(self.rows.chunk, [each.values for each in taken])
+        alphas = self.base.alpha, self.base.alpha / 2
+        return Margins.best(chunk, self.rows.rate, alphas, self.cut, self.threads)
 
     def _gain(self, before: Margins, after: Margins) -> tuple[float, float]:
         """What the rows held out gain, in nats, and the standard error of that."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from ctr.errors import DataError
 from ctr.features import FeatureSpec, RawSource, fit, input_files, is_dataset
+from ctr.features.threads import Threads
 from ctr.suggest.crossed import with_crossed_fields
 from ctr.suggest.rows import candidate_fields, read_rows, spec_of_values
 from ctr.suggest.search import MOST_CROSSES, Chosen, find_crosses
@@ -116,21 +116,21 @@ def suggest_crosses(
     fitted = fit(spec.of_fields(spec.fields), files, rows=None if stop is None else [range(stop)])
     source = RawSource(fitted, files, threads=workers)
     values = RawSource(spec_of_values(fitted), files, threads=workers)
-    pool = ThreadPoolExecutor(workers, "suggest")
+    threads = Threads(workers, "suggest")
     try:
         read = read_rows(
-            source, values, rows, stop, pool, lambda done, fraction: on_progress(done, _READING * fraction)
+            source, values, rows, stop, threads, lambda done, fraction: on_progress(done, _READING * fraction)
         )
         known = frozenset(frozenset(of.get(part, part) for part in cross.of) for cross in spec.crosses)
         found = find_crosses(
             read,
             known,
             most,
-            pool,
+            threads,
             lambda done, fraction: on_progress(done, _READING + (1 - _READING) * fraction),
         )
     finally:
-        pool.shutdown(cancel_futures=True)
+        threads.close()
     return Suggestion(
         spec=spec,
         chosen=found.chosen,

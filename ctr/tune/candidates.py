@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -13,6 +12,7 @@ import numpy as np
 
 from ctr.errors import DataError
 from ctr.features import BLOCK_ROWS, Batch, Chunk, DatasetSource, ExampleSource, FeatureSpec, write_dataset
+from ctr.features.threads import Threads
 from ctr.tune.examples import Examples
 from ctr.tune.folds import Fold, folds_of
 from ctr.tune.raw_rows import Part, RawRows, parts_of
@@ -149,9 +149,10 @@ def with_scales(candidate: Candidate, spec: FeatureSpec, folds: Sequence[Fold], 
     first = candidate.by_fold[0]
     everything = (range(first.rows),)
     find = partial(find_scales, names=len(spec.names), beta=first.suited_beta)
-    with ThreadPoolExecutor(workers, "scales") as pool:
-        of_all = pool.submit(find, first, learnt=everything)
-        of_folds = list(pool.map(lambda each, fold: find(each, learnt=fold.learnt), candidate.by_fold, folds))
+    with Threads(workers, "scales") as threads:
+        of_all = threads.submit(find, first, learnt=everything)
+        both = zip(candidate.by_fold, folds, strict=True)
+        of_folds = list(threads.map(lambda both: find(both[0], learnt=both[1].learnt), both))
     written = [float(f"{scale:.2g}") for scale in of_all.result()[1:].tolist()]
     return Candidate(
         tuple(each.scaled(scales) for each, scales in zip(candidate.by_fold, of_folds, strict=True)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ctr.errors import ModelError
+from ctr.features.threads import Threads
 from ctr.optimizers import choose_optimizer
 from ctr.packages import require_packages
 from ctr.tune.candidates import Candidate
@@ -156,7 +157,7 @@ class Search:
         }
         choices = {name: values for name, values in choices.items() if len(values) > 1}
         study = _study(self.seed, choices, beta)
-        with ThreadPoolExecutor(min(self.workers, AHEAD), "trial") as pool:
+        with Threads(min(self.workers, AHEAD), "trial") as threads:
             for number in range(self.trials + AHEAD):
                 if number >= AHEAD and self._waiting and not self._finish(study):
                     break
@@ -165,7 +166,7 @@ class Search:
                     params = dict(asked.params)
                     chosen = known[params.pop(_CROSSES, 0), params.pop(_SCALED, False)]
                     settings = {name: _written(name, value) for name, value in params.items()}
-                    self._begin(pool, asked, settings | dict(self.fixed), chosen)
+                    self._begin(threads, asked, settings | dict(self.fixed), chosen)
 
     def _over(self) -> bool:
         return perf_counter() - self._started >= self.limit_s
@@ -182,7 +183,7 @@ class Search:
         return self.ended is Ended.TRIALS
 
     def _begin(
-        self, pool: ThreadPoolExecutor, asked: Asked, settings: Mapping[str, float], chosen: Candidate
+        self, threads: Threads, asked: Asked, settings: Mapping[str, float], chosen: Candidate
     ) -> None:
         first = not self.tried and not self._waiting  # which comes to its end however slow the machine is
         run = partial(
@@ -195,7 +196,7 @@ class Search:
             self.stop.is_set if first else lambda: self.stop.is_set() or self._over(),
             judged := Judged(),
         )
-        self._waiting.append(_Begun(asked, settings, chosen, judged, pool.submit(run)))
+        self._waiting.append(_Begun(asked, settings, chosen, judged, threads.submit(run)))
 
     def _finish(self, study: Study) -> bool:
         """Wait for the oldest trial that has begun, and count it; False if it was not to come to its end."""

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.features.words.bag_kernels import bounded
 from ctr.numba_cache import njit
 
 WORD = np.uint64(6)  # log2 of the 64 bits of a word
@@ -22,6 +21,7 @@ ONE = np.uint64(1)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: Knuth's multiplicative hashing
 DIGIT = 11  # bits per radix pass: 2048 counters stay in the first-level cache
 DIGITS = 1 << DIGIT
+_LARGEST = np.finfo(np.float32).max
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -235,7 +235,7 @@ def scale_values(
     scales: NDArray[np.float32],
     out: NDArray[np.float32],
 ) -> None:
-    """Write the value of each feature times the scale of its field."""
+    """Write the value of each feature times the scale of its field, bounded as the transform bounds it."""
     for k in range(fields.size):
         scale = scales[fields[k]]
-        out[k] = scale if values is None else bounded(values[k] * scale)
+        out[k] = scale if values is None else min(max(values[k] * scale, -_LARGEST), _LARGEST)

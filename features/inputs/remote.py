@@ -6,7 +6,7 @@ import io
 import os
 import re
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ctr.errors import DataError
 from ctr.features.inputs.input_file import FileState, require_same
+from ctr.features.threads import Threads
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _GCS = ("gs://", "gcs://")
@@ -215,8 +216,8 @@ class _ReadAhead(io.RawIOBase):
     def __init__(self, uri: str, file: Any) -> None:
         self._uri, self._file, self._at = uri, file, 0
         self._block = memoryview(b"")
-        self._pool = ThreadPoolExecutor(1, "read-ahead")
-        self._next: Future[bytes] = self._pool.submit(file.read, _AHEAD_BYTES)
+        self._threads = Threads(1, "read-ahead")
+        self._next: Future[bytes] = self._threads.submit(file.read, _AHEAD_BYTES)
 
     def readable(self) -> bool:
         return True
@@ -230,7 +231,7 @@ class _ReadAhead(io.RawIOBase):
             with remote_errors(self._uri):
                 self._block = memoryview(self._next.result())
             if self._block:
-                self._next = self._pool.submit(self._file.read, _AHEAD_BYTES)
+                self._next = self._threads.submit(self._file.read, _AHEAD_BYTES)
         count = min(len(room), len(self._block))
         room[:count], self._block = self._block[:count], self._block[count:]
         self._at += count
@@ -238,6 +239,6 @@ class _ReadAhead(io.RawIOBase):
 
     def close(self) -> None:
         if not self.closed:
-            self._pool.shutdown(cancel_futures=True)
+            self._threads.close()
             self._file.close()
         super().close()

@@ -22,7 +22,7 @@ from ctr.features.batches import Batch
 from ctr.features.lines.delimited import DelimitedReader
 from ctr.features.source import RawSource
 from ctr.features.spec import FORMATS, parse_spec
-from ctr.features.threads import Crew, in_order
+from ctr.features.threads import Threads, in_order
 
 SPEC = """
 version: 1
@@ -223,20 +223,20 @@ def test_in_order_fails_in_order() -> None:
         assert found == wanted
 
 
-def test_a_crew_begins_what_is_urgent_first() -> None:
+def test_threads_begin_what_is_submitted_first() -> None:
     begun: list[str] = []
     free = threading.Event()
-    with Crew(1) as crew:
-        crew.ahead(free.wait, 60)
-        ahead = [crew.ahead(begun.append, f"ahead {i}") for i in range(2)]
-        urgent = [crew.urgent(begun.append, f"urgent {i}") for i in range(2)]
+    with Threads(1) as threads:
+        threads.ahead(free.wait, 60)
+        ahead = [threads.ahead(begun.append, f"ahead {i}") for i in range(2)]
+        submitted = [threads.submit(begun.append, f"submitted {i}") for i in range(2)]
         free.set()
-        for each in ahead + urgent:
+        for each in ahead + submitted:
             each.result()
-    assert begun == ["urgent 0", "urgent 1", "ahead 0", "ahead 1"]
+    assert begun == ["submitted 0", "submitted 1", "ahead 0", "ahead 1"]
 
 
-def test_a_crew_that_ends_cancels_what_has_not_begun() -> None:
+def test_threads_that_end_cancel_what_has_not_begun() -> None:
     running, free = threading.Event(), threading.Event()
 
     def work() -> int:
@@ -244,23 +244,23 @@ def test_a_crew_that_ends_cancels_what_has_not_begun() -> None:
         free.wait(60)
         return 1
 
-    with Crew(1) as crew:
-        begun = crew.ahead(work)
+    with Threads(1) as threads:
+        begun = threads.ahead(work)
         assert running.wait(60)
-        waiting = crew.urgent(print)
+        waiting = threads.submit(print)
         threading.Timer(0.05, free.set).start()
     assert begun.result() == 1
     assert waiting.cancelled()
     with pytest.raises(RuntimeError, match="ended"):
-        crew.ahead(print)
+        threads.ahead(print)
 
 
-def test_a_crew_that_does_other_work_too_gives_the_same_batches(paths: list[Path]) -> None:
+def test_threads_that_do_other_work_too_give_the_same_batches(paths: list[Path]) -> None:
     alone, shared = (RawSource(spec_of(paths), paths, on_bad_rows="skip", threads=2) for _ in range(2))
     expected = list(alone.batches(100))
-    with Crew(2) as crew:
-        shared.crew = crew
-        others = [crew.urgent(sum, range(1_000)) for _ in range(20)]
+    with Threads(2) as threads:
+        shared.shared_threads = threads
+        others = [threads.submit(sum, range(1_000)) for _ in range(20)]
         found = list(shared.batches(100))
         assert {each.result() for each in others} == {499_500}
     require_equal(found, expected)

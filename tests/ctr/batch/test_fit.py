@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from ctr.batch import Examples, Fit, Threads, fit
+from ctr.batch import Fit, Matrix, fit
 from ctr.errors import ModelError
 from ctr.features import Batch
 from ctr.features.batches import localize
+from ctr.features.threads import Threads
 from ctr.optimizers import Lbfgs
 from tests.ctr.optimizers.test_ftrl import importances_of, labels_of
 from tests.examples import random_batch, rows_of
@@ -20,7 +21,7 @@ from tests.reference import batch as reference
 
 def fitted(batch: Batch, optimizer: Lbfgs, threads: int = 2, stop: Event | None = None) -> Fit:
     with Threads(threads) as several:
-        examples = Examples.of_chunks([localize(batch)], several)
+        examples = Matrix.of_chunks([localize(batch)], several)
         start = np.zeros(examples.slots.size, np.float32)
         return fit(examples, optimizer, start, several, stop=stop)
 

@@ -6,11 +6,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-
-from ctr.batch import Examples, Objective, Threads
-from ctr.batch.history import History
 from ctr.batch.threads import equal_blocks, weighed_blocks
+
+from ctr.batch import Matrix, Objective
+from ctr.batch.history import History
 from ctr.features.batches import localize, slice_chunk
+from ctr.features.threads import Threads
 from tests.ctr.optimizers.test_ftrl import importances_of, labels_of
 from tests.examples import random_batch, rows_of
 from tests.reference import batch as reference
@@ -27,7 +28,7 @@ def test_objective_and_gradient(values: bool, weights: bool) -> None:
     by_slot = dict(zip(chunk.slots.tolist(), w.tolist(), strict=True))
     told = rows_of(batch), labels_of(batch), importances_of(batch), by_slot
     with Threads(2) as threads:
-        examples = Examples.of_chunks([slice_chunk(chunk, 0, 150), slice_chunk(chunk, 150, 400)], threads)
+        examples = Matrix.of_chunks([slice_chunk(chunk, 0, 150), slice_chunk(chunk, 150, 400)], threads)
         of_coordinates = np.empty(w.size)
         of_coordinates[examples.coordinates] = w
         goal = Objective(examples, 0.7, 1.5, of_coordinates, threads)
@@ -47,7 +48,7 @@ def test_objective_and_gradient(values: bool, weights: bool) -> None:
 
 def test_the_pseudo_gradient_points_uphill() -> None:
     with Threads(1) as threads:
-        examples = Examples.of_chunks([localize(random_batch(300))], threads)
+        examples = Matrix.of_chunks([localize(random_batch(300))], threads)
         w = np.random.default_rng(3).choice([0.0, 0.2, -0.2], examples.slots.size)
         goal = Objective(examples, 4.0, 1.0, w, threads)
         point = goal.point(goal.x, goal.margins(goal.x))

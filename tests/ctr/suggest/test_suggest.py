@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from ctr.features import RawSource, load_spec, parse_spec
+from ctr.features.batches import localize
 from ctr.suggest import Suggestion, suggest_crosses
-from ctr.suggest.examples import Examples
+from ctr.suggest.margins import Margins
 from ctr.suggest.rows import read_rows, spec_of_values
 from ctr.synth import write_click_log
 from tests.command_line import Cli
@@ -195,9 +196,9 @@ def test_margins_do_not_know_the_label_of_their_row(planted: Path) -> None:
     spec = parse_spec(SPEC, "spec")
     batch = next(RawSource(spec, [planted]).batches(1_000))
     assert batch.labels is not None
-    before = Examples.of([batch], 0.5).margins(0.1).values
+    before = Margins.of(localize(batch), 0.5, 0.1).values
     batch.labels[500] = 1 - batch.labels[500]
-    after = Examples.of([batch], 0.5).margins(0.1).values
+    after = Margins.of(localize(batch), 0.5, 0.1).values
     assert (before[:501] == after[:501]).all()
     assert (before[501:] != after[501:]).any()
 

@@ -1,4 +1,4 @@
-"""`Examples`: all examples of a job in memory, by rows and by coordinates."""
+"""`Matrix`: all examples of a job in memory, by rows and by coordinates."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.batch import gradient_kernels as kernels
-from ctr.batch.threads import Bounds, Threads, equal_blocks, weighed_blocks
 from ctr.errors import ModelError
 from ctr.features import Chunk, Slots, slot_counts
 from ctr.features.batches import join_chunks
+from ctr.features.threads import Threads
 
 Float32 = NDArray[np.float32]
+Bounds = Sequence[int]
+"""Where blocks begin, and the end of the last: `[0, ..., size]`."""
 
 _BLOCK_ROWS = 16_384
 _BLOCK_FEATURES = 1 << 18
@@ -22,7 +24,7 @@ _MOST_COUNTED = 0xFFFF  # NumPy sorts 16-bit numbers by radix, in a tenth of the
 
 
 @dataclass(frozen=True, slots=True)
-class Examples:
+class Matrix:
     """`n` labelled examples over the `u` slots that occur in them.
 
     A slot's coordinate is its place by frequency, the most frequent first: so the weights that are read all
@@ -50,7 +52,7 @@ class Examples:
     """float32[nnz], in that order."""
 
     @staticmethod
-    def of_chunks(chunks: Sequence[Chunk], threads: Threads) -> Examples:
+    def of_chunks(chunks: Sequence[Chunk], threads: Threads) -> Matrix:
         """The examples of all chunks, of which there is one at least, in their order.
 
         Raises ModelError where there are no labels.
@@ -74,7 +76,7 @@ class Examples:
                 chunk.indptr, indices, values, free, first, last, rows, sorted_values
             ),
         )
-        return Examples(
+        return Matrix(
             chunk.slots,
             coordinates,
             chunk.indptr,
@@ -104,3 +106,14 @@ class Examples:
     def coordinate_blocks(self) -> Bounds:
         """Blocks of coordinates that occur about equally often."""
         return weighed_blocks(self.starts, _BLOCK_FEATURES)
+
+
+def equal_blocks(size: int, each: int) -> Bounds:
+    """Blocks of so many, but for the last."""
+    return [*range(0, size, each), size] if size else [0, 0]
+
+
+def weighed_blocks(starts: NDArray[np.int64], each: int) -> Bounds:
+    """Blocks of items that weigh about so much; `starts` int64[items + 1]: what those before each weigh."""
+    cuts = np.searchsorted(starts, np.arange(0, starts[-1], each)[1:])
+    return np.unique([0, *cuts, starts.size - 1]).tolist() if starts.size > 1 else [0, 0]
