@@ -30,17 +30,18 @@ class Background:
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run it after all earlier calls; the result, or what it raises, comes with the future."""
-        self._last = future = self._thread.submit(self._call, call, *args, **kwargs)
+
+        def noting_failure() -> T:
+            try:
+                return call(*args, **kwargs)
+            except BaseException as error:
+                self._failure = error
+                raise
+
+        self._last = future = self._thread.submit(noting_failure)
         return future
 
     def require_sound(self) -> None:
         """Raise what a call raised last, if one did."""
         if self._failure is not None:
             raise self._failure
-
-    def _call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return call(*args, **kwargs)
-        except BaseException as error:
-            self._failure = error
-            raise

@@ -102,7 +102,7 @@ ValuesOption = Annotated[
     typer.Option(
         metavar="FILE",
         help="Raw rows whose values give features their texts: a path, folder, pattern or URI. They need no "
-        "label, and may lack columns.",
+        "label, and may lack columns. Or a hashed data set, which names the field of each feature.",
     ),
 ]
 

@@ -125,8 +125,8 @@ def _texts(names: pa.Table | None, slots: Slots) -> list[str | None]:
 
 def _of_slot(slot: int, value: float, text: str | None) -> ShownFeature:
     """A feature by its slot, whose text, if that is known, begins with the field."""
-    field, _, feature = ("", "", f"slot {slot}") if text is None else text.partition("=")
-    return ShownFeature(field, "", feature, slot, value)
+    field, _, feature = (text or "").partition("=")
+    return ShownFeature(field, "", feature or f"slot {slot}", slot, value)
 
 
 def _with_bias(model: Model, features: Sequence[ShownFeature]) -> list[ShownFeature]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from ctr.errors import DataError
 from ctr.outputs import replace_file
 from ctr.packages import require_packages
-from ctr.weights import BIAS
+from ctr.weights import BETWEEN, BIAS
 
 UNKNOWN = "(no text)"
 
@@ -36,7 +36,7 @@ def weight_mass(weights: pa.Table, scales: Mapping[str, float]) -> list[tuple[st
     unknown = float(sizes[~named].sum())
     for text, size in zip(texts.filter(pa.array(named)).to_pylist(), sizes[named].tolist(), strict=True):
         if text != BIAS:
-            name = text.partition("=")[0]
+            name = text.partition(BETWEEN)[0].partition("=")[0]
             sums[name] += size * scales.get(name, 1.0)
     whole = sum(sums.values()) + unknown
     if not sums or not whole:

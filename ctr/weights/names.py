@@ -1,14 +1,18 @@
-"""The texts of features: of candidate values, where a model has no dictionary, or one without them."""
+"""The texts of features where a model has no dictionary: their values in raw rows, or their fields."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import compute
 
 from ctr.errors import DataError
-from ctr.features import FeatureSpec, RawSource, input_files, is_dataset
+from ctr.features import DatasetSource, FeatureSpec, RawSource, input_files, is_dataset, open_source
 from ctr.features.block import Reader
 from ctr.features.readable import Dictionary
 from ctr.features.readers import open_reader
@@ -26,13 +30,14 @@ def names_of_values(spec: FeatureSpec, inputs: Sequence[str], most_rows: int | N
 
     `count` is null: how often these rows have a feature says nothing of the data of training. Rows need no
     label, and may lack columns: their fields, and crosses with these, then have no names. Features of windows
-    have none at all. Bad rows are left out. Raises DataError when no field's column is there, when no row is
-    good, and as reading does.
+    have none at all. Bad rows are left out. A hashed data set has no values any more: the text of each of its
+    features is the name of its field or cross. Raises DataError when no field's column is there, when no row
+    is good, and as reading does.
     """
     if "-" in inputs:
         raise DataError("values cannot come from standard input, as they are read twice: give a file.")
     if any(is_dataset(each) for each in inputs):
-        raise DataError(f"{inputs[0]}: a hashed data set has no values any more; give raw rows.")
+        return _names_of_fields(spec, inputs)
     if not spec.fields:
         raise DataError(
             f"{spec.source.format} data carries its own features: there are no fields to name any of."
@@ -62,14 +67,50 @@ def names_of_values(spec: FeatureSpec, inputs: Sequence[str], most_rows: int | N
 
 
 def with_names(known: pa.Table | None, others: pa.Table | None) -> pa.Table | None:
-    """The features of a dictionary, and behind them those of `others` that it does not have."""
+    """The features of a dictionary, and behind them those of `others` that it does not have.
+
+    Where the dictionary has a text for a slot, the mere name of a field adds nothing to it.
+    """
     if known is None or others is None:
         return others if known is None else known
     columns = ["slot", "feature", "count"]
-    new = others.select(columns).join(
-        known.select(["slot", "feature"]), ["slot", "feature"], join_type="left anti"
-    )
-    return pa.concat_tables([known.select(columns), new.sort_by("slot")])
+    has_value = compute.match_substring(others["feature"], "=")
+    new = [
+        some.select(columns).join(known.select(keys), keys, join_type="left anti").sort_by("slot")
+        for some, keys in (
+            (others.filter(has_value), ["slot", "feature"]),
+            (others.filter(compute.invert(has_value)), ["slot"]),
+        )
+    ]
+    return pa.concat_tables([known.select(columns), *new])
+
+
+def _names_of_fields(spec: FeatureSpec, inputs: Sequence[str]) -> pa.Table:
+    """As `names_of_values`, of a hashed data set; a slot that several fields share has a row for each."""
+    open_source(inputs, spec, labels="ignored")  # hashed with this spec
+    source = DatasetSource(inputs[0], labels="ignored", with_fields=True)
+    slots, ids = np.empty(0, np.uint64), np.empty(0, np.uint16)
+    for chunk in source.chunks():
+        assert chunk.fields is not None
+        indices, fields = chunk.indices, chunk.fields
+        while indices.size:  # once, and again for slots of several fields
+            of_slot = np.zeros(chunk.slots.size, np.uint16)
+            of_slot[indices] = fields
+            used = np.flatnonzero(of_slot)
+            slots, ids = _distinct(
+                np.concatenate([slots, chunk.slots[used].astype(np.uint64)]),
+                np.concatenate([ids, of_slot[used]]),
+            )
+            others = of_slot[indices] != fields
+            indices, fields = indices[others], fields[others]
+    texts = pa.array(spec.names).take(pa.array(ids.astype(np.int64) - 1))
+    return pa.table({"slot": pa.array(slots), "feature": texts, "count": pa.nulls(slots.size, pa.int64())})
+
+
+def _distinct(slots: NDArray[np.uint64], ids: NDArray[np.uint16]) -> Any:
+    """The distinct pairs, by slot. Slots have at most 40 bits, so that a pair fits into 64."""
+    pairs = np.unique(slots << np.uint64(16) | ids)
+    return pairs >> np.uint64(16), (pairs & np.uint64(0xFFFF)).astype(np.uint16)
 
 
 def _of_columns(spec: FeatureSpec, inputs: Sequence[str]) -> FeatureSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -107,7 +108,8 @@ def largest(weights: pa.Table, rows: int, *, field: str | None = None, negative:
         if not weights.num_rows:
             raise DataError(
                 f"there is no weight whose feature is known to be one of {field!r}: name features with a "
-                "dictionary (`ctr features build --dictionary N`) or with values (--values FILE)."
+                "dictionary (`ctr features build --dictionary N`), or with raw rows or a hashed data set "
+                "(--values FILE)."
             )
     w = weights["weight"].to_numpy()
     if negative:
@@ -118,8 +120,7 @@ def largest(weights: pa.Table, rows: int, *, field: str | None = None, negative:
 
 
 def _is_of(field: str, texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Which texts have a feature of the field, such as `site=example.com`; never null."""
-    start = f"{field}="
-    first = compute.starts_with(texts, start)
-    found = compute.or_(first, compute.match_substring(texts, BETWEEN + start))
+    """Which texts have a feature of the field, such as `site=example.com` or `site`; never null."""
+    end = f"=|$|{re.escape(BETWEEN)}"
+    found = compute.match_substring_regex(texts, f"(^|{re.escape(BETWEEN)}){re.escape(field)}({end})")
     return compute.fill_null(found, fill_value=False)

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from ctr.batch.threads import equal_blocks, weighed_blocks
 
 from ctr.batch import Matrix, Objective
 from ctr.batch.history import History
+from ctr.batch.matrix import equal_blocks, weighed_blocks
 from ctr.features.batches import localize, slice_chunk
 from ctr.features.threads import Threads
 from tests.ctr.optimizers.test_ftrl import importances_of, labels_of

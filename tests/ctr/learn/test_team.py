@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ctr.errors import DataError, ModelError
 from ctr.features import Chunk, Slots
 from ctr.features.batches import localize
-from ctr.features.threads import Crew
+from ctr.features.threads import Threads
 from ctr.learn.learner import Learner
 from ctr.learn.rounds import default_chunk, read_out
 from ctr.learn.team import Task, Team
@@ -178,8 +178,8 @@ def test_examples_are_localized_ahead_for_several_workers() -> None:
 def test_a_round_begins_though_nothing_is_localized_yet() -> None:
     """Workers do not wait for their chunks in the threads that make them."""
     batch, busy = random_batch(200, bits=BITS), Event()
-    with Crew(1) as crew, Team(MemoryStore(BITS, 2), "job", 2, 0.75, crew=crew) as team:
-        crew.urgent(busy.wait, 60)
+    with Threads(1) as threads, Team(MemoryStore(BITS, 2), "job", 2, 0.75, threads=threads) as team:
+        threads.submit(busy.wait, 60)
         coming = [Task(team.prepare(batch), Ftrl(), number=1, chunk=chunk, rows=200) for chunk in range(2)]
         Timer(0.2, busy.set).start()
         assert len(team.begin(coming)) == 2

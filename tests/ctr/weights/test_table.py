@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import csv
 
 import ctr
 from ctr.errors import DataError, ModelError
 from ctr.features import Pipeline, load_spec
 from ctr.model import LinearModel, Model
-from ctr.weights import largest, weight_table
+from ctr.weights import largest, weight_table, with_names
 from tests.command_line import Cli
+from tests.features.dataset.test_fields import FORMAT_1
 
 SPEC = """
 version: 1
@@ -26,6 +28,7 @@ fields:
 crosses: [site * price]
 """
 
+NAMES = ["(bias)", "site", "price", "site * price"]
 ROWS = pa.table({"click": [0, 1] * 50, "site": ["news", "shop"] * 50, "price": [0.5, 2.0, 9.0, None] * 25})
 
 
@@ -63,6 +66,39 @@ def test_values_name_the_slots_that_rows_have(model: Model, tmp_path: Path) -> N
     lines.write_text('{"site": "shop"}\n{"site": "news", "price": 0.5}\n')
     more = model.weights([lines])["feature"].to_pylist()
     assert {"site=shop", "site=news", "price=[-inf, 1)", "site * price=news * [-inf, 1)"} < set(more)
+
+
+def test_a_hashed_data_set_names_the_fields_of_slots(cli: Cli, tmp_path: Path) -> None:
+    spec, log, hashed, model = (tmp_path / name for name in ("spec.yaml", "log.csv", "hashed", "model"))
+    spec.write_text(SPEC.replace("bits: 16", "bits: 4"))  # so that fields share slots
+    csv.write_csv(ROWS, log)
+    assert cli("features", "build", "--spec", spec, log, "--out", hashed).code == 0
+    assert cli("train", hashed, "--model", model).code == 0
+    loaded = ctr.load_model(model)
+    values, fields = (
+        {row["slot"]: row["feature"] for row in loaded.weights(data).to_pylist()} for data in (log, hashed)
+    )
+    assert fields == {
+        slot: " | ".join(sorted({each.partition("=")[0] for each in text.split(" | ")}, key=NAMES.index))
+        for slot, text in values.items()
+    }
+    assert any(" | " in text for text in fields.values())
+    for field in ("site", "price", "site * price"):
+        slots = [
+            set(largest(loaded.weights(data), 99, field=field)["slot"].to_pylist()) for data in (log, hashed)
+        ]
+        assert slots[0] == slots[1] != set()
+    done = cli("model", "top", model, "--values", hashed, "--field", "price")
+    assert done.code == 0, done.err
+    assert " price" in done.out
+
+
+def test_the_name_of_a_field_adds_nothing_to_a_text() -> None:
+    known, fields = (
+        pa.table({"slot": pa.array(slots, pa.uint64()), "feature": texts, "count": pa.nulls(2, pa.int64())})
+        for slots, texts in (([3, 7], ["a=x", "b=y"]), ([7, 9], ["b", "a"]))
+    )
+    assert with_names(known, fields)["feature"].to_pylist() == ["a=x", "b=y", "a"]
 
 
 def test_features_that_share_a_slot_are_all_named() -> None:
@@ -124,8 +160,10 @@ def test_values_that_name_nothing(model: Model, tmp_path: Path, cli: Cli) -> Non
     (tmp_path / "log.csv").write_text("click,site,price\n0,news,1\n1,shop,2\n")
     words = ["--spec", tmp_path / "spec.yaml", tmp_path / "log.csv", "--out", tmp_path / "hashed"]
     assert cli("features", "build", *words).code == 0
-    with pytest.raises(DataError, match="has no values any more"):
-        model.weights(tmp_path / "hashed")
+    with pytest.raises(DataError, match="hashed with the transform"):
+        model.weights(FORMAT_1)
+    with pytest.raises(DataError, match="no field ids"):
+        ctr.train(FORMAT_1).weights(FORMAT_1)
     with pytest.raises(DataError, match="expected a path"):
         model.weights(3)
     of_indices = Model.of(load_spec("libsvm"), model.linear, {})
